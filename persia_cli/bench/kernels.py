@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from persia_cli.bench import (
     capacity_cases,
+    journal_cases,
     mapped_cases,
     process_cases,
     save_cases,
@@ -23,6 +24,7 @@ CASES: dict[str, Case] = {
     "look-up": store_cases.look_up,
     "update": store_cases.update,
     "optimizers": store_cases.optimizers,
+    "journal": journal_cases.journal,
     "index": store_cases.index,
     "dedup": worker_cases.dedup,
     "pool": worker_cases.pool,

@@ -1,0 +1,81 @@
+"""Case of `bench kernels` for the price of recovery: updates that can be undone after a kill, against bare ones."""
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.bench import stores
+from persia_cli.bench.alternate import Scale, alternate, compared
+from persia_cli.bench.result import OURS, Result
+from persia_cli.kernels.journal import NOTE, KernelJournal
+from persia_cli.kernels.memory import zeros
+from persia_cli.kernels.rows import FLOAT32, RowArena
+from persia_cli.kernels.update import UPDATES, UPDATES_KEPT, GradientCounts
+from persia_cli.store.layout import RowOptimizer, row_width
+from persia_cli.store.row_rules import rule_at
+from persia_cli.store.shard_file import whole_lines
+
+FEW, MANY = 2_000, 2_000_000
+"""Rows that the second cache holds, and rows of which no cache holds more than a few."""
+REQUESTS = 16
+"""Requests for rows that no cache holds."""
+BARE = "without a journal"
+UNIT = "Mrows/s"
+
+
+def journal(scale: Scale) -> Iterator[Result]:
+    """Measure the update kernels of a shard in a memory file against those of one in private memory.
+
+    Both change the same rows. What a memory file itself may cost, as its pages do, is not in it; `persia bench
+    throughput --compare private` measures whole jobs.
+    """
+    for dim, kind in product(scale.dims, get_args(stores.Kind)):
+        yield _journal(scale, dim, kind, FEW, "in the cache")
+        yield _journal(scale, dim, kind, min(MANY, scale.rows[0]), "from memory")
+
+
+def _journal(scale: Scale, dim: int, kind: stores.Kind, rows: int, where: str) -> Result:
+    optimizer = RowOptimizer(kind, lr=stores.LR, eps=stores.EPS)
+    width = row_width(dim, "float32", optimizer)
+    rows, note = stores.rows_that_fit(rows, dim, kind)
+    arena = RowArena(
+        zeros(rows * width, np.float32), np.uint64(width), np.uint64(dim), np.uint64(dim), FLOAT32,
+        np.zeros(dim, np.float32),
+    )  # fmt: skip
+    arena.arena.fill(0.5)
+    size = min(scale.batch * 13, rows)
+    count = 1 if size == rows else REQUESTS
+    asked = [each.ids for each in stores.requests(rows, size, False, count)]
+    update_all = _updates(arena, optimizer, asked, size)
+    notes = np.zeros(2 * int(NOTE), np.uint64)
+    own = KernelJournal(
+        zeros(8, np.uint64), zeros(2 * whole_lines(width), np.float32), notes, notes[:1].copy(), np.uint64(0),
+        np.uint64(0),
+    )  # fmt: skip
+    kept = UPDATES_KEPT[kind]
+    timed = alternate(
+        {OURS: lambda: update_all(lambda *arguments: kept(own, *arguments)), BARE: lambda: update_all(UPDATES[kind])},
+        scale.rounds,
+        scale.at_least,
+    )
+    label = f"journal, {kind}, dim {dim}, {where}"
+    return compared(label, timed, sum(each.size for each in asked) / 1e6, UNIT, note)
+
+
+def _updates(
+    arena: RowArena, optimizer: RowOptimizer, asked: list[NDArray[np.int64]], size: int
+) -> Callable[[Callable[..., None]], None]:
+    """Return a function that has a kernel update the rows of all requests."""
+    gradients = stores.gradients(size, int(arena.dim)).view(np.float32).reshape(-1)
+    keys, tables = np.zeros(size, np.uint64), np.zeros(size, np.uint16)
+    counts, rule = GradientCounts(np.zeros(1, np.int64), np.zeros(1, np.int64)), rule_at(optimizer, 100, 0)
+
+    def update_all(kernel: Callable[..., None]) -> None:
+        for found in asked:
+            n = found.size
+            kernel(arena, rule, keys[:n], found, tables[:n], gradients[: n * int(arena.dim)], counts)
+
+    return update_all
