@@ -78,6 +78,9 @@ KERNELS: Sequence[tuple[str, str, float]] = (
     (r"two shards on two cores, look-up \+ update, dim 16", "one shard", 1.6),
     (r"two shards on two cores, look-up \+ update, dim (64|128)", "one shard", 1.35),
     (r"store at capacity, .*, speed", "below capacity", 0.8),
+    (r"journal, .*, in the cache", "without a journal", 0.8),
+    (r"journal, .*, from memory", "without a journal", 0.87),
+    (r"(save|load), dim 16, 10M rows", "disk .*", 0.7),
 )
 """Pattern of a result's name, pattern of the baseline's, and what the ratio must reach."""
 KERNELS_AT_MOST: Sequence[tuple[str, str, float]] = (
