@@ -100,6 +100,12 @@ def serve(
         float | None,
         typer.Option("--sample", metavar="FRACTION", help="Of the requests, how many --log writes.", show_default="1"),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Compare the rows too with their checksums before serving: reads all of them, once."
+        ),
+    ] = False,
 ) -> None:  # fmt: skip
     """Serve an exported model over HTTP, by the Open Inference Protocol (version 2), without torch."""
     from persia_cli.commands.served_model import exported, is_saved
@@ -126,12 +132,12 @@ def serve(
         raise UserError(f"--sample {settings.sample:g} is no fraction of requests; give one above 0, at most 1")
     _check(settings, host, port)
     if not is_saved(folder):
-        _run(settings, host, port, workers)
+        _run(settings, host, port, workers, check)
         return
     import msgspec
 
     with exported(folder) as model:
-        _run(msgspec.structs.replace(settings, folder=str(model)), host, port, workers)
+        _run(msgspec.structs.replace(settings, folder=str(model)), host, port, workers, check)
 
 
 def _check(settings: "ServerSettings", host: str, port: int) -> None:
@@ -162,7 +168,7 @@ def _is_guarded(settings: "ServerSettings") -> bool:
     return settings.token_file is not None or settings.tls_cert is not None
 
 
-def _run(settings: "ServerSettings", host: str, port: int, count: int | None) -> None:
+def _run(settings: "ServerSettings", host: str, port: int, count: int | None, check: bool) -> None:
     import logging
     import os
     import sys
@@ -175,7 +181,7 @@ def _run(settings: "ServerSettings", host: str, port: int, count: int | None) ->
 
     folder = Path(settings.folder)
     description = read_description(folder)
-    require_files(folder, description, contents=False)
+    require_files(folder, description, contents=check)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
     )

@@ -70,7 +70,7 @@ def binary(inputs: list[dict[str, Any]], **more: Any) -> tuple[bytes, dict[str, 
 def _bytes(datatype: str, values: Any) -> bytes:
     if datatype == "BYTES":
         return b"".join(len(text.encode()).to_bytes(4, "little") + text.encode() for text in values)
-    kinds = {"UINT64": "<u8", "INT64": "<i8", "FP32": "<f4", "INT32": "<i4"}
+    kinds = {"UINT64": "<u8", "INT64": "<i8", "FP32": "<f4", "FP64": "<f8", "INT32": "<i4"}
     return np.array(values, kinds[datatype]).tobytes()
 
 
