@@ -62,7 +62,7 @@ def number_in(raw: RawColumns, value: Any) -> int | float | None:
         if abs(int(value)) >= 10**18:
             raise WrongError
         return int(value)
-    if math.isinf(float(value)):
+    if math.isinf(float(value)) and raw.read == "number":
         raise WrongError
     return float(value)
 
