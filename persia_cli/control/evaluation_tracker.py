@@ -107,6 +107,24 @@ class EvaluationTracker:
             plateau.note(step, figures)
         return self.improved if self._keep else risen
 
+    def without(self, figures: Mapping[str, float | None]) -> dict[str, list[str]]:
+        """Return the metrics that an evaluation does not have, and what is not decided by each, as ends of sentences.
+
+        Such an evaluation is never better than another one.
+        """
+        asked = [(self._keep, "no checkpoint is kept as the best")] if self._keep else []
+        asked += [(self._stop, "train.stop_early counts it as no better")] if self._stop else []
+        asked += [
+            (plateau.best, f"the schedule of optimizer.{plateau.of} counts it as no better")
+            for plateau in self.plateaus
+        ]
+        found: dict[str, list[str]] = {}
+        for best, consequence in asked:
+            value = figures[best.metric]
+            if value is None or not math.isfinite(value):
+                found.setdefault(best.metric, []).append(consequence)
+        return found
+
     @property
     def reductions(self) -> tuple[int, int]:
         """How often evaluations have reduced the learning rates of dense weights and of rows."""

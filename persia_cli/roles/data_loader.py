@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from persia_cli.config.schema import Esmm
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN, StepGrid
 from persia_cli.data.batch import Batch
 from persia_cli.data.item_keys import item_keys
@@ -60,6 +61,8 @@ class DataLoader:
         self._link = link
         self._feeds: list[Feed] = []
         self._sent = self._sent_again = 0
+        self._unfollowed = 0
+        """Labels above the one before them, where the network takes each for a part of it."""
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-reader")
         self._waker = loop.waker()
 
@@ -69,6 +72,7 @@ class DataLoader:
         self._trace = self._link.trace
         self._generation = 0
         self._ranks, self._items = run.cluster.nn_workers, item_features(run)
+        self._follow = isinstance(run.model, Esmm)
         self._workers, self._nn_workers = self._link.connect("embedding-worker"), self._link.connect("nn-worker")
         rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
         try:
@@ -166,6 +170,8 @@ class DataLoader:
     def _send(self, feed: Feed, step: int, whole: Batch) -> None:
         total = float(whole.size) if whole.weights is None else float(whole.weights.sum(dtype=np.float64))
         finished, feed.kept[step] = min(feed.finished), []
+        if self._follow:
+            self._unfollowed += int(np.count_nonzero(whole.labels[:, 1:] > whole.labels[:, :-1]))
         for rank in range(self._ranks):
             part = whole if self._ranks == 1 else whole.rows(*feed.grid.rows_of(step, rank))
             batch = BatchId(self._generation, feed.split, step, rank)
@@ -201,6 +207,8 @@ class DataLoader:
 
     def _figures(self) -> Counters:
         counts: dict[str, int] = {"steps_sent": self._sent, SENT_AGAIN: self._sent_again}
+        if self._unfollowed:
+            counts["labels_above_the_one_before"] = self._unfollowed
         for feed in self._feeds:
             for name, count in feed.source.counts.items():
                 counts[name] = counts.get(name, 0) + count

@@ -50,6 +50,8 @@ class Reporting:
         self._events = events
         self._tracker = tracker
         self._give_up = give_up
+        self._undefined: set[str] = set()
+        """Figures that an evaluation was to be judged by and did not have, of which the user knows."""
         self._pace = Pace(job.eval_rows, time.monotonic())
         self._waiting: dict[tuple[int, int], Peer] = {}
         """Whom to answer once a report (rank and number) is in the record."""
@@ -109,6 +111,7 @@ class Reporting:
 
     def _judge_by(self, line: dict[str, Any]) -> None:
         """Let an evaluation decide how training goes on; a rank reports that it is done only after this."""
+        self._warn_of_undefined(line)
         if self._tracker.note(line["step"], line) and (best := self._tracker.best) is not None:
             self._events.write(event="best", metric=best.metric, step=best.step, value=best.value)
         if line["step"] < self._job.steps and not self._tracker.over:
@@ -120,6 +123,27 @@ class Reporting:
         if self._tracker.over and line["step"] < self._job.steps:
             text = f"training ends early, at step {line['step']}: {self._tracker.reason}"
             self._events.write(event="stopped_early", step=line["step"], text=text)
+
+
+    def _warn_of_undefined(self, line: dict[str, Any]) -> None:
+        """Say, once for each figure, that nothing can be decided by an evaluation that does not have it."""
+        for metric, consequences in self._tracker.without(line).items():
+            if metric not in self._undefined:
+                self._undefined.add(metric)
+                text = f"the evaluation at step {line['step']} has no {metric}{why_undefined(metric)}, so "
+                self._events.write(event="warning", text=text + " and ".join(consequences))
+
+
+def why_undefined(metric: str) -> str:
+    """Return what the samples of an evaluation are likely to lack that has no such figure, in brackets."""
+    figure = metric.partition("_")[0]
+    if figure in ("auc", "ne"):
+        return " (all its labels are of one class)"
+    if figure == "gauc":
+        return " (no query has labels of both classes)"
+    if figure == "r2":
+        return " (all its labels are the same)"
+    return " (none of its labels is above 0)" if metric.startswith(("pr_auc", "calibration")) else ""
 
 
 class Pace:

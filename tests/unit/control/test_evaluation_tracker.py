@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from persia_cli.control.evaluation_tracker import Best, EvaluationTracker, tracker_of
+from persia_cli.control.evaluation_tracker import Best, EvaluationTracker, Plateau, tracker_of
 from persia_cli.control.phases import Phase, schedule
 from persia_cli.plan.columns import metric_aims
 from tests.support.runs import make_run
@@ -40,6 +40,19 @@ def test_what_is_not_defined_is_never_the_best(value):
     best = Best("auc", "high")
     assert [best.note(0, value), best.note(1, 0.1), best.note(2, value)] == [False, True, False]
     assert best.since == 1
+
+
+@pytest.mark.parametrize("value", [None, math.nan])
+def test_figures_that_an_evaluation_lacks_are_told_with_what_is_not_decided_by_them(value):
+    plateau = Plateau("dense", Best("loss", "low"), 1)
+    tracker = EvaluationTracker(Best("auc", "high"), 2, Best("auc", "high"), [plateau])
+    assert tracker.without({"auc": 0.5, "loss": 0.4}) == {}
+    lacking = tracker.without({"auc": value, "loss": value})
+    assert lacking == {
+        "auc": ["no checkpoint is kept as the best", "train.stop_early counts it as no better"],
+        "loss": ["the schedule of optimizer.dense counts it as no better"],
+    }
+    assert EvaluationTracker().without({"auc": None}) == {}
 
 
 @given(st.lists(FIGURES, max_size=20), st.integers(1, 4))

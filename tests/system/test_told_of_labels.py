@@ -1,0 +1,62 @@
+"""What a user is told of labels that a job cannot judge by, or that its network cannot explain."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from persia_cli.launch.job import JobResult
+from persia_cli.store.manifest import CHECKPOINTS, finished_steps
+from tests.support.jobs import train
+
+ROWS, EVERY = 200, 5
+
+
+def job(folder: Path, clicked: np.ndarray, bought: np.ndarray, *words: str) -> JobResult:
+    """Train on samples with these labels, of which each fifth is for evaluations."""
+    ids = np.arange(ROWS) % 7
+    pq.write_table(pa.table({"clicked": clicked, "bought": bought, "item": ids}), folder / "samples.parquet")
+    data = {"kind": "parquet", "path": str(folder / "samples.parquet"), "dense": [], "sparse": ["item"]}
+    data |= {"labels": ["clicked"], "split": {"kind": "every", "n": EVERY}}
+    (folder / "data.yaml").write_text(yaml.safe_dump(data))
+    small = ["cluster=embedded", "model.dim=4", "model.hidden=[4]", "embedding.memory=16MiB", "train.batch_size=40"]
+    return train([f"dataset={folder / 'data.yaml'}", *small, "eval.every_steps=2", *words], folder / "run")
+
+
+def told(result: JobResult) -> list[str]:
+    """The texts of all warnings."""
+    return [event["text"] for event in result.events if event["event"] == "warning"]
+
+
+def one_class_in_evaluations() -> np.ndarray:
+    """Labels of both classes, none of which is positive in an evaluation."""
+    return ((np.arange(ROWS) % 2 == 0) & (np.arange(ROWS) % EVERY != 0)).astype(np.float32)
+
+
+def test_an_evaluation_without_the_figure_that_chooses_the_best_is_told_once(tmp_path: Path) -> None:
+    labels = one_class_in_evaluations()
+    result = job(tmp_path, labels, labels, "checkpoint.best_by=auc", "checkpoint.at_end=false")
+    assert [line["auc"] for line in result.metrics if line["split"] == "eval"] == [None, None]
+    assert told(result) == [
+        "the evaluation at step 2 has no auc (all its labels are of one class), so no checkpoint is kept as the best"
+    ]
+    assert finished_steps(result.run_dir / CHECKPOINTS) == []
+
+
+@pytest.mark.parametrize("spoilt", [0, 3])
+def test_conversions_without_a_click_are_counted(tmp_path: Path, spoilt: int) -> None:
+    clicked = (np.arange(ROWS) % 2 == 0).astype(np.float32)
+    bought = clicked * (np.arange(ROWS) % 3 == 0)
+    bought[1 : 2 * spoilt : 2] = 1.0
+    words = ("model=esmm", "dataset.labels=[clicked, bought]", "eval.every_steps=null")
+    result = job(tmp_path, clicked, bought.astype(np.float32), *words)
+    said = [text for text in told(result) if "labels" in text]
+    assert [text.partition(":")[0] for text in said] == ["data-loader-0 reports labels above the one before"] * bool(
+        spoilt
+    )
+    [roles] = [event["roles"] for event in result.events if event["event"] == "roles"]
+    counts = next(role["counts"] for role in roles if role["role"] == "data-loader")
+    assert counts.get("labels_above_the_one_before", 0) == spoilt
