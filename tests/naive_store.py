@@ -108,6 +108,10 @@ class Store:
         other = ((key * GOLDEN & MASK) >> 32) * (size - 1) >> 32
         return buckets[first], buckets[(first + 1 + other) % size]
 
+    def nearly_full(self, key):
+        """Whether seven eighths of the room of a key's partition are taken, so that look-ups count."""
+        return 8 * sum(map(len, self.partition(key))) >= 7 * self.group.rows_per_partition
+
     def find(self, name):
         """The row of a name, or None."""
         first, second = self.candidates(name[0])
@@ -121,8 +125,7 @@ class Store:
             self.look_ups += 1
             for row in filter(None, rows):
                 row.last_used = max(row.last_used, step)
-                nearly_full = 8 * sum(map(len, self.partition(row.name[0]))) >= 7 * self.group.rows_per_partition
-                if counted and row.counted < step and nearly_full:
+                if counted and row.counted < step and self.nearly_full(row.name[0]):
                     row.count, row.counted = min(self.frequency(row, step) + 1, 255), step
                 self.counts[row.name[1]]["hits"] += counted
             if counted:
@@ -161,7 +164,8 @@ class Store:
         if not is_admitted(self.layout.seed, table, id_):
             count["not_admitted"] += 1
             return None
-        times = self.sketch.seen(key, step) if self.group.sketch_lines else 1
+        counted = self.group.sketch_lines and (table.min_count > 1 or self.nearly_full(key))
+        times = self.sketch.seen(key, step) if counted else 1
         if times < table.min_count:
             count["not_admitted"] += 1
             return None

@@ -24,7 +24,7 @@ from persia_cli.kernels.buckets import (
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.intrinsics import prefetch
 from persia_cli.kernels.journal import ADDING, BARE, JOURNAL, PROGRESS, WRITES, note_of, pass_over, publish
-from persia_cli.kernels.new_keys import COUNTS, ROW_INIT, begin, carry_out_note, draw, note_new
+from persia_cli.kernels.new_keys import COUNTS, ROW_INIT, begin, carry_out_note, counts_new, draw, note_new
 from persia_cli.kernels.old_rows import OLD_ROWS, concerns, keep_row
 from persia_cli.kernels.room import (
     CLOSED,
@@ -38,7 +38,7 @@ from persia_cli.kernels.room import (
     remember_evicted,
 )
 from persia_cli.kernels.rows import NO_ROW, ROWS, prefetch_words, send_row, send_rows
-from persia_cli.kernels.sightings import count_sighting, count_use, line_of, prefetch_line, word_of
+from persia_cli.kernels.sightings import count_sighting, count_use, is_counted, line_of, prefetch_line, word_of
 
 F32, U16, U32, U64, I64, U8 = types.float32, types.uint16, types.uint32, types.uint64, types.int64, types.uint8
 FAR, NEAR = np.uint64(16), np.uint64(8)
@@ -132,7 +132,7 @@ def _serve_known(index, rows, rules, counts, keys, tables, step, wire, found):
     done after the rows were sent, when the counts have come from memory. With CLOSED, as of a look-up that is repeated,
     none is: a partition may be nearly full only by the rows that the first time has added.
     """
-    counting = index.uses.size > 0 and rules.policy != CLOSED and _is_counted(_fullest(index), rules.most)
+    counting = index.uses.size > 0 and rules.policy != CLOSED and is_counted(_fullest(index), rules.most)
     unknown = np.uint64(0)
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
@@ -155,12 +155,6 @@ def _serve_known(index, rows, rules, counts, keys, tables, step, wire, found):
     return unknown
 
 
-@inlined
-def _is_counted(fill, most):
-    """Return whether look-ups of the rows of a partition with so many rows are counted: if it is seven eighths full."""
-    return 8 * np.int64(fill) >= 7 * most
-
-
 @helper
 def _fullest(index):
     """Return the number of rows of the partition that has most."""
@@ -174,7 +168,7 @@ def _fullest(index):
 def _count_uses(index, most, keys, step, found, start, stop):
     """Count the look-ups of rows found[start:stop] (-1 for none), of partitions that are nearly full."""
     for i in range(start, stop):
-        if found[i] >= 0 and _is_counted(index.fill[partition_of(index, keys[i])], most):
+        if found[i] >= 0 and is_counted(index.fill[partition_of(index, keys[i])], most):
             count_use(index, found[i], step)
 
 
@@ -185,7 +179,8 @@ def _add_rows(
     """Give rows to the new keys found.new[first:unknown] and send them; returns the new number of rows in use."""
     for m in range(first, unknown):
         if m + FAR < unknown:
-            _prefetch_candidates(index, keys[found.new[m + FAR]])
+            ahead = found.new[m + FAR]
+            _prefetch_candidates(index, keys[ahead], tables[ahead], row_init)
         if m + NEAR < unknown:
             _prefetch_victim(index, rows, keys[found.new[m + NEAR]], step, row_init.room)
         at = found.new[m]
@@ -198,11 +193,11 @@ def _add_rows(
 
 
 @inlined
-def _prefetch_candidates(index, key):
+def _prefetch_candidates(index, key, table, row_init):
     one = first_bucket(index, key)
     prefetch(index.buckets, one * KEYS)
     prefetch(index.buckets, second_bucket(index, key, one) * KEYS)
-    if index.sketch.size:
+    if counts_new(index, key, table, row_init):
         prefetch_line(index, key)
 
 
@@ -247,7 +242,7 @@ def _admit(journal, index, rows, old, row_init, counts, key, table, step, number
         return NO_ROW
     admitted = draw(row_init, key, table) < row_init.admission[table]
     times = np.uint64(1)
-    if admitted and index.sketch.size:
+    if admitted and counts_new(index, key, table, row_init):
         times = count_sighting(index, key, step, index.sketch, line_of(index, key))
     if not admitted or times < row_init.least[table]:
         counts.not_admitted[table] += 1

@@ -3,8 +3,8 @@
 import contextlib
 import ctypes
 import mmap
-from collections.abc import Callable
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,13 +44,13 @@ def zeros(size: int, dtype: DTypeLike) -> NDArray[Any]:
     return _from(np.frombuffer(pages, np.uint8), HUGE_PAGE, size, dtype)
 
 
-Beside = Callable[[Callable[[], None]], None]
-"""What has a piece of work done, perhaps on another thread."""
+Beside = Callable[[Iterator[None]], None]
+"""What has work done, perhaps on another thread, which need not end; it is done in short pieces, one at a time."""
 
 
-def at_once(work: Callable[[], None]) -> None:
+def at_once(work: Iterator[None]) -> None:
     """Do it now."""
-    work()
+    deque(work, 0)
 
 
 class ScatteredPages:
@@ -68,14 +68,19 @@ class ScatteredPages:
         """False if the system cannot put pages that are in use into huge ones."""
         self._small = [pages for pages in whole if pages.size] if self.can_change else []
         self._beside = beside
-        self._few = min(FEW, sum(pages.size for pages in self._small) // SMALL_PAGE // DENSE)
+        self._pages = sum(pages.size for pages in self._small) // SMALL_PAGE
+        self._few = min(FEW, self._pages // DENSE)
         self._writes = 0
         for pages in self._small:
             _advise(pages, NO_HUGE)
 
-    def expect(self, most: int) -> None:
-        """Prepare for up to `most` writes to new places: if the very first are many, pages are huge as they come."""
-        if self._small and not self._writes and most >= self._few:
+    def expect(self, most: int, more: bool = False) -> None:
+        """Prepare for up to `most` writes to new places: if the very first are many, pages are huge as they come.
+
+        Many are those that reach about every page; or, if `more` such writes follow at once, as of a model that is
+        loaded, those that `note` takes for many.
+        """
+        if self._small and not self._writes and most >= (self._few if more else self._pages):
             for pages in self._small:
                 _advise(pages, HUGE)
             self._small = []
@@ -86,18 +91,19 @@ class ScatteredPages:
             return
         self._writes += writes
         if self._writes >= self._few:
-            self._beside(partial(_make_huge, self._small))
+            self._beside(_make_huge(self._small))
             self._small = []
 
 
-def _make_huge(arrays: list[NDArray[np.uint8]]) -> None:
-    """Put arrays into huge pages while others read and write them, which wait for one page at most."""
+def _make_huge(arrays: list[NDArray[np.uint8]]) -> Iterator[None]:
+    """Put arrays into huge pages, one at a time, while others read and write them, which wait for one page at most."""
     for pages in arrays:
         _advise(pages, HUGE)
         for start in range(0, pages.size, HUGE_PAGE):
             # The system refuses where no small page is present.
             _advise(pages[start : start + SMALL_PAGE], PRESENT)
             _advise(pages[start : start + HUGE_PAGE], COLLAPSE)
+            yield
 
 
 def _huge_pages_of(array: NDArray[Any]) -> NDArray[np.uint8]:

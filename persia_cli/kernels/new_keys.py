@@ -35,7 +35,7 @@ from persia_cli.kernels.journal import (
 from persia_cli.kernels.old_rows import concerns, keep_row
 from persia_cli.kernels.room import CLOSED, ROOM_RULES, RoomRules, claim, is_expired, key_at, put, remember_evicted
 from persia_cli.kernels.rows import ROWS, begin_row
-from persia_cli.kernels.sightings import WORDS, count_sighting, line_of, word_of
+from persia_cli.kernels.sightings import WORDS, count_sighting, is_counted, line_of, word_of
 
 F32, U64, I64, U8 = types.float32, types.uint64, types.int64, types.uint8
 ADMISSION = np.uint64(0xD1B54A32D192ED03)
@@ -95,6 +95,17 @@ GOT_ROW, NO_ROOM, LEFT_OUT = np.uint64(0), np.uint64(1), np.uint64(2)
 """What may come of a new key, in its note."""
 
 
+@inlined
+def counts_new(index, key, table, row_init):
+    """Return whether the look-up of a key without a row is counted: if its admission or that of others depends on it.
+
+    Where a partition has room, the key gets a row whatever was counted.
+    """
+    if not index.sketch.size:
+        return False
+    return row_init.least[table] > 1 or is_counted(index.fill[partition_of(index, key)], row_init.room.most)
+
+
 @helper
 def note_new(journal, base, index, rows, old, row_init, counts, key, table, step, used):
     """Write the note of a new key, from word `base` on: what it gets, and each count's new value."""
@@ -106,7 +117,7 @@ def note_new(journal, base, index, rows, old, row_init, counts, key, table, step
         return
     admitted = draw(row_init, key, table) < row_init.admission[table]
     times = np.uint64(1)
-    if admitted and index.sketch.size:
+    if admitted and counts_new(index, key, table, row_init):
         note[base + LINE] = line_of(index, key)
         times = count_sighting(index, key, step, note, base + LINE_WORDS)
     if not admitted or times < row_init.least[table]:

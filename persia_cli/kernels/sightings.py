@@ -8,6 +8,8 @@ id has four. The lines are in the order of keys, as partitions are, so each part
 Counts are halved at the end of each epoch, which is 2^epoch_bits steps. Nothing goes over all counts to do so: each
 says of when it is, and who reads it halves it as often as epochs have passed since. So counts are a pure function of
 what was looked up in which step.
+
+For room alone nothing is counted before a partition is nearly full: until then every id gets a row.
 """
 
 import numpy as np
@@ -109,6 +111,12 @@ def count_use(index, row, step):
         epochs = (now >> index.epoch_bits) - ((now - min(steps, now)) >> index.epoch_bits)
         count = (word >> np.uint64(24)) >> min(epochs, np.uint64(8))
         index.uses[row] = np.uint32((min(count + np.uint64(1), MOST) << np.uint64(24)) | (now & STEP))
+
+
+@inlined
+def is_counted(fill, most):
+    """Return whether look-ups count in a partition with so many rows of `most`: if it is seven eighths full."""
+    return 8 * np.int64(fill) >= 7 * most
 
 
 @inlined

@@ -44,8 +44,10 @@ class CutRows(NamedTuple):
     """float32 of any size: all embeddings, then the values of each state of the optimizer, then room that is free."""
     held: NDArray[np.int64]
     """int64[tables]: rows of each table in these partitions, also those that did not change."""
+    first_line: int
+    """Number of the first of these lines, counted from the server's own first one."""
     lines: Lines
-    """uint64[8 * lines]: the sketch of these partitions, empty where there is none."""
+    """uint64[8 * lines]: the sketch of these partitions, empty where there is none or nothing was counted in it."""
 
     def parts(self, group: GroupSpec) -> dict[str, Floats]:
         """Return the embedding and each optimizer state by name, float32[n, columns], without a copy."""
@@ -126,7 +128,7 @@ class StoreCut:
         self._room_for_old = _room_of(store, places)
         self.old = _emptied(self._room_for_old, store.used, places, store.group.width)
         self._sketch = SketchCut(store, places)
-        windows = max(1, (store.used * nbytes + store.index.sketch.nbytes) // PORTION_BYTES)
+        windows = max(1, (store.used * nbytes + self._sketch.nbytes) // PORTION_BYTES)
         windows = min(windows, len(store.partitions))
         self._edges = [len(store.partitions) * edge // windows for edge in range(windows + 1)] if windows else [0]
         self.over = len(self._edges) == 1
@@ -148,7 +150,8 @@ class StoreCut:
         del self._edges[0]
         if len(self._edges) == 1:
             self.drop()
-        return CutRows(ordered.keys, ordered.tables, ordered.last_used, ordered.uses, values, held, lines)
+        first_line = first * store.group.sketch_lines
+        return CutRows(ordered.keys, ordered.tables, ordered.last_used, ordered.uses, values, held, first_line, lines)
 
     def drop(self) -> None:
         """Give up what is left of the rows, and leave the room to the store's next cut."""

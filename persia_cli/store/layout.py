@@ -180,9 +180,14 @@ class GroupSpec:
     """Counts of look-ups are halved each 2^epoch_bits steps."""
 
     @property
+    def counts_all_new(self) -> bool:
+        """True if ids without a row are counted from the first on: their admission depends on it."""
+        return any(table.min_count > 1 for table in self.tables)
+
+    @property
     def sketch_lines(self) -> int:
         """Lines of the sketch of each partition, 0 if nobody asks how often ids without a row were looked up."""
-        asked = self.counts_uses or any(table.min_count > 1 for table in self.tables)
+        asked = self.counts_uses or self.counts_all_new
         return math.ceil(self.rows_per_partition / ROWS_PER_LINE) if asked else 0
 
     @property

@@ -43,6 +43,8 @@ class RowStore:
         self.partitions = partitions
         self.capacity = group.rows_per_partition * len(partitions)
         self.used = 0
+        self._sighted: NDArray[np.int64] = memory(1, np.int64)
+        """1 once counts of a checkpoint were loaded into the sketch."""
         self.spare_room: OldRows | None = None
         """Room for old rows that the last cut has left to the next one."""
         if self.capacity > MAX_ROWS:
@@ -99,6 +101,19 @@ class RowStore:
         # If several keys had a row one after the other, the last one owns it: what is written last stays.
         self.write_rows(rows, parts)
         return int(np.count_nonzero(rows == room.REPEATED))
+
+    def note_loaded_sightings(self) -> None:
+        """Take note that the sketch may have counts from now on, however few rows there are."""
+        self._sighted[0] = 1
+
+    @property
+    def has_sightings(self) -> bool:
+        """True if the sketch may have counts of ids without a row, or look-ups add some: else it is all zeros."""
+        if not self.index.sketch.size:
+            return False
+        # As `kernels.sightings.is_counted`.
+        nearly_full = 8 * int(self.index.fill.max(initial=0)) >= 7 * self.group.rows_per_partition
+        return nearly_full or self.group.counts_all_new or bool(self._sighted[0])
 
     def forget_use(self) -> None:
         """Set the step of last use of all rows to 0, as a new run wants it of rows that another one has left."""

@@ -77,8 +77,8 @@ class Shard:
             RowStore(group, partitions_of(group.partitions, server, servers), memory) for group in layout.groups
         )
         # What lies in a file has its own way into huge pages.
-        scattered = [(store.index.buckets, store.index.sketch) if memory is zeros else () for store in self.stores]
-        self._scattered = tuple(ScatteredPages(*arrays, beside=beside) for arrays in scattered)
+        own = [(store.index.buckets, store.index.sketch) if memory is zeros else () for store in self.stores]
+        self._scattered = tuple(tuple(ScatteredPages(array, beside=beside) for array in arrays) for arrays in own)
         self.salts = layout.salts()
         count = self.salts.size
         self._members = np.zeros((len(layout.groups), count), np.uint8)
@@ -149,14 +149,22 @@ class Shard:
         self._look_ups[group] += 1
         counts = self._counts if counted else self._uncounted
         hits = counts.hits.sum()
-        self._scattered[group].expect(keys.size)
+        scattered = self._written_by_look_ups(group)
+        for pages in scattered:
+            pages.expect(keys.size)
         new = self._find_or_add(group, old, counts, keys, tables, step, rows, out)
         if batch is not None:
             self._keep(group, batch, keys, tables, rows)
         unknown = keys.size - int(counts.hits.sum() - hits)
-        self._scattered[group].note(unknown)
+        for pages in scattered:
+            pages.note(unknown)
         positions = new[:unknown].astype(np.uint32)
         return block, NewKeys(positions, positions[rows[positions] < 0])
+
+    def _written_by_look_ups(self, group: int) -> tuple[ScatteredPages, ...]:
+        """Return what look-ups write for new keys at random places: the index, and the sketch if any are counted."""
+        pages = self._scattered[group]
+        return pages if self.stores[group].has_sightings else pages[:1]
 
     def _find_or_add(
         self, group: int, old: OldRows, counts: Counts, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
@@ -227,8 +235,9 @@ class Shard:
         self.check(group, keys, tables, 0)
         self._kept[group].clear()
         evict = self.layout.when_full != "refuse"
-        self._scattered[group].expect(keys.size)
-        self._scattered[group].note(keys.size)
+        for pages in self._scattered[group][:1]:
+            pages.expect(keys.size, more=True)
+            pages.note(keys.size)
         return self.stores[group].insert(keys, tables, last_used, parts, evict, self._loads, frequencies)
 
     def counters(self) -> dict[str, TableCounters]:

@@ -43,15 +43,15 @@ def frequencies_of(words: NDArray[np.uint32], last_used: NDArray[np.uint32], epo
 
 
 @contextmanager
-def sighting_file(store: RowStore, directory: Place, saved: list[SavedFile]) -> Iterator[Callable[[Sketch], None]]:
-    """Yield what writes the next lines of a store's sketch, uint64[8 * lines], to its file in `directory`.
+def sighting_file(store: RowStore, directory: Place, saved: list[SavedFile]) -> Iterator[Callable[[int, Sketch], None]]:
+    """Yield what writes lines of a store's sketch to its file in `directory`: number of the first, uint64[8 * lines].
 
     When the block ends, the file is safe and appended to `saved`. Raises DiskError if it cannot be written, and removes
     it. Of a store without a sketch there is no file.
     """
-    group, name, line = store.group, file_name(store), store.partitions.start * store.group.sketch_lines
+    group, name, own = store.group, file_name(store), store.partitions.start * store.group.sketch_lines
     if not group.sketch_lines:
-        yield lambda _: None
+        yield lambda _, __: None
         return
     of = {
         LINES_KEY: str(group.partitions * group.sketch_lines),
@@ -59,13 +59,11 @@ def sighting_file(store: RowStore, directory: Place, saved: list[SavedFile]) -> 
     }
     schema, options = SCHEMA.with_metadata(of), pa.ipc.IpcWriteOptions(use_threads=False)
 
-    def write(words: Sketch) -> None:
-        nonlocal line
+    def write(first: int, words: Sketch) -> None:
         lines = words.reshape(-1, WORDS_OF_LINE)
         for start in range(0, len(lines), LINES_AT_ONCE):
             part = lines[start : start + LINES_AT_ONCE]
-            out.write_batch(_batch(part, line + start, group.epoch_bits, schema))
-        line += len(lines)
+            out.write_batch(_batch(part, own + first + start, group.epoch_bits, schema))
 
     with writing_file(directory / name) as sink, HashingFile(sink) as file:
         with pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema, options=options) as out:
@@ -123,6 +121,7 @@ def _take(store: RowStore, total: int, lines: NDArray[np.uint64], steps: NDArray
     first, own = store.partitions.start * group.sketch_lines, len(store.partitions) * group.sketch_lines
     of = group.partitions * group.sketch_lines
     sketch = store.index.sketch.reshape(-1, WORDS_OF_LINE)
+    store.note_loaded_sightings()
     if of == total:
         mine = (lines >= np.uint64(first)) & (lines < np.uint64(first + own))
         places = lines[mine].astype(np.int64) - first

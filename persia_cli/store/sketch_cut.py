@@ -25,7 +25,9 @@ class SketchCut:
     def __init__(self, store: RowStore, places: int | None = None) -> None:
         """Begin it; `places` is the number of lines that can be kept, by default as many as the constants say."""
         self._index = store.index
-        lines = store.index.sketch.size // WIDTH
+        lines = store.index.sketch.size // WIDTH if store.has_sightings else 0
+        self.nbytes = lines * WIDTH * 8
+        """Size of the lines; 0 if nothing was counted before the cut, so that there is nothing to copy."""
         places = min(lines, max(int(lines * KEPT_FRACTION), KEPT_LINES) if places is None else places)
         self._old = OldLines(
             settled=zeros(lines, np.uint8),
@@ -38,13 +40,17 @@ class SketchCut:
         )
 
     def take(self, first: int, last: int) -> Lines:
-        """Return a copy of the lines of own partitions [first, last), counted from 0: uint64[8 * lines]."""
+        """Return a copy of the lines of own partitions [first, last), counted from 0: uint64[8 * lines].
+
+        It is empty if nothing was counted before the cut.
+        """
+        if not self.nbytes:
+            return np.empty(0, np.uint64)
         begin, end = first * int(self._index.lines), last * int(self._index.lines)
         words, settled = self._index.sketch[begin * WIDTH : end * WIDTH].copy(), self._old.settled[begin:end]
         self._old.counts[1] -= settled.size - np.count_nonzero(settled)
         settled[:] = 1
-        if words.size:
-            old_lines.take_kept_lines(self._index, self._old, first, last, words)
+        old_lines.take_kept_lines(self._index, self._old, first, last, words)
         return words
 
     @property

@@ -76,10 +76,10 @@ def write_portions(
     return saved
 
 
-def _with_lines(portions: Iterable[CutRows], write_lines: Callable[[Sketch], None]) -> Iterator[CutRows]:
+def _with_lines(portions: Iterable[CutRows], write_lines: Callable[[int, Sketch], None]) -> Iterator[CutRows]:
     """Yield portions, and write the lines of each."""
     for portion in portions:
-        write_lines(portion.lines)
+        write_lines(portion.first_line, portion.lines)
         yield portion
 
 

@@ -124,7 +124,6 @@ class Reporting:
             text = f"training ends early, at step {line['step']}: {self._tracker.reason}"
             self._events.write(event="stopped_early", step=line["step"], text=text)
 
-
     def _warn_of_undefined(self, line: dict[str, Any]) -> None:
         """Say, once for each figure, that nothing can be decided by an evaluation that does not have it."""
         for metric, consequences in self._tracker.without(line).items():

@@ -130,9 +130,20 @@ def test_few_writes_take_little_memory_and_many_get_huge_pages_while_others_writ
     assert np.array_equal(np.flatnonzero(array == 6), written)
 
 
-def test_many_writes_at_once_get_huge_pages_as_they_come():
+def test_writes_at_once_to_fewer_places_than_pages_take_no_more_memory_than_these():
     array, pages = scattered(12)
-    pages.expect(memory.FEW)
+    places = np.arange(7, array.size, 4 * memory.SMALL_PAGE)
+    pages.expect(places.size)
+    array[places] = 5
+    resident, huge = memory_of(array)
+    assert huge == 0
+    assert resident < array.size / 3
+
+
+@pytest.mark.parametrize(("most", "more"), [(memory.FEW, False), (12 * 512 // memory.DENSE, True)])
+def test_many_writes_at_once_get_huge_pages_as_they_come(most, more):
+    array, pages = scattered(12)
+    pages.expect(most, more)
     array[:: memory.SMALL_PAGE] = 5
     pages.note(memory.FEW)
     assert memory_of(array)[1] >= 10 * memory.HUGE_PAGE

@@ -2,8 +2,10 @@
 
 import gc
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,11 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import MemoryFileError, RoleError
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, Reload
-from persia_cli.roles.shard_memory import shard_of
+from persia_cli.roles.shard_memory import REST, on_a_thread, shard_of
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.parts import Sender
+from tests.conftest import poll_for
 from tests.support.runs import make_run
 
 FIRST, SECOND = Sender("embedding-server", 0, 1), Sender("embedding-server", 0, 2)
@@ -85,3 +88,21 @@ def test_private_memory_too() -> None:
         shard_of(run_of("private"), PLAIN, SECOND, None, np.empty)
     assert shard_of(run_of("private"), RELOADING, SECOND, None, np.empty)[1] is None
     assert shard_of(run_of("private"), PLAIN, FIRST, None, np.empty)[1] is None
+
+
+def test_work_beside_look_ups_rests_for_most_of_the_time() -> None:
+    """Each piece holds up who needs new memory, so that pieces must not follow each other at once."""
+    times: list[tuple[float, float]] = []
+
+    def work() -> Iterator[None]:
+        for _ in range(3):
+            began = time.monotonic()
+            while time.monotonic() < began + 0.005:
+                pass
+            times.append((began, time.monotonic()))
+            yield
+
+    on_a_thread(work())
+    poll_for(lambda: len(times) == 3, 10, "three pieces of work")
+    for (began, ended), (following, _) in pairwise(times):
+        assert following - ended >= 0.9 * REST * (ended - began)

@@ -276,7 +276,7 @@ def test_a_cut_keeps_counts_as_they_were(tmp_path):
 @pytest.mark.parametrize("places", [1, 7, 5000])
 def test_a_cut_has_the_sketch_as_it_was_while_every_line_changes(places, monkeypatch):
     monkeypatch.setattr("persia_cli.store.cut.PORTION_BYTES", 1000)
-    shard = trained(layout(5000, 64, epoch_bits=2, when_full="evict_lfu"))
+    shard = trained(layout(5000, 64, epoch_bits=2, when_full="evict_lfu", min_count=2))
     before, lines = shard.stores[0].index.sketch.copy(), []
     cut, step, keys = shard.begin_cut(places=places), 10, keys_by_chance(100_000)[3000:]
     cut.write_on = lambda: lines.append(cut.next_portion()[1].lines)
@@ -289,6 +289,30 @@ def test_a_cut_has_the_sketch_as_it_was_while_every_line_changes(places, monkeyp
     assert (cut.pauses == 0) == (places == 5000)
     assert np.array_equal(np.concatenate(lines), before)
     assert not np.array_equal(shard.stores[0].index.sketch, before)
+
+
+def test_nothing_is_counted_or_saved_of_new_ids_while_all_of_them_get_rows(tmp_path):
+    shard, keys = Shard(layout(1000, epoch_bits=4, when_full="evict_lfu"), 0, 1), keys_by_chance(1000)
+    look_up(shard, keys[:800], 0)
+    sketch = shard.stores[0].index.sketch
+    assert not sketch.any()
+    assert [portion.lines.size for portion in shard.begin_cut().portions(0)] == [0]
+    look_up(shard, keys[800:], 1)
+    assert sketch.any(), "the last of these came to a partition that was seven eighths full"
+    cut = shard.begin_cut()
+    assert np.array_equal(np.concatenate([portion.lines for portion in cut.portions(0)]), sketch)
+
+
+def test_counts_that_were_loaded_are_saved_again_however_few_rows_there_are(tmp_path):
+    shard = Shard(layout(100, epoch_bits=4, when_full="evict_lfu"), 0, 1)
+    look_up(shard, keys_by_chance(300), 0)
+    _, files = saved(shard, tmp_path)
+    other = Shard(layout(1000, epoch_bits=4, when_full="evict_lfu"), 0, 1)
+    load_sightings(other, tmp_path, Saved(files))
+    sketch = other.stores[0].index.sketch
+    assert sketch.any()
+    cut = other.begin_cut(places=500)
+    assert np.array_equal(np.concatenate([portion.lines for portion in cut.portions(0)]), sketch)
 
 
 def test_a_cut_that_was_dropped_asks_for_no_room(monkeypatch):
