@@ -21,8 +21,9 @@ LOST_WITH_SUPERVISOR = -signal.SIGHUP
 """What the next supervisor says of a process whose memory the one before kept, and which was killed with it."""
 
 
-OUT_OF_MEMORY = {True: " (out of memory)", False: "", None: " (out of memory?)"}
-"""What is said of SIGKILL, which the system sends if memory runs out: it did, it did not, nothing says whether."""
+OUT_OF_MEMORY = {True: " (probably out of memory)", False: "", None: " (out of memory?)"}
+"""What is said of SIGKILL, which the system sends if memory runs out: the system has killed a process of the control
+group just before, it has not, nothing says whether. It counts kills, and names nobody."""
 
 
 def killed_by(number: int, out_of_memory: bool | None = None) -> str:

@@ -17,7 +17,9 @@ class MemoryKills:
     """Tells deaths for lack of memory from other deaths by SIGKILL, among the children of this process.
 
     Children are taken to be in the same control group. A kill explains one death; one that explains none within
-    ENDING_S was of a process that is nobody's here.
+    ENDING_S was of a process that is nobody's here. The system counts, and does not say whom it has killed: where
+    children of several processes are in one group, a kill of one's child explains, within ENDING_S, a death of
+    another's by other hands. So what this says is probable, not certain.
     """
 
     def __init__(self, counter: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,7 +37,7 @@ class MemoryKills:
         self._count = count
 
     def explain_death(self) -> bool | None:
-        """Return whether a child that SIGKILL has ended was killed since memory ran out; None if nothing says so."""
+        """Return whether a child that SIGKILL has ended was probably killed since memory ran out; None if unknown."""
         self.look()
         while self._unexplained and self._clock() - self._unexplained[0] > ENDING_S:
             self._unexplained.popleft()

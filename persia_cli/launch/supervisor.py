@@ -94,7 +94,7 @@ class Supervised:
 
     @property
     def out_of_memory(self) -> bool | None:
-        """Whether the process, which has ended, was killed since memory ran out; None if nothing says so."""
+        """Whether the process, which has ended, was probably killed since memory ran out; None if nothing says so."""
         if self._explained[0] != self.life:
             killed = self.process.returncode == -signal.SIGKILL
             self._explained = self.life, self._kills.explain_death() if killed else None

@@ -127,7 +127,9 @@ def best_checkpoint(checkpoints: Place) -> Place | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged ({error}); choose a checkpoint with --step") from error
+        raise CheckpointError(
+            f"{path} is damaged ({error}); remove it, and the newest checkpoint stands for the best"
+        ) from error
 
 
 def choose_checkpoint(checkpoints: Place, step: int | None = None) -> Place:

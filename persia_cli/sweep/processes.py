@@ -12,6 +12,7 @@ from persia_cli.control.restarts import killed_by
 from persia_cli.disk import rename
 from persia_cli.errors import PersiaError
 from persia_cli.launch.job import record_end
+from persia_cli.launch.memory_kills import MemoryKills, counter_of
 from persia_cli.launch.processes import python_module, terminating_interrupts
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import METRICS
@@ -69,6 +70,7 @@ class Sweep:
         self._jobs = jobs
         self._limit_s = limit_s
         self._running: list[_Running] = []
+        self._kills = MemoryKills(counter_of())
 
     @property
     def running(self) -> list[Task]:
@@ -105,6 +107,7 @@ class Sweep:
     def _check(self, on_end: Callable[[PointOutcome], None]) -> None:
         """Handle the tasks that have ended, and stop those that have run too long."""
         now = time.monotonic()
+        self._kills.look()
         for each in list(self._running):
             if each.process.poll() is not None:
                 self._running.remove(each)
@@ -118,15 +121,17 @@ class Sweep:
     def _outcome(self, ended: _Running, seconds: float) -> PointOutcome:
         task, code = ended.task, ended.process.returncode
         figures = figures_in(task.run_dir, self._metric) if code == 0 else None
-        error = None
-        if code < 0 and (task.run_dir / CONFIG).exists():
+        error, death = None, ""
+        if code < 0:
+            death = killed_by(-code, self._kills.explain_death() if code == -signal.SIGKILL else None)
+        if death and (task.run_dir / CONFIG).exists():
             # A signal killed the launcher, and the kernel its replicas with it.
-            text = f"the launcher {killed_by(-code)}"
+            text = f"the launcher {death}"
             record_end(task.run_dir, phase="failed", error=text, exit_code=PersiaError.exit_code)
         if ended.stop_requested is not None:
             error = f"took longer than {self._limit_s:g} s and was stopped"
         elif code != 0:
-            error = _reason(_log(task), code)
+            error = _reason(_log(task), code, death)
         elif figures is None:
             error = f"recorded no training in {task.run_dir / METRICS}"
         _keep_log(task)
@@ -165,12 +170,10 @@ def _keep_log(task: Task) -> None:
         rename(_log(task), task.run_dir / LOG)
 
 
-def _reason(log: Path, code: int) -> str:
-    """Return the reason why a point failed: its error messages, or else the last lines of its output."""
+def _reason(log: Path, code: int, death: str) -> str:
+    """Return the reason why a point failed: its error messages, its death by a signal, or the last of its output."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     errors = [line.removeprefix(start) for line in lines for start in ERROR if line.startswith(start)]
     if errors:
         return "; ".join(errors)
-    if code < 0:
-        return killed_by(-code)
-    return f"ended with exit code {code}: {' / '.join(lines[-TAIL_LINES:]) or 'it printed nothing'}"
+    return death or f"ended with exit code {code}: {' / '.join(lines[-TAIL_LINES:]) or 'it printed nothing'}"

@@ -334,7 +334,7 @@ class Death(Request[Verdict], frozen=True):
     exit_code: int
     """What waitpid says: an exit code, or minus the number of the signal that killed it."""
     out_of_memory: bool | None = None
-    """Whether SIGKILL came since memory ran out, as the system counts; None if nothing says so."""
+    """Whether SIGKILL came, probably, since memory ran out, as the system counts; None if nothing says so."""
 
 
 class Fail(Request[Ack], frozen=True):

@@ -188,3 +188,14 @@ def test_what_was_refused_goes_on_once_it_is_mended(stopped: Path) -> None:
     steps = [json.loads(text)["step"] for text in (stopped / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
     assert steps[-1] == STEPS
+
+
+def test_a_damaged_note_of_the_best_goes_as_it_says(stopped: Path) -> None:
+    note = stopped / CHECKPOINTS / "best.json"
+    turned(of_run(f"{CHECKPOINTS}/best.json"))(stopped)
+    for command in ("resume", "eval"):
+        refused = CliRunner().invoke(app, [command, str(stopped)])
+        assert str(refused.exception).endswith("; remove it, and the newest checkpoint stands for the best")
+    note.unlink()
+    ended = CliRunner().invoke(app, ["resume", str(stopped)])
+    assert ended.exit_code == 0, ended.output

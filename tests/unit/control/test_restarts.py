@@ -42,7 +42,7 @@ def test_an_end_has_a_phrase(code, words):
 
 
 @pytest.mark.parametrize(
-    ("out_of_memory", "words"), [(True, " (out of memory)"), (False, ""), (None, " (out of memory?)")]
+    ("out_of_memory", "words"), [(True, " (probably out of memory)"), (False, ""), (None, " (out of memory?)")]
 )
 def test_sigkill_is_said_to_be_for_lack_of_memory_as_far_as_that_is_known(out_of_memory, words):
     assert ended_how(-9, out_of_memory) == f"was killed by SIGKILL{words}"

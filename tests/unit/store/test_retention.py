@@ -87,8 +87,12 @@ def test_the_best_is_meant_or_else_the_newest_or_a_step(tmp_path: Path) -> None:
 def test_a_damaged_note_is_told(tmp_path: Path) -> None:
     keep(tmp_path, [2], {2})
     (tmp_path / CHECKPOINTS / BEST).write_text("{")
-    with pytest.raises(CheckpointError, match=r"best\.json is damaged .*--step"):
+    with pytest.raises(
+        CheckpointError, match=r"best\.json is damaged .*; remove it, and the newest checkpoint stands for the best$"
+    ):
         best_checkpoint(tmp_path / CHECKPOINTS)
+    (tmp_path / CHECKPOINTS / BEST).unlink()
+    assert choose_checkpoint(tmp_path / CHECKPOINTS) == checkpoint_folder(tmp_path / CHECKPOINTS, 2)
 
 
 def test_a_checkpoint_that_cannot_be_removed_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
