@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from persia_cli.checkpoint.listing import require_run
+from persia_cli.checkpoint.listing import BARE, require_run
 from persia_cli.config.record import read_run
 from persia_cli.disk import writing
 from persia_cli.errors import CheckpointError, UserError
@@ -16,6 +16,7 @@ from persia_cli.storage.places import Place, nbytes_below
 from persia_cli.store.chain import ancestors
 from persia_cli.store.manifest import (
     MANIFEST,
+    bare_folders,
     checkpoint_folder,
     checkpoints_of,
     finished_steps,
@@ -77,6 +78,7 @@ def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
     old = [checkpoint_folder(checkpoints, step) for step in steps if step not in kept]
     doomed = [Doomed(folder, "older than those to keep", nbytes_below(folder)) for folder in old]
     left = [Doomed(folder, "left unfinished", nbytes_below(folder)) for folder in unfinished_folders(checkpoints)]
+    left += [Doomed(folder, BARE, nbytes_below(folder)) for folder in bare_folders(checkpoints)]
     return CleanUp([*left, *doomed], dict(sorted(kept.items())))
 
 

@@ -1,5 +1,6 @@
 """The list of a run's checkpoints: what each one has, which is the best, and what was left unfinished."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.storage.places import PARTIAL, Place, modified_s, nbytes_below
 from persia_cli.store.manifest import (
     MANIFEST,
+    bare_folders,
     checkpoint_folder,
     checkpoints_of,
     finished_steps,
+    newest_checkpoint,
     read_manifest,
     unfinished_folders,
 )
@@ -20,6 +23,7 @@ from persia_cli.store.retention import best_checkpoint
 
 FULL, CHANGES = "full", "changes"
 """A checkpoint has all rows, or only what changed since the one before."""
+BARE = "without its manifest"
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Leftover:
 
     path: str
     state: str
-    """`being written`, `unfinished`, or `partly removed`."""
+    """`being written`, `unfinished`, `partly removed`, or `without its manifest`."""
     nbytes: int
 
 
@@ -64,6 +68,11 @@ class CheckpointList:
     leftovers: tuple[Leftover, ...]
     note: str = ""
     """What is wrong with the note of the best checkpoint."""
+
+    @property
+    def bare(self) -> list[Leftover]:
+        """Folders that would be complete checkpoints if they had a manifest."""
+        return [left for left in self.leftovers if left.state == BARE]
 
 
 def require_run(folder: Path) -> None:
@@ -88,7 +97,10 @@ def list_checkpoints(run_dir: Path) -> CheckpointList:
     """Return what a run directory has of checkpoints; raises UserError for another folder."""
     require_run(run_dir)
     checkpoints = run_checkpoints(run_dir)
-    running, steps, note, best = is_running(run_dir), finished_steps(checkpoints), "", None
+    running, steps, bare = is_running(run_dir), finished_steps(checkpoints), bare_folders(checkpoints)
+    note, best, newest = "", None, None
+    with suppress(CheckpointError):
+        newest = newest_checkpoint(checkpoints)
     try:
         best = best_checkpoint(checkpoints)
     except CheckpointError as error:
@@ -98,16 +110,17 @@ def list_checkpoints(run_dir: Path) -> CheckpointList:
     return CheckpointList(
         run_dir=str(run_dir),
         running=running,
-        checkpoints=tuple(
-            _listed(checkpoint_folder(checkpoints, step), step, best, step == steps[-1]) for step in steps
+        checkpoints=tuple(_listed(checkpoint_folder(checkpoints, step), step, best, newest) for step in steps),
+        leftovers=(
+            *(_leftover(folder, running) for folder in unfinished_folders(checkpoints)),
+            *(Leftover(str(folder), BARE, nbytes_below(folder)) for folder in bare),
         ),
-        leftovers=tuple(_leftover(folder, running) for folder in unfinished_folders(checkpoints)),
         note=note,
     )
 
 
-def _listed(folder: Place, step: int, best: Place | None, newest: bool) -> ListedCheckpoint:
-    is_best, saved_s = best is not None and best == folder, None
+def _listed(folder: Place, step: int, best: Place | None, newest: Place | None) -> ListedCheckpoint:
+    is_best, resumes, saved_s = best == folder, newest == folder, None
     try:
         saved_s = modified_s(folder / MANIFEST)
         manifest = read_manifest(folder)
@@ -119,7 +132,7 @@ def _listed(folder: Place, step: int, best: Place | None, newest: bool) -> Liste
             damage=str(error),
             nbytes=nbytes_below(folder),
             best=is_best,
-            resumes=newest,
+            resumes=resumes,
         )
     return ListedCheckpoint(
         step=step,
@@ -130,7 +143,7 @@ def _listed(folder: Place, step: int, best: Place | None, newest: bool) -> Liste
         nbytes=nbytes_below(folder),
         rows=manifest.row_count(with_dense=False),
         best=is_best,
-        resumes=newest,
+        resumes=resumes,
     )
 
 

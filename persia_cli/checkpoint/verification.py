@@ -78,10 +78,11 @@ def checkpoints_in(folder: Place) -> tuple[list[Place], Path | None, list[str]]:
     found = list_checkpoints(folder)
     if not found.checkpoints:
         raise CheckpointError(f"{folder} has no complete checkpoint")
+    bare = [f"{left.path} has no {MANIFEST}: it is damaged, or was copied in part" for left in found.bare]
     return (
         [checkpoint_folder(run_checkpoints(folder), each.step) for each in found.checkpoints],
         folder,
-        [found.note] if found.note else [],
+        [*([found.note] if found.note else []), *bare],
     )
 
 

@@ -177,6 +177,18 @@ def finished_steps(checkpoints: Place) -> list[int]:
     )
 
 
+def bare_folders(checkpoints: Place) -> list[Place]:
+    """Return the folders on a disk that have the name of a complete checkpoint and no manifest.
+
+    No save that is killed leaves one: somebody has removed the manifest, or has copied a part of the folder.
+    """
+    named = [folder for folder in subfolders(checkpoints) if _FINISHED.fullmatch(folder.name)]
+    # In a store such a folder is an unfinished one. On a disk, one that has gone meanwhile was removed as it should be.
+    return [
+        folder for folder in named if isinstance(folder, Path) and not (folder / MANIFEST).is_file() and folder.is_dir()
+    ]
+
+
 def step_of(checkpoint: Place) -> int:
     """Return the step in the name of a finished checkpoint's folder; raises ValueError for another name."""
     match = _FINISHED.fullmatch(checkpoint.name)
@@ -186,13 +198,21 @@ def step_of(checkpoint: Place) -> int:
 
 
 def newest_checkpoint(checkpoints: Place) -> Place:
-    """Return the folder of the last complete checkpoint; raises CheckpointError if there is none."""
+    """Return the folder of the last complete checkpoint.
+
+    Raises CheckpointError if there is none, or a later folder that has lost its manifest.
+    """
     steps = finished_steps(checkpoints)
     if not steps:
         raise CheckpointError(
             f"{owner(checkpoints)} has no complete checkpoint; train it to its end, or set checkpoint.every_steps"
         )
-    return checkpoint_folder(checkpoints, steps[-1])
+    newest = checkpoint_folder(checkpoints, steps[-1])
+    if later := [folder for folder in bare_folders(checkpoints) if step_of(folder) > steps[-1]]:
+        raise CheckpointError(
+            f"{later[-1]} is damaged, or was copied in part: it has no {MANIFEST}; remove it to use {newest}"
+        )
+    return newest
 
 
 def read_manifest(folder: Place) -> Manifest:

@@ -107,12 +107,7 @@ FILES = {
 }
 HOW = {"turned": turned, "halved": halved, "removed": removed}
 REFUSED: dict[str, tuple[Damage, list[str], str]] = {
-    **{
-        f"{file} {how}": (HOW[how](find), [], "")
-        for file, find in FILES.items()
-        for how in HOW
-        if (file, how) != ("manifest", "removed")  # then it is no checkpoint, and the one before is taken
-    },
+    **{f"{file} {how}": (HOW[how](find), [], "") for file, find in FILES.items() for how in HOW},
     "best turned": (turned(of_run(f"{CHECKPOINTS}/best.json")), [], "best.json is damaged"),
     "best halved": (halved(of_run(f"{CHECKPOINTS}/best.json")), [], "best.json is damaged"),
     "configuration halved": (written("config.yaml", "train: ["), [], "config.yaml"),

@@ -59,15 +59,33 @@ def test_leftovers_and_whether_they_are_being_written(persia, run: Path) -> None
     (folder / "step-30.partial").mkdir()
     (folder / "step-30.partial" / "half").write_bytes(b"12345")
     (folder / "step-1.removed").mkdir()
-    (folder / "step-40").mkdir()  # has no manifest, so it is no checkpoint
+    (folder / "step-40").mkdir()  # has no manifest, so it is no checkpoint; no save leaves one
     assert {Path(left["path"]).name: (left["state"], left["nbytes"]) for left in listed(persia, run)["leftovers"]} == {
         "step-30.partial": ("unfinished", 5),
         "step-1.removed": ("partly removed", 0),
+        "step-40": ("without its manifest", 0),
     }
     with (run / EVENTS).open("w") as events:
         fcntl.flock(events, fcntl.LOCK_EX)
         states = [left["state"] for left in listed(persia, run)["leftovers"]]
-    assert sorted(states) == ["being written", "partly removed"]
+    assert sorted(states) == ["being written", "partly removed", "without its manifest"]
+
+
+def test_a_folder_that_has_lost_its_manifest_is_told_of_and_not_passed_over(persia, run: Path) -> None:
+    lost = run / CHECKPOINTS / "step-20"
+    (lost / MANIFEST).unlink()
+    assert [each["resumes"] for each in listed(persia, run)["checkpoints"]] == [False, False]
+    ended = persia("checkpoint", "ls", str(run))
+    assert f"leftover={lost} state=" in ended.out
+    assert ended.err.splitlines()[-1].endswith(f"persia checkpoint verify {run}")
+    flaw = f"{lost} has no {MANIFEST}: it is damaged, or was copied in part"
+    assert flaw in persia("checkpoint", "verify", str(run)).err
+    refused = persia("resume", str(run))
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert f"has no {MANIFEST}; remove it to use {lost.with_name('step-9')}" in refused.err
+    assert persia("checkpoint", "gc", str(run), "--keep", "9", "--yes").code == 0
+    assert not lost.exists()
+    assert [each["resumes"] for each in listed(persia, run)["checkpoints"]] == [False, True]
 
 
 def test_damage_is_shown_and_the_others_are_listed(persia, run: Path) -> None:
