@@ -68,7 +68,11 @@ class _Before:
                 self._tail = metrics.read()
 
     def has_trained(self) -> bool:
-        """Return True if the job has come to its first phase: then its record counts."""
+        """Return True if the job has come to its first phase, or may have: then its record counts."""
+        lines = self._run_dir / METRICS
+        known = (self._kept, self._kept + len(self._tail))
+        if (lines.stat().st_size not in known) if lines.exists() else METRICS in self._names[""]:
+            return True  # though its events have been removed
         return _identity(self._run_dir / EVENTS) != self._events and _has_begun(self._run_dir)
 
     def restore(self) -> None:
