@@ -8,6 +8,7 @@ from persia_cli.config.record import read_run
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
+from persia_cli.observe.saved_run import newest_of_run
 from persia_cli.storage.places import PARTIAL, Place, modified_s, nbytes_below
 from persia_cli.store.manifest import (
     MANIFEST,
@@ -15,7 +16,6 @@ from persia_cli.store.manifest import (
     checkpoint_folder,
     checkpoints_of,
     finished_steps,
-    newest_checkpoint,
     read_manifest,
     unfinished_folders,
 )
@@ -68,6 +68,8 @@ class CheckpointList:
     leftovers: tuple[Leftover, ...]
     note: str = ""
     """What is wrong with the note of the best checkpoint."""
+    elsewhere: str | None = None
+    """The checkpoint of another folder that `persia resume` would go on from, as nothing later is saved."""
 
     @property
     def bare(self) -> list[Leftover]:
@@ -100,7 +102,7 @@ def list_checkpoints(run_dir: Path) -> CheckpointList:
     running, steps, bare = is_running(run_dir), finished_steps(checkpoints), bare_folders(checkpoints)
     note, best, newest = "", None, None
     with suppress(CheckpointError):
-        newest = newest_checkpoint(checkpoints)
+        newest = newest_of_run(run_dir)
     try:
         best = best_checkpoint(checkpoints)
     except CheckpointError as error:
@@ -116,6 +118,7 @@ def list_checkpoints(run_dir: Path) -> CheckpointList:
             *(Leftover(str(folder), BARE, nbytes_below(folder)) for folder in bare),
         ),
         note=note,
+        elsewhere=str(newest) if newest is not None and newest.parent != checkpoints else None,
     )
 
 

@@ -61,7 +61,7 @@ def ls(run: RunDir, as_json: AsJson = False) -> None:
     show_list(out(), err(), found)
     if found.bare or any(each.damage for each in found.checkpoints):
         propose(err(), f"persia checkpoint verify {shlex.quote(str(run))}")
-    elif found.checkpoints:
+    elif found.checkpoints or found.elsewhere:
         propose(err(), f"persia resume {shlex.quote(str(run))} --dry-run")
     else:
         propose(err(), f"persia train conf={shlex.quote(str(run / CONFIG))} checkpoint.every_steps=1000")

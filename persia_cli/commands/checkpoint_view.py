@@ -46,6 +46,8 @@ def show_list(console: Console, notes: Console, found: CheckpointList) -> None:
     if console.is_terminal:
         for left in found.leftovers:
             labelled(notes, "leftover", f"{left.path}, {size(left.nbytes)}: {left.state}")
+    if found.elsewhere:
+        labelled(notes, "note", f"persia resume goes on from {found.elsewhere}: nothing later is saved here")
     if found.note:
         labelled(notes, "note", found.note)
 

@@ -44,6 +44,8 @@ def _kept(plan: JobPlan) -> str:
     if steps := finished_steps(checkpoints):
         kept = checkpoint_folder(checkpoints, steps[-1])
         return f"the model of step {steps[-1]:,} is kept in {kept}; persia resume {plan.run_dir} goes on from there"
+    if plan.is_resumed:
+        return f"nothing was saved since; persia resume {plan.run_dir} goes on from {plan.job.load}"
     return (
         "the model is lost, since nothing was saved yet (checkpoint.every_steps saves during training); "
         f"{plan.run_dir} keeps the metrics"
@@ -58,8 +60,11 @@ def going_on(plan: JobPlan, words: Sequence[str]) -> str:
     trained = _trained(plan.run_dir)
     checkpoints = checkpoints_of(plan.run_dir, plan.run.checkpoint.path)
     steps = finished_steps(checkpoints)
-    if not steps and plan.is_resumed:
-        return "nothing was saved yet; the same command with another --run-dir begins again"
+    if plan.is_resumed and (not steps or steps[-1] < plan.job.first_step):
+        again = (
+            f" and trains {count(trained - plan.job.first_step, 'step')} again" if trained > plan.job.first_step else ""
+        )
+        return f"nothing was saved since; persia resume {run_dir} goes on from {plan.job.load}{again}"
     if not steps:
         again = shlex.join(["persia", "train", *words, "resume=auto", "--run-dir", str(plan.run_dir)])
         over = f", with the {count(trained, 'step')} that were trained" if trained else ""

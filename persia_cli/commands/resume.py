@@ -89,20 +89,20 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     from persia_cli.commands.facts import facts_of
     from persia_cli.errors import UserError
     from persia_cli.launch.job import anchored
-    from persia_cli.observe.saved_run import find_model
+    from persia_cli.observe.saved_run import find_model, newest_of_run
     from persia_cli.plan.embedding import embedding_layout
     from persia_cli.plan.job import plan_job
     from persia_cli.plan.resumed import require_same_training, require_steps_left
     from persia_cli.plan.saved_model import require_room
     from persia_cli.storage.places import address_of
-    from persia_cli.store.manifest import newest_checkpoint, read_manifest
+    from persia_cli.store.manifest import read_manifest
 
     model = find_model(source, newest=True)
-    newest = newest_checkpoint(model.checkpoints)
-    if run_dir.absolute() == model.run_dir.absolute() and address_of(newest) != address_of(model.checkpoint):
-        raise UserError(
-            f"{run_dir} has a newer checkpoint, {newest}; to go on from {model.checkpoint}, choose another --run-dir"
-        )
+    if run_dir.absolute() == model.run_dir.absolute():
+        newest = newest_of_run(run_dir)
+        if address_of(newest) != address_of(model.checkpoint):
+            other = f"to go on from {model.checkpoint}, choose another --run-dir"
+            raise UserError(f"{run_dir} has a newer checkpoint, {newest}; {other}")
     facts = facts_of(run.dataset)
     if run.model.output_bias == "base_rate" and isinstance(model.run.model.output_bias, tuple):
         begun = run.model.model_copy(update={"output_bias": model.run.model.output_bias})
@@ -123,11 +123,10 @@ def plan_if_begun(run: "Run", run_dir: Path) -> "JobPlan | None":
     Raises typer.Exit if the training is finished, and what `plan_resumed` does.
     """
     from persia_cli.commands.screen import err, say
-    from persia_cli.launch.resumed import newest_of
+    from persia_cli.observe.saved_run import has_checkpoint
     from persia_cli.plan.resumed import FinishedError
-    from persia_cli.store.manifest import checkpoints_of
 
-    if not newest_of(checkpoints_of(run_dir, run.checkpoint.path)):
+    if not has_checkpoint(run_dir):
         return None
     try:
         return plan_resumed(run_dir, run, run_dir)

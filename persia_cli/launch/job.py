@@ -19,6 +19,7 @@ from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.launch.taken_back import taken_back_if_refused
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
+from persia_cli.plan import job as planned
 from persia_cli.plan.job import JobPlan
 from persia_cli.roles.coordinator.epoch import EPOCHS
 from persia_cli.roles.coordinator.input_log import LOG
@@ -26,7 +27,7 @@ from persia_cli.storage.places import address_of, place_of
 from persia_cli.store.writer import Writer, claim
 from persia_cli.wire.place import own_process
 
-JOB = "job.json"
+JOB = planned.JOB
 ROLES = "roles"
 """Folder of a run's logs; the process that creates it owns the run directory."""
 SUBMITTED = "slurm"

@@ -15,8 +15,8 @@ from persia_cli.launch.resumed import newest_of
 from persia_cli.launch.signals import JobSignals
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.plan.job import JobPlan, Rollback
-from persia_cli.storage.places import address_of
-from persia_cli.store.manifest import checkpoints_of, read_manifest
+from persia_cli.storage.places import address_of, place_of
+from persia_cli.store.manifest import checkpoints_of, read_manifest, step_of
 
 JOB = "the job"
 """The name under which the job as a whole has its restarts counted."""
@@ -76,6 +76,8 @@ def rolled_back(plan: JobPlan, death: KilledError) -> JobPlan | None:
     goes_back = lost_memory == "rollback" or (lost_memory == "partial" and "embedding-server" not in death.replica)
     wanted = plan.job.task == "train" and plan.job.benchmark is None and goes_back
     newest = newest_of(checkpoints_of(plan.run_dir, plan.run.checkpoint.path)) if wanted else None
+    if wanted and plan.is_resumed and (newest is None or step_of(newest) < plan.job.first_step):
+        newest = place_of(plan.job.load or "")  # it is elsewhere, and nothing was saved since
     if newest is None:
         return None
     manifest = read_manifest(newest)

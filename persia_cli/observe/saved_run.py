@@ -10,15 +10,17 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import CONFIG, EARLIER
 from persia_cli.observe.journal import EVENTS, is_being_written
+from persia_cli.plan.job import JOB, Job
 from persia_cli.plan.resumed import is_changeable
 from persia_cli.plan.saved_model import differences
-from persia_cli.storage.places import Place
+from persia_cli.storage.places import Place, address_of, place_of
 from persia_cli.store.chain import read_chain
 from persia_cli.store.manifest import (
     CHECKPOINTS,
     MANIFEST,
     Manifest,
     checkpoints_of,
+    finished_steps,
     newest_checkpoint,
     unfinished_folders,
 )
@@ -60,7 +62,8 @@ def find_model(folder: Place, step: int | None = None, newest: bool = False) -> 
     if not newest and unfinished_folders(checkpoint.parent) and not is_being_written(run_dir / EVENTS):
         remove_unfinished(checkpoint.parent)
     run = read_run(run_dir / CONFIG)
-    _require_same(run_dir / CONFIG, run, read_chain(checkpoint).manifest)
+    is_its_own = address_of(checkpoint.parent) == address_of(checkpoints_of(run_dir, run.checkpoint.path))
+    _require_same(run_dir / CONFIG, run, read_chain(checkpoint).manifest, is_its_own)
     return SavedModel(run_dir, checkpoint, run)
 
 
@@ -80,7 +83,41 @@ def locate_model(folder: Place, step: int | None = None, newest: bool = False) -
             "give the folder that persia train named at its start"
         )
     checkpoints = checkpoints_of(folder, read_run(folder / CONFIG).checkpoint.path)
-    return newest_checkpoint(checkpoints) if newest else choose_checkpoint(checkpoints, step), folder
+    return newest_of_run(folder) if newest else choose_checkpoint(checkpoints, step), folder
+
+
+def newest_of_run(run_dir: Path) -> Place:
+    """Return the checkpoint with which a run would go on, wherever it is.
+
+    That is its newest. Or the one that its last start loaded from elsewhere, a run of which this one is a branch or the
+    `checkpoint.path` of before, as long as nothing later was saved. Raises CheckpointError if there is none.
+    """
+    checkpoints = checkpoints_of(run_dir, read_run(run_dir / CONFIG).checkpoint.path)
+    steps, loaded = finished_steps(checkpoints), _loaded_from_elsewhere(run_dir, checkpoints)
+    if loaded is not None and (not steps or loaded[1] > steps[-1]):
+        return loaded[0]
+    return newest_checkpoint(checkpoints)
+
+
+def has_checkpoint(run_dir: Path) -> bool:
+    """Return whether there is a checkpoint with which the run in a folder would go on, if there is a run."""
+    if not (run_dir / CONFIG).is_file():
+        return False
+    checkpoints = checkpoints_of(run_dir, read_run(run_dir / CONFIG).checkpoint.path)
+    return bool(finished_steps(checkpoints) or _loaded_from_elsewhere(run_dir, checkpoints))
+
+
+def _loaded_from_elsewhere(run_dir: Path, checkpoints: Place) -> tuple[Place, int] | None:
+    """Return the checkpoint that the last start went on with, and its step, if it is not one of `checkpoints`."""
+    try:
+        job = Job.from_json((run_dir / JOB).read_bytes())
+    except (OSError, ValueError):
+        return None  # a start writes it anew
+    if job.task != "train" or job.load is None:
+        return None
+    place = place_of(job.load)
+    elsewhere = address_of(place.parent) != address_of(checkpoints)
+    return (place, job.first_step) if elsewhere and (place / MANIFEST).is_file() else None
 
 
 def _run_of(checkpoint: Place) -> Path | None:
@@ -96,15 +133,18 @@ def _missing(checkpoint: Place) -> str:
     return f"{CONFIG} is missing {'two folders above it' if isinstance(checkpoint, Path) else 'on this machine'}"
 
 
-def _require_same(config: Path, run: Run, manifest: Manifest) -> None:
-    """Raise CheckpointError if the run's file is not the configuration that the model was trained with."""
+def _require_same(config: Path, run: Run, manifest: Manifest, is_its_own: bool) -> None:
+    """Raise CheckpointError if the run's file is not the configuration that the model was trained with.
+
+    If the checkpoint is not one of the run's own, the run was resumed from it and has not saved another.
+    """
     try:
         trained = Run.model_validate(manifest.config)
     except ValidationError:
         return  # of another version of persia, whose settings cannot be compared one by one
     found = differences(trained.model_dump(mode="json"), run.model_dump(mode="json"))
     for key, (before, now) in found:
-        if (config.parent / EARLIER).is_dir() and is_changeable(key):
+        if is_changeable(key) and (not is_its_own or (config.parent / EARLIER).is_dir()):
             continue  # the run was resumed with another value
         raise CheckpointError(
             f"{config} has changed since the model was trained: {key} is {now} and was {before}; restore it, and "

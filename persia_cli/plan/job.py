@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 Task = Literal["train", "evaluate", "predict"]
 
+JOB = "job.json"
+"""File of a run directory with the job of its last start."""
 ROLES = ("coordinator", "embedding-server", "embedding-worker", "data-loader", "nn-worker")
 """All roles, in the order they are started."""
 

@@ -52,6 +52,15 @@ def test_the_next_job_begins_at_the_checkpoint(saved: Path) -> None:
     assert "nn-worker-0 was killed by SIGKILL; the job goes on from the checkpoint of step 9" in said[0]
 
 
+def test_a_branch_that_has_saved_nothing_goes_back_to_where_it_began(saved: Path, tmp_path: Path) -> None:
+    deaths, branch = Deaths(1), planned(tmp_path / "branch")
+    branch = replace(branch, job=replace(branch.job, load=str(saved), first_step=STEP), resumes=saved.parents[1])
+    launch_with_rollback(branch, deaths, lambda said: None)
+    second = deaths.plans[1]
+    assert (second.job.load, second.job.first_step) == (str(saved), STEP)
+    assert second.resumes == tmp_path / "branch", "its lines of metrics are there"
+
+
 @pytest.mark.parametrize("most", [0, 1])
 def test_a_job_goes_back_so_often_and_no_more(saved: Path, most: int) -> None:
     deaths = Deaths(9)
