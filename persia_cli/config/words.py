@@ -15,6 +15,8 @@ from persia_cli.config.files import names_a_file
 from persia_cli.config.schema import Run
 
 DEFAULT_CONF = "base"
+SHORT = "init_from"
+"""A key whose value, where it is text, stands for its key `path`."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,9 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
         else:
             try:
                 override = _parse(word.lstrip("+"))
+                if key.lstrip("+") == SHORT and isinstance(override.value(), (str, QuotedString)):
+                    word = f"{SHORT}.path={value}"  # so that it goes together with other words about it
+                    override = _parse(word)
                 mapping = _plain(override.value())
                 if _replaces(override.key_or_group, mapping):
                     replacements[_key(word, override)] = mapping

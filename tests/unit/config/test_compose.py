@@ -130,3 +130,13 @@ def test_a_mapping_that_names_its_kind_takes_the_place_of_another_kind() -> None
 
 def test_a_mapping_that_names_no_kind_changes_single_keys() -> None:
     assert compose_run(["dataset.split={train: eval, eval: train}"]).dataset.split.kind == "column"
+
+
+@pytest.mark.parametrize(
+    "words", [["init_from=runs/old", "init_from.skip=[dense]"], ["init_from.skip=[dense]", "init_from=runs/old"]]
+)
+def test_the_short_form_of_a_warm_start_goes_together_with_its_other_keys(words: list[str]) -> None:
+    source = compose_run(["conf=synthetic", *words]).init_from
+    assert source is not None
+    assert (source.path, source.skip) == ("runs/old", ("dense",))
+    assert compose_run(["conf=synthetic", "init_from=runs/old", "init_from=null"]).init_from is None
