@@ -126,7 +126,7 @@ def plan_if_begun(run: "Run", run_dir: Path) -> "JobPlan | None":
     from persia_cli.observe.saved_run import has_checkpoint
     from persia_cli.plan.resumed import FinishedError
 
-    if not has_checkpoint(run_dir):
+    if not has_checkpoint(run_dir, run):
         return None
     try:
         return plan_resumed(run_dir, run, run_dir)

@@ -1,5 +1,6 @@
 """The lookup of a saved model: a run directory, or one of its checkpoints."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,11 +100,15 @@ def newest_of_run(run_dir: Path) -> Place:
     return newest_checkpoint(checkpoints)
 
 
-def has_checkpoint(run_dir: Path) -> bool:
-    """Return whether there is a checkpoint with which the run in a folder would go on, if there is a run."""
-    if not (run_dir / CONFIG).is_file():
-        return False
-    checkpoints = checkpoints_of(run_dir, read_run(run_dir / CONFIG).checkpoint.path)
+def has_checkpoint(run_dir: Path, run: Run) -> bool:
+    """Return whether there is a checkpoint with which the run in a folder would go on.
+
+    It is looked for where that run has saved, or, if its configuration cannot be read, where `run` would.
+    """
+    path = run.checkpoint.path
+    with suppress(UserError):
+        path = read_run(run_dir / CONFIG).checkpoint.path
+    checkpoints = checkpoints_of(run_dir, path)
     return bool(finished_steps(checkpoints) or _loaded_from_elsewhere(run_dir, checkpoints))
 
 
