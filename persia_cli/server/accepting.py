@@ -14,7 +14,7 @@ from persia_cli.server.connection import BEYOND, HEAD_S, MOST_CONNECTIONS, Bound
 WAIT_S, LONGEST_WAIT_S = 0.001, 0.01
 """For which a worker leaves a new connection to the others for each one that it has more than the least of them."""
 AT_ONCE = 16
-"""Connections that it takes when nobody else did."""
+"""Connections that it takes at most when nobody else did; the first time one, and then twice as many each time."""
 FAILED_S = 0.1
 """Seconds until the next try where the system gives no connection, as to a process with too many files."""
 _GONE = 2**31 - 1
@@ -44,6 +44,10 @@ class ConnectionCounts:
         self._counts[number] = connections
         return connections - min(self._counts)
 
+    def of_others(self, number: int) -> list[int]:
+        """Return how many the other workers have."""
+        return [count for other, count in enumerate(self._counts) if other != number]
+
     def forget(self, number: int) -> None:
         """Note that a worker has ended."""
         self._counts[number] = _GONE
@@ -72,8 +76,11 @@ class Accepting:
         self._loop = asyncio.get_running_loop()
         self._beginning: set[asyncio.Task[None]] = set()
         self._waiting: asyncio.TimerHandle | None = None
+        self._at_once = 1
+        self._of_others: list[int] = []
+        """What the others had when this worker began to wait for them, or the last time."""
         listener.setblocking(False)
-        self._note()
+        self.note()
         self._loop.add_reader(listener, self._on_ready)
 
     def close(self) -> None:
@@ -82,11 +89,12 @@ class Accepting:
             self._waiting.cancel()
         self._loop.remove_reader(self._listener)
 
-    def _note(self) -> int:
+    def note(self) -> int:
+        """Tell the others how many connections there are, also when one has ended; returns the lead over the least."""
         return self._counts.note(self._number, self._connections() + len(self._beginning))
 
     def _on_ready(self) -> None:
-        if (lead := self._note()) <= 0:
+        if (lead := self.note()) <= 0:
             self._take(1)
         else:
             self._pause(min(lead * WAIT_S, LONGEST_WAIT_S))
@@ -98,7 +106,11 @@ class Accepting:
     def _go_on(self) -> None:
         self._waiting = None
         self._loop.add_reader(self._listener, self._on_ready)
-        self._take(AT_ONCE)
+        # One that only computes takes some meanwhile; of one that hangs nothing is to be waited for.
+        others = self._counts.of_others(self._number)
+        self._at_once = min(2 * self._at_once, AT_ONCE) if others == self._of_others else 1
+        self._of_others = others
+        self._take(self._at_once)
 
     def _take(self, most: int) -> None:
         for _ in range(most):
@@ -114,8 +126,12 @@ class Accepting:
                 continue
             task = self._loop.create_task(self._begin(connection))
             self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
-            self._note()
+            task.add_done_callback(self._on_begun)
+            self.note()
+
+    def _on_begun(self, task: "asyncio.Task[None]") -> None:
+        self._beginning.discard(task)
+        self.note()
 
     async def _begin(self, connection: socket.socket) -> None:
         limit = None if self._context is None else HEAD_S

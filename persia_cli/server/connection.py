@@ -1,6 +1,7 @@
 """A connection to a server: who sends too much, or nothing, or does not read, does not hold it for long."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -41,9 +42,12 @@ class BoundedConnection(HttpToolsProtocol):
     Those that `serving` takes directly are answered without a task; the others go by ASGI.
     """
 
-    def __init__(self, serving: ServingApp | None = None, **keys: Any) -> None:
+    def __init__(
+        self, serving: ServingApp | None = None, on_lost: Callable[[], object] = lambda: None, **keys: Any
+    ) -> None:
+        """`on_lost` is called when the connection has ended."""
         super().__init__(**keys)
-        self._serving = serving
+        self._serving, self._on_lost = serving, on_lost
         self._in_head = False
         self._has_moved = False
         self._idle_bytes = 0
@@ -77,6 +81,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._at_work.disconnected = True
             self._at_work.message_event.set()
         super().connection_lost(exc)
+        self._on_lost()
 
     def data_received(self, data: bytes) -> None:
         # Other than with uvicorn, what comes does not end the wait for a next request: its beginning does.

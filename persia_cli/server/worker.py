@@ -75,7 +75,11 @@ class _Server(uvicorn.Server):
         asyncio.get_running_loop().call_later(PULSE_S, self._pulse)
 
     def _connection(self) -> BoundedConnection:
-        return BoundedConnection(self._app, config=self.config, server_state=self.server_state, app_state={})
+        accepting = self._accepting
+        assert accepting is not None
+        return BoundedConnection(
+            self._app, accepting.note, config=self.config, server_state=self.server_state, app_state={}
+        )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._accepting is not None:

@@ -22,10 +22,10 @@ MANY = 200
 
 
 class Held(asyncio.Protocol):
-    """A connection of a worker, which counts it."""
+    """A connection of a worker, which counts it, and notes its end."""
 
-    def __init__(self, own: set[Any]) -> None:
-        self._own = own
+    def __init__(self, own: set[Any], begun: list[Accepting]) -> None:
+        self._own, self._begun = own, begun
 
     def connection_made(self, transport: Any) -> None:
         self._own.add(self)
@@ -33,6 +33,7 @@ class Held(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._own.discard(self)
+        self._begun[0].note()
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def worker(listener: Any, descriptor: int, number: int, workers: int) -> Iterato
     begun: list[Accepting] = []
 
     def connect() -> Any:
-        return Held(own)
+        return Held(own, begun)
 
     async def begin() -> None:
         begun.append(Accepting(listener, None, connect, counts, number, lambda: len(own)))
@@ -115,6 +116,37 @@ def test_one_takes_all_where_another_hangs(listener: socket.socket) -> None:
         with connected(listener, MANY):
             poll_for(lambda: len(own) == MANY, WITHIN_S, "all connections")
         assert time.monotonic() - begin < 2.0
+
+
+def test_a_connection_that_has_ended_counts_no_more(listener: socket.socket) -> None:
+    """Else the one worker that had many would be passed over, and the others get all that come."""
+    with closing(ConnectionCounts.new(2)) as counts, ExitStack() as stack:
+        both = [stack.enter_context(worker(listener, counts.descriptor, number, 2)) for number in range(2)]
+        with connected(listener, 20):
+            poll_for(lambda: sum(map(len, both)) == 20, WITHIN_S, "all connections")
+            poll_for(lambda: sorted(counts.of_others(2)) == sorted(map(len, both)), WITHIN_S, "the counts")
+        poll_for(lambda: counts.of_others(2) == [0, 0], WITHIN_S, "counts of none")
+
+
+def test_what_the_others_leave_is_taken_one_at_a_time_at_first(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may compute, and take some as soon as they have done; if they took none, it is twice as many each time."""
+    taken: list[int] = []
+    take = Accepting._take
+
+    def noting(self: Accepting, most: int) -> None:
+        if self._waiting is None and sum(self._counts.of_others(1)):
+            taken.append(most)
+        take(self, most)
+
+    monkeypatch.setattr(Accepting, "_take", noting)
+    with closing(ConnectionCounts.new(2)) as counts, ExitStack() as stack:
+        counts.note(1, 0)
+        own = stack.enter_context(worker(listener, counts.descriptor, 0, 2))
+        with connected(listener, 64):
+            poll_for(lambda: len(own) == 64, WITHIN_S, "all connections")
+    assert taken[:5] == [1, 2, 4, 8, 16]
 
 
 def test_nobody_waits_for_one_that_has_ended() -> None:

@@ -441,6 +441,23 @@ def test_the_end_of_an_answer_may_not_stall_either(monkeypatch: pytest.MonkeyPat
     assert asyncio.run(is_let_go()) == is_closing
 
 
+def test_the_end_of_a_connection_is_told() -> None:
+    told: list[str] = []
+
+    async def end() -> None:
+        config = uvicorn.Config(lambda: None, http="httptools", ws="none", lifespan="off", log_config=None)
+        config.load()
+        state = ServerState()
+        own = BoundedConnection(
+            None, lambda: told.append(f"{len(state.connections)} left"), config=config, server_state=state, app_state={}
+        )
+        own.connection_made(Mock())
+        own.connection_lost(None)
+
+    asyncio.run(end())
+    assert told == ["0 left"]
+
+
 def test_requests_wait_for_their_turn_unread(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found = answer(port, LIVE * 900 + last(WHOLE))
     assert found.count(b"HTTP/1.1 200") == 901
