@@ -116,6 +116,14 @@ class ServingApp:
         self.figures.count_answer(name, answer.status, time.monotonic() - begin)
         await _respond(send, answer)
 
+    def warm_up(self) -> None:
+        """Read and answer the example, so that no request is the first: what it takes is loaded when it is needed."""
+        try:
+            question = self._reader.rows(self._example().body)
+            self._predictor.predict(self._predictor.fields.batch(question.columns))
+        except (DataError, RefusedRequestError) as error:
+            log.debug("the example is refused: %s", error)
+
     def close(self) -> None:
         """End the threads that compute, if there are any."""
         if isinstance(self._turns, ThreadTurns):

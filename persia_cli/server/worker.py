@@ -106,6 +106,7 @@ def serve(order: WorkerOrder, news: int) -> None:
         figures.restarts.labels(order.after).inc()
     request_log = _request_log(settings, predictor, figures)
     app = ServingApp(predictor, settings, token, figures, request_log)
+    app.warm_up()
     config = uvicorn.Config(
         app,
         loop="uvloop",

@@ -1,12 +1,23 @@
-"""A worker whose parent dies while it starts ends without a word too many."""
+"""A worker whose parent dies while it starts ends without a word too many; another is warm before it listens."""
 
+import gc
+import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from persia_cli.server import worker as worker_module
+from persia_cli.server.app import ServingApp
 from persia_cli.server.settings import ServerSettings, WorkerOrder
+from persia_cli.serving.description import digest_of
+from persia_cli.serving.fields import RequestFields
+from persia_cli.serving.predictor import Predictor
+from tests.support.asgi import ask
+from tests.support.small_model import write_small_model
 
 ORDER = WorkerOrder(
     ServerSettings("nowhere"), parent=1, listener=9, connections=10, number=0, workers=1, model=""
@@ -30,3 +41,39 @@ def test_a_worker_without_its_parent_does_not_begin(order: bytes) -> None:
     worker.stderr.close()
     assert worker.wait(30) != 0
     assert b"Traceback" not in said, said
+
+
+def test_the_example_is_answered_before_the_first_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Golden samples are batches already: how a request becomes one would else be loaded with the first of them."""
+    model, seen = write_small_model(tmp_path / "shop"), []
+    read, warm_up = RequestFields.batch, ServingApp.warm_up
+
+    def reading(self: RequestFields, columns):
+        seen.append(f"reads {columns['item']}")
+        return read(self, columns)
+
+    def warming(self: ServingApp) -> None:
+        warm_up(self)
+        assert "persia_samples_total 0.0" in ask(self, "GET", "/metrics").body.decode()
+
+    monkeypatch.setattr(RequestFields, "batch", reading)
+    monkeypatch.setattr(ServingApp, "warm_up", warming)
+    monkeypatch.setattr(
+        worker_module._Server, "run", lambda self, sockets: (seen.append("listens"), sockets[0].close())
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        order = msgspec.structs.replace(
+            ORDER, settings=ServerSettings(str(model)), listener=os.dup(listener.fileno()), model=digest_of(model)
+        )
+        try:
+            worker_module.serve(order, -1)
+        finally:
+            gc.unfreeze()
+    assert seen == ["reads [4]", "listens"]
+
+
+def test_a_model_whose_example_is_refused_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_small_model(tmp_path / "shop")
+    app = ServingApp(Predictor.open(model), ServerSettings(str(model)))
+    monkeypatch.setattr("persia_cli.server.app.example_row", lambda fields, golden: {"item": "no id"})
+    app.warm_up()
