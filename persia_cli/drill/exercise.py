@@ -69,7 +69,14 @@ class Exercise:
             time.sleep(POLL_S)
 
     def open(self) -> None:
-        """Have all servers keep accounts from now on."""
+        """Have all servers keep accounts from now on; raises PersiaError if the job ends before they do."""
+        try:
+            self._open()
+        except EndedMeanwhileError:
+            kind = UserError if self.job.is_refused else RoleError
+            raise kind(self.job.ended_before("it could be disturbed")) from None
+
+    def _open(self) -> None:
         self.until(lambda: self.job.has_begun, "the job to begin")
         try:
             open_accounts(self.job.run_dir)
@@ -91,7 +98,7 @@ class Exercise:
                 if step is not None:
                     self._until_step(step)
             except EndedMeanwhileError:
-                raise RoleError(f"{self.job.outcome() or 'the job was over'} (before step {step:,})") from None
+                raise RoleError(self.job.ended_before(f"step {step:,}")) from None
             self.results.append(result := self._strike(disturbance))
             self.on_result(result)
             if result.problem:

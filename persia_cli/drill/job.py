@@ -12,6 +12,7 @@ from typing import Any
 from persia_cli.disk import writing
 from persia_cli.drill.account import last_step
 from persia_cli.drill.processes import replicas_of, wait_until_ended
+from persia_cli.errors import UserError
 from persia_cli.launch.job import ROLES
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.running import RunningProcess, process_of
@@ -121,6 +122,15 @@ class DrilledJob:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line.removeprefix(start) for line in lines for start in ERROR if line.startswith(start)]
         return errors[-1] if errors else f"the job ended with exit code {code}; see {self._log}"
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the job has ended because of something that its user has to put right."""
+        return self._child is not None and self._child.poll() == UserError.exit_code
+
+    def ended_before(self, what: str) -> str:
+        """Return a sentence about a job that has ended too early."""
+        return f"{self.outcome() or 'the job was over'} (before {what})"
 
     def end(self) -> None:
         """End the job if the drill has started it: ask it to stop, and kill it after a while."""

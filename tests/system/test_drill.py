@@ -117,6 +117,14 @@ def test_a_job_that_does_not_recover_is_named_and_nothing_is_left(tmp_path):
     assert not (tmp_path / "out" / "undisturbed").exists()
 
 
+def test_a_job_that_ends_before_it_begins_says_why(tmp_path):
+    (tmp_path / "file").touch()
+    words = ["kill", "nn-worker", "--folder", "out", *JOB, f"checkpoint.path={tmp_path}/file/models"]
+    said = drill(*words, "--no-compare", cwd=tmp_path, code=2)
+    assert f"error: checkpoint.path={tmp_path}/file/models cannot be used: cannot write" in said
+    assert said.endswith("Not a directory; choose another place (before it could be disturbed)\n")
+
+
 @pytest.mark.slow
 def test_updates_that_a_job_says_it_lost_are_those_that_its_servers_did_not_apply(tmp_path):
     words = [
