@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from persia_cli.storage.credentials import VARIABLE
 from tests.support.hosts import Host
@@ -58,14 +59,18 @@ def store_on(host: Host) -> Iterator[str]:
 
 
 @contextmanager
-def object_store() -> Iterator[ObjectStore]:
-    """Start a server, and end it with the block; what this process has learned of its credentials is forgotten."""
+def object_store(recording: Path | None = None) -> Iterator[ObjectStore]:
+    """Start a server, and end it with the block; what this process has learned of its credentials is forgotten.
+
+    All requests are written into the file `recording`, if one is given, as lines of JSON.
+    """
     before = os.environ.get(VARIABLE)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    recorded = {"MOTO_ENABLE_RECORDING": "1", "MOTO_RECORDER_FILEPATH": str(recording)} if recording else {}
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | recorded)
     try:
         deadline = time.monotonic() + 60
         while True:
