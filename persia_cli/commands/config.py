@@ -43,21 +43,26 @@ def model(
     conf_dir: ConfDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the layers of the dense network that these words result in, with output per sample and weights of each."""
+    """Print the layers of the dense network that these words result in, with output per sample and weights of each.
 
-    from persia_cli.commands.screen import err, labelled, out, say_json
+    Also the memory that it takes in each NN worker while it trains, beside batches and what forward keeps.
+    """
+
+    from persia_cli.commands.screen import err, labelled, out, say_json, size
     from persia_cli.commands.screen_tables import columns, print_rows
     from persia_cli.config.compose import compose_run
     from persia_cli.errors import ConfigError
     from persia_cli.launch.readiness import ask_torch
+    from persia_cli.plan.dense import dense_bytes
 
     run = compose_run(words or [], conf_dir or [])
     [layers] = ask_torch("persia_cli.train.summary", [run])
     if isinstance(layers, str):
         raise ConfigError(layers)
     total = sum(layer["parameters"] for layer in layers)
+    nbytes = dense_bytes(run.optimizer.dense, total)
     if as_json:
-        say_json({"model": run.model.kind, "parameters": total, "layers": layers})
+        say_json({"model": run.model.kind, "parameters": total, "bytes": nbytes, "layers": layers})
         return
     table = columns("layer", "kind", "output", "parameters")
     table.columns[1].justify = "left"
@@ -67,6 +72,11 @@ def model(
     table.add_row("all", "", "", f"{total:,}", style="bold")
     print_rows(out(), table)
     labelled(err(), "model", f"{run.model.kind}; rows of the embedding tables are not among these parameters")
+    labelled(
+        err(),
+        "memory",
+        f"{size(nbytes)} in each NN worker: weights, gradients and the state of {run.optimizer.dense.kind}",
+    )
 
 
 @app.command("list", epilog=examples(*LIST))

@@ -49,6 +49,11 @@ def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None
     describe(console, plan)
     say(console, "")
     print_whole(console, _tables(plan))
+    paragraph(
+        console,
+        "This is the memory of rows, in embedding servers. Each NN worker has the dense network too: "
+        "persia config model, with the same words, counts its weights and their memory.",
+    )
     say(console, "")
     paragraph(console, "To start each replica by hand, with ADDRESS for the address that the coordinator listens at:")
     cluster = plan.run.cluster

@@ -22,6 +22,15 @@ GRADIENT_ALONE = ("sgd", "adagrad", "adam")
 """Optimizers whose steps depend on gradients only, so that a row can store the difference to the initial weights."""
 
 
+STATES = {"sgd": 0, "adagrad": 1, "adam": 2, "adamw": 2}
+"""Numbers that each optimizer keeps for a dense weight."""
+
+
+def dense_bytes(optimizer: DenseOptimizer, weights: int) -> int:
+    """Return the memory of so many dense weights, of their gradients and of what their optimizer keeps of each."""
+    return 4 * weights * (2 + STATES[optimizer.kind])
+
+
 def plain_schedule(optimizer: Optimizer | DenseOptimizer) -> Schedule:
     """Return the learning-rate schedule of an optimizer."""
     schedule = optimizer.schedule

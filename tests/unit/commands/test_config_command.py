@@ -32,7 +32,9 @@ def test_the_layers_of_a_network(persia) -> None:
         "layer=network.2 kind=Linear output=1 parameters=17",
         "layer=all parameters=1649",
     ]
+    assert "25.8 KiB in each NN worker: weights, gradients and the state of adam" in " ".join(ended.err.split())
     told = json.loads(persia(*words, "--json").out)
+    assert told["bytes"] == 1649 * 4 * 4
     assert (told["model"], told["parameters"], told["layers"][0]["output"]) == ("ffnn", 1649, [16])
     refused = persia("config", "model", "conf=adult_income", "model=dlrm", "dataset.dense=[]")
     assert refused.code == 2
