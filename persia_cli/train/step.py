@@ -294,6 +294,11 @@ class DenseStep:
             cause = "dense weights have become NaN or infinite; lower optimizer.dense.lr"
         elif self._settings.precision == "float16":
             cause = "the network overflows float16 on finite inputs; use train.precision=bfloat16"
+        elif (learnt := log_variances_of(self.module)) is not None and not bool(torch.exp(-learnt).isfinite().all()):
+            cause = (
+                "a variance that train.task_weights=uncertainty learns has become as good as 0; lower "
+                "optimizer.dense.lr, or leave train.task_weights out"
+            )
         elif np.isfinite(scored.logits).all():
             kinds = ", ".join(dict.fromkeys(loss.kind for loss in self._settings.objective.losses))
             cause = (

@@ -9,6 +9,7 @@ from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseSgd, Poisson
 from persia_cli.errors import ConfigError, UserError
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import FeatureShape
+from persia_cli.model.uncertainty import learn_uncertainty
 from persia_cli.plan.network import feature_shapes
 from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec
 from persia_cli.train.distributed import World
@@ -157,6 +158,9 @@ def spoilt(where: str) -> tuple[DenseStep, Samples, list[GroupRows]]:
         groups[1] = GroupRows([infinite], groups[1].inverse, groups[1].offsets)
     elif where == "weights":
         torch.nn.init.constant_(next(step.module.parameters()), torch.nan)
+    elif where == "variances":
+        learn_uncertainty(step.module, 1)
+        torch.nn.init.constant_(step.module.get_parameter("task_uncertainty.log_variances"), -1000.0)
     else:
         for parameter in step.module.parameters():
             torch.nn.init.constant_(parameter, 1e30)
@@ -170,6 +174,7 @@ def spoilt(where: str) -> tuple[DenseStep, Samples, list[GroupRows]]:
         ("rows", "rows .* lower optimizer.embedding.lr"),
         ("weights", "dense weights .* lower optimizer.dense.lr"),
         ("overflow", "overflows on finite inputs"),
+        ("variances", "a variance that train.task_weights=uncertainty learns .* lower optimizer.dense.lr"),
     ],
 )
 def test_a_loss_that_is_not_finite_stops_with_its_cause(where, sentence):
