@@ -16,6 +16,7 @@ from persia_cli.observe.history import QUALITY
 from persia_cli.plan.job import JobPlan
 from persia_cli.store.manifest import checkpoints_of
 from persia_cli.store.retention import best_checkpoint
+from persia_cli.store.table_counters import READS, known_of, reads_of
 from persia_cli.wire.byte_counts import ByteCounts
 
 LEAST_SHOWN = 10.0
@@ -155,14 +156,26 @@ def lost(events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def unknown(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return in words the fraction of look-ups in evaluation or prediction that found no row, also per table."""
+    """Return in words the fraction of look-ups in evaluation or prediction that found no row, also per feature."""
     tables = {name: counters for name, counters in _tables(events).items() if counters.get("reads")}
     reads = sum(counters["reads"] for counters in tables.values())
-    missed = {name: counters["reads"] - counters["reads_known"] for name, counters in tables.items()}
-    if not any(missed.values()):
+    missed = sum(counters["reads"] - counters["reads_known"] for counters in tables.values())
+    if not missed:
         return ""
-    of = ", ".join(f"{name} {missed[name] / tables[name]['reads']:.2%}" for name in tables if missed[name])
-    return f"{sum(missed.values()) / reads:.2%} of the ids scored have no row and count as zeros ({of})"
+    of = ", ".join(
+        f"{feature} {1 - known / total:.2%}"
+        for table, counters in tables.items()
+        for feature, total, known in _reads(table, counters)
+        if known < total
+    )
+    return f"{missed / reads:.2%} of the ids scored have no row and count as zeros ({of})"
+
+
+def _reads(table: str, counters: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """Return each feature that reads a table, its look-ups, and those that found a row; else the table as a whole."""
+    features = [name.removeprefix(READS) for name in counters if name.startswith(READS)]
+    own = [(name, counters[reads_of(name)], counters[known_of(name)]) for name in features]
+    return own or [(table, counters["reads"], counters["reads_known"])]
 
 
 def traffic(plan: JobPlan, result: JobResult) -> str:

@@ -1,4 +1,4 @@
-"""The counts of look-ups by table: all of them, and those that found a row."""
+"""The counts of look-ups by table and feature: all of them, and those that found a row."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,13 +8,15 @@ from numpy.typing import NDArray
 
 from persia_cli.store.batch_rows import UniqueRows
 from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.store.table_counters import known_of, reads_of
 
 
 class KnownIds:
     """The counts of an embedding worker's answered look-ups; an id counts as often as it occurs in a batch.
 
     An id of a hash stack counts once per round. Training is counted as `look_ups` and `look_ups_known`, evaluation and
-    prediction as `reads` and `reads_known`.
+    prediction as `reads` and `reads_known`; the latter for each feature too (`reads_of` and `known_of`), unless its
+    table has its name and no other feature.
     """
 
     def __init__(self, layout: EmbeddingLayout) -> None:
@@ -23,6 +25,15 @@ class KnownIds:
             [names[layout.features[feature].table] for feature in layout.features_of(group.number)]
             for group in layout.feature_groups
         ]
+        read = Counter(feature.table for feature in layout.features)
+        self._apart = [
+            [
+                None if read[feature.table] == 1 and feature.name == names[feature.table] else feature.name
+                for feature in map(layout.features.__getitem__, layout.features_of(group.number))
+            ]
+            for group in layout.feature_groups
+        ]
+        """For each group the names of its features, None for those that have no counts of their own."""
         self._counts: dict[str, Counter[str]] = {name: Counter() for names in self._tables for name in names}
 
     def add(
@@ -39,9 +50,13 @@ class KnownIds:
             entries = np.diff(ends, prepend=0)
             missed = _missed(rows, [of_server[number] for of_server in unknown], ends)
             all_entries, all_missed = all_entries + int(entries.sum()), all_missed + int(missed.sum())
-            for table, total, without in zip(tables, entries.tolist(), missed.tolist(), strict=True):
+            found = zip(tables, self._apart[number], entries.tolist(), missed.tolist(), strict=True)
+            for table, feature, total, without in found:
                 self._counts[table][name] += total
                 self._counts[table][f"{name}_known"] += total - without
+                if feature is not None and not train:
+                    self._counts[table][reads_of(feature)] += total
+                    self._counts[table][known_of(feature)] += total - without
         return all_entries, all_missed
 
     def figures(self) -> dict[str, dict[str, int]]:

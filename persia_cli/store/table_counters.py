@@ -29,3 +29,17 @@ class TableCounters:
     """Gradients of keys that have no row."""
     gradients_refused: int
     """Gradients with a value that is not finite in float32, or whose square is not finite (beyond 1.8e19)."""
+
+
+READS = "reads of "
+"""What the count of a feature's look-ups in evaluation and prediction begins with, among those of its table."""
+
+
+def reads_of(feature: str) -> str:
+    """Return the name of the count of a feature's look-ups in evaluation and prediction."""
+    return f"{READS}{feature}"
+
+
+def known_of(feature: str) -> str:
+    """Return the name of the count of those that found a row."""
+    return f"reads_known of {feature}"

@@ -50,4 +50,8 @@ def test_what_was_unknown() -> None:
     }
     text = "2.00% of the ids scored have no row and count as zeros (user 10.00%)"
     assert unknown([WROTE, {"event": "tables", "tables": tables}]) == text
+    tables["item"] = {"reads": 300, "reads_known": 270, "reads of seen": 200, "reads_known of seen": 170}
+    tables["item"] |= {"reads of item": 100, "reads_known of item": 100}
+    text = "8.00% of the ids scored have no row and count as zeros (user 10.00%, seen 15.00%)"
+    assert unknown([{"event": "tables", "tables": tables}]) == text
     assert unknown([WROTE]) == unknown([{"event": "tables", "tables": {"user": {"reads": 5, "reads_known": 5}}}]) == ""

@@ -10,6 +10,7 @@ from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.known_ids import KnownIds
 from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
+from persia_cli.store.table_counters import known_of, reads_of
 
 SGD = RowOptimizer("sgd", 0.1)
 TABLES = [TableSpec(name, number, table_salt(name), 0.1) for number, name in enumerate("abc")]
@@ -48,6 +49,11 @@ def test_every_occurrence_of_an_id_counts(batches, servers):
         ]  # fmt: skip
         known.add(groups, unknown, train)
         named = [("abc"[LAYOUT.features[at // 2].table], id_) for at, bag in enumerate(bags) for id_ in bag]
+        for at, bag in enumerate(bags):
+            table, feature = "abc"[LAYOUT.features[at // 2].table], LAYOUT.features[at // 2].name
+            if not train:
+                expected[table][reads_of(feature)] += len(bag)
+                expected[table][known_of(feature)] += sum((table, id_) in there for id_ in bag)
         for table, id_ in named:
             expected[table]["look_ups" if train else "reads"] += 1
             expected[table]["look_ups_known" if train else "reads_known"] += (table, id_) in there
