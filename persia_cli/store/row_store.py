@@ -43,8 +43,6 @@ class RowStore:
         self.partitions = partitions
         self.capacity = group.rows_per_partition * len(partitions)
         self.used = 0
-        self._sighted: NDArray[np.int64] = memory(1, np.int64)
-        """1 once counts of a checkpoint were loaded into the sketch."""
         self.spare_room: OldRows | None = None
         """Room for old rows that the last cut has left to the next one."""
         if self.capacity > MAX_ROWS:
@@ -53,6 +51,8 @@ class RowStore:
                 f"{MAX_ROWS:,}: give embedding.capacity or embedding.memory a lower value, or use more servers"
             )
         try:
+            self._sighted: NDArray[np.int64] = memory(1, np.int64)
+            """1 once counts of a checkpoint were loaded into the sketch."""
             self.index = _index(group, partitions, self.capacity, memory)
             self.rows = RowArena(
                 arena=memory(self.capacity * group.width, np.float32),
