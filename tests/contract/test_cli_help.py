@@ -71,7 +71,7 @@ FROZEN = {
     "runs": ["--help"],
     "runs compare": ["--help", "--json", "runs"],
     "runs ls": ["--help", "--json", "folder"],
-    "serve": ["--deadline", "--help", "--host", "--log", "--max-body", "--max-samples", "--missing", "--port",
+    "serve": ["--check", "--deadline", "--help", "--host", "--log", "--max-body", "--max-samples", "--missing", "--port",
               "--queue", "--sample", "--threads", "--tls-cert", "--tls-key", "--token-file", "--workers", "folder"],
     "stop": ["--help", "--now", "run"],
     "sweep": ["--baseline", "--conf-dir", "--dry-run", "--folder", "--help", "--jobs", "--json", "--limit-s",
