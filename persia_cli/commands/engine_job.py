@@ -91,6 +91,16 @@ def resume_elsewhere(run: "Run", run_dir: Path) -> None:
     _trainer(run, goes_on=True)(run, run_dir)
 
 
+def resume_at_uri(run: "Run", uri: str) -> None:
+    """Go on with the run at a URI on the machines of its cluster; its coordinator fetches the record."""
+    from persia_cli.commands.hosts_job import take_up_on_hosts
+    from persia_cli.commands.run_at_uri import folder_of
+
+    train = take_up_on_hosts if run.cluster.kind == "hosts" else _trainer(run, goes_on=False)
+    with folder_of(uri, run.name) as folder:
+        train(run, folder)
+
+
 def _trainer(run: "Run", goes_on: bool) -> "Callable[[Run, Path], None]":
     """Return what trains on the machines of a run's cluster, or goes on there; raises UserError if nothing does."""
     import os

@@ -38,6 +38,11 @@ def resume_on_hosts(run: Run, run_dir: Path) -> None:
     _run(gone_on, run, run_dir)
 
 
+def take_up_on_hosts(run: Run, run_dir: Path) -> None:
+    """Go on, on other machines, with a run whose record is at a URI, and follow it to its end."""
+    _run(partial(begun, number=2), run, run_dir)
+
+
 def attach_to(run_dir: Path) -> None:
     """Follow a job that was started before to its end."""
 

@@ -14,11 +14,18 @@ EXAMPLES = examples(
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a training run.", show_default=False)],
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="Run directory of a training run, or the URI of one.", show_default=False),
+    ],
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="A .html or .png file.", show_default="report.html of the run"
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="A .html or .png file.",
+            show_default="report.html of the run; for a URI, here",
         ),
     ] = None,
 ) -> None:
@@ -26,6 +33,23 @@ def report(
 
     The page needs no other file, so that it can be sent and archived. Running and failed runs have a page too.
     """
+    from persia_cli.commands.run_at_uri import uri_of
+    from persia_cli.observe.record_elsewhere import records_at, require_record
+    from persia_cli.storage.places import place_of
+
+    if (uri := uri_of(run)) is None:
+        _report(Path(run), run, output)
+        return
+    place = place_of(uri)
+    require_record(place)
+    with records_at(place) as found:
+        [(folder, named)] = found.items()
+        _report(folder, named, output or Path("report.html"))
+
+
+def _report(run: Path, named: str, output: Path | None) -> None:
+    """Write the page about the run in a folder, which is `named` so in commands."""
+    import shlex
     import time
 
     from persia_cli.commands.describe import model_words, training_words
@@ -54,4 +78,4 @@ def report(
         write_whole(path, page)
     labelled(err(), "report", str(path))
     if finished_steps(checkpoints_of(run, history.run.checkpoint.path)):
-        propose(err(), f"persia predict {run} DATA -o scores.parquet")
+        propose(err(), f"persia predict {shlex.quote(named)} DATA -o scores.parquet")

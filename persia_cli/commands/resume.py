@@ -22,49 +22,69 @@ AUTO = "auto"
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or the URI of one.", show_default=False)],
     words: Overrides = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and start nothing.")] = False,
 ) -> None:
     """Go on with the training of a run from its newest checkpoint."""
-    from persia_cli.commands.job import carry_out
+    from persia_cli.commands.run_at_uri import run_elsewhere, taken_up, uri_of
     from persia_cli.commands.screen import err, say
+    from persia_cli.launch.signals import end_on_signals
+
+    with end_on_signals(lambda text: say(err(), text)):
+        if (uri := uri_of(run)) is None:
+            _resume(Path(run), words or [], dry_run)
+        elif (elsewhere := run_elsewhere(uri, words or [])) is not None:
+            _require_start(elsewhere.cluster.kind, dry_run)
+            from persia_cli.commands.engine_job import resume_at_uri
+
+            resume_at_uri(elsewhere, uri)
+        else:
+            with taken_up(uri) as folder:
+                _resume(folder, words or [], dry_run)
+
+
+def _resume(run: Path, words: list[str], dry_run: bool) -> None:
+    """Go on with the training in a run directory."""
+    from persia_cli.commands.job import carry_out
     from persia_cli.config.compose import compose_run
     from persia_cli.config.schema import ENGINES, WITH_COMMAND
     from persia_cli.errors import UserError
     from persia_cli.launch.key_files import require_given_keys
     from persia_cli.launch.readiness import require_network, require_ready
-    from persia_cli.launch.signals import end_on_signals
     from persia_cli.observe.history import CONFIG
 
-    with end_on_signals(lambda text: say(err(), text)):
-        if not (run / CONFIG).is_file():
-            raise UserError(
-                f"{run} is not a run directory: it has no {CONFIG}; give the folder that persia train named"
-            )
-        again = [f"conf={run / CONFIG}", *(words or [])]
-        composed = compose_run(again)
-        kind = composed.cluster.kind
-        if kind in ENGINES and kind not in WITH_COMMAND:
-            from persia_cli.commands.engine_job import resume_elsewhere
+    if not (run / CONFIG).is_file():
+        raise UserError(f"{run} is not a run directory: it has no {CONFIG}; give the folder that persia train named")
+    again = [f"conf={run / CONFIG}", *words]
+    composed = compose_run(again)
+    kind = composed.cluster.kind
+    if kind in ENGINES and kind not in WITH_COMMAND:
+        from persia_cli.commands.engine_job import resume_elsewhere
 
-            if dry_run:
-                raise UserError(f"cluster={kind} plans a resumed run where its record is: no --dry-run")
-            resume_elsewhere(composed, run)
-            return
-        plan = plan_resumed(run, composed, run)
-        if kind in WITH_COMMAND:
-            require_given_keys(composed.cluster)
-            require_network(plan)  # the rows are not in the memory of this machine
-        else:
-            require_ready([plan])
-        if dry_run:
-            from persia_cli.commands.describe import describe_plan
-            from persia_cli.commands.screen import out
+        _require_start(kind, dry_run)
+        resume_elsewhere(composed, run)
+        return
+    plan = plan_resumed(run, composed, run)
+    if kind in WITH_COMMAND:
+        require_given_keys(composed.cluster)
+        require_network(plan)  # the rows are not in the memory of this machine
+    else:
+        require_ready([plan])
+    if dry_run:
+        from persia_cli.commands.describe import describe_plan
+        from persia_cli.commands.screen import out
 
-            describe_plan(out(), plan, again)
-        else:
-            carry_out(plan, again)
+        describe_plan(out(), plan, again)
+    else:
+        carry_out(plan, again)
+
+
+def _require_start(kind: str, dry_run: bool) -> None:
+    from persia_cli.errors import UserError
+
+    if dry_run:
+        raise UserError(f"cluster={kind} plans a resumed run where its record is: no --dry-run")
 
 
 def split_word(words: list[str]) -> tuple[list[str], str | None]:
@@ -95,8 +115,11 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     from persia_cli.plan.resumed import require_same_training, require_steps_left
     from persia_cli.plan.saved_model import require_room
     from persia_cli.storage.places import address_of
-    from persia_cli.store.manifest import read_manifest
+    from persia_cli.store.manifest import checkpoints_of, read_manifest
+    from persia_cli.store.writer import require_writer
 
+    if run.checkpoint.path is not None:
+        require_writer(checkpoints_of(run_dir, anchored(run).checkpoint.path), run_dir)
     model = find_model(source, newest=True)
     if run_dir.absolute() == model.run_dir.absolute():
         newest = newest_of_run(run_dir)
@@ -120,12 +143,18 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
 def plan_if_begun(run: "Run", run_dir: Path) -> "JobPlan | None":
     """Plan the rest of the training in a run directory; None if it has no complete checkpoint yet.
 
+    A folder without a record gets the one beside the checkpoints, if there is one: another machine has begun the run.
     Raises typer.Exit if the training is finished, and what `plan_resumed` does.
     """
     from persia_cli.commands.screen import err, say
+    from persia_cli.launch.fetched import fetch_record, is_to_be_fetched
     from persia_cli.observe.saved_run import has_checkpoint
     from persia_cli.plan.resumed import FinishedError
+    from persia_cli.store.manifest import checkpoints_of
 
+    path = run.checkpoint.path
+    if run.checkpoint.record and path and is_to_be_fetched(run_dir, checkpoints_of(run_dir, path)):
+        fetch_record(path, run_dir, lambda text: say(err(), text))
     if not has_checkpoint(run_dir, run):
         return None
     try:

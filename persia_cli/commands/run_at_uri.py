@@ -1,30 +1,86 @@
 """A run directory at a URI: an object store appends to nothing, so what is appended to stays in a folder here.
 
-There are its checkpoints, and with each of them, and at the end, a copy of its record (`checkpoint.record`).
+There are its checkpoints, and with each of them, and at the end, a copy of its record (`checkpoint.record`). Another
+machine goes on from there alone: it fetches the record into a folder of its own.
 """
 
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from persia_cli.config.schema import Run
+from persia_cli.commands.screen import err, labelled
+from persia_cli.config.compose import compose_run
+from persia_cli.config.record import CONFIG, write_run
+from persia_cli.config.schema import ENGINES, WITH_COMMAND, Run
 from persia_cli.config.words import quoted
+from persia_cli.disk import claim_folder
 from persia_cli.errors import UserError
-from persia_cli.launch.job import URI
+from persia_cli.launch.fetched import fetch_record
+from persia_cli.launch.job import ROLES, URI, timed
+from persia_cli.observe.record_elsewhere import owner_here, run_at
 from persia_cli.storage.credentials import without_credentials
+from persia_cli.storage.places import place_of
+
+AUTO = "auto"
+RUNS = Path("runs")
 
 
-def uri_of(run_dir: Path | None) -> str | None:
+def uri_of(run_dir: Path | str | None) -> str | None:
     """Return the URI that was given for a folder, without credentials; None for a folder, or nothing."""
     text = str(run_dir)
-    return without_credentials(text.replace(":/", "://", 1)) if URI.match(text) else None
+    return without_credentials(re.sub(":/+", "://", text, count=1)) if URI.match(text) else None
 
 
 def words_of(uri: str, run: Run, resumed: str | None) -> list[str]:
-    """Return the words that put the checkpoints of a new run, and copies of its record, at a URI."""
-    if resumed:
+    """Return the words that put the checkpoints of a run, and copies of its record, at a URI."""
+    if resumed not in (None, AUTO):
         raise UserError(
-            f"--run-dir={uri} is for a new run, whose record is appended to in a folder here; persia resume FOLDER "
-            f"goes on with that, and resume={resumed} is not for it"
+            f"--run-dir={uri} is for a new run, or with resume=auto for the one that is there; persia resume {uri} "
+            f"goes on with that too, and resume={resumed} is not for it"
         )
     if run.checkpoint.path not in (None, uri):
         raise UserError(f"--run-dir={uri} has the checkpoints too; leave out checkpoint.path={run.checkpoint.path}")
     return [f"checkpoint.path={quoted(uri)}", "checkpoint.record=true"]
+
+
+@contextmanager
+def folder_of(uri: str, name: str) -> Iterator[Path]:
+    """Yield the folder of this machine for the run at a URI: its own, or a new one, which goes if nothing begins."""
+    if (own := owner_here(place_of(uri))) is not None:
+        labelled(err(), "note", f"the run at {place_of(uri)} is in {own}")
+        yield own
+        return
+    folder = claim_folder(timed(RUNS, f"{name}-"))
+    try:
+        yield folder
+    finally:
+        if not (folder / ROLES).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def taken_up(uri: str) -> Iterator[Path]:
+    """Yield the folder of this machine with the record of the run at a URI, fetched if it is not there yet."""
+    place = place_of(uri)
+    with folder_of(uri, run_at(place).name) as folder:
+        if owner_here(place) is None:
+            fetch_record(uri, folder, note)
+        yield folder
+
+
+def note(text: str) -> None:
+    """Show a sentence about a record elsewhere."""
+    labelled(err(), "note", text)
+
+
+def run_elsewhere(uri: str, words: list[str]) -> Run | None:
+    """Return the run at a URI, changed by words, if an engine runs it on other machines without this command."""
+    with TemporaryDirectory(prefix="persia-record-") as scratch:
+        config = Path(scratch, CONFIG)
+        write_run(run_at(place_of(uri)), config)
+        run = compose_run([f"conf={config}", *words])
+    kind = run.cluster.kind
+    return run if kind in ENGINES and kind not in WITH_COMMAND else None

@@ -10,6 +10,7 @@ from persia_cli.commands.options import AsJson, examples
 LS = (
     "persia runs ls                          # runs in the folder runs",
     "persia runs ls sweeps/lr-20261121-0815  # points of a sweep",
+    "persia runs ls s3://bucket/shop         # runs whose record is there (train --run-dir URI)",
 )
 COMPARE = ("persia runs compare runs/shop-20261121-081500 runs/shop-20261121-091500",)
 
@@ -19,22 +20,28 @@ app = typer.Typer(no_args_is_help=True, help="List and compare runs.", epilog=ex
 @app.command(epilog=examples(*LS))
 def ls(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder of the run directories.", show_default="runs")
-    ] = Path("runs"),
+        str, typer.Argument(metavar="FOLDER", help="Folder of the run directories, or its URI.", show_default="runs")
+    ] = "runs",
     as_json: AsJson = False,
 ) -> None:
     """List runs, the newest first, with their states, AUC and checkpoints."""
+    import shlex
     import time
     from dataclasses import asdict
 
+    from persia_cli.commands.run_at_uri import uri_of
     from persia_cli.commands.runs_view import show_runs
     from persia_cli.commands.screen import err, labelled, out, propose, say_json
     from persia_cli.errors import UserError
-    from persia_cli.observe.overview import summaries
+    from persia_cli.observe.overview import summaries, summaries_at
+    from persia_cli.storage.places import place_of
 
-    if not folder.is_dir():
+    if (uri := uri_of(folder)) is not None:
+        found = summaries_at(place_of(uri), time.time())
+    elif Path(folder).is_dir():
+        found = summaries(Path(folder), time.time())
+    else:
         raise UserError(f"there is no folder {folder}; `persia train` puts runs into the folder runs")
-    found = summaries(folder, time.time())
     if as_json:
         say_json({"runs": [asdict(each) for each in found]})
         return
@@ -42,8 +49,9 @@ def ls(
         labelled(err(), "note", f"{folder} holds no runs")
         return
     show_runs(out(), found)
-    first = found[0].run_dir
-    again = f"persia runs compare {first} {found[1].run_dir}" if len(found) > 1 else f"persia report {first}"
+    first, *others = [shlex.quote(each.run_dir) for each in found]
+    # What is compared has to be here.
+    again = f"persia runs compare {first} {others[0]}" if others and not uri else f"persia report {first}"
     propose(err(), again)
 
 

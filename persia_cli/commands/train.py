@@ -1,7 +1,7 @@
 """`persia train`."""
 
 import signal
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,7 +35,7 @@ def train(
         typer.Option(
             "--run-dir",
             metavar="DIR",
-            help="Folder of the run; of a URI, that of checkpoints and of copies of the record.",
+            help="Folder of the run; at a URI are its checkpoints and copies of its record.",
             show_default="runs/NAME-TIME",
         ),
     ] = None,
@@ -61,7 +61,7 @@ def train(
         signal.signal(signal.SIGINT, signal.default_int_handler)
     from persia_cli.commands.facts import facts_of
     from persia_cli.commands.job import carry_out, choose_run_dir, claimed, traced, traced_elsewhere
-    from persia_cli.commands.run_at_uri import uri_of, words_of
+    from persia_cli.commands.run_at_uri import AUTO, folder_of, uri_of, words_of
     from persia_cli.commands.screen import err, out, say
     from persia_cli.config.compose import compose_run
     from persia_cli.config.schema import ENGINES, WITH_COMMAND
@@ -73,11 +73,12 @@ def train(
     from persia_cli.launch.signals import end_on_signals
     from persia_cli.plan.job import plan_job
 
-    with end_on_signals(lambda text: say(err(), text)):
+    with end_on_signals(lambda text: say(err(), text)), ExitStack() as stack:
         words, resumed = split_word(words or [])
         run = compose_run(words, conf_dir or [])
         if (uri := uri_of(run_dir)) is not None:
-            words, run_dir = [*words, *words_of(uri, run, resumed)], None
+            words = [*words, *words_of(uri, run, resumed)]
+            run_dir = stack.enter_context(folder_of(uri, run.name)) if resumed == AUTO else None
             run = compose_run(words, conf_dir or [])
         kind = run.cluster.kind
         if trace_steps and not trace:
@@ -86,6 +87,8 @@ def train(
             raise UserError("--trace is not for --render: train.trace_steps=[20,220] records, and persia trace joins")
         if render or (kind in ENGINES and (dry_run or kind not in WITH_COMMAND)):
             run = traced_elsewhere(run, trace, trace_steps) if trace else run
+            if dry_run:
+                require_given_keys(run.cluster)
             _elsewhere(run, run_dir, resumed, render or dry_run, trace)
             return
         plan = _resumed(resumed, run, run_dir) if resumed else None

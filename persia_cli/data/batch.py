@@ -13,6 +13,11 @@ from persia_cli.kernels.memory import Empty
 _MAX_IDS = 2**32 - 1
 
 
+def is_single(offsets: NDArray[np.uint32]) -> bool:
+    """Return True if every feature of every sample has exactly one id."""
+    return int(offsets[-1]) == offsets.size - 1 and bool((np.diff(offsets) == 1).all())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Samples of a step, or of one rank's part of it; n samples, D dense columns, T tasks, F sparse features.

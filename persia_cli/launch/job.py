@@ -24,7 +24,8 @@ from persia_cli.plan.job import JobPlan
 from persia_cli.roles.coordinator.epoch import EPOCHS
 from persia_cli.roles.coordinator.input_log import LOG
 from persia_cli.storage.places import address_of, place_of
-from persia_cli.store.writer import Writer, claim
+from persia_cli.store.manifest import step_of
+from persia_cli.store.writer import CLAIM, claim
 from persia_cli.wire.place import own_process
 
 JOB = planned.JOB
@@ -39,7 +40,7 @@ BEGINNING = (EVENTS, JOB, CONFIG, ROLES)
 COORDINATOR_ADDRESS = "coordinator.address"
 MOVED, COPIED = (EVENTS, ROLES), (CONFIG, JOB)
 """What a resumed run moves to the folder of its last start, and what it copies there."""
-STAYING = (EARLIER, EPOCHS, COORDINATOR_ADDRESS, LOG, SUBMITTED, DRIVEN)
+STAYING = (EARLIER, EPOCHS, COORDINATOR_ADDRESS, LOG, SUBMITTED, DRIVEN, CLAIM)
 """What an earlier start may have left in the folder of a run that begins again."""
 
 
@@ -123,7 +124,7 @@ def refusable(plan: JobPlan) -> AbstractContextManager[None]:
     if not plan.is_resumed or plan.job.rollback is not None:  # a job that goes back has begun
         return nullcontext()
     return taken_back_if_refused(
-        plan.run_dir, require_record(plan), aside=(*MOVED, *COPIED), passing=(COORDINATOR_ADDRESS, LOG)
+        plan.run_dir, require_record(plan), aside=(*MOVED, *COPIED), passing=(COORDINATOR_ADDRESS, LOG, CLAIM)
     )
 
 
@@ -142,7 +143,8 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
     else:
         require_free(run_dir)
     if plan.job.task == "train" and (path := anchored(plan.run).checkpoint.path) is not None:
-        claim(path, Writer(str(run_dir.absolute()), socket.gethostname()))
+        # Before the record is changed: another machine may have taken the run over.
+        claim(path, run_dir, socket.gethostname(), step_of(place_of(plan.job.load)) if plan.job.load else None)
     if plan.is_resumed:
         take_up_record(plan, MOVED, COPIED)
     with writing(run_dir):

@@ -14,6 +14,7 @@ from persia_cli.plan.job import JobPlan
 from persia_cli.storage.places import Place, place_of
 from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
 from persia_cli.store.retention import remove_unfinished
+from persia_cli.store.writer import CLAIM
 
 
 def require_record(plan: JobPlan) -> int:
@@ -24,7 +25,7 @@ def require_record(plan: JobPlan) -> int:
     """
     size, source = _metrics_bytes(plan), _source(plan)
     _require_lines(source / METRICS, size)
-    if source != plan.run_dir.absolute() and any(plan.run_dir.iterdir()):
+    if source != plan.run_dir.absolute() and any(path.name != CLAIM for path in plan.run_dir.iterdir()):
         raise UserError(
             f"{plan.run_dir.absolute()} contains other files; choose an empty folder or a new one as --run-dir"
         )

@@ -14,8 +14,7 @@ from persia_cli.observe.recordings import RECORDINGS
 from persia_cli.observe.tensorboard import FOLDER as TENSORBOARD
 from persia_cli.plan.job import JobPlan
 from persia_cli.roles.coordinator.epoch import EPOCHS
-from persia_cli.store.manifest import checkpoints_of
-from persia_cli.store.retention import remove_unfinished
+from persia_cli.store.writer import remove_own_unfinished
 
 GROWING = (EARLIER, EPOCHS, TENSORBOARD, RECORDINGS)
 """Folders of a run directory to which each start adds files or folders of its own."""
@@ -44,7 +43,7 @@ def taken_back_if_refused(run_dir: Path, kept: int, aside: Sequence[str], passin
 def remove_leftovers(plan: JobPlan) -> None:
     """Remove the checkpoints that a job has left unfinished, now that its processes have ended, if it had begun."""
     if _has_begun(plan.run_dir):
-        remove_unfinished(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
+        remove_own_unfinished(plan.run_dir, plan.run.checkpoint.path)
 
 
 def _has_begun(run_dir: Path) -> bool:

@@ -15,6 +15,7 @@ from persia_cli.config.schema.metric import HEADLINES, headlines, is_of_retrieva
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal, understanding
 from persia_cli.observe.outcome import judged_by, speed_of
+from persia_cli.observe.record_elsewhere import COPIED
 from persia_cli.observe.recoveries import recoveries_in
 from persia_cli.plan.columns import label_names
 
@@ -70,7 +71,7 @@ class RunHistory:
     later: list[tuple[str, Line]]
     """Name of the folder and line of metrics of each later `persia eval`, in order."""
     is_written: bool | None = None
-    """True if a process has the record open; None if that is not known, since the job ran on another machine."""
+    """True if a process has the record open; None if that is not known, since it is written on another machine."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -149,7 +150,7 @@ def read_history(run_dir: Path) -> RunHistory:
             evaluations=_of(metrics, "eval"),
             events=events,
             later=[(name, lines[-1]) for name, lines in later if lines],
-            is_written=is_written if any(ours) else None,
+            is_written=is_written if any(ours) and not (run_dir / COPIED).exists() else None,
         )
 
 

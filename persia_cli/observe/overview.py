@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ from persia_cli.config.explain import leaves
 from persia_cli.config.schema.metric import FIGURES
 from persia_cli.errors import PersiaError
 from persia_cli.observe.history import CONFIG, RunHistory, read_history
+from persia_cli.observe.record_elsewhere import records_at
 from persia_cli.observe.recoveries import recoveries_in
+from persia_cli.storage.places import Place
 from persia_cli.store.manifest import checkpoints_of, finished_steps
 
 
@@ -48,7 +50,16 @@ class Summary:
 
 def summaries(folder: Path, now: float) -> list[Summary]:
     """Return a summary of each run directly in a folder, newest first; `now` in seconds since 1970."""
-    found = [summarize(path.parent, now) for path in folder.glob(f"*/{CONFIG}")]
+    return _newest_first([summarize(path.parent, now) for path in folder.glob(f"*/{CONFIG}")])
+
+
+def summaries_at(place: Place, now: float) -> list[Summary]:
+    """Return the same for the runs whose records are in a folder at a URI, or for the one whose record it has."""
+    with records_at(place) as found:
+        return _newest_first([replace(summarize(folder, now), run_dir=uri) for folder, uri in found.items()])
+
+
+def _newest_first(found: Sequence[Summary]) -> list[Summary]:
     return sorted(found, key=lambda each: (-(each.began_s or 0.0), each.run_dir))
 
 

@@ -11,6 +11,7 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import CONFIG, EARLIER
 from persia_cli.observe.journal import EVENTS, is_being_written
+from persia_cli.observe.record_elsewhere import COPIED, copied_here, has_record
 from persia_cli.plan.job import JOB, Job
 from persia_cli.plan.resumed import is_changeable
 from persia_cli.plan.saved_model import differences
@@ -25,8 +26,8 @@ from persia_cli.store.manifest import (
     newest_checkpoint,
     unfinished_folders,
 )
-from persia_cli.store.retention import choose_checkpoint, remove_unfinished
-from persia_cli.store.writer import writer_of
+from persia_cli.store.retention import choose_checkpoint
+from persia_cli.store.writer import remove_own_unfinished, writer_of
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,16 @@ def find_model(folder: Place, step: int | None = None, newest: bool = False) -> 
     checkpoint, run_dir = locate_model(folder, step, newest)
     if run_dir is None:
         raise UserError(f"{folder} is a checkpoint without its run: {_missing(checkpoint)}")
-    if not newest and unfinished_folders(checkpoint.parent) and not is_being_written(run_dir / EVENTS):
-        remove_unfinished(checkpoint.parent)
     run = read_run(run_dir / CONFIG)
+    if not newest and unfinished_folders(checkpoint.parent) and not is_being_written(run_dir / EVENTS):
+        remove_own_unfinished(run_dir, run.checkpoint.path)
     is_its_own = address_of(checkpoint.parent) == address_of(checkpoints_of(run_dir, run.checkpoint.path))
     _require_same(run_dir / CONFIG, run, read_chain(checkpoint).manifest, is_its_own)
     return SavedModel(run_dir, checkpoint, run)
 
 
 def locate_model(folder: Place, step: int | None = None, newest: bool = False) -> tuple[Place, Path | None]:
-    """Return the selected checkpoint, and its run directory if it is in one.
+    """Return the selected checkpoint, and its run directory if it is in one; of a record at a URI, perhaps a copy.
 
     Raises UserError for a folder that is neither, CheckpointError for a run without such a checkpoint.
     """
@@ -78,6 +79,8 @@ def locate_model(folder: Place, step: int | None = None, newest: bool = False) -
             raise UserError(f"{folder} is a checkpoint already; leave out --step, or give the run directory")
         run_dir = _run_of(folder)
         return folder, run_dir if run_dir and (run_dir / CONFIG).is_file() else None
+    if not isinstance(folder, Path) and has_record(folder):
+        return newest_checkpoint(folder) if newest else choose_checkpoint(folder, step), copied_here(folder)
     if not isinstance(folder, Path) or not (folder / CONFIG).is_file():
         raise UserError(
             f"{folder} is neither a run directory nor a checkpoint: it has no {CONFIG} and no {MANIFEST}; "
@@ -131,7 +134,9 @@ def _run_of(checkpoint: Place) -> Path | None:
     if isinstance(place, Path) and place.parent.name == CHECKPOINTS:
         return place.parents[1]
     writer = writer_of(place.parent)
-    return Path(writer.run_dir) if writer else None
+    if writer and (Path(writer.run_dir) / CONFIG).is_file():
+        return Path(writer.run_dir)
+    return copied_here(place.parent) if has_record(place.parent) else None
 
 
 def _missing(checkpoint: Place) -> str:
@@ -148,8 +153,9 @@ def _require_same(config: Path, run: Run, manifest: Manifest, is_its_own: bool) 
     except ValidationError:
         return  # of another version of persia, whose settings cannot be compared one by one
     found = differences(trained.model_dump(mode="json"), run.model_dump(mode="json"))
+    may_have_changed = not is_its_own or any((config.parent / name).exists() for name in (EARLIER, COPIED))
     for key, (before, now) in found:
-        if is_changeable(key) and (not is_its_own or (config.parent / EARLIER).is_dir()):
+        if is_changeable(key) and may_have_changed:
             continue  # the run was resumed with another value
         raise CheckpointError(
             f"{config} has changed since the model was trained: {key} is {now} and was {before}; restore it, and "

@@ -8,7 +8,7 @@ import numpy as np
 
 from persia_cli.config.schema import Esmm
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN, StepGrid
-from persia_cli.data.batch import Batch
+from persia_cli.data.batch import Batch, is_single
 from persia_cli.data.item_keys import item_keys
 from persia_cli.data.source import Ring, Source, open_source
 from persia_cli.errors import DataError
@@ -177,7 +177,8 @@ class DataLoader:
             batch = BatchId(self._generation, feed.split, step, rank)
             keys = item_keys(part, self._items) if self._items else None
             samples = PutSamples(batch, total, part.dense, part.labels, part.weights, part.query_ids, keys)
-            feed.kept[step].append((PutIds(batch, finished, part.ids, part.offsets), samples))
+            offsets = None if is_single(part.offsets) else part.offsets
+            feed.kept[step].append((PutIds(batch, finished, part.ids, offsets), samples))
             self._send_ids(feed.kept[step][-1][0])
             self._send_samples(samples)
         self._sent += 1

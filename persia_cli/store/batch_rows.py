@@ -49,13 +49,19 @@ class RowPlanner:
     def __init__(self, layout: EmbeddingLayout, servers: int, empty: Empty = np.empty) -> None:
         self._groups = [_GroupPlanner(layout, group, servers, empty) for group in layout.feature_groups]
         self._features = len(layout.features)
+        self._ones = np.empty(0, np.uint32)
 
-    def plan(self, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], size: int) -> list[UniqueRows]:
+    def plan(self, ids: NDArray[np.uint64], offsets: NDArray[np.uint32] | None, size: int) -> list[UniqueRows]:
         """Return the unique rows of a batch of `size` samples, by feature group: a function of the batch alone.
 
-        ids uint64[total] and offsets uint32[F*size+1] are the feature-major CSR of a data batch. Raises WireError if
-        they do not fit each other, or use more than 2^31 - 1 rows of a group.
+        ids uint64[total] and offsets uint32[F*size+1] are the feature-major CSR of a data batch; None stands for
+        offsets that are 0, 1, 2 and so on. Raises WireError if they do not fit each other, or use more than 2^31 - 1
+        rows of a group.
         """
+        if offsets is None:
+            if self._ones.size != ids.size + 1:
+                self._ones = np.arange(ids.size + 1, dtype=np.uint32)
+            offsets = self._ones
         expected = self._features * size + 1
         single = np.empty(self._features, np.bool_)
         if offsets.size != expected or offsets[-1] > ids.size or not hashing.check_offsets(offsets, size, single):

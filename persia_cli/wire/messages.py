@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.parts import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 30
+PROTOCOL = 31
 """Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.
@@ -51,8 +51,8 @@ class PutIds(Request[Ack], frozen=True):
     finished: Count
     """Every rank has finished the split's steps before this one, so nobody will ask for their rows any more."""
     ids: Annotated[NDArray[np.uint64], "id"]
-    offsets: Annotated[NDArray[np.uint32], "*"]
-    """The ids of feature f and sample s of n begin at offsets[f * n + s]."""
+    offsets: Annotated[NDArray[np.uint32], "*"] | None
+    """The ids of feature f and sample s of n begin at offsets[f * n + s]; None if each has exactly one."""
 
 
 class PutSamples(Request[Ack], frozen=True):

@@ -26,6 +26,8 @@ def write_private(path: Path, text: str, what: str) -> None:
             rename(draft, path, overwrite=False)
         finally:
             draft.unlink(missing_ok=True)
+    except FileExistsError as error:
+        raise UserError(f"cannot write {what} to {path}: the file exists; name another, or remove it") from error
     except OSError as error:
         raise UserError(f"cannot write {what} to {path}: {error.strerror}") from error
 

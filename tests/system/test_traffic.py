@@ -49,3 +49,6 @@ def test_half_types_on_the_wire_halve_the_bytes_and_shared_memory_takes_them_off
     # A vector of nearly each id goes to the NN worker, and its gradient back, and little else.
     vectors = 2 * STEPS * BATCH * FEATURES * DIM * 4
     assert exchanged(apart, "nn-worker", "embedding-worker")[0] == pytest.approx(vectors, rel=0.15)
+    # Where each sample has one id of each feature, a data loader sends ids and headers, and no offsets.
+    ids = (STEPS + 1) * BATCH * FEATURES * 8
+    assert 1.0 < exchanged(apart, "data-loader", "embedding-worker")[0] / ids < 1.3

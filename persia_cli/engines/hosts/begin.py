@@ -26,13 +26,14 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def begun(run: Run, run_dir: Path, say: Say, say_start: Say) -> Iterator[HostsJob]:
+def begun(run: Run, run_dir: Path, say: Say, say_start: Say, number: int = 1) -> Iterator[HostsJob]:
     """Start a job, whose run directory here is free, and yield it; if it does not start, nothing is left running.
 
-    Both functions are called with sentences: on what happens, and on what is being started.
+    With a `number` above 1 its coordinator goes on with the run whose record is at `checkpoint.path`. Both functions
+    are called with sentences: on what happens, and on what is being started.
     """
     require_given_keys(run.cluster)
-    job = HostsJob(run, run_dir, f"{run_dir.absolute().name}-{secrets.token_hex(3)}", 1, say)
+    job = HostsJob(run, run_dir, f"{run_dir.absolute().name}-{secrets.token_hex(3)}", number, say)
     made = [folder for folder in (run_dir / ROLES, run_dir) if not folder.exists()]
     with writing(run_dir):
         (run_dir / ROLES).mkdir(parents=True)

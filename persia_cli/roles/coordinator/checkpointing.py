@@ -16,6 +16,7 @@ from persia_cli.observe.record_state import RecordState, save_scores
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.input_log import InputLog
+from persia_cli.roles.coordinator.record_copy import copy_figures
 from persia_cli.storage.places import Place, address_of, place_of
 from persia_cli.store.chain import is_divided, manifest_digest, read_chain
 from persia_cli.store.manifest import (
@@ -276,6 +277,7 @@ class Checkpointing:
         )
         folder = checkpoint_folder(self._checkpoints, step)
         if not self._log.again or step not in finished_steps(self._checkpoints):  # else the one before has published it
+            copy_figures(self._run, self._job)
             publish(self._checkpoints, self._draft, manifest)
         self._retention.add(step, best, trigger)
         event = {
@@ -311,6 +313,7 @@ class Checkpointing:
     def _renew(self, step: int, state: RecordState) -> ChainEnd:
         folder = checkpoint_folder(self._checkpoints, step)
         manifest = decode_manifest(folder)
+        copy_figures(self._run, self._job)
         write_checked(folder / MANIFEST, msgspec.structs.replace(manifest, progress=self._progress(state)))
         self._retention.add(step, self._tracker.kept_at(step), manifest.trigger)
         newest, length = self._chain

@@ -1,12 +1,17 @@
 """Copies of a run's record beside its checkpoints, where `checkpoint.record` asks for them.
 
-An object store appends to no file, so the record itself is in the run directory; with each checkpoint that is
-published, and at the end of the job, its files are put whole at `checkpoint.path`, where they make up a run directory.
+An object store appends to no file, so the record itself is in the run directory; at the beginning, with each checkpoint
+that is published, and at the end of the job, its files are put whole at `checkpoint.path`, where they make up a run
+directory. The figures that a checkpoint counts are there before it is, so that another machine can go on from there
+alone; between, a small file says that the job lives. Where another run directory has taken the run over, nothing is
+written any more.
 """
 
+import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
@@ -14,16 +19,16 @@ from persia_cli.config.record import CONFIG
 from persia_cli.config.schema import Run
 from persia_cli.errors import DiskError, PersiaError, TakeoverError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, Tail
+from persia_cli.observe.record_elsewhere import ALIVE, BEAT_S, FILES
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.epoch import SupersededError
 from persia_cli.storage.places import Place, put
 from persia_cli.storage.remote import DEADLINE_S, within
 from persia_cli.store.manifest import checkpoints_of
+from persia_cli.store.writer import require_writer
 
 log = logging.getLogger(__name__)
 
-FILES = (CONFIG, METRICS, EVENTS)
-"""What a run directory needs to be reported on; the events come last, since they tell of the others."""
 LOOK_S = 1.0
 PART_OF_STOP = 0.8
 """Part of `cluster.stop_timeout_s` that the last copy may take where somebody waits to kill this process."""
@@ -61,6 +66,21 @@ def _place_of_copies(run: Run, job: Job) -> Place | None:
     return None if isinstance(place, Path) and place.resolve() == run_dir.resolve() else place
 
 
+def copy_figures(run: Run, job: Job) -> None:
+    """Put the figures so far where the record is copied to, for a checkpoint that counts them.
+
+    Raises DiskError, and OvertakenError where another run directory writes now.
+    """
+    if run.checkpoint.path is not None:
+        require_writer(checkpoints_of(Path(job.run_dir), run.checkpoint.path), Path(job.run_dir))
+    if (place := _place_of_copies(run, job)) is not None:
+        put(place / METRICS, _content(Path(job.run_dir) / METRICS))
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
 class RecordCopies:
     """Copies the files of a record to a place, on a thread of its own; belongs to the thread that makes it."""
 
@@ -93,14 +113,33 @@ class RecordCopies:
             events.write(event="warning", text=text)
 
     def _follow(self) -> None:
-        while not self._ended.wait(LOOK_S):
-            if any(event["event"] == "saved" for event in self._events.new()) and (failure := self._copy()):
-                log.warning("the record was not copied to %s: %s", self._place, failure)
+        """Copy what has no part in a checkpoint: the figures are copied before it (`copy_figures`), and at the end."""
+        due, failed, beats = True, False, 0
+        begin = time.monotonic()
+        while True:
+            due |= any(event["event"] == "saved" for event in self._events.new())
+            if due:
+                due = bool(failure := self._copy((CONFIG, EVENTS)))
+                if failure and not failed:
+                    log.warning("the record was not copied to %s: %s", self._place, failure)
+                failed = due
+            if time.monotonic() - begin >= beats * BEAT_S:
+                beats += 1
+                self._beat(beats)
+            if self._ended.wait(LOOK_S):
+                return
 
-    def _copy(self) -> str:
-        """Put all files there; return why that failed, if it did."""
+    def _beat(self, number: int) -> None:
+        """Give a sign of life; one that the store does not take is missing, and the next one comes soon."""
+        with suppress(OSError, PersiaError):
+            require_writer(self._place, self._run_dir)
+            put(self._place / ALIVE, json.dumps({"beat": number, "time": round(time.time(), 3)}).encode() + b"\n")
+
+    def _copy(self, names: Sequence[str] = FILES) -> str:
+        """Put files there; return why that failed, if it did."""
         try:
-            for name in FILES:
+            require_writer(self._place, self._run_dir)
+            for name in names:
                 if (self._run_dir / name).exists():
                     put(self._place / name, (self._run_dir / name).read_bytes())
         except (OSError, PersiaError) as error:

@@ -136,7 +136,7 @@ def test_the_command_makes_a_file_once_and_prints_a_fingerprint_only(tmp_path: P
     assert keys.public.decode() not in made.output
     again = typer.testing.CliRunner().invoke(app, ["keys", "new", str(file)])
     assert isinstance(again.exception, UserError)
-    assert "File exists" in str(again.exception)
+    assert "the file exists; name another" in str(again.exception)
     assert read_keys(file) == keys
 
 
@@ -159,7 +159,7 @@ def test_a_file_of_no_use_is_refused_before_there_is_a_run(
         monkeypatch.setenv(KEY_FILE, str(file))
     else:
         words = [*words, f"cluster.key_file={file}"]
-    for where in ([], ["--run-dir", "here"]):
+    for where in ([], ["--run-dir", "here"], ["--dry-run"]):
         ended = typer.testing.CliRunner().invoke(app, ["train", "conf=synthetic", *words, *where])
         assert isinstance(ended.exception, UserError), ended.output
         assert f"other users can access the job's keys in {file}" in str(ended.exception)

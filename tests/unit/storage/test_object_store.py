@@ -26,7 +26,15 @@ from persia_cli.store.manifest import (
     verify,
 )
 from persia_cli.store.retention import Retention, best_checkpoint, remove_unfinished
-from persia_cli.store.writer import WRITER, Writer, claim, writer_of
+from persia_cli.store.writer import (
+    WRITER,
+    OvertakenError,
+    claim,
+    know,
+    remove_own_unfinished,
+    require_writer,
+    writer_of,
+)
 from tests.support.runs import make_run
 from tests.support.s3 import SECRET, ObjectStore, object_store
 from tests.support.saved_rows import made_up_rows, write_run
@@ -165,22 +173,75 @@ def test_the_best_and_the_newest_stay(checkpoints: RemotePath, local: tuple[Path
     assert [folder.name for folder in subfolders(checkpoints)] == ["step-20", "step-40"]
 
 
-def test_a_run_claims_its_folder_and_another_run_is_refused(store: ObjectStore, local: tuple[Path, Manifest]) -> None:
+def test_a_run_claims_its_folder_and_another_run_is_refused(
+    store: ObjectStore, local: tuple[Path, Manifest], tmp_path: Path
+) -> None:
     uri = store.uri("claimed")
-    own, other = Writer("/runs/a", "here"), Writer("/runs/b", "there")
-    claim(uri, own)
+    own, other = tmp_path / "a", tmp_path / "b"
+    own.mkdir(), other.mkdir()
+    claim(uri, own, "here")
     checkpoints = place_of(uri)
-    assert writer_of(checkpoints) == own
+    writer = writer_of(checkpoints)
+    assert writer is not None
+    assert (writer.run_dir, writer.host) == (str(own), "here")
     upload(local, begin_checkpoint(checkpoints, 5))
-    claim(uri, other)  # nothing has been saved yet; what was left of it goes
+    claim(uri, other, "there")  # nothing has been saved yet; what was left of it goes
     assert subfolders(checkpoints) == []
     save(checkpoints, local)
-    claim(uri, other)
-    with pytest.raises(ConfigError, match=r"models/claimed has checkpoints of the run in /runs/b"):
-        claim(uri, own)
+    claim(uri, other, "elsewhere")  # whatever its machine is called now
+    (tmp_path / "c").mkdir()
+    with pytest.raises(ConfigError, match=rf"models/claimed has checkpoints of the run in {other} on elsewhere"):
+        claim(uri, tmp_path / "c", "here")
+    with pytest.raises(ConfigError, match=rf"{own} was taken over by {other} on elsewhere.* goes on from there"):
+        claim(uri, own, "here")
+    shutil.copytree(other, tmp_path / "d")
+    with pytest.raises(ConfigError, match=r"models/claimed has checkpoints of the run in"):
+        claim(uri, tmp_path / "d", "elsewhere")
     (checkpoints / WRITER).write_bytes(b"{")
     with pytest.raises(ConfigError, match="has checkpoints of another run"):
-        claim(uri, own)
+        claim(uri, own, "here")
+
+
+def test_who_knows_the_writer_takes_its_run_over_once(
+    store: ObjectStore, local: tuple[Path, Manifest], tmp_path: Path
+) -> None:
+    uri = store.uri("taken")
+    checkpoints = place_of(uri)
+    former, late, next_one = (tmp_path / name for name in ("former", "late", "next"))
+    for folder in (former, late, next_one):
+        folder.mkdir()
+    claim(uri, former, "here")
+    save(checkpoints, local)
+    for folder in (late, next_one):
+        know(folder, folder.name, writer_of(checkpoints))
+    require_writer(checkpoints, former)
+    upload(local, begin_checkpoint(checkpoints, 11))
+    remove_own_unfinished(next_one, uri)
+    assert unfinished_folders(checkpoints) != []  # they are the former one's
+    claim(uri, next_one, "there", newest=9)
+    assert unfinished_folders(checkpoints) == []
+    require_writer(checkpoints, next_one)
+    with pytest.raises(OvertakenError, match=rf"{former} was taken over by {next_one} on there"):
+        require_writer(checkpoints, former)
+    upload(local, begin_checkpoint(checkpoints, 11))
+    remove_own_unfinished(former, uri)
+    assert unfinished_folders(checkpoints) != []  # they may be what the next one writes now
+    for folder in (late, former):
+        with pytest.raises(ConfigError, match=rf"{folder} was taken over by {next_one} on there"):
+            claim(uri, folder, "elsewhere", newest=9)
+
+
+def test_a_run_whose_writer_has_saved_since_is_looked_at_again(
+    store: ObjectStore, local: tuple[Path, Manifest], tmp_path: Path
+) -> None:
+    uri = store.uri("moving")
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    claim(uri, tmp_path / "a", "here")
+    know(tmp_path / "b", "b", writer_of(place_of(uri)))
+    save(place_of(uri), local)
+    with pytest.raises(ConfigError, match="has got a newer checkpoint since it was looked at, by the run on here"):
+        claim(uri, tmp_path / "b", "there", newest=5)
+    claim(uri, tmp_path / "b", "there", newest=9)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +259,7 @@ def test_a_place_that_cannot_be_used_is_one_sentence_without_secrets(
     old, new = (part.format(port=store.port) for part in change)
     uri = store.uri("x").replace("@models/", "@/models/").replace(old, new).replace("@/", "@")
     with pytest.raises(ConfigError) as refused:
-        claim(uri, Writer("/runs/a", "here"))
+        claim(uri, Path("/runs/a"), "here")
     text = str(refused.value)
     assert text.startswith(f"checkpoint.path={uri.partition('://')[0]}://")
     assert sentence in text
@@ -208,7 +269,7 @@ def test_a_place_that_cannot_be_used_is_one_sentence_without_secrets(
 
 def test_a_path_on_disk_is_a_place_too(tmp_path: Path, local: tuple[Path, Manifest]) -> None:
     checkpoints = checkpoints_of(tmp_path, str(tmp_path / "elsewhere"))
-    claim(str(tmp_path / "elsewhere"), Writer("/runs/a", "here"))
+    claim(str(tmp_path / "elsewhere"), tmp_path, "here")
     folder = save(checkpoints, local)
     assert isinstance(folder, Path)
     assert sorted(path.name for path in checkpoints.iterdir()) == ["step-9", WRITER]
@@ -216,4 +277,4 @@ def test_a_path_on_disk_is_a_place_too(tmp_path: Path, local: tuple[Path, Manife
     shutil.rmtree(folder)
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"checkpoint\.path=.*/file/x cannot be used: "):
-        claim(str(tmp_path / "file" / "x"), Writer("/runs/a", "here"))
+        claim(str(tmp_path / "file" / "x"), tmp_path, "here")

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from persia_cli.data.batch import is_single
 from persia_cli.errors import WireError
 from persia_cli.plan.dense import DIM, MOST_WEIGHTS
 from persia_cli.plan.embedding import embedding_layout
@@ -204,3 +205,16 @@ def test_no_partition_is_full_with_as_many_rows_as_there_can_be() -> None:
     keys = dense_rows(group, 1, MOST_WEIGHTS // DIM).keys
     partitions = (keys >> np.uint64(32)) * np.uint64(group.partitions) >> np.uint64(32)
     assert np.bincount(partitions).max() < 0.6 * group.rows_per_partition
+
+
+def test_offsets_that_nobody_sends_are_those_of_one_id_each():
+    """A loader leaves out what counts from 0 up; the plan is the same to the bit, also for a batch of another size."""
+    sent, left_out = RowPlanner(layout_of(), 2), RowPlanner(layout_of(), 2)
+    for size in (5, 9, 5, 0):
+        ids, offsets = np.arange(4 * size, dtype=np.uint64) % 7, np.arange(4 * size + 1, dtype=np.uint32)
+        expected = [as_lists(rows) for rows in sent.plan(ids, offsets, size)]
+        assert is_single(offsets)
+        assert [as_lists(rows) for rows in left_out.plan(ids, None, size)] == expected
+    with pytest.raises(WireError, match="there are 20 offsets, and 21 are needed"):
+        left_out.plan(np.zeros(19, np.uint64), None, 5)
+    assert not any(is_single(np.array(offsets, np.uint32)) for offsets in ([0, 0, 2], [0, 2, 2], [0, 1, 3], [0, 0]))

@@ -30,7 +30,7 @@ def test_keys_come_back_from_a_file_that_is_private(file: Path) -> None:
 def test_no_file_is_overwritten(file: Path) -> None:
     keys = new_keys()
     write_keys(file, keys)
-    with pytest.raises(UserError, match=f"cannot write the job's keys to {file}: File exists"):
+    with pytest.raises(UserError, match=f"job's keys to {file}: the file exists; name another, or remove it"):
         write_keys(file, new_keys())
     assert read_keys(file) == keys
 

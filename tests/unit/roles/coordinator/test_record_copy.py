@@ -4,15 +4,18 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError, DiskError, RoleError, TakeoverError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
+from persia_cli.observe.record_elsewhere import ALIVE
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator import record_copy
-from persia_cli.roles.coordinator.record_copy import copied_record
+from persia_cli.roles.coordinator.record_copy import copied_record, copy_figures
+from persia_cli.store.writer import WRITER, OvertakenError, Writer, claim
 from tests.conftest import poll_for
 from tests.support.small import WORDS
 
@@ -47,9 +50,13 @@ def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
 def test_it_is_copied_with_each_checkpoint_and_at_the_end(recorded: Recorded) -> None:
     with copied_record(recorded.run, recorded.job, lambda: False):
         recorded.write(event="began")
-        assert not recorded.place.exists()
+        poll_for(lambda: (recorded.place / "config.yaml").exists(), 10.0, "the first copy")
         recorded.write(event="saved", step=10)
         poll_for(lambda: recorded.copied() == ["began", "saved"], 10.0, "a copy")
+        # The lines that a checkpoint counts are there before it is, and none of an older copy comes after them.
+        assert not (recorded.place / METRICS).exists()
+        copy_figures(recorded.run, recorded.job)
+        assert (recorded.place / METRICS).read_bytes() == (recorded.run_dir / METRICS).read_bytes()
         recorded.write(event="phase", phase="done")
     assert recorded.copied() == ["began", "saved", "phase"]
     for path in recorded.run_dir.iterdir():
@@ -64,11 +71,39 @@ def test_a_job_that_fails_leaves_a_copy_with_its_failure(recorded: Recorded) -> 
     assert recorded.copied() == ["phase"]
 
 
-def test_who_has_lost_the_job_to_another_copies_nothing(recorded: Recorded) -> None:
+def test_who_has_lost_the_job_to_another_makes_no_last_copy(recorded: Recorded) -> None:
     recorded.write(event="began")
-    with pytest.raises(TakeoverError), copied_record(recorded.run, recorded.job, lambda: False):
-        raise TakeoverError("another coordinator")
-    assert not recorded.place.exists()
+
+    def lose() -> None:
+        with copied_record(recorded.run, recorded.job, lambda: False):
+            poll_for(lambda: recorded.copied() == ["began"], 10.0, "the first copy")
+            recorded.write(event="late")
+            raise TakeoverError("another coordinator")
+
+    with pytest.raises(TakeoverError):
+        lose()
+    assert recorded.copied() == ["began"]
+
+
+def test_it_gives_signs_of_life_until_another_folder_has_taken_the_run_over(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_copy, "BEAT_S", 0.02)
+    claim(str(recorded.place), recorded.run_dir, "here")
+    alive = recorded.place / ALIVE
+    with copied_record(recorded.run, recorded.job, lambda: False):
+        poll_for(alive.exists, 10.0, "a sign of life")
+        first = alive.read_bytes()
+        poll_for(lambda: alive.read_bytes() != first, 10.0, "another one")
+        other = Writer("/runs/b", "there", "id of b")
+        (recorded.place / WRITER).write_bytes(msgspec.json.encode(other))
+        with pytest.raises(OvertakenError, match=r"was taken over by /runs/b on there; persia resume .* goes on"):
+            copy_figures(recorded.run, recorded.job)
+        recorded.write(event="phase", phase="failed")
+    assert not (recorded.place / EVENTS).exists()
+    [*_, last] = read_journal(recorded.run_dir / EVENTS)
+    assert "was not copied to" in last["text"]
+    assert "was taken over by /runs/b on there" in last["text"]
 
 
 def refusing(place: Any, content: bytes) -> None:
