@@ -72,6 +72,10 @@ class RunHistory:
     """Name of the folder and line of metrics of each later `persia eval`, in order."""
     is_written: bool | None = None
     """True if a process has the record open; None if that is not known, since it is written on another machine."""
+    heard_s: float | None = None
+    """When a file of the record was last written, by this machine's clock: that of the coordinator may be wrong."""
+    is_copy: bool = False
+    """True of a copy of a record at a URI, which is as old as the newest checkpoint there."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -108,10 +112,12 @@ class RunHistory:
                 return RunOutcome(event["phase"], event.get("error", ""))
         if self.is_written is False:
             return RunOutcome("dead", "the record has no end, and no process writes it any more: all were killed")
-        heard = self.end_s
+        heard = self.end_s if self.heard_s is None else self.heard_s
         if heard is not None and now - heard < SILENT_S:
             return RunOutcome("running", f"{phases[-1]['phase'] if phases else 'starting'} as this was written")
         when = "" if heard is None else f" since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(heard))}"
+        if self.is_copy:
+            return RunOutcome("silent", f"the record has no end, and is copied with each checkpoint: none{when}")
         return RunOutcome("silent", f"the record has no end, and nothing was written{when}: killed, or stuck")
 
     @property
@@ -141,6 +147,8 @@ def read_history(run_dir: Path) -> RunHistory:
     was_written = is_being_written(run_dir / EVENTS)
     events = read_journal(run_dir / EVENTS)
     is_written = was_written or is_being_written(run_dir / EVENTS)
+    is_copy = (run_dir / COPIED).exists()
+    written = [path.stat().st_mtime for name in (METRICS, EVENTS) if (path := run_dir / name).exists()]
     with understanding(run_dir):
         ours = [event["host"] == socket.gethostname() for event in events if event["event"] == "began"]
         return RunHistory(
@@ -150,7 +158,9 @@ def read_history(run_dir: Path) -> RunHistory:
             evaluations=_of(metrics, "eval"),
             events=events,
             later=[(name, lines[-1]) for name, lines in later if lines],
-            is_written=is_written if any(ours) and not (run_dir / COPIED).exists() else None,
+            is_written=is_written if any(ours) and not is_copy else None,
+            heard_s=None if is_copy else max(written, default=None),
+            is_copy=is_copy,
         )
 
 
