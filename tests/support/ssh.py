@@ -7,7 +7,7 @@ has a session of its own running when the connection ends.
 import shlex
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.hosts import CACHE, ENTERED, Host
@@ -23,14 +23,22 @@ case "$name" in
 *) echo "ssh: Could not resolve hostname $name: Name or service not known" >&2; exit 255 ;;
 esac
 exec nsenter --target=$pid {entered} env -i PATH="$PATH" HOME=/tmp TMPDIR=/tmp \\
-    NUMBA_CACHE_DIR={cache} SSH_CONNECTION="{client} 40000 $address 22" /bin/sh -c "cd && $2"
+    $clock NUMBA_CACHE_DIR={cache} SSH_CONNECTION="{client} 40000 $address 22" /bin/sh -c "cd && $2"
 """
-CASE = "{name}) pid={pid}; address={address} ;;"
+CASE = "{name}) pid={pid}; address={address}; clock='{clock}' ;;"
+CLOCKS = Path(__file__).with_name("wrong_clock")
 
 
-def stand_in(folder: Path, hosts: Sequence[Host]) -> Path:
-    """Write the command to a folder, and return its path; it knows these hosts by their names."""
-    cases = [CASE.format(name=host.name, pid=host.pid, address=host.address) for host in hosts]
+def stand_in(folder: Path, hosts: Sequence[Host], ahead_s: Mapping[str, float] | None = None) -> Path:
+    """Write the command to a folder, and return its path; it knows these hosts by their names.
+
+    `ahead_s` says of some of them how far their clocks are ahead of the time.
+    """
+    clocks = {name: f"PYTHONPATH={CLOCKS} PERSIA_TEST_AHEAD_S={ahead}" for name, ahead in (ahead_s or {}).items()}
+    cases = [
+        CASE.format(name=host.name, pid=host.pid, address=host.address, clock=clocks.get(host.name, ""))
+        for host in hosts
+    ]
     script = folder / "ssh"
     script.write_text(
         SCRIPT.format(hosts="\n".join(cases), cache=CACHE, client="10.213.77.254", entered=" ".join(ENTERED))

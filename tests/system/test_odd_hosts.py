@@ -1,0 +1,100 @@
+"""Machines whose clocks are wrong, whose network is slow and whose names are long; commands while a job recovers."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from persia_cli.launch.job import result_of
+from persia_cli.observe.history import read_history
+from persia_cli.observe.journal import EVENTS, read_journal
+from tests.conftest import poll_for
+from tests.support.host_job import NO_FILES
+from tests.support.hosts import Host, lab, needs_hosts
+from tests.support.jobs import evaluation, losses, train
+from tests.support.launched import Launched
+from tests.support.s3 import store_on
+from tests.support.small import WORDS
+from tests.support.ssh import on_hosts, stand_in
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
+
+LIMIT_S = 240.0
+MINUTES = 420.0
+"""Seconds by which clocks are wrong."""
+CLUSTER = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Host]]:
+    with lab(3) as made:
+        yield made
+
+
+def persia(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "persia_cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+def processes_of(hosts: list[Host]) -> list[psutil.Process]:
+    found = [child for host in hosts for child in psutil.Process(host.pid).children(recursive=True)]
+    return [process for process in found if "launch-role" in process.cmdline()]
+
+
+@pytest.mark.parametrize("ahead_s", [MINUTES, -MINUTES], ids=["ahead", "behind"])
+def test_wrong_clocks_a_slow_network_and_long_names_change_no_bit(
+    ahead_s: float, hosts: list[Host], tmp_path: Path
+) -> None:
+    hosts[1].limit("5mbit")
+    run = tmp_path / ("long" * 55)
+    words = [*WORDS, *NO_FILES, *CLUSTER]
+    ssh = stand_in(tmp_path, hosts, {"host1": ahead_s, "host3": -ahead_s})
+    away = [*words, *on_hosts(ssh, hosts), f"cluster.hosts.folder=/tmp/{'deep/' * 30}{'wide' * 50}"]
+    trace = tmp_path / "trace.json"
+    with Launched([*away, "--trace", str(trace)], run) as launched:
+        launched.wait_for_training()
+        # Nothing but the time of what is written here tells whether the job goes on.
+        assert read_history(run).outcome(time.time()).state in ("running", "done")
+        assert launched.end(LIMIT_S)[0] == 0, launched.output
+    here = train([*words, "cluster=local"], tmp_path / "here")
+    there = result_of(run)
+    assert losses(there) == losses(here)
+    assert evaluation(there)["auc"] == evaluation(here)["auc"]
+    assert abs(there.events[0]["time"] - time.time() - ahead_s) < MINUTES / 2, "the clock was right"
+    assert "trace " in launched.output
+    assert "without" not in launched.output
+    poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")
+
+
+def test_a_job_that_recovers_is_shown_and_stopped_by_others(hosts: list[Host], tmp_path: Path) -> None:
+    with store_on(hosts[2]) as saved:
+        machines = hosts[:2]
+        away = [*WORDS, *on_hosts(stand_in(tmp_path, machines), machines), "dataset.generator.train_rows=1000000000"]
+        away += [f"checkpoint.path='{saved}'", "checkpoint.every_steps=300", "cluster.server_memory=private"]
+        with Launched(away, tmp_path / "run") as launched:
+            run, events = launched.run_dir, launched.run_dir / EVENTS
+            poll_for(lambda: "saved" in kinds(events) or launched.process.poll(), LIMIT_S, "a checkpoint")
+            [server] = [each for each in processes_of(machines) if is_life_of("embedding-server", each)]
+            server.kill()
+            poll_for(lambda: "goes on" in launched.output or launched.process.poll(), LIMIT_S, "a rollback")
+            attached = persia("attach", str(run))
+            assert attached.returncode == 2, attached.stdout + attached.stderr
+            assert "followed by another command" in attached.stderr or "still goes on" in attached.stderr
+            stopped = persia("stop", str(run))
+            assert stopped.returncode in (75, 2), stopped.stdout + stopped.stderr
+            print(attached.stderr, stopped.stderr, launched.output[-3000:])
+            assert launched.end(LIMIT_S)[0] == 75, launched.output
+        poll_for(lambda: not processes_of(machines), 10.0, "the end of all processes on the hosts")
+
+
+def is_life_of(role: str, process: psutil.Process) -> bool:
+    words = process.cmdline()
+    return role in words and "--life" in words
+
+
+def kinds(events: Path) -> list[str]:
+    return [event["event"] for event in read_journal(events)] if events.exists() else []
