@@ -52,9 +52,10 @@ _KNOWN_DECODER = msgspec.json.Decoder(Known)
 def claim(path: str, run_dir: Path, host: str, newest: int | None = None) -> None:
     """Note at `checkpoint.path` that the run writes there, and remove what a run that was killed has left in a store.
 
-    What is left on a disk goes when the job begins. This is the first write to the place, before anything is trained. `newest` is the step of the checkpoint that a run
-    which is taken over goes on from. Raises ConfigError if the place cannot be read or written, if it has checkpoints
-    of another run, or if the former writer has saved a newer one meanwhile.
+    What is left on a disk goes when the job begins. This is the first write to the place, before anything is trained.
+    `newest` is the step of the checkpoint that a run which is taken over goes on from. Raises ConfigError if the place
+    cannot be read or written, if it has checkpoints of another run, or if the former writer has saved a newer one
+    meanwhile.
     """
     try:
         checkpoints = place_of(path)
