@@ -18,7 +18,7 @@ from tests.support.small import WORDS
 pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
 
 LIMIT_S = 240.0
-PERSIA = [sys.executable, "-m", "persia_cli"]
+PERSIA = ["/bin/sh", "-c", 'cd /tmp && exec "$@"', "sh", sys.executable, "-m", "persia_cli"]
 EVERY = 100
 TRAINED = [*WORDS, "dataset.generator.train_rows=1000000000"]
 ENDLESS = [*TRAINED, f"checkpoint.every_steps={EVERY}", "checkpoint.keep=3"]

@@ -17,6 +17,7 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.input_log import InputLog
 from persia_cli.roles.coordinator.record_copy import copy_figures
+from persia_cli.roles.coordinator.tracker_state import plateaus_of, tracked_by
 from persia_cli.storage.places import Place, address_of, place_of
 from persia_cli.store.chain import is_divided, manifest_digest, read_chain
 from persia_cli.store.manifest import (
@@ -36,7 +37,7 @@ from persia_cli.store.manifest import (
     write_checked,
 )
 from persia_cli.store.retention import Retention, remove_unfinished
-from persia_cli.wire.figures import SavedFile, TrackedFigure, TrackedPlateau
+from persia_cli.wire.figures import SavedFile
 from persia_cli.wire.job_messages import SaveModel
 
 
@@ -331,16 +332,10 @@ class Checkpointing:
             hits=state.tables.hits,
             misses=state.tables.misses,
             evicted=state.tables.evicted,
-            tracked=[_figure(best) for best in self._tracker.tracked],
-            plateaus=tuple(
-                TrackedPlateau(each.of, _figure(each.best), each.reductions) for each in self._tracker.plateaus
-            ),
+            tracked=tracked_by(self._tracker),
+            plateaus=plateaus_of(self._tracker),
             evaluation_due=evaluation_due,
         )
-
-
-def _figure(best: Best) -> TrackedFigure:
-    return TrackedFigure(best.metric, best.step, best.value, best.since)
 
 
 def restore_tracker(tracker: EvaluationTracker, progress: RunProgress) -> None:
