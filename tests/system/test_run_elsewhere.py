@@ -37,8 +37,9 @@ def uri(hosts: list[Host]) -> Iterator[str]:
 
 
 def run_dir_on(host: Host) -> Path:
-    """The newest run directory in the folder in which a host's commands run."""
-    return max((host.root / "tmp/runs").iterdir(), key=lambda path: path.name)
+    """The newest run directory in the folder in which a host's commands run, but for copies of records."""
+    found = [path for path in (host.root / "tmp/runs").iterdir() if "-copy-" not in path.name]
+    return max(found, key=lambda path: path.name)
 
 
 @contextmanager
