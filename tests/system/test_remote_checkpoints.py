@@ -91,7 +91,7 @@ def test_a_run_directory_at_a_uri_has_checkpoints_and_record_there_and_the_rest_
         assert SECRET.encode() not in (here / name).read_bytes()
     assert SECRET not in said
     for words, refused in (
-        (["resume=auto"], "is for a new run, whose record is appended to in a folder here"),
+        ([f"resume={here}"], "is for a new run, or with resume=auto for the one that is there"),
         (["checkpoint.path=elsewhere"], "has the checkpoints too; leave out checkpoint.path=elsewhere"),
     ):
         code, said = persia("train", *WORDS, *words, "--run-dir", uri)
