@@ -121,8 +121,8 @@ def _loaded_from_elsewhere(run_dir: Path, checkpoints: Place) -> tuple[Place, in
         job = Job.from_json((run_dir / JOB).read_bytes())
     except (OSError, ValueError):
         return None  # a start writes it anew
-    if job.task != "train" or job.load is None:
-        return None
+    if job.task != "train" or job.load is None or job.run_dir != str(run_dir.absolute()):
+        return None  # what a copied folder tells is of the run that it was copied from
     place = place_of(job.load)
     elsewhere = address_of(place.parent) != address_of(checkpoints)
     return (place, job.first_step) if elsewhere and (place / MANIFEST).is_file() else None

@@ -1,6 +1,7 @@
 """The embedding server: owns a shard of every table, answers look-ups, applies updates, saves and loads."""
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -61,21 +62,19 @@ class EmbeddingServer:
         self, loop: Loop, link: Link, bind: str, advertise: str | None = None, memory_file: int | None = None
     ) -> None:
         """`memory_file` is the descriptor of the file for its memory, if whoever starts the process keeps one."""
-        self._loop, self._link, self._memory_file = loop, link, memory_file
-        self._server = loop.serve(bind)
+        self._loop, self._link, self._memory_file, self._over = loop, link, memory_file, threading.Event()
+        self._server, self._waker = loop.serve(bind), loop.waker()
         self._address = advertise or self._server.address
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
-        self._waker = loop.waker()
         self._reading = Aside(link, self._waker, self._writer)
         self._looked_up: dict[BatchId, list[NewKeys]] = {}
         """Batches of training that have been looked up and not yet updated: the keys of each group without a row."""
         self._updates = {"applied": 0, "repeated": 0, "rows_written": 0, "save_pauses": 0, "save_waits_ms": 0}
         self._saving: ShardSaving | None = None
-        self._saved_step = 0
+        self._saved_step, self._loading = 0, Progress()
         self._waiting: deque[tuple[Peer, LookUp]] = deque()
         """Look-ups that wait until a checkpoint is written further, in the order in which they came."""
         self._waiting_since: float | None = None
-        self._loading = Progress()
 
     def run(self) -> None:
         """Serve until the job is over."""
@@ -110,13 +109,14 @@ class EmbeddingServer:
                 self._lost.end()
             self._link.farewell()
         finally:
+            self._over.set()
             if self._saving is not None:
                 self._saving.abandon()
             self._writer.shutdown()
 
     def _prepare(self, run: Run, job: Job) -> None:
         self._watermarks = Watermarks(run.cluster.nn_workers, last_step=job.first_step - 1)
-        self._shard, repairs = shard_of(run, job, self._link.sender, self._memory_file, self._loop.empty)
+        self._shard, repairs = shard_of(run, job, self._link.sender, self._memory_file, self._loop.empty, self._over)
         self._took_over = repairs is not None
         if repairs is not None and isinstance(self._shard, KeptShard):
             self._take_over(self._shard, repairs)

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
@@ -30,9 +31,12 @@ MOST_DEATHS = 1
 """Processes that may die at the same request; the next one would too."""
 
 
-def shard_of(run: Run, job: Job, server: Sender, file: int | None, empty: Empty) -> tuple[Shard, Repairs | None]:
+def shard_of(
+    run: Run, job: Job, server: Sender, file: int | None, empty: Empty, over: threading.Event
+) -> tuple[Shard, Repairs | None]:
     """Return the shard that a process goes on with, and what was repaired in it, or an empty one, and None.
 
+    `over` is set once the shard is not needed any more: what is done for it on a thread beside ends then.
     Raises RoleError or MemoryFileError if there should be rows of a process before that cannot be taken over, unless
     the job has them loaded again; PoisonError if another process had died at the same request.
     """
@@ -47,17 +51,18 @@ def shard_of(run: Run, job: Job, server: Sender, file: int | None, empty: Empty)
         gc.collect()
     elif server.incarnation > 1 and job.reload is None:
         raise RoleError("the rows of this server ended with its first process (cluster.server_memory=private)")
-    return _empty_shard(run, job, server, file, empty), None
+    return _empty_shard(run, job, server, file, empty, over), None
 
 
-def _empty_shard(run: Run, job: Job, server: Sender, file: int | None, empty: Empty) -> Shard:
+def _empty_shard(run: Run, job: Job, server: Sender, file: int | None, empty: Empty, over: threading.Event) -> Shard:
     """Return a shard without rows, in `file` if the run wants that and there is one."""
+    beside = partial(on_a_thread, over)
     layout, cluster = embedding_layout(run), run.cluster
     if cluster.server_memory == "private":
-        return Shard(layout, server.index, cluster.embedding_servers, empty, beside=on_a_thread)
+        return Shard(layout, server.index, cluster.embedding_servers, empty, beside=beside)
     if file is None:
         log.warning("nobody keeps the memory of this server: it was started without a launcher and --supervise")
-        return Shard(layout, server.index, cluster.embedding_servers, empty, beside=on_a_thread)
+        return Shard(layout, server.index, cluster.embedding_servers, empty, beside=beside)
     servers, ranks = cluster.embedding_servers, cluster.nn_workers
     shard = KeptShard.create(file, layout, server.index, servers, ranks, job.first_step - 1, empty)
     if job.reload is not None:
@@ -65,19 +70,20 @@ def _empty_shard(run: Run, job: Job, server: Sender, file: int | None, empty: Em
     return shard
 
 
-def on_a_thread(work: Iterator[None]) -> None:
-    """Have work done on a thread that ends with it, or with the process, and that rests between its pieces."""
-    threading.Thread(target=_with_rests, args=(work,), name="beside-look-ups", daemon=True).start()
+def on_a_thread(over: threading.Event, work: Iterator[None]) -> None:
+    """Have work done on a thread that ends with it, or once `over` is set, and that rests between its pieces."""
+    threading.Thread(target=_with_rests, args=(over, work), name="beside-look-ups", daemon=True).start()
 
 
-def _with_rests(work: Iterator[None]) -> None:
-    """Do all pieces of work, resting after each for REST times as long as it has taken.
+def _with_rests(over: threading.Event, work: Iterator[None]) -> None:
+    """Do all pieces of work, resting after each for REST times as long as it has taken, unless it is `over`.
 
     The system lets nobody else of the process have new memory during a piece, as look-ups of new ids must.
     """
-    never, began = threading.Event(), time.monotonic()
+    began = time.monotonic()
     for _ in work:
-        never.wait(REST * (time.monotonic() - began))
+        if over.wait(REST * (time.monotonic() - began)):
+            return
         began = time.monotonic()
 
 

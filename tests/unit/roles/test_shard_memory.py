@@ -2,6 +2,7 @@
 
 import gc
 import os
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -59,7 +60,7 @@ def damage(file: int) -> None:
 
 @pytest.mark.parametrize("job", [PLAIN, RELOADING], ids=["plain", "reloading"])
 def test_memory_that_is_sound_is_taken_over(file: int, job: Job) -> None:
-    shard, repairs = shard_of(run_of("shared"), job, SECOND, file, np.empty)
+    shard, repairs = shard_of(run_of("shared"), job, SECOND, file, np.empty, threading.Event())
     assert repairs is not None
     assert repairs.rows == 40
     assert shard.stores[0].used == 40
@@ -69,14 +70,14 @@ def test_memory_that_cannot_be_trusted_is_refused(file: int) -> None:
     damage(file)
     gc.collect()
     with pytest.raises(MemoryFileError, match="is damaged"):
-        shard_of(run_of("shared"), PLAIN, SECOND, file, np.empty)
+        shard_of(run_of("shared"), PLAIN, SECOND, file, np.empty, threading.Event())
 
 
 @pytest.mark.parametrize("harm", [damage, lambda file: os.ftruncate(file, 0)], ids=["damaged", "emptied"])
 def test_it_is_begun_anew_in_a_job_that_loads_rows_again(file: int, harm: Any) -> None:
     harm(file)
     gc.collect()
-    shard, repairs = shard_of(run_of("shared"), RELOADING, SECOND, file, np.empty)
+    shard, repairs = shard_of(run_of("shared"), RELOADING, SECOND, file, np.empty, threading.Event())
     assert isinstance(shard, KeptShard)
     assert repairs is None
     assert shard.stores[0].used == 0
@@ -85,9 +86,9 @@ def test_it_is_begun_anew_in_a_job_that_loads_rows_again(file: int, harm: Any) -
 
 def test_private_memory_too() -> None:
     with pytest.raises(RoleError, match="ended with its first process"):
-        shard_of(run_of("private"), PLAIN, SECOND, None, np.empty)
-    assert shard_of(run_of("private"), RELOADING, SECOND, None, np.empty)[1] is None
-    assert shard_of(run_of("private"), PLAIN, FIRST, None, np.empty)[1] is None
+        shard_of(run_of("private"), PLAIN, SECOND, None, np.empty, threading.Event())
+    assert shard_of(run_of("private"), RELOADING, SECOND, None, np.empty, threading.Event())[1] is None
+    assert shard_of(run_of("private"), PLAIN, FIRST, None, np.empty, threading.Event())[1] is None
 
 
 def test_work_beside_look_ups_rests_for_most_of_the_time() -> None:
@@ -102,7 +103,26 @@ def test_work_beside_look_ups_rests_for_most_of_the_time() -> None:
             times.append((began, time.monotonic()))
             yield
 
-    on_a_thread(work())
+    on_a_thread(threading.Event(), work())
     poll_for(lambda: len(times) == 3, 10, "three pieces of work")
     for (began, ended), (following, _) in pairwise(times):
         assert following - ended >= 0.9 * REST * (ended - began)
+
+
+def test_it_ends_with_the_server() -> None:
+    """In an embedded job the process goes on: the index of a large table would keep a thread for minutes."""
+    over, done = threading.Event(), threading.Event()
+
+    def work() -> Iterator[None]:
+        began = time.monotonic()
+        while time.monotonic() < began + 0.005:
+            pass
+        done.set()
+        while True:
+            yield
+
+    before = set(threading.enumerate())
+    on_a_thread(over, work())
+    assert done.wait(10)
+    over.set()
+    poll_for(lambda: set(threading.enumerate()) <= before, 2, "the end of the thread")
