@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,7 @@ def memory_of(array):
 def scattered(count):
     """Return an array of `count` huge pages, and its ScatteredPages; skips where pages in use cannot be changed."""
     array = memory.zeros(count * memory.HUGE_PAGE, np.uint8)
-    pages = memory.ScatteredPages(array, memory.zeros(100, np.uint8), beside=on_a_thread)
+    pages = memory.ScatteredPages(array, memory.zeros(100, np.uint8), beside=partial(on_a_thread, threading.Event()))
     if not pages.can_change:
         pytest.skip("this system cannot change pages in use (MADV_COLLAPSE)")
     return array, pages
