@@ -41,13 +41,26 @@ class Form(NamedTuple):
 def form_of(name: str, declared: Any) -> Form | None:
     """Return the form of a field with this type, None if it has no arrays."""
     origin, args = get_origin(declared), get_args(declared)
-    if origin is Annotated and get_origin(args[0]) is np.ndarray:
-        return _array_form(name, np.dtype(get_args(get_args(args[0])[1])[0]), args[1].split())
+    if origin is Annotated and (dtype := dtype_of(args[0])) is not None:
+        return _array_form(name, dtype, args[1].split())
     if origin is list:
         return _list_form(form_of(name, args[0]))
     if origin in (Union, types.UnionType) and args[1] is type(None):
         return _optional_form(form_of(name, args[0]))
     return _block_form(declared) if hasattr(declared, "_fields") else None
+
+
+def dtype_of(declared: Any) -> np.dtype[Any] | None:
+    """Return the dtype of `NDArray[...]`, None of any other type."""
+    alias = get_origin(declared)
+    if hasattr(alias, "__value__"):
+        # From numpy 2.5 on NDArray is an alias by PEP 695, which get_origin does not look through.
+        declared = alias.__value__[get_args(declared)]
+    if get_origin(declared) is not np.ndarray:
+        return None
+    (scalar,) = get_args(get_args(declared)[1])
+    dtype: np.dtype[Any] = np.dtype(scalar)
+    return dtype
 
 
 def _array_form(name: str, dtype: np.dtype[Any], dims: list[str]) -> Form:

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import msgspec
 import numpy as np
 
+from persia_cli.wire.arrays import dtype_of
 from persia_cli.wire.frames import parts_of
 from persia_cli.wire.parts import Message
 
@@ -73,7 +74,8 @@ def arrays(draw: Draw, declared: Any, sizes: dict[str, int]) -> Any:
         for dim in args[1].split()
         for free in [draw(st.integers(0, 5))]
     ]
-    dtype = np.dtype(get_args(get_args(args[0])[1])[0])
+    dtype = dtype_of(args[0])
+    assert dtype is not None
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     return np.frombuffer(random.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
 
