@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from persia_cli.config.schema import BCE, DenseOptimizer, DenseSgd, Esmm, Mmoe, Model, Ple, SasRec
 from persia_cli.config.schema.sequences import Attending
@@ -71,6 +72,14 @@ class Trajectory:
     steps_skipped: int = 0
 
 
+def without_kinks(module: nn.Module) -> None:
+    """Put SiLU in the place of each ReLU of a network."""
+    for inner in list(module.modules()):
+        for name, child in inner.named_children():
+            if type(child) is nn.ReLU:
+                setattr(inner, name, nn.SiLU())
+
+
 class Trainer:
     """A network and its rows, trained in synchronous steps; everything is determined by the model and the seed."""
 
@@ -83,10 +92,17 @@ class Trainer:
         compiled: bool = False,
         dense: DenseOptimizer = SGD,
         seed: int = 1,
+        smooth: bool = False,
     ) -> None:
-        """Build the network on the device of `world`; torch pools rows, or with `by_kernels` our kernels on the CPU."""
+        """Build the network on the device of `world`; torch pools rows, or with `by_kernels` our kernels on the CPU.
+
+        With `smooth`, SiLU is in the place of each ReLU. At a ReLU's kink rounding becomes visible: it carries an input
+        over 0, a gradient jumps, and all later numbers differ, on one and the same device too.
+        """
         self.shape = shape_for(model)
         self.module = build_model(model, self.shape, 0).to(world.device)
+        if smooth:
+            without_kinks(self.module)
         if compiled:
             self.module.compile()
         group = GroupShape(model.dim, self.shape.features)
