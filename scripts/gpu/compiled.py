@@ -17,7 +17,7 @@ NEAR = 1e-4
 STEPS, SIZE, LAST = 5, 512, 100
 """Number of steps, samples of each, and samples of the short one that follows."""
 TIMED, TIMED_SIZE = 10, 4096
-COMPILES_S = 40.0
+COMPILES_S = 25.0
 """Seconds that compiling one network may take, to judge if there is time for it."""
 
 

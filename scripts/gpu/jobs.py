@@ -12,7 +12,7 @@ from persia_cli.launch.processes import python_module
 from persia_cli.observe.journal import METRICS, read_journal
 from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out
 
-WORDS = ("conf=adult_income", "mode=sync", "train.epochs=2")
+WORDS = ("conf=adult_income", "mode=sync", "train.epochs=1")
 CPU = "on the CPU"
 CASES: Mapping[str, tuple[tuple[str, ...], float]] = {
     CPU: (("train.device=cpu",), 0.0),
