@@ -6,9 +6,8 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-import numpy as np
 
-from persia_cli.wire.arrays import form_of
+from persia_cli.wire.arrays import dtype_of, form_of
 from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile, SavedRows
 from persia_cli.wire.frames import BY_KIND
 from persia_cli.wire.job_messages import PhaseWork
@@ -100,8 +99,9 @@ def _array(name: str, declared: Any) -> str:
         return f"{_array(name, args[0])} or None"
     if origin is Annotated:
         # The whole field as code: two sizes `*` would otherwise set the text between them in italics.
-        dtype = get_args(get_args(args[0])[1])[0]
-        return f"`{name}: {np.dtype(dtype).name}[{', '.join(args[1].split())}]`"
+        dtype = dtype_of(args[0])
+        assert dtype is not None
+        return f"`{name}: {dtype.name}[{', '.join(args[1].split())}]`"
     hints = get_type_hints(declared, include_extras=True)
     return f"`{name}` ({'; '.join(_array(part, hints[part]) for part in declared._fields)})"
 

@@ -3,6 +3,8 @@
 import time
 from collections import Counter
 from collections.abc import Iterable
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -279,7 +281,8 @@ class RunRecord:
     def _line(self, split: str, intervals: list[IntervalFigures], scores: ScoreHistogram) -> dict[str, Any]:
         """Return step and samples of the model, and its loss over some intervals."""
         weight = scores.weight()
-        loss = sum(interval.loss_sum for interval in intervals) / weight if weight else None
+        # Plain additions, as scores have them: sum() rounds differently from Python 3.12 on.
+        loss = reduce(add, [interval.loss_sum for interval in intervals]) / weight if weight else None
         return {"step": self._step, "samples": self._samples, "split": split, "loss": loss}
 
     def _moment(self, intervals: list[IntervalFigures], seconds: float) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The loss of a global batch: the weighted losses of all labels, in parts that ranks add up."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -19,7 +20,8 @@ class Objective:
     def __init__(self, losses: Sequence[Loss]) -> None:
         """Combine the losses of all tasks; at least one must have a weight above 0."""
         self.losses = tuple(losses)
-        total = sum(loss.weight for loss in losses)
+        # Exact, so that it is the same in every version of Python.
+        total = math.fsum(loss.weight for loss in losses)
         self.task_weights = tuple(loss.weight / total for loss in losses)
 
     def weighted(

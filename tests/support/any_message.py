@@ -82,7 +82,7 @@ def arrays(draw: Draw, declared: Any, sizes: dict[str, int]) -> Any:
 
 def has_arrays(declared: Any) -> bool:
     return (
-        declared is np.ndarray
+        dtype_of(declared) is not None
         or hasattr(declared, "_fields")
         or any(map(has_arrays, [*get_args(declared), get_origin(declared)] if get_origin(declared) else []))
     )
