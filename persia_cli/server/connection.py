@@ -81,7 +81,14 @@ class BoundedConnection(HttpToolsProtocol):
             self._at_work.disconnected = True
             self._at_work.message_event.set()
         super().connection_lost(exc)
+        self._let_go()
         self._on_lost()
+
+    def _let_go(self) -> None:
+        """Let go of what refers back to this connection, which else waits for a collection of garbage, with 4 KiB."""
+        self.parser = self.cycle = self._at_work = None  # type: ignore[assignment]
+        self.pipeline.clear()
+        self._answers.let_go()
 
     def data_received(self, data: bytes) -> None:
         # Other than with uvicorn, what comes does not end the wait for a next request: its beginning does.

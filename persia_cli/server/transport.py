@@ -42,9 +42,17 @@ class WholeAnswers:
         self.flush()
         self._end()
 
+    def let_go(self) -> None:
+        """Forget the connection, which has ended."""
+        self._end = _nothing
+
     def is_closing(self) -> bool:
         """Return whether the connection is closed, or will be as soon as the client has its last answer."""
         return self.is_over or self._transport.is_closing()
+
+
+def _nothing() -> None:
+    pass
 
 
 class ReadingInTurn(FlowControl):

@@ -1,11 +1,13 @@
 """Connections are bounded in number, in the size of a request's head, and in the time that they wait for a client."""
 
 import asyncio
+import gc
 import json
 import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -416,6 +418,35 @@ def test_a_connection_that_its_client_resets_is_kept_by_no_timer(app: ServingApp
         own.close()
         poll_for(lambda: not state.connections, 5.0, "the server sees the reset")
         poll_for(lambda: met.timeout_keep_alive_task is None, 1.0, "nothing waits any more")
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_answered"),
+    [
+        (LIVE, True), (WHOLE, True), (WHOLE + LIVE + WHOLE, True), (b"no request\r\n\r\n", True), (last(WHOLE), True),
+        (last(LIVE), True), (LIVE.replace(b"Host", b"Upgrade: h2c\r\nConnection: upgrade\r\nHost"), True),
+        (b"", False), (WHOLE[:-5], False), (LIVE[:9], False), (LARGE[:5000], False), (100 * LIVE, False),
+    ],
+)  # fmt: skip
+def test_the_memory_of_a_connection_that_has_ended_is_free_at_once(
+    app: ServingApp, sent: bytes, is_answered: bool
+) -> None:
+    """Garbage is collected seldom: with many short connections a server would grow by tens of MiB until then."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with listening(app) as (port, state):
+            with closing(connected(port)) as own:
+                poll_for(lambda: bool(state.connections), 5.0, "the connection is there")
+                kept = [weakref.ref(each) for each in state.connections]
+                own.sendall(sent)
+                if is_answered:
+                    own.recv(2**16)
+            poll_for(lambda: not state.connections and not state.tasks, 5.0, "the connection has ended")
+            poll_for(lambda: not any(each() for each in kept), 5.0, "nothing refers to it")
+    finally:
+        if collects:
+            gc.enable()
 
 
 @pytest.mark.parametrize("is_closing", [True, False])

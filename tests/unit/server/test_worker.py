@@ -24,6 +24,17 @@ ORDER = WorkerOrder(
 )  # fmt: skip
 
 
+def serve_until_it_listens(model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        order = msgspec.structs.replace(
+            ORDER, settings=ServerSettings(str(model)), listener=os.dup(listener.fileno()), model=digest_of(model)
+        )
+        try:
+            worker_module.serve(order, -1)
+        finally:
+            gc.unfreeze()
+
+
 @pytest.mark.parametrize("order", [b"", msgspec.json.encode(ORDER)])
 def test_a_worker_without_its_parent_does_not_begin(order: bytes) -> None:
     """Process 1 has not started it."""
@@ -61,14 +72,7 @@ def test_the_example_is_answered_before_the_first_request(tmp_path: Path, monkey
     monkeypatch.setattr(
         worker_module._Server, "run", lambda self, sockets: (seen.append("listens"), sockets[0].close())
     )
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        order = msgspec.structs.replace(
-            ORDER, settings=ServerSettings(str(model)), listener=os.dup(listener.fileno()), model=digest_of(model)
-        )
-        try:
-            worker_module.serve(order, -1)
-        finally:
-            gc.unfreeze()
+    serve_until_it_listens(model)
     assert seen == ["reads [4]", "listens"]
 
 
@@ -77,3 +81,20 @@ def test_a_model_whose_example_is_refused_is_served(tmp_path: Path, monkeypatch:
     app = ServingApp(Predictor.open(model), ServerSettings(str(model)))
     monkeypatch.setattr("persia_cli.server.app.example_row", lambda fields, golden: {"item": "no id"})
     app.warm_up()
+
+
+def test_old_garbage_is_looked_for_although_much_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What TLS leaves of a connection is garbage. Python waits for a quarter of the objects that it found last time."""
+    model, loaded, looks = write_small_model(tmp_path / "shop"), [[] for _ in range(2_000_000)], []
+
+    def run(self: object, sockets: list[socket.socket]) -> None:
+        sockets[0].close()
+        before = gc.get_stats()[2]["collections"]
+        arrived = [[] for _ in range(200_000)]
+        looks.append(gc.get_stats()[2]["collections"] - before)
+        del arrived
+
+    monkeypatch.setattr(worker_module._Server, "run", run)
+    serve_until_it_listens(model)
+    assert len(loaded) == 2_000_000
+    assert looks[0] > 0
