@@ -58,28 +58,42 @@ def _send(context: Context, address: str, role: str, wait: Callable[[float], Non
     socket = sockets.dealer(context, address, f"drill#{os.getpid()}".encode())
     draw = random.Random(1)
     begin, refused_s, sent = time.monotonic(), None, 0
-    numbers = iter(range(1, 1_000_000))
     deadline = begin + ANSWER_S
-    while (sent < MESSAGES or refused_s is None) and time.monotonic() < deadline:
-        if sent < MESSAGES and sockets.send(socket, damaged(draw, next(numbers), _message(draw, role), context.token)):
+    answered = 0
+    # Messages arrive in order, so all have when the last one is refused: what is on its way is lost with the socket.
+    while answered < MESSAGES and time.monotonic() < deadline:
+        number = sent + 1
+        if sent < MESSAGES and sockets.send(
+            socket, damaged(draw, number, _message(draw, role), context.token, to_be_answered=number == MESSAGES)
+        ):
             sent += 1
         else:
             wait(POLL_S)
-        if refused_s is None and _is_refused(socket, context.token):
+        answered = max(answered, _refused(socket, context.token))
+        if refused_s is None and answered:
             refused_s = time.monotonic() - begin
     return sent, refused_s
 
 
-def _is_refused(socket: sockets.Socket, token: bytes) -> bool:
+def _refused(socket: sockets.Socket, token: bytes) -> int:
+    """Return the number of the message that a refusal which has come is for, 0 if none has."""
     try:
         frames = sockets.receive(socket)
-        return frames is not None and isinstance(decode(frames, token=token)[1], Refused)
+        if frames is None:
+            return 0
+        number, message = decode(frames, token=token)
     except WireError:
-        return False
+        return 0
+    return number if isinstance(message, Refused) else 0
 
 
-def damaged(draw: random.Random, number: int, message: Message, token: bytes) -> list[bytes]:
-    """Return the frames of a message with damage by which every receiver must refuse it, whatever its state."""
+def damaged(
+    draw: random.Random, number: int, message: Message, token: bytes, to_be_answered: bool = False
+) -> list[bytes]:
+    """Return the frames of a message with damage by which every receiver must refuse it, whatever its state.
+
+    If it is `to_be_answered`, its number can still be read, so that the receiver can say so.
+    """
     whole = [bytes(frame) for frame in encode(number, message, token=token)]
     while True:
         frames = list(whole)
@@ -99,8 +113,9 @@ def damaged(draw: random.Random, number: int, message: Message, token: bytes) ->
                 frames[place] = frames[place][:at] + bytes([frames[place][at] ^ 1 << bit]) + frames[place][at + 1 :]
         try:
             decode(frames, token=token)
-        except MalformedMessage:
-            return frames
+        except MalformedMessage as error:
+            if error.request == number or not to_be_answered:
+                return frames
         # Damage that no receiver could see would change the model, as it would without a drill.
 
 
