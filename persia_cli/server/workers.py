@@ -32,6 +32,8 @@ LONGEST_PAUSE_S = 10.0
 """Longest time between two tries to start a worker that dies before it is ready."""
 STOPPED_S = 5.0
 """Seconds after which a worker that a signal has stopped is killed: the kernel goes on to give it connections."""
+NOBODY_S = 2 * START_S
+"""Seconds without any worker that is ready after which the server ends: clients would wait without an answer."""
 SUSPENDED_S = 2.0
 """A pause of this process that tells that it was stopped itself, and perhaps its workers with it."""
 KILL_AFTER_S = 2.0
@@ -55,7 +57,7 @@ class _Worker:
     def __init__(self, number: int) -> None:
         self.number = number
         self.process: subprocess.Popen[bytes] | None = None
-        self.is_ready = False
+        self.is_ready = self.has_said_why = False
         self.heard = 0.0
         """When its process began, or last told something."""
         self.fault: _Fault | None = None
@@ -71,7 +73,8 @@ class _Worker:
             python_module("persia_cli.server.worker"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env=environment, pass_fds=[order.listener, order.connections],
         )  # fmt: skip
-        self.is_ready, self.heard, self.fault = False, time.monotonic(), None
+        self.is_ready = self.has_said_why = False
+        self.heard, self.fault = time.monotonic(), None
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with suppress(BrokenPipeError), self.process.stdin:
@@ -99,12 +102,14 @@ class Workers:
         self._selector = selectors.DefaultSelector()
         self._was_ready = False
         self._signals = 0
-        self._last_round = time.monotonic()
+        self._last_round = self._last_ready = time.monotonic()
+        self._trouble = PersiaError("none has said why")
+        """Why the last worker that is not there is not."""
 
     def run(self, on_ready: Callable[[], None]) -> LogFigures:
         """Serve until SIGTERM or Ctrl-C; calls `on_ready` when all workers are. Returns what they have logged.
 
-        Raises PersiaError if none can be ready.
+        Raises PersiaError if none can be ready, also later.
         """
         before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         try:
@@ -131,6 +136,7 @@ class Workers:
         if now - self._last_round > SUSPENDED_S:
             for worker in self._workers:
                 worker.heard = now
+            self._last_ready = now
         self._last_round = now
         for worker in self._workers:
             if worker.process is None and now >= worker.next_start:
@@ -140,6 +146,7 @@ class Workers:
                     if not self._was_ready:
                         raise PersiaError(f"a worker of the server cannot be started: {error}") from error
                     log.error("worker %d cannot be started: %s", worker.number, error)
+                    self._trouble = PersiaError(str(error))
                     worker.put_off()
                     continue
                 self._selector.register(pipe, selectors.EVENT_READ, worker)
@@ -159,6 +166,10 @@ class Workers:
         if not self._was_ready and all(worker.is_ready for worker in self._workers):
             self._was_ready = True
             on_ready()
+        if any(worker.is_ready for worker in self._workers):
+            self._last_ready = now
+        elif self._was_ready and now - self._last_ready > NOBODY_S:
+            raise type(self._trouble)(f"no worker has been ready for {NOBODY_S:g} s: {self._trouble}")
 
     def _fault(self, worker: _Worker, now: float) -> _Fault | None:
         """Return why a worker has to be killed, if it has."""
@@ -175,10 +186,12 @@ class Workers:
     def _heed(self, worker: _Worker, news: WorkerNews) -> None:
         if news.failure is None:
             worker.is_ready = True
-        elif self._was_ready:
-            log.error("worker %d cannot start: %s", worker.number, news.failure)
-        else:
-            raise (UserError if news.is_users else PersiaError)(news.failure)
+            return
+        worker.has_said_why = True
+        self._trouble = (UserError if news.is_users else PersiaError)(news.failure)
+        if not self._was_ready:
+            raise self._trouble
+        log.error("worker %d cannot start: %s", worker.number, news.failure)
 
     def _bury(self, worker: _Worker) -> None:
         """Take note that a worker has ended; raises RoleError if the server has never been ready."""
@@ -194,6 +207,8 @@ class Workers:
         if not self._was_ready:
             raise RoleError(f"a worker of the server {how}, before all were ready; see what it wrote above")
         log.warning("worker %d, process %d, %s; the next one starts", worker.number, worker.process.pid, how)
+        if not worker.has_said_why:
+            self._trouble = RoleError(f"the last worker {how}")
         worker.after = ended if worker.fault is None else worker.fault.reason
         worker.put_off()
 

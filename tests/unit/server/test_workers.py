@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from persia_cli.errors import RoleError, UserError
 from persia_cli.server import settings, workers
 from persia_cli.server.settings import ServerSettings
 from persia_cli.server.workers import Workers
@@ -23,6 +24,11 @@ import json, os, sys, time
 order = json.load(sys.stdin)
 with open(sys.argv[1], "a") as file:
     file.write(f"{os.getpid()} {order['after']}\\n")
+if order["after"] is not None and sys.argv[2] == "refuses":
+    print(json.dumps({"failure": "the model is gone", "is_users": True}), flush=True)
+    sys.exit(2)
+if order["after"] is not None and sys.argv[2] == "dies":
+    os.abort()
 print('{}', flush=True)
 while order["after"] is None and sys.argv[2] == "hangs":
     pass
@@ -136,6 +142,29 @@ def test_none_is_killed_for_the_time_in_which_all_stood_still(tmp_path: Path, mo
         poll_for(lambda: rounds > now + 30, LIMIT_S, "the parent goes on")
 
     assert run(tmp_path, monkeypatch, goes_on, count=2).reasons() == ["None", "None"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "words"),
+    [("refuses", UserError, "0.5 s: the model is gone"), ("dies", RoleError, "the last worker ended by SIGABRT")],
+)
+def test_a_server_that_nobody_serves_any_more_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, error: type[Exception], words: str
+) -> None:
+    """It has the socket, so clients would be connected, and wait."""
+    started = Started(tmp_path)
+    command = [sys.executable, "-c", WORKER, str(started.path), kind, "0"]
+    monkeypatch.setattr(workers, "python_module", lambda module: command)
+    monkeypatch.setattr(workers, "digest_of", lambda folder: "")
+    monkeypatch.setattr(workers, "NOBODY_S", 0.5)
+
+    def kill() -> None:
+        for pid in started.pids():
+            os.kill(pid, signal.SIGKILL)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(error, match=words):
+        Workers(ServerSettings(str(tmp_path)), listener, 2).run(kill)
+    assert len(started.words()) > 2
 
 
 def test_larger_requests_may_take_longer() -> None:
