@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -12,9 +12,9 @@ from persia_cli.commands.describe import model_words, training_words
 from persia_cli.commands.progress import following
 from persia_cli.commands.screen import err, labelled
 from persia_cli.config.record import read_run
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import ENGINES, WITH_COMMAND, Run
 from persia_cli.data.facts import DatasetFacts
-from persia_cli.errors import RoleError
+from persia_cli.errors import PersiaError, RoleError
 from persia_cli.launch.job import JOB, JobResult
 from persia_cli.launch.role import read_job
 from persia_cli.launch.signals import JobSignals
@@ -110,6 +110,16 @@ def show_beginning(run: Run, run_dir: Path) -> None:
 def going_on(run_dir: Path) -> str:
     """Return in words what goes on with a job that was ended early, by its record."""
     saved = [event["path"] for event in read_journal(run_dir / EVENTS) if event["event"] == "saved"]
-    if not saved:
+    newest = saved[-1] if saved else _begun_with(run_dir)
+    if newest is None:
         return f"nothing was saved; {run_dir} keeps the metrics"
-    return f"the model is saved in {saved[-1]}; persia resume {run_dir} goes on from there"
+    return f"the model is saved in {newest}; persia resume {run_dir} goes on from there"
+
+
+def _begun_with(run_dir: Path) -> str | None:
+    """Return the checkpoint of its own with which the last start of a run began; None if that is not sure."""
+    with suppress(PersiaError):
+        kind = read_run(run_dir / CONFIG).cluster.kind
+        # Those that a command runs may have begun with a checkpoint of another run.
+        return read_job(run_dir / JOB).load if kind in ENGINES and kind not in WITH_COMMAND else None
+    return None

@@ -9,15 +9,17 @@ from types import FrameType
 
 import typer
 
+from persia_cli.commands.end_by_follower import end_by_follower
 from persia_cli.commands.endings import INTERRUPTED
 from persia_cli.commands.followed import OverdueError, going_on, plan_of, show_beginning, to_its_end
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.schema import Run
 from persia_cli.engines.hosts.begin import begun, found, gone_on, run_of
+from persia_cli.engines.hosts.follower import follower_of, note_end, note_follower
 from persia_cli.engines.hosts.job import FIRST, HostsJob
 from persia_cli.engines.hosts.rollback import run_with_rollback
-from persia_cli.errors import KilledError, PreemptedError, RoleError, UserError
+from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.resumed import locked
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 
@@ -49,15 +51,16 @@ def attach_to(run_dir: Path) -> None:
     @contextmanager
     def attached() -> Iterator[HostsJob]:
         with found(run_dir, _note) as job, locked(run_dir):
+            note_follower(run_dir)
             yield job
 
-    with _signals(run_dir) as signals:
+    with _noted(run_dir), _signals(run_dir) as signals:
         _follow_with_rollback(attached(), run_of(run_dir), run_dir, signals)
 
 
 def _run(begin: Begin, run: Run, run_dir: Path) -> None:
     show_beginning(run, run_dir)
-    with _signals(run_dir) as signals:
+    with _noted(run_dir), _signals(run_dir) as signals:
         _follow_with_rollback(begin(run, run_dir, _note, _starting), run, run_dir, signals)
 
 
@@ -74,19 +77,27 @@ def _follow_with_rollback(job: AbstractContextManager[HostsJob], run: Run, run_d
 
 def stop_job(run_dir: Path, at_once: bool) -> None:
     """End a job that was started before; unless `at_once`, its model is saved first."""
-    with _ended_in_words(run_dir), found(run_dir, _note) as job:
-        if not job.running:
-            job.stop()
-            raise UserError(f"the job of {run_dir} has ended; its log says how: persia logs {run_dir} {FIRST}")
-        if at_once:
-            job.stop(at_once=True)
-            raise KeyboardInterrupt
-        job.signal("SIGUSR1", [FIRST])
-        limit_s = job.run.checkpoint.grace_s + job.run.cluster.stop_timeout_s
-        job.wait([FIRST], limit_s)
+    with _ended_in_words(run_dir):
+        follower = follower_of(run_dir)
+        if follower is not None and follower.lives_here and end_by_follower(run_dir, follower, at_once):
+            return
+        with found(run_dir, _note) as job:
+            _end(job, at_once)
+
+
+def _end(job: HostsJob, at_once: bool) -> None:
+    if not job.running:
         job.stop()
-        job.check()
-        job.result()
+        raise UserError(f"the job of {job.run_dir} has ended; its log says how: persia logs {job.run_dir} {FIRST}")
+    if at_once:
+        job.stop(at_once=True)
+        raise KeyboardInterrupt
+    job.signal("SIGUSR1", [FIRST])
+    limit_s = job.run.checkpoint.grace_s + job.run.cluster.stop_timeout_s
+    job.wait([FIRST], limit_s)
+    job.stop()
+    job.check()
+    job.result()
 
 
 def fetch_logs(run_dir: Path) -> None:
@@ -150,6 +161,23 @@ def _signals(run_dir: Path) -> Iterator[JobSignals]:
     signals = JobSignals()
     with _ended_in_words(run_dir), signals.handled(), _left_alone():
         yield signals
+
+
+@contextmanager
+def _noted(run_dir: Path) -> Iterator[None]:
+    """Note in the run directory how this command ends, for the one that has told it to end."""
+    code = RoleError.exit_code
+    try:
+        yield
+        code = 0
+    except typer.Exit as ended:
+        code = ended.exit_code
+        raise
+    except PersiaError as error:
+        code = error.exit_code
+        raise
+    finally:
+        note_end(run_dir, code)
 
 
 @contextmanager

@@ -50,6 +50,8 @@ SWITCH_INTERVAL_S = 1e-4
 
 URI = re.compile(r"[a-z][a-z0-9+]+:/")
 """The begin of a URI that was taken for a path."""
+LISTENING = "listening at "
+"""Begin of the line in a coordinator's log with its address."""
 ERROR_LINE = "error: "
 """Begin of the line in a replica's log with the error that ended it."""
 NO_ANSWER = re.compile(r"\bcoordinator at \S+ has not answered for ")

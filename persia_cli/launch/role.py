@@ -16,7 +16,7 @@ from persia_cli.control.awake import AwakeTime
 from persia_cli.disk import write_whole
 from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.kernels.memory import keep_freed_memory
-from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SIGNALLED, SWITCH_INTERVAL_S
+from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, LISTENING, SIGNALLED, SWITCH_INTERVAL_S
 from persia_cli.launch.key_files import context_of
 from persia_cli.launch.role_options import RoleOptions
 from persia_cli.launch.signals import SAVING_SIGNALS, Repeats, end_soon
@@ -200,7 +200,7 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
     def on_start(coordinator: Stoppable, address: str) -> None:
         coordinators.append(coordinator)
         signals.go_to(coordinator)
-        print(f"listening at {address}", file=sys.stderr, flush=True)
+        print(f"{LISTENING}{address}", file=sys.stderr, flush=True)
         write_whole(address_file, address + "\n")
 
     try:

@@ -10,6 +10,7 @@ from persia_cli.config.record import read_run, write_run
 from persia_cli.config.schema import Run
 from persia_cli.disk import write_whole, writing
 from persia_cli.engines.configuration import handed_over_run
+from persia_cli.engines.hosts.follower import FILE, note_follower
 from persia_cli.engines.hosts.job import FIRST, HostsJob
 from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.errors import UserError
@@ -73,9 +74,13 @@ def gone_on(run: Run, run_dir: Path, say: Say, say_start: Say) -> Iterator[Hosts
             with _started(job, say_start):
                 yield job
         except BaseException:
-            if not job.has_begun:
-                _put_back(run_dir, kept)
+            # A start that ended early may have left no record: then that of the one before says what was saved.
+            _put_back(run_dir, {name: old for name, old in kept.items() if _is_free(run_dir / name, job)})
             raise
+
+
+def _is_free(file: Path, job: HostsJob) -> bool:
+    return not job.has_begun or not file.exists() or not file.stat().st_size
 
 
 @contextmanager
@@ -116,7 +121,10 @@ def _state_of(run_dir: Path) -> tuple[str, int]:
 @contextmanager
 def _started(job: HostsJob, say_start: Say) -> Iterator[None]:
     """Start a job; if it is refused before anything runs, the run directory says again what it said before."""
-    before = {name: path.read_bytes() if (path := job.run_dir / name).exists() else None for name in (CONFIG, STATE)}
+    before = {
+        name: path.read_bytes() if (path := job.run_dir / name).exists() else None for name in (CONFIG, STATE, FILE)
+    }
+    note_follower(job.run_dir)
     write_run(handed_over_run(job.run), job.run_dir / CONFIG)
     write_whole(job.run_dir / STATE, json.dumps({"job": job.name, "starts": job.number}) + "\n")
     try:

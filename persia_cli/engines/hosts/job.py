@@ -119,6 +119,8 @@ class HostsJob:
         while not connection.mirror.address or not connection.caught_up:
             self.poll()
             self.check()
+            if FIRST in self.ended:
+                raise PreemptedError("a signal")  # to the coordinator itself, before it could save anything
             if connection.caught_up and FIRST not in self.there:
                 raise UserError(f"{self._named(FIRST)} was not started: {self._said[FIRST]}")
             if time.monotonic() - begin > limit_s:

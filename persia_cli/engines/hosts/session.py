@@ -32,7 +32,7 @@ from persia_cli.launch.background import (
     replicas_in,
     send_signal,
 )
-from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, ROLES
+from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, LISTENING, ROLES
 from persia_cli.launch.readiness import memory_bytes
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, METRICS
@@ -117,6 +117,7 @@ class HostSession:
         self._ended: set[str] = set()
         self._cancelled: set[str] = set()
         self._obeyed: dict[str, int] = {}
+        self._listened = False
 
     def news(self) -> Iterator[dict[str, Any]]:
         """Yield what has come since the last call; that a replica has ended comes after all that it has said."""
@@ -144,7 +145,15 @@ class HostSession:
             return {}
         run_dir = self._start.parent / RUN
         recordings = [f"{RECORDINGS}/{path.name}" for path in sorted((run_dir / RECORDINGS).glob(f"*{SUFFIX}"))]
-        return {name: run_dir / name for name in [*RECORD, *recordings]}
+        names = [name for name in RECORD if name != COORDINATOR_ADDRESS or self._has_listened()]
+        return {name: run_dir / name for name in [*names, *recordings]}
+
+    def _has_listened(self) -> bool:
+        """Return whether the coordinator of this start has; one that was killed may have left its address."""
+        if not self._listened:
+            log = self._start / f"{COORDINATOR}-0{LOG}"
+            self._listened = log.exists() and LISTENING.encode() in log.read_bytes()
+        return self._listened
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any] | None:
         """Pass a signal on, unless a session before has; return the line that says so.

@@ -92,9 +92,22 @@ def test_much_comes_in_portions(ends: Ends) -> None:
 
 def test_the_coordinator_s_address_is_known_but_nowhere_in_the_copy(ends: Ends) -> None:
     (ends.run / "coordinator.address").write_text("tcp://10.0.0.1:7000\n")
+    (ends.start / f"{COORDINATOR}.log").write_text("listening at tcp://10.0.0.1:7000\n")
     ends.bring(ends.session())
     assert ends.mirror.address == "tcp://10.0.0.1:7000"
     assert not (ends.copy / "coordinator.address").exists()
+
+
+def test_an_address_that_a_killed_coordinator_has_left_is_not_taken_for_that_of_this_start(ends: Ends) -> None:
+    (ends.run / "coordinator.address").write_text("tcp://10.0.0.1:6999\n")
+    (ends.start / f"{COORDINATOR}.log").write_text("reading the data\n")
+    session = ends.session()
+    ends.bring(session)
+    assert ends.mirror.address == ""
+    (ends.run / "coordinator.address").write_text("tcp://10.0.0.1:7000\n")
+    (ends.start / f"{COORDINATOR}.log").write_text("reading the data\nlistening at tcp://10.0.0.1:7000\n")
+    ends.bring(session)
+    assert ends.mirror.address == "tcp://10.0.0.1:7000"
 
 
 def test_nothing_is_copied_to_places_that_the_machine_has_no_say_in(ends: Ends) -> None:
