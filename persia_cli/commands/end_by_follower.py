@@ -45,6 +45,7 @@ def end_by_follower(run_dir: Path, follower: Follower, at_once: bool) -> bool:
 def _tell(follower: Follower, number: signal.Signals, run_dir: Path) -> None:
     try:
         follower.process.send(number)
+        follower.process.send(signal.SIGCONT)  # Ctrl-Z may have suspended it
     except PermissionError:
         whose = f"process {follower.process.pid}, which follows the job of {run_dir}, belongs to another user"
         raise UserError(f"{whose}; stop the job as that user") from None

@@ -51,6 +51,8 @@ OBEYED = "obeyed.json"
 """Which orders the sessions of a start have obeyed."""
 RECORD = (CONFIG, JOB, COORDINATOR_ADDRESS, EVENTS, METRICS)
 """Files of the run directory that are followed, the address before events that tell of the job."""
+OF_A_START = (COORDINATOR_ADDRESS, EVENTS)
+"""Those in which an earlier start would be taken for this one: where it listened, and how it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +147,11 @@ class HostSession:
             return {}
         run_dir = self._start.parent / RUN
         recordings = [f"{RECORDINGS}/{path.name}" for path in sorted((run_dir / RECORDINGS).glob(f"*{SUFFIX}"))]
-        names = [name for name in RECORD if name != COORDINATOR_ADDRESS or self._has_listened()]
+        names = [name for name in RECORD if name not in OF_A_START or self._has_listened()]
         return {name: run_dir / name for name in [*names, *recordings]}
 
     def _has_listened(self) -> bool:
-        """Return whether the coordinator of this start has; one that was killed may have left its address."""
+        """Return whether the coordinator of this start has; until then the folder may be as the last start left it."""
         if not self._listened:
             log = self._start / f"{COORDINATOR}-0{LOG}"
             self._listened = log.exists() and LISTENING.encode() in log.read_bytes()

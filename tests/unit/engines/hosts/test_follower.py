@@ -82,6 +82,13 @@ def test_a_job_ends_as_its_command_does(code: str, at_once: bool, raised: type[B
     assert known is None or not known.lives_here
 
 
+def test_a_command_that_is_suspended_ends_its_job_too(run_dir: Path) -> None:
+    with following(run_dir, "75") as follower:
+        follower.process.send(signal.SIGSTOP)
+        with pytest.raises(PreemptedError):
+            end_by_follower(run_dir, follower, at_once=False)
+
+
 @pytest.mark.parametrize(("code", "is_over"), [("0", True), ("killed", False)])
 def test_a_job_whose_command_was_killed_is_not_over(code: str, is_over: bool, run_dir: Path) -> None:
     with following(run_dir, code) as follower:

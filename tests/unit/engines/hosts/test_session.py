@@ -85,9 +85,9 @@ def test_a_file_that_is_replaced_or_cut_is_copied_anew(ends: Ends) -> None:
 
 def test_much_comes_in_portions(ends: Ends) -> None:
     whole = os.urandom(2 * PORTION + 5)
-    (ends.run / "events.jsonl").write_bytes(whole)
+    (ends.run / "metrics.jsonl").write_bytes(whole)
     ends.bring(ends.session())
-    assert (ends.copy / "events.jsonl").read_bytes() == whole
+    assert (ends.copy / "metrics.jsonl").read_bytes() == whole
 
 
 def test_the_coordinator_s_address_is_known_but_nowhere_in_the_copy(ends: Ends) -> None:
@@ -98,16 +98,20 @@ def test_the_coordinator_s_address_is_known_but_nowhere_in_the_copy(ends: Ends) 
     assert not (ends.copy / "coordinator.address").exists()
 
 
-def test_an_address_that_a_killed_coordinator_has_left_is_not_taken_for_that_of_this_start(ends: Ends) -> None:
+def test_what_a_killed_coordinator_has_left_is_not_taken_for_that_of_this_start(ends: Ends) -> None:
     (ends.run / "coordinator.address").write_text("tcp://10.0.0.1:6999\n")
+    (ends.run / "events.jsonl").write_text("failed\n")
     (ends.start / f"{COORDINATOR}.log").write_text("reading the data\n")
     session = ends.session()
     ends.bring(session)
     assert ends.mirror.address == ""
+    assert not (ends.copy / "events.jsonl").exists()
+    (ends.run / "events.jsonl").write_text("began\n")
     (ends.run / "coordinator.address").write_text("tcp://10.0.0.1:7000\n")
     (ends.start / f"{COORDINATOR}.log").write_text("reading the data\nlistening at tcp://10.0.0.1:7000\n")
     ends.bring(session)
     assert ends.mirror.address == "tcp://10.0.0.1:7000"
+    assert (ends.copy / "events.jsonl").read_text() == "began\n"
 
 
 def test_nothing_is_copied_to_places_that_the_machine_has_no_say_in(ends: Ends) -> None:
@@ -195,7 +199,7 @@ def test_of_a_folder_that_machines_share_each_reports_its_own_replicas(ends: End
         note_process(ends.start, name, os.getpid())
         (ends.start / f"{name}.log").write_text("begun\n")
     (ends.start / "embedding-server-0.process").write_text(json.dumps({"pid": 2**22 + 1, "began": 1}))
-    (ends.run / "events.jsonl").write_text("{}\n")
+    (ends.run / "metrics.jsonl").write_text("{}\n")
     lines = [list(HostSession(ends.start, [name], {}).news()) for name in (NAME, COORDINATOR)]
     assert [[line for line in each if "file" not in line] for each in lines] == [
         [{"replica": NAME}],
@@ -204,14 +208,14 @@ def test_of_a_folder_that_machines_share_each_reports_its_own_replicas(ends: End
     logs = [f"roles/{name}.log" for name in (NAME, COORDINATOR)]
     assert [{line["file"] for line in each if "file" in line} for each in lines] == [
         {logs[0]},
-        {logs[1], "events.jsonl"},
+        {logs[1], "metrics.jsonl"},
     ]
 
 
 def test_a_session_ends_with_its_input_and_says_when_it_has_caught_up(
     ends: Ends, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (ends.run / "events.jsonl").write_text("{}\n")
+    (ends.run / "metrics.jsonl").write_text("{}\n")
     reading, writing = os.pipe()
     os.write(writing, b'{"replicas": ["coordinator-0"], "known": {}}\n{}\n')
     os.write(writing, b'{"from": "a", "number": 4, "signal": "SIGTERM", "to": []}\n')
@@ -221,8 +225,8 @@ def test_a_session_ends_with_its_input_and_says_when_it_has_caught_up(
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert list(lines[0]["facts"]) == ["version", "host", "address", "memory", "processors"]
     assert lines[1:] == [
-        {"file": "events.jsonl", "inode": (ends.run / "events.jsonl").stat().st_ino, "at": 0, "data": ""},
-        {"file": "events.jsonl", "inode": (ends.run / "events.jsonl").stat().st_ino, "at": 0, "data": "{}\n"},
+        {"file": "metrics.jsonl", "inode": (ends.run / "metrics.jsonl").stat().st_ino, "at": 0, "data": ""},
+        {"file": "metrics.jsonl", "inode": (ends.run / "metrics.jsonl").stat().st_ino, "at": 0, "data": "{}\n"},
         {"caught_up": True},
         {"obeyed": 4},
     ]
