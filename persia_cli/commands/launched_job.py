@@ -60,7 +60,7 @@ def stop_launched(run_dir: Path, at_once: bool) -> None:
     if run.cluster.kind == "kubernetes":
         from persia_cli.engines.kubernetes.kubectl import stop_line
 
-        line = stop_line(run_dir.name, _namespace(run))
+        line = stop_line(run_dir.absolute().name, _namespace(run))
         raise UserError(f"Kubernetes would start this job again, so it is stopped there: {line} saves the model first")
     _require_here(run_dir)
     processes = _processes_of(run_dir, read_job(run_dir / JOB))
@@ -92,7 +92,8 @@ def require_logs_here(run_dir: Path, role: str) -> None:
     if run.cluster.kind == "kubernetes":
         from persia_cli.engines.kubernetes.kubectl import logs_line
 
-        raise UserError(f"the logs of {run_dir} are with Kubernetes: {logs_line(run_dir.name, role, _namespace(run))}")
+        line = logs_line(run_dir.absolute().name, role, _namespace(run))
+        raise UserError(f"the logs of {run_dir} are with Kubernetes: {line}")
     if run.cluster.kind != "embedded" and not any((run_dir / ROLES).glob(f"*{LOG}")):
         by_hand = "its roles were started by hand, and write to their standard error or, with --background, to a folder"
         raise UserError(f"{run_dir} has no logs: {by_hand}")
@@ -103,7 +104,7 @@ def _require_run(run_dir: Path, command: str) -> Run:
     if not ((run_dir / CONFIG).is_file() and (run_dir / JOB).is_file()):
         from persia_cli.engines.kubernetes import kubectl
 
-        line = (kubectl.attach_line if command == "attach" else kubectl.stop_line)(run_dir.name)
+        line = (kubectl.attach_line if command == "attach" else kubectl.stop_line)(run_dir.absolute().name)
         raise UserError(f"{run_dir} is not the run directory of a job; if the job runs on Kubernetes: {line}")
     return read_run(run_dir / CONFIG)
 

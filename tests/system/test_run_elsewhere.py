@@ -144,22 +144,22 @@ def test_a_run_of_several_machines_goes_on_on_others(hosts: list[Host], uri: str
     words = [*ENDLESS, *machines, "--run-dir", uri]
     with persia_of(user, first, "train", *words) as command:
         poll_for(lambda: saved_in(first)[-1:] >= [2 * EVERY] or command.poll() is not None, LIMIT_S, "two checkpoints")
-        assert command.poll() is None, (first / "said").read_text()
+        assert command.poll() is None, (first / "said").read_text()[-4000:]
         steps = saved_in(first)[-1] + 4 * EVERY
         lost.kill()
     with persia_of(user, second, "resume", uri, "cluster.hosts.list=[host3]", f"train.steps={steps}") as command:
-        assert command.wait(LIMIT_S) == 0, (second / "said").read_text()
+        assert command.wait(LIMIT_S) == 0, (second / "said").read_text()[-4000:]
     said = (second / "said").read_text()
-    assert SECRET not in said
     assert "host3: coordinator-0" in said
     straight = train([*TRAINED, "cluster=embedded", f"train.steps={steps}"], tmp_path / "straight")
     [run_dir] = (second / "runs").iterdir()
     assert losses(result_in(run_dir)) == losses(straight)
-    with persia_of(user, second, "resume", str(run_dir), f"train.steps={steps + EVERY}") as command:
-        assert command.wait(LIMIT_S) == 0, (second / "said").read_text()
+    again = ["resume", str(run_dir), f"train.steps={steps + EVERY}", f"checkpoint.path='{uri}'"]
+    with persia_of(user, second, *again) as command:
+        assert command.wait(LIMIT_S) == 0, (second / "said").read_text()[-4000:]
     assert result_in(run_dir).metrics[-1]["step"] == steps + EVERY
-    assert SECRET.encode() not in b"".join(path.read_bytes() for path in run_dir.rglob("*") if path.is_file())
-    assert not [path for path in (other.root / "tmp/persia-jobs").rglob("*") if has_secret(path)]
+    for folder in (first, second, other.root / "tmp/persia-jobs"):
+        assert [path for path in folder.rglob("*") if has_secret(path)] == []
 
 
 def has_secret(path: Path) -> bool:

@@ -120,3 +120,12 @@ def test_a_file_is_no_run_directory(command: str, tmp_path: Path, capsys: pytest
     (tmp_path / "config.yaml").touch()
     with pytest.raises(UserError, match=r"config\.yaml (is not the run directory of a job|has no logs)"):
         app([command, str(tmp_path / "config.yaml")], standalone_mode=False)
+
+
+def test_a_job_on_kubernetes_is_named_after_its_folder_from_within_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shop").mkdir()
+    monkeypatch.chdir(tmp_path / "shop")
+    with pytest.raises(UserError, match="kubectl delete jobset shop "):
+        stop_launched(Path(), at_once=False)
