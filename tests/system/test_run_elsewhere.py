@@ -1,5 +1,6 @@
 """A run whose directory is at a URI goes on from there alone, on a machine that has nothing of it."""
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from tests.support.hosts import Host, lab, needs_hosts
 from tests.support.jobs import losses, train
 from tests.support.s3 import SECRET, store_on
 from tests.support.small import WORDS
+from tests.support.ssh import on_hosts, stand_in
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
 
@@ -133,3 +135,52 @@ def test_the_machine_that_had_it_and_comes_back_writes_no_more(hosts: list[Host]
     code, said = other.run([*PERSIA, "resume", uri, "cluster=embedded", f"train.steps={steps + EVERY}"], LIMIT_S)
     assert code == 0, said
     assert len(list((other.root / "tmp/runs").iterdir())) == 1
+
+
+def test_a_run_of_several_machines_goes_on_on_others(hosts: list[Host], uri: str, tmp_path: Path) -> None:
+    user, lost, other = hosts
+    machines = on_hosts(stand_in(tmp_path, hosts), [lost])
+    first, second = tmp_path / "first", tmp_path / "second"
+    words = [*ENDLESS, *machines, "--run-dir", uri]
+    with persia_of(user, first, "train", *words) as command:
+        poll_for(lambda: saved_in(first)[-1:] >= [2 * EVERY] or command.poll() is not None, LIMIT_S, "two checkpoints")
+        assert command.poll() is None, (first / "said").read_text()[-4000:]
+        steps = saved_in(first)[-1] + 4 * EVERY
+        lost.kill()
+    with persia_of(user, second, "resume", uri, "cluster.hosts.list=[host3]", f"train.steps={steps}") as command:
+        assert command.wait(LIMIT_S) == 0, (second / "said").read_text()[-4000:]
+    said = (second / "said").read_text()
+    assert "host3: coordinator-0" in said
+    straight = train([*TRAINED, "cluster=embedded", f"train.steps={steps}"], tmp_path / "straight")
+    [run_dir] = (second / "runs").iterdir()
+    assert losses(result_in(run_dir)) == losses(straight)
+    again = ["resume", str(run_dir), f"train.steps={steps + EVERY}", f"checkpoint.path='{uri}'"]
+    with persia_of(user, second, *again) as command:
+        assert command.wait(LIMIT_S) == 0, (second / "said").read_text()[-4000:]
+    assert result_in(run_dir).metrics[-1]["step"] == steps + EVERY
+    for folder in (first, second, other.root / "tmp/persia-jobs"):
+        assert [path for path in folder.rglob("*") if has_secret(path)] == []
+
+
+def has_secret(path: Path) -> bool:
+    return path.is_file() and SECRET.encode() in path.read_bytes()
+
+
+@contextmanager
+def persia_of(user: Host, folder: Path, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a command in a folder of this machine, by the network of a host; kill it if it runs on."""
+    folder.mkdir(exist_ok=True)
+    enter = ["nsenter", f"--target={user.pid}", "--net", sys.executable, "-m", "persia_cli"]
+    with (folder / "said").open("wb") as said:
+        command = subprocess.Popen([*enter, *words], cwd=folder, stdout=said, stderr=said)
+        try:
+            yield command
+        finally:
+            command.kill()
+            command.wait()
+
+
+def saved_in(folder: Path) -> list[int]:
+    """The steps that the newest run in a folder has saved."""
+    found = sorted((folder / "runs").glob("*"))
+    return steps_saved(found[-1]) if found else []
