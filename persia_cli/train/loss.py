@@ -72,6 +72,10 @@ class Objective:
     ) -> torch.Tensor:
         if all(isinstance(loss, Bce) and not loss.smoothing for loss in self.losses):
             return _times(functional.binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)
+        if weights is not None:
+            # Infinity times 0 is no number, so what a sample without weight has must not overflow.
+            nothing = (weights == 0).unsqueeze(1)
+            logits, labels = logits.masked_fill(nothing, 0.0), labels.masked_fill(nothing, 0.0)
         columns = [
             _of_task(loss, logits[:, task], labels[:, task], weights, others and others.of_task(task), queries)
             for task, loss in enumerate(self.losses)

@@ -73,6 +73,20 @@ def test_a_batch_without_weight_has_no_loss_and_no_gradient():
     assert not logits.grad.any()
 
 
+@pytest.mark.parametrize("loss", [Poisson(kind="poisson"), Mse(kind="mse")])
+def test_a_sample_without_weight_is_nothing_though_its_loss_would_be_infinite(loss):
+    logits = torch.tensor([[1e30], [0.5], [-1e30]], requires_grad=True)
+    labels, weights = torch.tensor([[0.0], [2.0], [1e30]]), torch.tensor([0.0, 3.0, 0.0])
+    objective = Objective([loss])
+    whole = objective.part(objective.weighted(logits, labels, weights), 3.0)
+    alone = objective.part(objective.weighted(logits[1:2], labels[1:2], None), 1.0)
+    assert whole.item() == pytest.approx(alone.item())
+    whole.backward()
+    assert torch.isfinite(logits.grad).all()
+    assert logits.grad[1] != 0.0
+    assert not logits.grad[::2].any()
+
+
 def test_far_logits_stay_finite():
     logits = torch.tensor([[1e4], [-1e4]])
     labels = torch.tensor([[1.0], [1.0]])
