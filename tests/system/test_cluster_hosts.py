@@ -97,7 +97,7 @@ def test_a_job_over_three_hosts_has_the_bits_of_one_on_this_machine(
     [
         (["cluster.hosts.list=[host1,host9]"], 2, "host9 is not reached by ssh: ssh: Could not resolve hostname host9"),
         (["cluster.hosts.persia=/opt/persia"], 2, "host1 does not find Persia by `/opt/persia`: "),
-        (["cluster.hosts.persia='/usr/bin/env python3 -I -m persia_cli'"], 2, "No module named persia_cli"),
+        (["cluster.hosts.persia='/usr/bin/env python3 -I -S -m persia_cli'"], 2, "No module named persia_cli"),
         (["checkpoint.at_end=true"], 2, "set checkpoint.path to a URI that all reach"),
     ],
 )
