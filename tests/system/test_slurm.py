@@ -19,7 +19,7 @@ from tests.support.hosts import HostProcess, lab, needs_hosts
 from tests.support.jobs import evaluation, losses, train
 from tests.support.s3 import store_on
 from tests.support.secrecy import leaks_in_files, leaks_in_processes
-from tests.support.slurm import LIMIT_S, PERSIA, SlurmCluster, cluster_on, free_store, needs_slurm
+from tests.support.slurm import ENVIRONMENT, LIMIT_S, PERSIA, SlurmCluster, cluster_on, free_store, needs_slurm
 from tests.support.small import WORDS
 from tests.support.traced import read_trace
 
@@ -29,6 +29,8 @@ TWO = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
 ON_SLURM = ["cluster=slurm", *TWO, f"cluster.slurm.persia='{sys.executable} -P -m persia_cli'"]
 LOGGED = ["train.log_every_steps=50"]
 RUN = "/tmp/runs/shop"
+IN_TMP = ["/bin/sh", "-c", 'cd /tmp && exec "$@"', "sh", *PERSIA]
+"""Begin of a command that runs in a folder of its host, and so makes its run directory there."""
 
 
 @pytest.fixture
@@ -238,3 +240,19 @@ def test_an_allocation_is_used_from_within(cluster: SlurmCluster, tmp_path: Path
     assert wait_for(process, log) == 0
     assert "host2: embedding-server-1, embedding-worker-1" in log.read_text()
     wait_until_empty(cluster)
+
+
+def test_a_run_at_a_uri_goes_on_from_there_alone(cluster: SlurmCluster, tmp_path: Path) -> None:
+    log, (first, second) = tmp_path / "said", cluster.hosts
+    words = [*WORDS, "dataset.generator.train_rows=64000"]
+    with store_on(second):
+        uri = free_store(second, "away")
+        begun = ["train", *words, "cluster=embedded", "train.steps=200", "--run-dir", uri]
+        with (tmp_path / "begun").open("wb") as said:
+            code = second.start([*IN_TMP, *begun], said, ENVIRONMENT).wait(LIMIT_S)
+        assert code == 0, (tmp_path / "begun").read_text()
+        process = cluster.start(*IN_TMP, "resume", uri, *ON_SLURM, "train.steps=400", log=log)
+        assert wait_for(process, log) == 0
+    [run_dir] = (first.root / "tmp/runs").iterdir()
+    straight = train([*words, *NO_FILES, "cluster=embedded", "train.steps=400"], tmp_path / "straight")
+    assert losses(result_of(run_dir)) == losses(straight)
