@@ -98,6 +98,16 @@ def test_dice_is_equation_3_of_its_paper():
     assert dice(x).detach().numpy() == pytest.approx(kept * s + (1 - kept) * slope * s, rel=1e-4, abs=1e-5)
 
 
+def test_the_gradient_of_prelu_is_that_of_torch_at_0_too():
+    inputs = torch.tensor([[0.0, -2.0, 3.0], [0.0, 0.5, -0.0]])
+    gradients = []
+    for layer in (ParametricRelu(3), nn.PReLU(3)):
+        own = inputs.clone().requires_grad_()
+        layer(own).sum().backward()
+        gradients.append((own.grad.tolist(), layer.weight.grad.tolist()))
+    assert gradients[0] == gradients[1]
+
+
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
 @pytest.mark.parametrize("activation", ["relu", "prelu", "dice"])
 def test_networks_side_by_side_are_each_what_they_are_alone(norm, activation):
