@@ -146,7 +146,8 @@ def test_nobody_on_another_host_gets_in_but_who_has_the_keys(tmp_path: Path) -> 
 def test_a_job_that_trains_is_not_disturbed_by_an_attack_on_all_its_ports(
     words: list[str], criteo_rows: Path, tmp_path: Path
 ) -> None:
-    longer = [*words, "train.steps=800"]
+    # Seconds: who is turned away counts as such once the time to log in is over.
+    longer = [*words, "train.epochs=12", "train.steps=800"]
     undisturbed = train([*longer, "cluster=local"], tmp_path / "local")
     with lab(5, shown=[criteo_rows]) as [*hosts, fifth], started_on(spread(hosts), longer, tmp_path / "logs") as job:
         job.wait_for_training()
@@ -160,7 +161,7 @@ def test_a_job_that_trains_is_not_disturbed_by_an_attack_on_all_its_ports(
         assert attack.poll() is None
         attack.kill()
         attack.outer.stdout.close()
-    assert begun_at < 600, "much of the training was under attack"
+    assert begun_at < 400, "much of the training was under attack"
     assert losses(result) == losses(undisturbed)
     listening = [each for role in ROLES if role != "data-loader" for each in replicas(result, role)]
     assert len(listening) == len(addresses)
