@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.gpu.report import Finding, Findings, Left, Speed, counted, page  # noqa: E402  # noqa: E402
+from scripts.gpu.report import Finding, Findings, Left, Speed, counted, page  # noqa: E402
 
 if TYPE_CHECKING:
     from persia_cli.config.schema import Model, Run

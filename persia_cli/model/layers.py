@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import torch
 from torch import nn
-from torch.nn.functional import layer_norm
+from torch.nn.functional import layer_norm, relu
 
 from persia_cli.config.schema.perceptrons import Activation, Norm, Perceptrons
 from persia_cli.model.batch_norm import BatchNorm
@@ -22,8 +22,8 @@ class ParametricRelu(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return [..., width] of [..., width]."""
-        # At 0, which biases and empty lists begin with, the slope is that of below, as torch's own has it.
-        return torch.where(inputs > 0.0, inputs, self.weight * inputs)
+        # Of clamp, the gradient at 0 is 1. So the slope there, where biases and empty lists begin, is torch's own.
+        return relu(inputs) + self.weight * inputs.clamp(max=0.0)
 
 
 class Dice(nn.Module):

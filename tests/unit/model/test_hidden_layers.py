@@ -108,6 +108,12 @@ def test_the_gradient_of_prelu_is_that_of_torch_at_0_too():
     assert gradients[0] == gradients[1]
 
 
+def test_an_overflow_above_0_leaves_the_slope_of_prelu_as_it_is():
+    layer = ParametricRelu(2)
+    layer(torch.tensor([[torch.inf, 1.0]])).sum().backward()
+    assert layer.weight.grad.tolist() == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
 @pytest.mark.parametrize("activation", ["relu", "prelu", "dice"])
 def test_networks_side_by_side_are_each_what_they_are_alone(norm, activation):
