@@ -104,6 +104,16 @@ def adam(optimizer, lr, w, states, g, step):
     return left(optimizer, lr, w) - rate * (m / (np.sqrt(v) + F32(optimizer.eps)))
 
 
+def rowwise_adam(optimizer, lr, w, states, g, step):
+    """g += l2 w; v += (1-b2) (mean(g g) - v); w -= corrected lr / (sqrt(v) + eps) g."""
+    g = penalized(optimizer, w, g)
+    v = states["adam_row_square"]
+    mean = np.minimum(sum_of_squares(g) / F32(g.size), np.finfo(F32).max)
+    v += F32(1 - optimizer.beta2) * (mean - v)
+    rate = F32(lr * sqrt(1 - optimizer.beta2 ** (step + 1))) / (np.sqrt(v) + F32(optimizer.eps))
+    return left(optimizer, lr, w) - rate * g
+
+
 def ftrl(optimizer, lr, w, states, g, step):
     """z += lr g - (sqrt(n + g g) - sqrt(n)) w; n += g g; w solves for z, 0 where |z| <= a l1, but stays where g is 0.
 
@@ -119,4 +129,11 @@ def ftrl(optimizer, lr, w, states, g, step):
     return np.where(g == 0, w, solution)
 
 
-CHANGES = {"sgd": sgd, "adagrad": adagrad, "rowwise_adagrad": rowwise_adagrad, "adam": adam, "ftrl": ftrl}
+CHANGES = {
+    "sgd": sgd,
+    "adagrad": adagrad,
+    "rowwise_adagrad": rowwise_adagrad,
+    "adam": adam,
+    "rowwise_adam": rowwise_adam,
+    "ftrl": ftrl,
+}

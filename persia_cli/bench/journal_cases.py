@@ -14,7 +14,7 @@ from persia_cli.kernels.journal import NOTE, KernelJournal
 from persia_cli.kernels.memory import zeros
 from persia_cli.kernels.rows import FLOAT32, RowArena
 from persia_cli.kernels.update import UPDATES, UPDATES_KEPT, GradientCounts
-from persia_cli.store.layout import RowOptimizer, row_width
+from persia_cli.store.layout import OptimizerKind, RowOptimizer, row_width
 from persia_cli.store.row_rules import rule_at
 from persia_cli.store.shard_file import whole_lines
 
@@ -32,12 +32,12 @@ def journal(scale: Scale) -> Iterator[Result]:
     Both change the same rows. What a memory file itself may cost, as its pages do, is not in it; `persia bench
     throughput --compare private` measures whole jobs.
     """
-    for dim, kind in product(scale.dims, get_args(stores.Kind)):
+    for dim, kind in product(scale.dims, get_args(OptimizerKind)):
         yield _journal(scale, dim, kind, FEW, "in the cache")
         yield _journal(scale, dim, kind, min(MANY, scale.rows[0]), "from memory")
 
 
-def _journal(scale: Scale, dim: int, kind: stores.Kind, rows: int, where: str) -> Result:
+def _journal(scale: Scale, dim: int, kind: OptimizerKind, rows: int, where: str) -> Result:
     optimizer = RowOptimizer(kind, lr=stores.LR, eps=stores.EPS)
     width = row_width(dim, "float32", optimizer)
     rows, note = stores.rows_that_fit(rows, dim, kind)

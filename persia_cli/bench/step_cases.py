@@ -12,10 +12,10 @@ from persia_cli.bench import stores
 from persia_cli.bench.alternate import Scale, alternate, compared
 from persia_cli.bench.machine import available_bytes
 from persia_cli.bench.result import OURS, Result
-from persia_cli.bench.stores import CHUNK, EPS, LR, SPARE, Kind, keys_of, layout_of
+from persia_cli.bench.stores import CHUNK, EPS, LR, SPARE, keys_of, layout_of
 from persia_cli.kernels.pool import MODES, pool_backward, pool_forward
 from persia_cli.store.batch_rows import RowPlanner
-from persia_cli.store.layout import INDEX_BYTES
+from persia_cli.store.layout import INDEX_BYTES, OptimizerKind
 from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import decode_rows, encode_rows
 
@@ -46,7 +46,7 @@ NAMES = {"sgd": "SGD", "adagrad": "Adagrad", "rowwise_adagrad": "row-wise Adagra
 class EmbeddingStep:
     """The embedding step of a batch from raw ids: plan, look-up, pooling, its backward, update, without messages."""
 
-    def __init__(self, cardinalities: Sequence[int], dim: int, kind: Kind, samples: int, rows: int) -> None:
+    def __init__(self, cardinalities: Sequence[int], dim: int, kind: OptimizerKind, samples: int, rows: int) -> None:
         """Make a store for `rows` rows; each sample has one id per feature."""
         self._layout = layout_of(dim, kind, int(rows * ROOM) + 4096, len(cardinalities))
         self._planner = RowPlanner(self._layout, 1)

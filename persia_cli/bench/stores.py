@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from persia_cli.store.layout import (
     EmbeddingLayout,
     FeatureSpec,
     GroupSpec,
+    OptimizerKind,
     RowOptimizer,
     TableSpec,
     epoch_bits_for,
@@ -33,8 +33,6 @@ SKEW = 1.05
 
 Ids = NDArray[np.int64]
 Keys = NDArray[np.uint64]
-
-Kind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"]
 
 PARTITIONS = 4096
 LR, EPS = 0.01, 1e-8
@@ -87,7 +85,7 @@ def keys_of(ids: Ids, table: int = 0) -> Keys:
     return keys
 
 
-def layout_of(dim: int, kind: Kind, capacity: int, features: int = 1) -> EmbeddingLayout:
+def layout_of(dim: int, kind: OptimizerKind, capacity: int, features: int = 1) -> EmbeddingLayout:
     """Return the layout of one table of float32 rows per feature, all in one feature group.
 
     Look-ups are counted, as they are by default: with `when_full: auto`.
@@ -114,7 +112,7 @@ class RowRequest:
     tables: NDArray[np.uint16]
 
 
-def filled(dim: int, kind: Kind, rows: int, servers: int = 1, load: float = LOAD) -> list[Shard]:
+def filled(dim: int, kind: OptimizerKind, rows: int, servers: int = 1, load: float = LOAD) -> list[Shard]:
     """Return the shards of all servers, together holding the rows of ids 0 … rows - 1 in random order."""
     layout = layout_of(dim, kind, int(rows / load))
     shards = [Shard(layout, server, servers) for server in range(servers)]
@@ -155,7 +153,7 @@ def gradients(size: int, dim: int) -> Block:
     return values.view(np.uint8)
 
 
-def rows_that_fit(rows: int, dim: int, kind: Kind, beside: int = 0, spare: float = SPARE) -> tuple[int, str]:
+def rows_that_fit(rows: int, dim: int, kind: OptimizerKind, beside: int = 0, spare: float = SPARE) -> tuple[int, str]:
     """Return at most `rows` rows that fit this machine's memory, and a note if they are fewer.
 
     Each row takes the store's memory at its load, and `beside` bytes for the baselines.

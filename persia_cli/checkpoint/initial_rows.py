@@ -19,6 +19,9 @@ ROUNDING = {"float32": 0.0, "bfloat16": 2.0**-8, "float16": 2.0**-10}
 """Relative error of an initial value in memory."""
 SUBNORMAL = 6e-8
 """Its absolute error in float16."""
+ADAMS = ("adam", "rowwise_adam")
+LEAST = 2.0**-149
+"""The least float32 above 0."""
 
 
 def moved_without_trace(
@@ -35,7 +38,7 @@ def moved_without_trace(
     drift = _drift(group, manifest.step * RANKS * int(manifest.config["cluster"]["nn_workers"]))
     if drift is None or manifest.config.get("init_from") is not None:
         return nothing
-    start = 0.0 if optimizer.kind == "adam" else optimizer.initial_accumulator_value
+    start = 0.0 if optimizer.kind in ADAMS else optimizer.initial_accumulator_value
     untouched = np.ones(block.keys.size, np.bool_)
     for name in optimizer.states(group.dim):
         # Most rows have been touched: one column tells them, and only the others are looked at whole.
@@ -74,13 +77,17 @@ def _drift(group: GroupSpec, updates: int) -> float | None:
     """Return how far an embedding can move in so many updates while no state changes; None if there is no useful bound.
 
     To Adagrad's sum a small square adds nothing: that of a gradient below sqrt(sum * 2^-24), or below SMALLEST. Adam
-    loses nothing, but after thousands of gradients of 0 its means are 0 again.
+    loses nothing, but after thousands of gradients of 0 its means are 0 again. Row-wise Adam has no mean of gradients,
+    and its mean of squares stays 0 where a square times 1 - beta2 vanishes.
     """
     optimizer = group.optimizer
     if optimizer.weight_bound is not None:
         return None
-    if optimizer.kind == "adam":
-        return 0.0 if updates * math.log(max(optimizer.beta2, 1e-300)) > math.log(1e-30) else None
+    if optimizer.kind in ADAMS:
+        if updates * math.log(max(optimizer.beta2, 1e-300)) <= math.log(1e-30):
+            return None
+        lost = math.sqrt(LEAST * group.dim / (1.0 - optimizer.beta2)) if optimizer.kind == "rowwise_adam" else 0.0
+        return updates * optimizer.lr * lost / optimizer.eps
     if optimizer.kind not in ("adagrad", "rowwise_adagrad"):
         return None
     begin = optimizer.initial_accumulator_value

@@ -14,7 +14,7 @@ from persia_cli.store.layout import EmbeddingLayout, GroupSpec, TableSpec
 from persia_cli.store.manifest import Manifest
 from persia_cli.wire.figures import SavedRows
 
-NEVER_NEGATIVE = ("adagrad_sum", "adagrad_row_sum", "adam_square", "ftrl_n")
+NEVER_NEGATIVE = ("adagrad_sum", "adagrad_row_sum", "adam_square", "adam_row_square", "ftrl_n")
 """States that are sums or means of squares."""
 
 

@@ -30,6 +30,7 @@ class Optimizer(StrEnum):
     ADAGRAD = "adagrad"
     ROWWISE_ADAGRAD = "rowwise_adagrad"
     ADAM = "adam"
+    ROWWISE_ADAM = "rowwise_adam"
     FTRL = "ftrl"
 
 

@@ -48,7 +48,7 @@ from persia_cli.kernels.splitmix import GOLDEN, mix64
 F32, I64, U16, U64 = types.float32, types.int64, types.uint16, types.uint64
 REFUSED = np.float32(-1.0)
 GREATEST = np.finfo(np.float32).max
-SHORT_WIDTHS = {"sgd": 16, "adagrad": 32, "rowwise_adagrad": 20, "adam": 48, "ftrl": 48}
+SHORT_WIDTHS = {"sgd": 16, "adagrad": 32, "rowwise_adagrad": 20, "adam": 48, "rowwise_adam": 20, "ftrl": 48}
 """Words of a row of dim 16 in float32, the most common one: code that knows them has no loops within a row."""
 
 
@@ -56,12 +56,12 @@ class Rule(NamedTuple):
     """The settings of an optimizer at one step; settings that its kind does not have are 0."""
 
     lr: np.float32
-    """Learning rate at the step; for Adam with its bias corrections."""
+    """Learning rate at the step; for both kinds of Adam with their bias corrections."""
     eps: np.float32
     first: np.float32
     """Adam: 1 - beta1. FTRL: l1 times the learning rate without its schedule."""
     second: np.float32
-    """Adam: 1 - beta2. FTRL: l2 times the learning rate without its schedule."""
+    """Both kinds of Adam: 1 - beta2. FTRL: l2 times the learning rate without its schedule."""
     beta: np.float32
     """FTRL: beta."""
     l2: np.float32
@@ -180,23 +180,35 @@ def _adagrad(plain, rows, rule, at, gradients, start, scale, noise):
 
 
 @inlined
-def _rowwise_adagrad(plain, rows, rule, at, gradients, start, scale, noise):
-    """g += l2 w; s += mean(g * g); w -= lr / (sqrt(s) + eps) * g (FBGEMM's exact row-wise Adagrad).
-
-    `l2` and decay are FBGEMM's weight decay on GPUs (modes L2 and DECOUPLE); on CPUs it has none.
-    """
+def _mean_square(plain, rows, rule, at, gradients, start, scale):
+    """Return the mean over a row's columns of its squared gradient."""
     squares = splat(np.float32(0.0))
     for column in range(ZERO, rows.dim, LANES):
         g = _gradient(plain, rows, rule, at, column, gradients, start, scale)
         squares = squares + g * g
-    s = rows.arena[at + rows.state_at] + total(squares) / np.float32(rows.dim)
-    rows.arena[at + rows.state_at] = s
-    rate = splat(rule.lr / (np.sqrt(s) + rule.eps))
+    return total(squares) / np.float32(rows.dim)
+
+
+@inlined
+def _move(plain, rows, rule, at, gradients, start, scale, rate, noise):
+    """w -= rate * g, with one rate (in all lanes) for the whole row."""
     for column in range(ZERO, rows.dim, LANES):
         lanes = _lanes(plain, rows.dim, column)
         w = _weights(plain, rows, at, column, lanes)
         g = _gradient(plain, rows, rule, at, column, gradients, start, scale)
         _change(plain, rows, rule, at, column, _left(plain, rule, w) - rate * g, lanes, noise)
+
+
+@inlined
+def _rowwise_adagrad(plain, rows, rule, at, gradients, start, scale, noise):
+    """g += l2 w; s += mean(g * g); w -= lr / (sqrt(s) + eps) * g (FBGEMM's exact row-wise Adagrad).
+
+    `l2` and decay are FBGEMM's weight decay on GPUs (modes L2 and DECOUPLE); on CPUs it has none.
+    """
+    s = rows.arena[at + rows.state_at] + _mean_square(plain, rows, rule, at, gradients, start, scale)
+    rows.arena[at + rows.state_at] = s
+    rate = splat(rule.lr / (np.sqrt(s) + rule.eps))
+    _move(plain, rows, rule, at, gradients, start, scale, rate, noise)
 
 
 @inlined
@@ -218,6 +230,21 @@ def _adam(plain, rows, rule, at, gradients, start, scale, noise):
         store(rows.arena, squares + column, v, lanes)
         moved = _left(plain, rule, w) - splat(rule.lr) * (m / (square_root(v) + splat(rule.eps)))
         _change(plain, rows, rule, at, column, moved, lanes, noise)
+
+
+@inlined
+def _rowwise_adam(plain, rows, rule, at, gradients, start, scale, noise):
+    """g += l2 w; v += (1-b2)(mean(g*g) - v); w -= lr sqrt(1-b2^t) / (sqrt(v) + eps) * g.
+
+    Adam with b1 = 0 and one v for the row: rows change only with gradients of their own, so that most of what a running
+    mean of gradients holds back would never be applied. A mean beyond float32 counts as the greatest float32.
+    """
+    v = rows.arena[at + rows.state_at]
+    mean = min(_mean_square(plain, rows, rule, at, gradients, start, scale), GREATEST)
+    v = v + rule.second * (mean - v)
+    rows.arena[at + rows.state_at] = v
+    rate = splat(rule.lr / (np.sqrt(v) + rule.eps))
+    _move(plain, rows, rule, at, gradients, start, scale, rate, noise)
 
 
 @inlined
@@ -323,7 +350,14 @@ def _updater(name, change_row):
     return kernel(types.void(*arguments))(update), kernel(types.void(JOURNAL, *arguments))(update_kept)
 
 
-CHANGES = {"sgd": _sgd, "adagrad": _adagrad, "rowwise_adagrad": _rowwise_adagrad, "adam": _adam, "ftrl": _ftrl}
+CHANGES = {
+    "sgd": _sgd,
+    "adagrad": _adagrad,
+    "rowwise_adagrad": _rowwise_adagrad,
+    "adam": _adam,
+    "rowwise_adam": _rowwise_adam,
+    "ftrl": _ftrl,
+}
 _PAIRS = {name: _updater(name, change) for name, change in CHANGES.items()}
 UPDATES = {name: pair[0] for name, pair in _PAIRS.items()}
 """The kernel of each kind of optimizer: (rows, rule, keys, found, tables, gradients, counts)."""

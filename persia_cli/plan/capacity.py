@@ -3,11 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from persia_cli.store.layout import RowOptimizer, bytes_per_row
-
-Kind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"]
+from persia_cli.store.layout import OptimizerKind, RowOptimizer, bytes_per_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,7 @@ class TableNeed:
     """Number of rows that it gets of a given memory without shares; None if no memory is given."""
 
 
-def table_needs(ids: Mapping[str, int], dim: int, optimizer: Kind, memory: int | None) -> dict[str, TableNeed]:
+def table_needs(ids: Mapping[str, int], dim: int, optimizer: OptimizerKind, memory: int | None) -> dict[str, TableNeed]:
     """Return the need of each table by name, from its number of distinct ids, for float32 rows of `dim` columns."""
     row_bytes = bytes_per_row(dim, "float32", RowOptimizer(optimizer, lr=1.0), counts_uses=True)
     fitting: list[int | None] = [None] * len(ids)

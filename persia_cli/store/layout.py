@@ -96,12 +96,15 @@ def _between(first: float, last: float, done: float) -> float:
 
 CONSTANT = Schedule()
 
+OptimizerKind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "rowwise_adam", "ftrl"]
+"""Optimizers of rows."""
+
 
 @dataclass(frozen=True)
 class RowOptimizer:
     """The optimizer of a group's rows; settings that its kind does not have are ignored."""
 
-    kind: Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"]
+    kind: OptimizerKind
     lr: float
     initial_accumulator_value: float = 0.0
     eps: float = 1e-10
@@ -135,6 +138,8 @@ class RowOptimizer:
                 return {"adagrad_row_sum": 1}
             case "adam":
                 return {"adam_mean": dim, "adam_square": dim}
+            case "rowwise_adam":
+                return {"adam_row_square": 1}
             case "ftrl":
                 return {"ftrl_z": dim, "ftrl_n": dim}
 

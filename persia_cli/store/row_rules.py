@@ -58,13 +58,14 @@ def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) 
     lr = optimizer.lr * optimizer.schedule.at(step, reductions)
     first = second = 0.0
     rate, eps = lr, optimizer.eps
-    if optimizer.kind == "adam":
+    if optimizer.kind in ("adam", "rowwise_adam"):
+        beta1 = optimizer.beta1 if optimizer.kind == "adam" else 0.0
         count = (step + 1) * max(1, optimizer.each_step)
         correction = sqrt(1 - optimizer.beta2**count)
-        rate = lr * correction / (1 - optimizer.beta1**count)
+        rate = lr * correction / (1 - beta1**count)
         # torch.optim.Adam adds eps to the corrected root, torch.optim.SparseAdam to the plain one.
         eps *= correction if optimizer.each_step else 1.0
-        first, second = 1 - optimizer.beta1, 1 - optimizer.beta2
+        first, second = 1 - beta1, 1 - optimizer.beta2
     elif optimizer.kind == "ftrl":
         first, second = optimizer.lr * optimizer.l1, optimizer.lr * optimizer.l2
     # FTRL has its own penalty, and its weights follow from its sums, so that they cannot decay beside them.

@@ -44,6 +44,7 @@ SAVED_AS = {
     "adagrad": {"sum": "adagrad_sum"},
     "adam": {"exp_avg": "adam_mean", "exp_avg_sq": "adam_square"},
     "rowwise_adagrad": {"sum": "adagrad_row_sum"},
+    "rowwise_adam": {"square": "adam_row_square"},
     "ftrl": {"z": "ftrl_z", "n": "ftrl_n"},
 }
 """Columns of a checkpoint that hold the states of torch's optimizers for sparse gradients, by kind."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from persia_cli.config.schema import Ftrl, Optimizer, RowwiseAdagrad
+from persia_cli.config.schema import Ftrl, Optimizer, RowwiseAdagrad, RowwiseAdam
 
 
 class RowwiseAdagradOfRows(torch.optim.Optimizer):
@@ -27,6 +27,27 @@ class RowwiseAdagradOfRows(torch.optim.Optimizer):
             rows, gradient = _rows_of(weight)
             state["sum"][rows] += (gradient * gradient).mean(1, keepdim=True)
             weight[rows] -= self.config.lr * gradient / (state["sum"][rows].sqrt() + self.config.eps)
+
+
+class RowwiseAdamOfRows(torch.optim.Optimizer):
+    """Adam with beta1 = 0 and one running mean of mean squared gradients for each row; steps count from 1."""
+
+    def __init__(self, config: RowwiseAdam, weight: nn.Parameter) -> None:
+        super().__init__([weight], {})
+        self.config = config
+        self.state[weight] = {"step": 0, "square": torch.zeros(len(weight), 1)}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """Change the rows that have a gradient."""
+        beta2 = self.config.beta2
+        for weight, state in self.state.items():
+            rows, gradient = _rows_of(weight)
+            state["step"] += 1
+            mean = (gradient * gradient).mean(1, keepdim=True)
+            square = state["square"][rows] = beta2 * state["square"][rows] + (1 - beta2) * mean
+            rate = self.config.lr * (1 - beta2 ** state["step"]) ** 0.5
+            weight[rows] -= rate * gradient / (square.sqrt() + self.config.eps)
 
 
 class FtrlOfRows(torch.optim.Optimizer):
@@ -59,6 +80,8 @@ def row_optimizer(config: Optimizer, weight: nn.Parameter) -> torch.optim.Optimi
     match config:
         case RowwiseAdagrad():
             return RowwiseAdagradOfRows(config, weight)
+        case RowwiseAdam():
+            return RowwiseAdamOfRows(config, weight)
         case Ftrl():
             return FtrlOfRows(config, weight)
     return None

@@ -101,6 +101,7 @@ ROWS = {
     "adagrad": "{kind: adagrad, lr: 0.05, l2: 0.05, weight_decay: 0.2, initial_accumulator_value: 0.1}",
     "rowwise_adagrad": "{kind: rowwise_adagrad, lr: 0.05, l2: 0.05, initial_accumulator_value: 0.1}",
     "adam": "{kind: adam, lr: 0.01, l2: 0.05, weight_decay: 0.3, eps: 1e-3}",
+    "rowwise_adam": "{kind: rowwise_adam, lr: 0.01, l2: 0.05, weight_decay: 0.3, eps: 1e-3}",
 }
 
 

@@ -42,6 +42,7 @@ from persia_cli.config.schema.optimizer import (
     OptimizerPair,
     PlateauSchedule,
     RowwiseAdagrad,
+    RowwiseAdam,
     Schedule,
     Sgd,
     StepSchedule,

@@ -153,15 +153,20 @@ class _Adagrad(_Optimizer):
     """Constant added to the denominator."""
 
 
-class _Adam(_Optimizer):
-    """What Adam and AdamW have in common."""
+class _Squares(_Optimizer):
+    """What all kinds of Adam have in common."""
 
-    beta1: Decay = 0.9
-    """Decay of the running mean of gradients."""
     beta2: Decay = 0.999
     """Decay of the running mean of squared gradients."""
     eps: NotTiny = 1e-8
     """Constant added to the denominator."""
+
+
+class _Adam(_Squares):
+    """What Adam and AdamW have in common."""
+
+    beta1: Decay = 0.9
+    """Decay of the running mean of gradients."""
 
 
 class Sgd(_Optimizer, _RowPenalties):
@@ -194,6 +199,13 @@ class Adam(_Adam, _RowPenalties):
 
     kind: Literal["adam"]
     """`adam`"""
+
+
+class RowwiseAdam(_Squares, _RowPenalties):
+    """Adam of rows with one mean of squares for a row, and without a running mean of gradients (`beta1` of 0)."""
+
+    kind: Literal["rowwise_adam"]
+    """`rowwise_adam`"""
 
 
 class Ftrl(_Optimizer):
@@ -264,9 +276,9 @@ class AdamW(_Adam):
 
 
 DenseOptimizer = Annotated[DenseSgd | DenseAdagrad | DenseAdam | AdamW, Field(discriminator="kind")]
-Optimizer = Annotated[Sgd | Adagrad | RowwiseAdagrad | Adam | Ftrl, Field(discriminator="kind")]
+Optimizer = Annotated[Sgd | Adagrad | RowwiseAdagrad | Adam | RowwiseAdam | Ftrl, Field(discriminator="kind")]
 
-_ROWS_ALONE = ("rowwise_adagrad", "ftrl")
+_ROWS_ALONE = ("rowwise_adagrad", "rowwise_adam", "ftrl")
 
 
 class OptimizerPair(Node):

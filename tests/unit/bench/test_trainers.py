@@ -70,7 +70,7 @@ def test_threads_are_the_runs_own() -> None:
     assert torch.get_num_threads() == 2
 
 
-@pytest.mark.parametrize("optimizer", ["ftrl", "rowwise_adagrad"])
+@pytest.mark.parametrize("optimizer", ["ftrl", "rowwise_adagrad", "rowwise_adam"])
 def test_optimizers_that_torch_has_not_are_refused(optimizer: str) -> None:
     with pytest.raises(UserError, match="torch has no sparse optimizer"):
         TorchBaseline(small(f"optimizer={optimizer}"), (20, 300))

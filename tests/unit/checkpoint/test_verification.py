@@ -347,6 +347,7 @@ def test_half_a_file_is_noticed(run_dir: Path, cut: float) -> None:
         ["mode=hybrid", "optimizer=adam", "embedding.dtype=bfloat16", "train.precision=float16"],
         ["mode=hybrid", "optimizer=rowwise_adagrad", "embedding.dtype=float16", "embedding.capacity=128"],
         ["mode=hybrid", "optimizer=ftrl", "model=dcn_v2"],
+        ["mode=hybrid", "optimizer=rowwise_adam", "embedding.dtype=bfloat16"],
         ["optimizer=sgd", "embedding.tables.feature_1={hash_stack: {rounds: 2, size: 50}}"],
     ],
     ids=lambda words: words[0] + words[1],

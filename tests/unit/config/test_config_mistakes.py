@@ -46,7 +46,7 @@ GROUPS = (
         ("embedding.tables.a.dim=0", "embedding.tables.a.dim=0: expected a whole number above 0 and at most 1024 "
          "or null"),
         ("embedding.tables.a.optimizer={kind: adm}", "embedding.tables.a.optimizer.kind=adm: expected sgd, adagrad, "
-         "rowwise_adagrad, adam or ftrl; did you mean adam?"),
+         "rowwise_adagrad, adam, rowwise_adam or ftrl; did you mean adam?"),
         ("optimizer.dense.kind=ftrl", "optimizer.dense.kind=ftrl: ftrl is for embedding rows only; the dense network "
          "takes sgd, adagrad, adam or adamw"),
         ("optimizer.dense={kind: rowwise_adagrad, lr: 1}", "optimizer.dense.kind=rowwise_adagrad: rowwise_adagrad is "
@@ -54,7 +54,7 @@ GROUPS = (
         ("optimizer.dense.kind=adagard", "optimizer.dense.kind=adagard: expected sgd, adagrad, adam or adamw; "
          "did you mean adagrad?"),
         ("optimizer.embedding.kind=adamw", "optimizer.embedding.kind=adamw: expected sgd, adagrad, rowwise_adagrad, "
-         "adam or ftrl; did you mean adam?"),
+         "adam, rowwise_adam or ftrl; did you mean adam?"),
         ("optimizer.dense.clip_norm=0", "optimizer.dense.clip_norm=0: expected a number above 0 or null"),
         ("train.precision=fp16", "train.precision=fp16: expected float32, bfloat16 or float16"),
         ("train.device=gpu", "train.device=gpu: expected auto, cpu, cuda or cuda:N"),
@@ -174,10 +174,11 @@ def test_a_key_of_another_kind_names_that_kind(mistakes: Told) -> None:
 @pytest.mark.parametrize(
     ("kind", "key", "owner"),
     [
-        ("ftrl", "weight_decay", "sgd, adagrad, rowwise_adagrad or adam"),
+        ("ftrl", "weight_decay", "sgd, adagrad, rowwise_adagrad, adam or rowwise_adam"),
         ("adam", "initial_accumulator_value", "adagrad, rowwise_adagrad or ftrl"),
         ("adagrad", "l1", "ftrl"),
-        ("ftrl", "eps", "adagrad, rowwise_adagrad or adam"),
+        ("ftrl", "eps", "adagrad, rowwise_adagrad, adam or rowwise_adam"),
+        ("rowwise_adam", "beta1", "adam"),
     ],
 )
 def test_a_setting_that_an_optimizer_does_not_have(mistakes: Told, kind: str, key: str, owner: str) -> None:

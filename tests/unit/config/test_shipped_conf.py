@@ -115,6 +115,7 @@ def test_what_ships() -> None:
         "optimizer=ftrl",
         "optimizer=mixed",
         "optimizer=rowwise_adagrad",
+        "optimizer=rowwise_adam",
         "optimizer=sgd",
     ]
 

@@ -12,6 +12,7 @@ STATES = {
     "rowwise_adagrad": lambda dim: 1,
     "adagrad": lambda dim: dim,
     "adam": lambda dim: 2 * dim,
+    "rowwise_adam": lambda dim: 1,
 }
 ROWS, UNTOUCHED = 5, np.float32(-7.0)
 

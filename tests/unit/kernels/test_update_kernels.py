@@ -100,7 +100,7 @@ SCHEDULES = [
     Schedule("cosine", 5, over_steps=20),
 ]
 UNDECAYED = [
-    *(RowOptimizer(kind, lr=0.05) for kind in ("sgd", "adagrad", "rowwise_adagrad", "ftrl")),
+    *(RowOptimizer(kind, lr=0.05) for kind in ("sgd", "adagrad", "rowwise_adagrad", "rowwise_adam", "ftrl")),
     RowOptimizer("adagrad", lr=0.05, initial_accumulator_value=0.1, clip_norm=0.5, weight_bound=1.0),
     RowOptimizer("ftrl", lr=0.05, l1=1.0),
     RowOptimizer("ftrl", lr=0.05, l1=1e-3, l2=1.0, initial_accumulator_value=0.1, clip_norm=0.5),

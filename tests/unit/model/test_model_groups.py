@@ -57,6 +57,7 @@ def test_the_groups_are_all_there():
         "ftrl",
         "mixed",
         "rowwise_adagrad",
+        "rowwise_adam",
         "sgd",
     ]
 

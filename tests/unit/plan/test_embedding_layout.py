@@ -52,6 +52,10 @@ def test_initial_bounds_are_a_tables_own_and_split_no_group() -> None:
         ),
         ({"kind": "rowwise_adagrad", "lr": 0.05}, RowOptimizer("rowwise_adagrad", lr=0.05, eps=1e-8)),
         (ADAM, RowOptimizer("adam", lr=0.01, eps=1e-6, beta1=0.8, beta2=0.99)),
+        (
+            {"kind": "rowwise_adam", "lr": 0.01, "eps": 1e-6, "beta2": 0.99, "l2": 0.6, "weight_decay": 0.3},
+            RowOptimizer("rowwise_adam", lr=0.01, eps=1e-6, beta2=0.99, l2=0.6, weight_decay=0.3),
+        ),
         (FTRL, RowOptimizer("ftrl", lr=0.05, beta=2.0, l1=0.1, l2=0.2, initial_accumulator_value=0.4)),
         (SGD | {"schedule": STEP}, RowOptimizer("sgd", lr=0.1, schedule=Schedule("step", 3, 5, 0.25))),
         (

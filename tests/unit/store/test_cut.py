@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.store.cut import CutRows, ShardCut
-from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, table_salt
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec, OptimizerKind, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import write_portions
 from tests import naive
@@ -146,7 +146,12 @@ def replace_folder(file: Any) -> Any:
     return (file.name, file.nbytes, file.xxh128, file.rows)
 
 
-@given(OPS, OPS, st.sampled_from(["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"]), st.integers(0, 8) | st.none())
+@given(
+    OPS,
+    OPS,
+    st.sampled_from(get_args(OptimizerKind)),
+    st.integers(0, 8) | st.none(),
+)
 @settings(deadline=None, max_examples=150)
 def test_whatever_happens_meanwhile_the_file_is_that_of_the_cut(
     before: list[Op], during: list[Op], optimizer: str, places: int | None

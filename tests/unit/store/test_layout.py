@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from persia_cli.store.layout import (
     SLOTS,
     EmbeddingLayout,
     GroupSpec,
+    OptimizerKind,
     RowOptimizer,
     Schedule,
     TableSpec,
@@ -79,6 +81,7 @@ def test_a_partition_has_slots_for_its_rows_and_few_more(capacity: int, most: in
         (16, "float32", "sgd", 16, 16),
         (16, "float32", "rowwise_adagrad", 16, 20),
         (16, "float32", "adam", 16, 48),
+        (16, "float32", "rowwise_adam", 16, 20),
         (17, "float32", "adam", 17, 52),
         (16, "float32", "ftrl", 16, 48),
         (16, "bfloat16", "sgd", 8, 8),
@@ -99,13 +102,12 @@ def test_rows_are_padded_to_16_bytes_and_cost_at_most_32_more(
 
 
 def test_states_of_each_optimizer() -> None:
-    assert {
-        kind: RowOptimizer(kind, 0.1).states(5) for kind in ("sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl")
-    } == {
+    assert {kind: RowOptimizer(kind, 0.1).states(5) for kind in get_args(OptimizerKind)} == {
         "sgd": {},
         "adagrad": {"adagrad_sum": 5},
         "rowwise_adagrad": {"adagrad_row_sum": 1},
         "adam": {"adam_mean": 5, "adam_square": 5},
+        "rowwise_adam": {"adam_row_square": 1},
         "ftrl": {"ftrl_z": 5, "ftrl_n": 5},
     }
 

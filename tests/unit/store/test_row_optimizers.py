@@ -64,6 +64,18 @@ def torch_optimizer(optimizer, weights):
     return torch.optim.SparseAdam(weights, optimizer.lr, betas=betas, eps=optimizer.eps)
 
 
+def torch_table(optimizer, dim):
+    """float32[IDS, dim]: a whole table under torch with sparse gradients."""
+    weight = torch.nn.Parameter(torch.from_numpy(initial(dim)))
+    theirs = torch_optimizer(optimizer, [weight])
+    with torch.sparse.check_sparse_tensor_invariants():
+        for step, used, gradients in batches(dim):
+            weight.grad = torch.sparse_coo_tensor(used[None], torch.from_numpy(gradients), (IDS, dim))
+            theirs.param_groups[0]["lr"] = optimizer.lr * optimizer.schedule.at(step)
+            theirs.step()
+    return weight.detach()
+
+
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize(
     "optimizer",
@@ -78,14 +90,7 @@ def torch_optimizer(optimizer, weights):
     ids=lambda optimizer: f"{optimizer.kind}-{optimizer.schedule.kind}",
 )
 def test_a_hundred_steps_equal_torch_on_sparse_gradients(optimizer, dim):
-    weight = torch.nn.Parameter(torch.from_numpy(initial(dim)))
-    theirs = torch_optimizer(optimizer, [weight])
-    with torch.sparse.check_sparse_tensor_invariants():
-        for step, used, gradients in batches(dim):
-            weight.grad = torch.sparse_coo_tensor(used[None], torch.from_numpy(gradients), (IDS, dim))
-            theirs.param_groups[0]["lr"] = optimizer.lr * optimizer.schedule.at(step)
-            theirs.step()
-    close(ours(optimizer, dim), weight.detach())
+    close(ours(optimizer, dim), torch_table(optimizer, dim))
 
 
 def torch_rows(optimizer, dim, scale=1.0, clip=None, bound=None):
@@ -215,6 +220,29 @@ def test_rowwise_adagrad_equals_fbgemm(dim):
             pooled = bags(torch.from_numpy(used), torch.arange(used.size + 1))
             pooled.backward(torch.from_numpy(gradients))
     close(ours(ROWWISE, dim), bags.split_embedding_weights()[0])
+
+
+@pytest.mark.parametrize("schedule", [Schedule(), COSINE], ids=lambda schedule: schedule.kind)
+@pytest.mark.parametrize(("l2", "decay"), [(0.0, 0.0), (0.05, 0.0), (0.0, 0.2)])
+@pytest.mark.parametrize("dim", DIMS)
+def test_rowwise_adam_equals_its_formula(dim, l2, decay, schedule):
+    """As algorithm 1 of Kingma and Ba has it: the mean divided by 1 - beta2^t; eps is beside its uncorrected root."""
+    optimizer = RowOptimizer(
+        "rowwise_adam", lr=0.01, eps=1e-3, beta2=0.95, l2=l2, weight_decay=decay, schedule=schedule
+    )
+    weight, squares = torch.from_numpy(initial(dim)), torch.zeros(IDS, 1)
+    for step, used, gradients in batches(dim):
+        g, lr = torch.from_numpy(gradients) + l2 * weight[used], optimizer.lr * schedule.at(step)
+        squares[used] = 0.95 * squares[used] + 0.05 * (g * g).mean(1, keepdim=True)
+        correction = 1 - 0.95 ** (step + 1)
+        divisor = (squares[used] / correction).sqrt() + optimizer.eps / correction**0.5
+        weight[used] = weight[used] * (1 - lr * decay) - lr * g / divisor
+    close(ours(optimizer, dim), weight)
+
+
+def test_rowwise_adam_of_dim_1_is_torchs_adam_without_a_mean_of_gradients():
+    adam = RowOptimizer("adam", lr=0.01, eps=1e-8, beta1=0.0, beta2=0.99)
+    close(ours(replace(adam, kind="rowwise_adam", beta1=0.9), 1), torch_table(adam, 1))
 
 
 def ftrl_of_the_paper(weights, batches, alpha, beta, l1, l2, n=0.0):

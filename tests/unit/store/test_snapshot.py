@@ -41,6 +41,7 @@ OPTIMIZERS = {
     "adagrad": RowOptimizer("adagrad", 0.1, initial_accumulator_value=0.1),
     "rowwise_adagrad": RowOptimizer("rowwise_adagrad", 0.1),
     "adam": ADAM,
+    "rowwise_adam": RowOptimizer("rowwise_adam", 0.1),
     "ftrl": RowOptimizer("ftrl", 0.1, l1=0.01),
 }
 DTYPES = ("float32", "bfloat16", "float16")
