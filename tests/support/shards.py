@@ -28,9 +28,9 @@ OPTIMIZERS = (
     RowOptimizer("adagrad", lr=0.5, initial_accumulator_value=0.25, eps=1e-8, weight_bound=1.0),
     RowOptimizer("rowwise_adagrad", lr=0.5, l2=0.1, weight_decay=0.05, eps=1e-8, schedule=WARM, clip_norm=0.5),
     RowOptimizer("adam", lr=0.5, eps=1e-8, beta1=0.8, beta2=0.9),
-    RowOptimizer("rowwise_adam", lr=0.5, l2=0.1, weight_decay=0.05, eps=1e-8, beta2=0.9, schedule=WARM),
     RowOptimizer("ftrl", lr=0.5, beta=1.0, l1=0.01, l2=0.1, initial_accumulator_value=0.1, schedule=WARM),
     RowOptimizer("ftrl", lr=0.1, l1=1.0),
+    RowOptimizer("rowwise_adam", lr=0.5, l2=0.1, weight_decay=0.05, eps=1e-8, beta2=0.9, schedule=WARM),
 )
 Name = tuple[int, int]
 """Key and table number."""

@@ -45,11 +45,12 @@ def test_every_weight_agrees_though_a_rank_has_no_sample_in_the_last_step(tmp_pa
 ROWS = [
     "{kind: adam, lr: 0.01, l2: 0.02, weight_decay: 0.3, eps: 1e-3}",
     "{kind: rowwise_adagrad, lr: 0.05, l2: 0.01}",
+    "{kind: rowwise_adam, lr: 0.01, l2: 0.02, eps: 1e-3}",
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ROWS, ids=["adam", "rowwise_adagrad"])
+@pytest.mark.parametrize("optimizer", ROWS, ids=["adam", "rowwise_adagrad", "rowwise_adam"])
 def test_batch_normalisation_dice_and_penalties_of_rows(optimizer: str, criteo_rows: Path, tmp_path: Path) -> None:
     words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "mode=sync", "train.steps=6", "train.batch_size=64"]
     words += ["model.norm=batch", "model.activation=dice", "model.hidden=[64, 32]", "train.log_every_steps=1"]

@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from persia_cli.commands.data import Optimizer
 from persia_cli.commands.inspect_view import show_profile
 from persia_cli.config.schema.embedding import parse_bytes
 from persia_cli.inspect.inspection import inspect_data
 from persia_cli.plan.capacity import table_needs
-from persia_cli.store.layout import RowOptimizer, bytes_per_row
+from persia_cli.store.layout import OptimizerKind, RowOptimizer, bytes_per_row
+
+
+def test_the_command_has_every_optimizer_of_rows() -> None:
+    assert {str(kind) for kind in Optimizer} == set(get_args(OptimizerKind))
 
 
 @pytest.fixture

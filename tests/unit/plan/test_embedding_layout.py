@@ -11,7 +11,7 @@ from persia_cli.plan.columns import dense_count, label_names, sparse_features
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.layout import RowOptimizer, Schedule, partitions_for, table_salt
 from tests.support.runs import SGD, make_run
-from tests.unit.plan.settings import ADAGRAD, ADAM, COSINE, FTRL, ROWWISE, STEP, TABLES
+from tests.unit.plan.settings import ADAGRAD, ADAM, COSINE, FTRL, ROWWISE, ROWWISE_ADAM, STEP, TABLES
 
 
 def groups_of(run: Run) -> list[tuple[int, str, list[str]]]:
@@ -53,7 +53,7 @@ def test_initial_bounds_are_a_tables_own_and_split_no_group() -> None:
         ({"kind": "rowwise_adagrad", "lr": 0.05}, RowOptimizer("rowwise_adagrad", lr=0.05, eps=1e-8)),
         (ADAM, RowOptimizer("adam", lr=0.01, eps=1e-6, beta1=0.8, beta2=0.99)),
         (
-            {"kind": "rowwise_adam", "lr": 0.01, "eps": 1e-6, "beta2": 0.99, "l2": 0.6, "weight_decay": 0.3},
+            ROWWISE_ADAM,
             RowOptimizer("rowwise_adam", lr=0.01, eps=1e-6, beta2=0.99, l2=0.6, weight_decay=0.3),
         ),
         (FTRL, RowOptimizer("ftrl", lr=0.05, beta=2.0, l1=0.1, l2=0.2, initial_accumulator_value=0.4)),
@@ -75,7 +75,9 @@ def test_every_setting_of_an_optimizer_arrives(settings: dict[str, Any], plain: 
     assert [group.optimizer for group in embedding_layout(own).groups] == [plain]
 
 
-@pytest.mark.parametrize("settings", [SGD, ADAGRAD, ROWWISE, ADAM, FTRL], ids=lambda settings: settings["kind"])
+@pytest.mark.parametrize(
+    "settings", [SGD, ADAGRAD, ROWWISE, ADAM, ROWWISE_ADAM, FTRL], ids=lambda settings: settings["kind"]
+)
 def test_bounds_of_gradients_and_weights_are_everyones_or_a_tables_own(settings: dict[str, Any]) -> None:
     tables = {"b": {"clip_norm": 3.0}, "c": {"weight_bound": 4.0}, "d": {"clip_norm": 1.0, "weight_bound": 2.0}}
     embedding = {"clip_norm": 1.0, "weight_bound": 2.0, "tables": tables}
