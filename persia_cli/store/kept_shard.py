@@ -12,7 +12,7 @@ from persia_cli.kernels.look_up import FoundRows
 from persia_cli.kernels.memory import HUGE_PAGE, Empty
 from persia_cli.kernels.new_keys import Counts
 from persia_cli.kernels.old_rows import OldRows
-from persia_cli.kernels.update import Rule
+from persia_cli.kernels.optimizers import Rule
 from persia_cli.store.answers import Answer, LastAnswers
 from persia_cli.store.applied_steps import AppliedSteps
 from persia_cli.store.cut import NOTHING

@@ -5,7 +5,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.kernels import room, update
+from persia_cli.kernels import optimizers, room
 from persia_cli.kernels.new_keys import RowInit
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer
 
@@ -53,7 +53,7 @@ def policy_of(layout: EmbeddingLayout, group: GroupSpec) -> int:
     return room.EVICT_LFU if group.counts_uses else room.EVICT_LRU
 
 
-def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) -> update.Rule:
+def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) -> optimizers.Rule:
     """Return the settings of the optimizer at a step; `reductions` is as in `Schedule.at`."""
     lr = optimizer.lr * optimizer.schedule.at(step, reductions)
     first = second = 0.0
@@ -70,7 +70,7 @@ def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) 
         first, second = optimizer.lr * optimizer.l1, optimizer.lr * optimizer.l2
     # FTRL has its own penalty, and its weights follow from its sums, so that they cannot decay beside them.
     l2, decay = (0.0, 0.0) if optimizer.kind == "ftrl" else (optimizer.l2, optimizer.weight_decay)
-    return update.Rule(
+    return optimizers.Rule(
         lr=np.float32(rate),
         eps=np.float32(eps),
         first=np.float32(first),
@@ -81,5 +81,5 @@ def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) 
         clip=np.float32(optimizer.clip_norm or 0.0),
         bound=np.float32(optimizer.weight_bound or 0.0),
         plain=not (l2 or decay or optimizer.clip_norm or optimizer.weight_bound),
-        noise=update.noise_of(seed, step),
+        noise=optimizers.noise_of(seed, step),
     )

@@ -14,8 +14,9 @@ from persia_cli.kernels.look_up import FoundRows
 from persia_cli.kernels.memory import Beside, Empty, ScatteredPages, at_once, zeros
 from persia_cli.kernels.new_keys import Counts
 from persia_cli.kernels.old_rows import OldRows
+from persia_cli.kernels.optimizers import Rule
 from persia_cli.kernels.rows import CODES
-from persia_cli.kernels.update import GradientCounts, Rule
+from persia_cli.kernels.update import GradientCounts
 from persia_cli.store.answers import Answer, NewKeys
 from persia_cli.store.cut import NOTHING, ShardCut
 from persia_cli.store.layout import EmbeddingLayout, partitions_of

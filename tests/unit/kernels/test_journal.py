@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from persia_cli.kernels.journal import KernelJournal
+from persia_cli.kernels.optimizers import Rule
 from persia_cli.kernels.rows import FLOAT32, RowArena
-from persia_cli.kernels.update import UPDATES_KEPT, GradientCounts, Rule
+from persia_cli.kernels.update import UPDATES_KEPT, GradientCounts
 
 STATES = {
     "sgd": lambda dim: 0,
