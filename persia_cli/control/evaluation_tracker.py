@@ -54,6 +54,9 @@ class Plateau:
     of: Part
     best: Best
     patience: int
+    factor: float
+    floor: float
+    """Fraction of the learning rate below which it does not fall."""
     reductions: int = 0
     """How often the learning rate has been reduced."""
     reduced: bool = False
@@ -62,7 +65,9 @@ class Plateau:
     def note(self, step: int, figures: Mapping[str, float | None]) -> None:
         """Add the figures of an evaluation: each `patience` in a row that are no improvement reduce the rate."""
         risen = self.best.note(step, figures[self.best.metric])
-        self.reduced = not risen and self.best.since % self.patience == 0
+        due = not risen and self.best.since % self.patience == 0
+        # 0.1 squared is a little above 0.01.
+        self.reduced = due and self.factor**self.reductions > self.floor * (1.0 + 1e-9)
         self.reductions += self.reduced
 
     def restore(self, metric: str, step: int | None, value: float | None, since: int, reductions: int) -> None:
@@ -181,5 +186,6 @@ def _plateaus(run: Run, aims: Mapping[str, Aim]) -> list[Plateau]:
         schedule = optimizer.schedule
         if isinstance(schedule, PlateauSchedule):
             metric = run.plateau_metric(schedule)
-            found.append(Plateau(part, Best(metric, aims[metric], schedule.min_delta), schedule.patience))
+            best, floor = Best(metric, aims[metric], schedule.min_delta), schedule.least / optimizer.lr
+            found.append(Plateau(part, best, schedule.patience, schedule.factor, floor))
     return found

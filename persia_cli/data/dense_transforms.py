@@ -186,11 +186,16 @@ def _with_edges(feature: str | DenseFeature, samples: dict[str, list[Floats]]) -
 def _with_boundaries(feature: SparseFeature, samples: dict[str, list[Floats]]) -> SparseFeature:
     if not isinstance(feature.buckets, int):
         return feature
-    values = np.concatenate(samples[feature.column_name])
-    if not values.size:
-        raise DataError(f"sparse feature {feature.name} has no numbers to make buckets of; leave it out")
-    fractions = np.arange(1, feature.buckets) / feature.buckets
-    boundaries = np.unique(np.quantile(values, fractions, method="inverted_cdf"))
+    distinct, counts = np.unique(np.concatenate(samples[feature.column_name]), return_counts=True)
+    if distinct.size < 2:
+        raise DataError(
+            f"sparse feature {feature.name} cannot have buckets: its values are missing, or equal, in all training "
+            "rows; leave it out, or give the boundaries of its buckets"
+        )
+    # Of the fractions of rows that may lie before a boundary, those next to k / buckets.
+    before = np.cumsum(counts)[:-1] / counts.sum()
+    wanted = np.arange(1, feature.buckets) / feature.buckets
+    boundaries = distinct[1:][np.unique(np.abs(before - wanted[:, None]).argmin(axis=1))]
     return feature.model_copy(update={"buckets": tuple(map(float, boundaries))})
 
 

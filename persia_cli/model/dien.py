@@ -65,18 +65,22 @@ class InterestEvolution(nn.Module):
         return evolved
 
 
-def next_item_losses(interests: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def next_item_losses(
+    interests: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, elements: torch.Tensor | None = None
+) -> torch.Tensor:
     """Return [n], how badly the interests of each sample tell the next element of its sequence from another's.
 
     It is the sum over t of -log s(h_t . e_(t+1)) - log(1 - s(h_t . o_(t+1))), where s is the logistic function and o
     the sequence of another sample (equation 6 of the paper), over the number of elements that can be a next one, as in
-    the authors' code: so its size does not depend on how long sequences may be.
+    the authors' code: so its size does not depend on how long sequences may be. Where the other sample has the same
+    element, that is no negative; `elements` tells, which are `values` without dropout.
     """
     others, there = others_of(values, mask)
-    own, others, interests = values[:, 1:], others[:, 1:], interests[:, :-1]
-    losses = softplus(-(interests * own).sum(2)) + softplus((interests * others).sum(2))
-    # Where the other sample has the same element, that is no negative.
-    counts = mask[:, 1:] & there.unsqueeze(1) & (own != others).any(2)
+    own, rival, interests = values[:, 1:], others[:, 1:], interests[:, :-1]
+    losses = softplus(-(interests * own).sum(2)) + softplus((interests * rival).sum(2))
+    if elements is not None:
+        own, rival = elements[:, 1:], others_of(elements, mask)[0][:, 1:]
+    counts = mask[:, 1:] & there.unsqueeze(1) & (own != rival).any(2)
     return (losses * counts).sum(1) / max(mask.shape[1] - 1, 1)
 
 
@@ -110,7 +114,7 @@ class DeepInterestEvolution(AttendingNetwork):
             interests = reader.interests(values, mask)
             evolved.append(reader(batch.pooled[target], interests, mask))
             if self.training and self.auxiliary_weight:
-                losses.append(next_item_losses(interests, values, mask))
+                losses.append(next_item_losses(interests, values, mask, batch.elements(sequence)))
         logits = self.logits(batch, evolved)
         return (logits, self.auxiliary_weight * torch.stack(losses, dim=1).sum(1, keepdim=True)) if losses else logits
 

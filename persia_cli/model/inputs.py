@@ -23,6 +23,8 @@ class ModelBatch:
     groups: Sequence[torch.Tensor]
     names: Sequence[Sequence[str]]
     sequences: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+    undropped: Mapping[str, torch.Tensor] | None = None
+    """Values of the sequences before dropout, by which their elements are told apart; None without dropout."""
     pooled: Mapping[str, torch.Tensor] = field(init=False)
     """Pooled vectors float32 [n, dim] by feature, in no order to rely on: `shape.pooled` has the data set's."""
 
@@ -38,7 +40,12 @@ class ModelBatch:
         """Return the batch with each number of its vectors 0 by chance, in this share of cases, others scaled up."""
         groups = [dropped(group, share) for group in self.groups]
         sequences = {name: (dropped(values, share), mask) for name, (values, mask) in self.sequences.items()}
-        return replace(self, groups=groups, sequences=sequences)
+        undropped = {name: values for name, (values, _) in self.sequences.items()}
+        return replace(self, groups=groups, sequences=sequences, undropped=undropped)
+
+    def elements(self, sequence: str) -> torch.Tensor:
+        """Return float32 [n, max_length, dim], the elements of a sequence as they are without dropout."""
+        return self.sequences[sequence][0] if self.undropped is None else self.undropped[sequence]
 
     @property
     def size(self) -> int:

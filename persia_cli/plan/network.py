@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from persia_cli.config.schema import AsyncMode, Branches, InBatchSoftmax, Run
+from persia_cli.config.schema import AsyncMode, InBatchSoftmax, Run
 from persia_cli.errors import ConfigError
 from persia_cli.model.requirements import require_fit
 from persia_cli.model.shape import FeatureShape, InputShape
@@ -13,11 +13,6 @@ from persia_cli.store.layout import EmbeddingLayout
 def require_network(run: Run, layout: EmbeddingLayout) -> None:
     """Raise ConfigError if the run's network cannot be built on its features, or cannot be trained by its ranks."""
     require_fit(run.model, input_shape(run, layout))
-    if isinstance(run.model, Branches) and run.cluster.nn_workers > 1:
-        raise ConfigError(
-            f"model.kind={run.model.kind} normalises each rank's samples separately, so several NN workers would train "
-            "another model than one; set cluster.nn_workers=1, or choose another model"
-        )
     if any(isinstance(loss, InBatchSoftmax) for loss in run.losses):
         require_two_sides(run, "train.losses: kind=in_batch_softmax")
     if run.eval.retrieval is not None:

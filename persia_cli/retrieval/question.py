@@ -13,6 +13,7 @@ from persia_cli.data.batch import Batch, join
 from persia_cli.data.item_keys import item_keys
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
+from persia_cli.kernels.splitmix import mix64
 from persia_cli.plan.columns import items_of, sparse_features
 from persia_cli.retrieval.ranking import Numbers, Pairs, distinct_pairs
 
@@ -39,7 +40,7 @@ class Question(NamedTuple):
 
 @dataclass(slots=True)
 class Catalogue:
-    """All distinct items, numbered as they come, with the first sample of each."""
+    """All distinct items with the first sample of each, numbered as they come until all have come."""
 
     numbers: dict[int, int] = field(default_factory=dict)
     firsts: list[Batch] = field(default_factory=list)
@@ -54,6 +55,16 @@ class Catalogue:
             self.firsts.append(batch.take(first[is_new]))
         found = np.array([self.numbers[key] for key in distinct.tolist()], np.int64)
         return found[inverse]
+
+    def shuffle(self) -> Numbers:
+        """Return the final number of each item, a permutation by its key alone.
+
+        Among equal scores the lower number is first: items of the evaluation, which come first, must not win for that.
+        """
+        keys = np.fromiter(self.numbers, np.uint64, len(self.numbers))
+        places = np.empty(keys.size, np.int64)
+        places[np.argsort(mix64(keys), kind="stable")] = np.arange(keys.size)
+        return places
 
 
 @dataclass(slots=True)
@@ -113,9 +124,13 @@ def ask(run: Run, keep_seen: bool, progress: Progress = lambda: None) -> Questio
         asking = queries.known(batch)
         if not keep_seen:
             seen.append(np.stack([asking, items])[:, asking >= 0])
-    wanted, hidden = (distinct_pairs(*np.concatenate(parts, axis=1)) for parts in (relevant, seen))
-    counts = np.bincount(np.concatenate(bought), minlength=len(catalogue.numbers))
-    return Question(join(catalogue.firsts), queries.newest(), wanted, hidden, counts)
+    places = catalogue.shuffle()
+    wanted, hidden = (
+        distinct_pairs(asking, places[items])
+        for asking, items in (np.concatenate(parts, axis=1) for parts in (relevant, seen))
+    )
+    counts = np.bincount(places[np.concatenate(bought)], minlength=places.size)
+    return Question(join(catalogue.firsts).take(np.argsort(places)), queries.newest(), wanted, hidden, counts)
 
 
 def _positive(batch: Batch) -> Numbers:

@@ -35,8 +35,10 @@ def in_batch_softmax(
 
     The loss of sample i with user u_i and item v_i is -log(exp(c_ii) / sum over j of exp(c_ij)), where c_ij is
     u_i . v_j / temperature less `log_q`_j, float32 [m] (equation 3 of the paper); j are i itself and all candidates
-    with another item than i's. In the mean a sample weighs w_i y_i, so those with label 0 are candidates but ask for
-    nothing; those of weight 0 are no candidates either. Without a positive sample all parts are 0.
+    with another item than i's. `log_q` is of how probably a batch has the item, so with it each other item is in the
+    sum once, as the mean over the candidates that have it. In the mean a sample weighs w_i y_i, so those with label 0
+    are candidates but ask for nothing; those of weight 0 are no candidates either. Without a positive sample all parts
+    are 0.
 
     `users` float32 [n, width] are this rank's. It needs memory for n m scores.
     """
@@ -46,13 +48,23 @@ def in_batch_softmax(
     total = shares.sum()
     scores = users @ candidates.vectors.T / temperature
     if log_q is not None:
-        scores = scores - log_q
+        times = _log_times(candidates)
+        scores = scores - (log_q + times)
+        scores = scores.index_put((torch.arange(n, device=users.device), own), times[own], accumulate=True)
     itself = own.unsqueeze(1) == torch.arange(len(candidates.keys), device=users.device)
     left_out = (candidates.keys[own].unsqueeze(1) == candidates.keys) | (candidates.weights == 0)
     scores = scores.masked_fill(left_out & ~itself, -torch.inf)
     losses = torch.logsumexp(scores, 1) - scores[torch.arange(n, device=users.device), own]
     scale = torch.where(total > 0, candidates.weights.sum() / total, 0.0)
     return losses * (shares[own] * scale)
+
+
+def _log_times(candidates: Candidates) -> torch.Tensor:
+    """Return float32 [m], the logarithm of how many candidates have each one's item; 0 of those that are none."""
+    there = (candidates.weights != 0).to(candidates.vectors.dtype)
+    _, where = torch.unique(candidates.keys, return_inverse=True)
+    times = torch.zeros_like(there).index_add(0, where, there)[where]
+    return times.clamp(min=1.0).log()
 
 
 def softmax_of_step(
@@ -73,7 +85,7 @@ def softmax_of_step(
     frequency, log_q = item_frequency_of(network), None
     if frequency is not None:
         if network.training:
-            frequency.observe(keys)
+            frequency.observe(keys[facts[:, 1] != 0])
         log_q = frequency.log_probability(keys)
     candidates = Candidates(vectors, keys, facts[:, 0], facts[:, 1], first)
     losses = in_batch_softmax(sides.user, candidates, network.temperature, log_q)

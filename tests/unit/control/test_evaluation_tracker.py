@@ -44,7 +44,7 @@ def test_what_is_not_defined_is_never_the_best(value):
 
 @pytest.mark.parametrize("value", [None, math.nan])
 def test_figures_that_an_evaluation_lacks_are_told_with_what_is_not_decided_by_them(value):
-    plateau = Plateau("dense", Best("loss", "low"), 1)
+    plateau = Plateau("dense", Best("loss", "low"), 1, 0.1, 0.0)
     tracker = EvaluationTracker(Best("auc", "high"), 2, Best("auc", "high"), [plateau])
     assert tracker.without({"auc": 0.5, "loss": 0.4}) == {}
     lacking = tracker.without({"auc": value, "loss": value})
@@ -119,6 +119,19 @@ def test_a_run_that_stops_early_keeps_its_best_weights_unless_it_names_another_f
     again = tracker_of(run, metric_aims(run))
     again.restore([(each.metric, each.step, each.value, each.since) for each in tracker.tracked])
     assert again.tracked == tracker.tracked
+
+
+@pytest.mark.parametrize(("least", "falls"), [(1e-5, [1, 2]), (5e-4, [1]), (1e-9, [1, 2, 3, 4, 5])])
+def test_a_learning_rate_falls_until_it_is_the_least(least, falls):
+    plateau = {"kind": "reduce_on_plateau", "metric": "auc", "least": least}
+    dense = {"kind": "sgd", "lr": 1e-3, "schedule": plateau}
+    run = make_run(eval={"every_steps": 5}, optimizer={"embedding": {"kind": "sgd", "lr": 0.1}, "dense": dense})
+    tracker = tracker_of(run, metric_aims(run))
+    told = []
+    for number in range(6):
+        tracker.note(5 * number, {"auc": 0.5})
+        told += [number] if tracker.plateaus[0].reduced else []
+    assert (told, tracker.reductions) == (falls, (len(falls), 0))
 
 
 @pytest.mark.parametrize(

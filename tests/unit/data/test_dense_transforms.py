@@ -285,6 +285,36 @@ def test_bins_of_equal_edges_become_one_and_a_constant_has_none(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("values", "buckets", "rows"),
+    [
+        ([*range(100)], 4, [25, 25, 25, 25]),
+        ([0] * 80 + [*range(1, 21)], 4, [80, 20]),
+        ([0] * 60 + [1] * 40, 2, [60, 40]),
+        ([0] * 60 + [1] * 40, 3, [60, 40]),
+        ([0] * 40 + [1] * 60, 2, [40, 60]),
+        ([0] * 48 + [1] * 24 + [2] * 12 + [3] * 8 + [4] * 8, 3, [48, 24, 28]),
+        ([7] * 99 + [8], 5, [99, 1]),
+        ([1, 2] + [9] * 98, 3, [2, 98]),
+    ],
+)
+def test_buckets_part_the_rows_as_evenly_as_their_values_can_be(
+    values: list[int], buckets: int, rows: list[int], tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"y": [0, 1] * 50, "x": values}), tmp_path / "a.parquet", row_group_size=30)
+    split = {"kind": "files", "train": ["*"]}
+    data = dataset(tmp_path, split=split, sparse=[{"name": "bucket", "column": "x", "buckets": buckets}])
+    assert np.bincount(read(data, "train").ids.astype(np.int64)).tolist() == [0, *rows]
+
+
+@pytest.mark.parametrize("value", [3.0, None])
+def test_a_column_without_two_values_has_no_buckets(value: float | None, tmp_path: Path) -> None:
+    table = pa.table({"y": [0, 1] * 50, "x": pa.array([value] * 100, pa.float64())})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="sparse feature bucket cannot have buckets: its values are missing, or equal"):
+        inspect(dataset(tmp_path, sparse=[{"name": "bucket", "column": "x", "buckets": 4}]))
+
+
+@pytest.mark.parametrize(
     ("feature", "says"),
     [
         ({"transform": "piecewise"}, "needs bins"),

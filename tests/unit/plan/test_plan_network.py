@@ -16,7 +16,6 @@ DLRM = {"kind": "dlrm", "dim": 8, "bottom": [4], "top": [4]}
 DIN = {"kind": "din", "dim": 8, "attention": [4], "hidden": [4]}
 DEEPFM = {"kind": "deepfm", "dim": 8, "hidden": [4]}
 FINAL = {"kind": "finalmlp", "dim": 8, "first": [4], "second": [4], "heads": 1}
-BRANCHES = {"kind": "branches", "dim": 8, "dense": 4, "sparse": 4, "hidden": [4]}
 SEQUENCE = {"name": "last", "pooling": "none", "max_length": 5}
 SGD = {"kind": "sgd", "lr": 0.1}
 
@@ -42,7 +41,6 @@ def plan(**changes: Any) -> None:
             {"model": DEEPFM, "embedding": {"tables": {"a": {"dim": 4}}}},
             r"model.kind=deepfm needs rows of model.dim=8 .* not so: a \(4\)",
         ),
-        ({"model": BRANCHES, "cluster": {"kind": "local", "nn_workers": 2}}, "set cluster.nn_workers=1"),
         (
             {"mode": {"kind": "async"}, "train": {"batch_size": 32, "device": "cuda"}},
             "train.device=cuda: with mode.kind=async dense weights are on the cpu alone",
@@ -58,10 +56,6 @@ def test_it_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -
 def test_more_rows_fit_on_more_servers() -> None:
     cluster = {"kind": "local", "embedding_servers": 4}
     plan(embedding={"capacity": 2 * MAX_ROWS}, cluster=cluster)
-
-
-def test_branches_train_on_one_rank() -> None:
-    plan(model=BRANCHES)
 
 
 def test_planning_does_not_import_torch() -> None:

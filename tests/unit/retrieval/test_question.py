@@ -8,12 +8,13 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
+from persia_cli.config.schema.split import FileSplit
 from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError, UserError
 from persia_cli.retrieval import question
-from persia_cli.retrieval.evaluation import answer_of
+from persia_cli.retrieval.evaluation import answer_of, figures
 from persia_cli.retrieval.question import Question, ask
 from persia_cli.retrieval.towers import Vectors
 
@@ -92,6 +93,30 @@ def test_it_is_that_of_plain_loops(
         sum(positive and item == each for _, each, _, positive in trained) for _, item, _, _ in as_rows(asked.items)
     ]
     assert asked.popularity.tolist() == counts
+
+
+def test_items_are_numbered_by_their_keys_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of equal scores the lower number is first: neither split, nor order, nor the size of batches may decide that."""
+    run = run_of(tmp_path, True)
+    numbered = [item for _, item, _, _ in as_rows(ask(run, False).items)]
+    split = FileSplit(kind="files", train=("eval.parquet",), eval=("train.parquet",))
+    monkeypatch.setattr(question, "SAMPLES", 7)
+    other = run.model_copy(update={"dataset": run.dataset.model_copy(update={"split": split})})
+    assert [item for _, item, _, _ in as_rows(ask(other, False).items)] == numbered
+    assert numbered != sorted(numbered)
+
+
+def test_a_model_that_knows_nothing_finds_no_more_than_chance(tmp_path: Path) -> None:
+    """Of 4,000 items each of 100 queries wants one; those come first in the data, before all others."""
+    run = run_of(tmp_path, True)
+    for name, items in (("train", range(4000)), ("eval", range(0, 4000, 40))):
+        table = {"user": range(len(items)), "mood": 0, "item": items, "tags": [[0]] * len(items), "label": 1.0}
+        pd.DataFrame(table).to_parquet(tmp_path / f"{name}.parquet")
+    asked = ask(run, True)
+    nothing = answer_of(asked, lambda samples: Vectors(*[np.zeros((samples.size, 2), np.float32)] * 2))
+    found = figures(asked, nothing, [100, 2000])
+    assert found["recall@100"] == pytest.approx(100 / 4000, abs=0.06)
+    assert found["recall@2000"] == pytest.approx(0.5, abs=0.2)
 
 
 def test_without_a_positive_sample_nothing_is_asked(tmp_path: Path) -> None:
