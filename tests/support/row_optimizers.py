@@ -35,7 +35,7 @@ class RowwiseAdamOfRows(torch.optim.Optimizer):
     def __init__(self, config: RowwiseAdam, weight: nn.Parameter) -> None:
         super().__init__([weight], {})
         self.config = config
-        self.state[weight] = {"step": 0, "square": torch.zeros(len(weight), 1)}
+        self.state[weight] = {"square": torch.zeros(len(weight), 1)}
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -43,7 +43,7 @@ class RowwiseAdamOfRows(torch.optim.Optimizer):
         beta2 = self.config.beta2
         for weight, state in self.state.items():
             rows, gradient = _rows_of(weight)
-            state["step"] += 1
+            state["step"] = state.get("step", 0) + 1
             mean = (gradient * gradient).mean(1, keepdim=True)
             square = state["square"][rows] = beta2 * state["square"][rows] + (1 - beta2) * mean
             rate = self.config.lr * (1 - beta2 ** state["step"]) ** 0.5
