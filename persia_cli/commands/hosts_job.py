@@ -1,7 +1,7 @@
 """A job on machines that ssh reaches, on the screen."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from persia_cli.engines.hosts.begin import begun, found, gone_on, run_of
 from persia_cli.engines.hosts.follower import follower_of, note_end, note_follower
 from persia_cli.engines.hosts.job import FIRST, HostsJob
 from persia_cli.engines.hosts.rollback import run_with_rollback
-from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError
+from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError, one_line
 from persia_cli.launch.resumed import locked
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 
@@ -86,11 +86,13 @@ def stop_job(run_dir: Path, at_once: bool) -> None:
 
 
 def _end(job: HostsJob, at_once: bool) -> None:
+    job.keep_trying()
     if not job.running:
         job.stop()
         raise UserError(f"the job of {job.run_dir} has ended; its log says how: persia logs {job.run_dir} {FIRST}")
     if at_once:
-        job.stop(at_once=True)
+        if left := job.stop(at_once=True):
+            raise _may_run(job, left)
         raise KeyboardInterrupt
     job.signal("SIGUSR1", [FIRST])
     limit_s = job.run.checkpoint.grace_s + job.run.cluster.stop_timeout_s
@@ -100,10 +102,24 @@ def _end(job: HostsJob, at_once: bool) -> None:
     job.result()
 
 
+def _may_run(job: HostsJob, left: Sequence[str]) -> RoleError:
+    again = f"persia stop {job.run_dir} --now tries again"
+    return RoleError(f"{len(left)} of {len(job.placement)} replicas may still run; {again}")
+
+
 def fetch_logs(run_dir: Path) -> None:
-    """Bring the copy of a job's logs up to date; another command that follows the job does so all the time."""
-    with found(run_dir, _note):
-        pass
+    """Bring the copy of a job's record and logs up to date, and say from which machines that was not possible.
+
+    Another command that follows the job does so all the time.
+    """
+    try:
+        with found(run_dir, _note) as job:
+            missing = job.missing
+    except PersiaError as error:
+        _note(f"{one_line(error)}; here is what was copied before")
+        return
+    if missing:
+        _note(f"from {', '.join(missing)} here is what was copied before")
 
 
 def _follow(job: HostsJob, signals: JobSignals) -> None:
@@ -127,8 +143,7 @@ def _follow(job: HostsJob, signals: JobSignals) -> None:
         if isinstance(error, (KeyboardInterrupt, PreemptedNow, OverdueError)) or not job.running:
             left = _stop(job, signals.again)
             if left and isinstance(error, (KeyboardInterrupt, PreemptedNow)):
-                again = f"persia stop {job.run_dir} --now tries again"
-                raise RoleError(f"{len(left)} of {len(job.placement)} replicas may still run; {again}") from error
+                raise _may_run(job, left) from error
         else:
             # What has failed is here: a machine is out of reach, the disk is full, nobody reads what is printed.
             error.add_note(f"The job goes on: persia attach {job.run_dir} follows it, persia stop ends it.")

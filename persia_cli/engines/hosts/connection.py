@@ -106,9 +106,17 @@ def _there(pipe: IO[bytes] | None) -> IO[bytes]:
 class Connection:
     """One machine; `poll` does all the work, and never waits."""
 
-    def __init__(self, hosts: SshHosts, host: SshHost, start: str, mirror: Mirror, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        hosts: SshHosts,
+        host: SshHost,
+        start: str,
+        mirror: Mirror,
+        say: Callable[[str], None],
+        gives_up: bool = True,
+    ) -> None:
         """`start` is the folder of the job's start on the machine; `say` is called when the connection is lost."""
-        self.host, self.mirror = host, mirror
+        self.host, self.mirror, self.gives_up = host, mirror, gives_up
         self._hosts, self._start, self._say = hosts, start, say
         self.there: set[str] = set()
         """Replicas that were started on the machine."""
@@ -130,6 +138,11 @@ class Connection:
         self._again_s = 0.0
         self.poll()
 
+    @property
+    def is_lost(self) -> bool:
+        """True while ssh does not reach the machine."""
+        return self._lost_s is not None
+
     def signal(self, name: str, replicas: Sequence[str]) -> None:
         """Send a signal to replicas, now or when the machine is reached again; each gets it once."""
         self._number += 1
@@ -137,7 +150,10 @@ class Connection:
         self.poll()
 
     def poll(self) -> None:
-        """Take what has come; raises RoleError if ssh cannot reach the machine for `cluster.hosts.lost_s`."""
+        """Take what has come.
+
+        If it `gives_up`, raises RoleError once ssh cannot reach the machine for `cluster.hosts.lost_s`.
+        """
         now = time.monotonic()
         if self._ssh is None:
             if now >= self._again_s:
@@ -182,12 +198,12 @@ class Connection:
             self.caught_up = True
 
     def _lose(self, code: int, why: str, now: float) -> None:
-        if code == UserError.exit_code:
+        if code == UserError.exit_code and self.gives_up:
             raise UserError(f"{self.host.ssh}: {why}")
         if self._lost_s is None:
             self._lost_s = now
             self._say(f"{self.host.ssh} is not reached by ssh: {why}; the job goes on, and ssh is tried again")
-        if now - self._lost_s > self._hosts.lost_s:
+        if now - self._lost_s > self._hosts.lost_s and self.gives_up:
             raise RoleError(
                 f"{self.host.ssh} has not been reached by ssh for {self._hosts.lost_s:g} s: {why}; the job may go on"
             )

@@ -50,7 +50,7 @@ class HostsJob:
         """
         self.run, self.run_dir, self.name, self.number = run, run_dir, name, number
         self._hosts, self._say = run.cluster.hosts or SshHosts(), say
-        self._copies = copies
+        self._copies, self._gives_up = copies, True
         self.placement = placement_of(run)
         self._connections: dict[str, Connection] = {}
         self._started: list[Replica] = []
@@ -91,13 +91,16 @@ class HostsJob:
     def find(self, replicas: Sequence[str] = ()) -> None:
         """Follow these replicas of a job that was started before, by default all.
 
-        Raises UserError if one of their machines is not reached, or if the coordinator's knows nothing of the job.
+        Other machines than the coordinator's may be out of reach: `missing` names them, and they are tried again.
+        Raises UserError if the coordinator's machine is not reached, or knows nothing of the job.
         """
         self._started = [replica for replica in self.placement if not replicas or replica.name in replicas]
+        self.keep_trying()
         self.connect(self._started)
-        if not self.catch_up(CATCH_UP_S):
-            lost = [each.host.ssh for each in self._connections.values() if not each.caught_up]
-            raise UserError(f"{', '.join(lost)} cannot be reached by ssh; the job may go on")
+        self.catch_up(CATCH_UP_S)
+        self.keep_trying(False)
+        if (first := self._host_of(FIRST)) in self.missing:
+            raise UserError(f"{first} cannot be reached by ssh; the job may go on")
         if FIRST not in self.there:
             raise UserError(
                 f"{self._named(FIRST)}: there is no start {self.number} of the job in the folder {self.name}"
@@ -110,7 +113,7 @@ class HostsJob:
                 there = [each.name for each, at in self.placement.items() if at is host]
                 mirror = Mirror(self.run_dir, there, [each.name for each in self.placement], self._copies)
                 start = start_folder(self.name, self.number)
-                self._connections[host.ssh] = Connection(self._hosts, host, start, mirror, self._say)
+                self._connections[host.ssh] = Connection(self._hosts, host, start, mirror, self._say, self._gives_up)
 
     def _await_address(self) -> str:
         """Return where the coordinator listens; raises its failure if it ends before."""
@@ -128,15 +131,28 @@ class HostsJob:
             time.sleep(POLL_S)
         return connection.mirror.address
 
-    def catch_up(self, limit_s: float) -> bool:
-        """Wait until all that has happened is known here; returns False if that takes too long."""
-        begin = time.monotonic()
-        while not (done := all(each.caught_up for each in self._connections.values())):
-            if time.monotonic() - begin > limit_s:
-                break
+    def catch_up(self, limit_s: float) -> None:
+        """Wait until all that has happened on machines in reach is known here, but not longer than so many seconds.
+
+        The coordinator's machine is waited for also while ssh does not reach it.
+        """
+        begin, first = time.monotonic(), self._host_of(FIRST)
+        while time.monotonic() - begin < limit_s:
+            if all(each.caught_up or (each.is_lost and name != first) for name, each in self._connections.items()):
+                return
             self.poll()
             time.sleep(POLL_S)
-        return done
+
+    @property
+    def missing(self) -> list[str]:
+        """Machines from which it is not known what has happened there."""
+        return [name for name, each in self._connections.items() if not each.caught_up]
+
+    def keep_trying(self, wanted: bool = True) -> None:
+        """Do not give up machines that ssh does not reach: who ends a job ends it on all others."""
+        self._gives_up = not wanted
+        for connection in self._connections.values():
+            connection.gives_up = not wanted
 
     @property
     def has_begun(self) -> bool:
@@ -209,6 +225,7 @@ class HostsJob:
         Returns the replicas, with their machines, of which it is not known whether they ended.
         """
         limit_s = self.run.cluster.stop_timeout_s
+        self.keep_trying()
         self.connect(self._started)
         self.catch_up(CATCH_UP_S)
         # Also those that are not there: the command that starts one may still be on its way on its machine.

@@ -1,10 +1,7 @@
 """The connection to a machine, which is this one: cut off it is made again, and nothing is lost or comes twice."""
 
-import json
 import os
-import shlex
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,50 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.config.schema import SshHost, SshHosts
 from persia_cli.engines.hosts import connection as connections
 from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.machines import ask
-from persia_cli.engines.hosts.mirror import Mirror
 from persia_cli.engines.hosts.session import OBEYED
 from persia_cli.errors import RoleError, UserError
 from persia_cli.launch.background import note_process
 from tests.conftest import poll_for
-
-NAME = "coordinator-0"
-HOST = SshHost(ssh="here")
-SCRIPT = """#!/bin/sh
-while [ "${1#-}" != "$1" ]; do
-    case "$1" in -o) shift 2 ;; *) shift ;; esac
-done
-[ -e "$(dirname "$0")/cut" ] && { echo "ssh: connect to host $1 port 22: No route to host" >&2; exit 255; }
-exec /bin/sh -c "$2"
-"""
-
-
-class Machine:
-    """This machine behind a stand-in for ssh, and what is said of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.said = folder, list[str]()
-        self.start, self.run, self.copy = folder / "jobs/a/start-1", folder / "jobs/a/run", folder / "copy"
-        for made in (self.start, self.run, self.copy):
-            made.mkdir(parents=True)
-        (folder / "ssh").write_text(SCRIPT)
-        (folder / "ssh").chmod(stat.S_IRWXU)
-        persia = f"{shlex.quote(sys.executable)} -P -m persia_cli"
-        self.hosts = SshHosts(ssh=str(folder / "ssh"), persia=persia, folder=str(folder / "jobs"), lost_s=1.0)
-
-    def connect(self) -> Connection:
-        return Connection(self.hosts, HOST, "a/start-1", Mirror(self.copy, [NAME]), self.said.append)
-
-    @property
-    def copied(self) -> list[int]:
-        """The lines of figures that have arrived."""
-        try:
-            return [json.loads(line) for line in (self.copy / "metrics.jsonl").read_text().splitlines()]
-        except FileNotFoundError:
-            return []
+from tests.support.this_machine import HOST, LISTENER, NAME, Machine
 
 
 @pytest.fixture
@@ -92,18 +53,6 @@ def test_what_was_written_while_the_connection_was_cut_comes_once(machine: Machi
     lost, found = machine.said
     assert lost.startswith("here is not reached by ssh: ")
     assert found == "here is reached again"
-
-
-LISTENER = """
-import os, signal, sys
-def note(number, frame):
-    with open(sys.argv[1], "a") as came:
-        came.write(signal.Signals(number).name + " ")
-for number in (signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(number, note)
-print("ready", flush=True)
-input()
-"""
 
 
 @pytest.fixture
