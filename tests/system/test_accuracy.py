@@ -28,13 +28,18 @@ def test_census_data_out_of_the_box(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mode", "least"), [(["mode=sync"], 0.755), (["mode=hybrid", "mode.staleness=2"], 0.754)], ids=["sync", "hybrid"]
-)
-def test_criteo_rows_over_three_seeds(mode: list[str], least: float, criteo_rows: Path, tmp_path: Path) -> None:
-    words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "cluster=embedded", "checkpoint.at_end=false", *mode]
-    results = [train([*words, f"seed={seed}"], tmp_path / f"{seed}") for seed in range(3)]
-    assert np.mean([evaluation(result)["auc"] for result in results]) >= least
+def test_hybrid_is_as_accurate_as_sync(criteo_rows: Path, tmp_path: Path) -> None:
+    """Over the same seeds, with the staleness that a configuration has by default: 1 % of the steps here."""
+    words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "cluster=embedded", "checkpoint.at_end=false"]
+
+    def auc(mode: str, seed: int) -> float:
+        result = train([*words, f"mode={mode}", f"seed={seed}"], tmp_path / f"{mode}-{seed}")
+        return float(evaluation(result)["auc"])
+
+    figures = np.array([[auc(mode, seed) for mode in ("hybrid", "sync")] for seed in range(3)])
+    hybrid, sync = figures.mean(axis=0)
+    assert sync >= 0.755
+    assert hybrid >= sync - 0.002, figures
 
 
 @pytest.mark.slow
