@@ -195,7 +195,10 @@ def _with_boundaries(feature: SparseFeature, samples: dict[str, list[Floats]]) -
     # Of the fractions of rows that may lie before a boundary, those next to k / buckets.
     before = np.cumsum(counts)[:-1] / counts.sum()
     wanted = np.arange(1, feature.buckets) / feature.buckets
-    boundaries = distinct[1:][np.unique(np.abs(before - wanted[:, None]).argmin(axis=1))]
+    above = np.minimum(np.searchsorted(before, wanted), before.size - 1)
+    below = np.maximum(above - 1, 0)
+    nearest = np.where(wanted - before[below] <= before[above] - wanted, below, above)
+    boundaries = distinct[1:][np.unique(nearest)]
     return feature.model_copy(update={"buckets": tuple(map(float, boundaries))})
 
 
