@@ -10,7 +10,7 @@ import csv
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from hashlib import sha256
 from itertools import count
@@ -112,7 +112,8 @@ def _convert(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat, pat
             tables = read_csv(open_file, form, delimiter_of(file, form), unread)
         else:
             tables = read_json_lines(open_file, file.path, unread)
-        _write(tables, Path(part), unread, file)
+        with closing(tables):  # whatever happens: what reads the file ends before its error goes on
+            _write(tables, Path(part), unread, file)
         rename(Path(part), path)
     except (pa.ArrowException, csv.Error, UnicodeDecodeError) as error:
         hint = "see dataset.csv for delimiter, header, quote and nulls" if kind == "csv" else "correct the file"

@@ -6,8 +6,8 @@ Blanks around a number, or around a column's name, do not belong to it; blanks a
 """
 
 import csv
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
 from functools import partial
 from io import StringIO
 from typing import Any
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from persia_cli.config.schema.dataset import CsvFormat
+from persia_cli.data.lent_stream import csv_batches
 from persia_cli.data.text_files import UnreadRows, csv_lines
 
 _HEAD_BYTES = 1 << 16
@@ -31,7 +32,6 @@ class CsvStream:
         self._stream, self._delimiter, self._quote = stream, delimiter, quote
         self._head = self._tail = b""
         self._is_at_end = False
-        self.closed = False
         while not self._is_at_end and not {*b"\r\n"} & {*self._head}:
             self._head = (self._head + self._next(_HEAD_BYTES)).removeprefix(_MARK).lstrip(b"\r\n")
 
@@ -70,14 +70,6 @@ class CsvStream:
             return False
         return not self._tail.rstrip().endswith(self._quote.encode())
 
-    def readable(self) -> bool:
-        """Return True: the stream can be read, as files can."""
-        return True
-
-    def close(self) -> None:
-        """Do nothing: the code that opened the stream closes it."""
-        self.closed = True
-
     def _next(self, size: int) -> bytes:
         if self._is_at_end:
             return b""
@@ -105,7 +97,7 @@ _KINDS = ((_INTEGER, pa.int64()), (_INTEGER, pa.uint64()), (_NUMBER, pa.float64(
 """The types a column may have, the narrowest first: the pattern of its fields, and the Arrow type they must fit."""
 
 
-def read_csv(open_file: Open, form: CsvFormat, delimiter: str, unread: UnreadRows) -> Iterator[Any]:
+def read_csv(open_file: Open, form: CsvFormat, delimiter: str, unread: UnreadRows) -> Generator[Any, None, None]:
     """Yield a file's rows as Arrow batches of one schema; rows with too few or too many fields go to `unread`.
 
     Reads the file twice, and once more to find the lines of such rows.
@@ -114,14 +106,16 @@ def read_csv(open_file: Open, form: CsvFormat, delimiter: str, unread: UnreadRow
     with open_file() as raw:
         stream = CsvStream(raw, delimiter, form.quote)
         names = _names(stream, form)
-        types, last = _types_of(_batches(stream, names, form, delimiter, None, UnreadRows()), names, form)
+        with closing(_batches(stream, names, form, delimiter, None, UnreadRows())) as batches:
+            types, last = _types_of(batches, names, form)
         if last is not None and stream.leaves_open(last):
             start = " ".join(last[:_SHOWN].split())
             raise pa.ArrowInvalid(f"the quote before {start!r} is never closed: all that follows would be one field")
     with open_file() as raw:
         stream = CsvStream(raw, delimiter, form.quote)
-        for batch in _batches(stream, names, form, delimiter, types, unread):
-            yield batch.rename_columns(names)
+        with closing(_batches(stream, names, form, delimiter, types, unread)) as batches:
+            for batch in batches:
+                yield batch.rename_columns(names)
     if unread.count:
         with open_file() as raw:
             unread.name_lines(line for line, _ in csv_lines(raw, form, delimiter))
@@ -130,8 +124,8 @@ def read_csv(open_file: Open, form: CsvFormat, delimiter: str, unread: UnreadRow
 
 def _batches(
     stream: CsvStream, names: list[str], form: CsvFormat, delimiter: str, types: list[Any] | None, unread: UnreadRows
-) -> Iterator[Any]:
-    """Yield batches whose columns are named by numbers, for names may repeat; without `types` all columns are text."""
+) -> Generator[Any, None, None]:
+    """Return batches whose columns are named by numbers, for names may repeat; without `types` all columns are text."""
     numbers = [str(number) for number in range(len(names))]
     reading = arrow_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=numbers)
     reading.skip_rows_after_names = 1 if form.header is True else 0
@@ -139,7 +133,6 @@ def _batches(
         delimiter=delimiter,
         quote_char=form.quote or False,
         newlines_in_values=form.quote is not None,
-        invalid_row_handler=partial(_skip, unread),
     )
     converting = arrow_csv.ConvertOptions(
         column_types=dict(zip(numbers, types or [pa.string()] * len(names), strict=True)),
@@ -147,8 +140,7 @@ def _batches(
         strings_can_be_null=True,
         quoted_strings_can_be_null=True,
     )
-    with arrow_csv.open_csv(stream, reading, parsing, converting) as reader:
-        yield from reader
+    return csv_batches(stream, partial(_skip, unread), reading, parsing, converting)
 
 
 def _names(stream: CsvStream, form: CsvFormat) -> list[str]:

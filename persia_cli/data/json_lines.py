@@ -3,7 +3,7 @@
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from persia_cli.errors import DataError
 _BLOCK_BYTES = 1 << 24
 
 
-def read_json_lines(open_file: Open, name: str, unread: UnreadRows) -> Iterator[Any]:
+def read_json_lines(open_file: Open, name: str, unread: UnreadRows) -> Generator[Any, None, None]:
     """Yield a file's rows as Arrow tables of one schema; lines that are not a JSON object are added to `unread`.
 
     Reads the file twice. Raises DataError for a column with values of several types.
