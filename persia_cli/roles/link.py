@@ -1,6 +1,7 @@
 """A replica's conversation with the coordinator: join, heartbeat, instructions, reports."""
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -68,6 +69,7 @@ HEARTBEAT_S = 0.5
 SIGNALS_S = 0.2
 """Seconds between two looks at whether a signal has come."""
 JOIN_RETRY_S = 0.5
+LATE_S = 5.0  # without any answer, after which a replica says at which address it waits for one
 FAREWELL_S = 3.0
 REASON_LIMIT = 10_000
 """The most characters of a failure's reason that are sent to the coordinator."""
@@ -161,10 +163,14 @@ class Link:
             address=placed(own_address),
         )
         self._client.request(hello, on_reply=welcome.append, waiting_for="a place in the job")
+        late_s = time.monotonic() + LATE_S
         while not welcome:
             if self.stop:
                 raise StoppedError(f"{self.name} was stopped before all roles had joined")
             self.loop.poll(0.2)
+            if time.monotonic() > late_s and not self._client.has_answered:
+                log.warning("waiting for the coordinator at %s: no answer for %g s", self._client.address, LATE_S)
+                late_s = math.inf
         run = Run.model_validate_json(welcome[0].run)
         self._sender = Sender(self.role, self.index, welcome[0].incarnation)
         self.loop.every(min(HEARTBEAT_S, run.cluster.silence_timeout_s / 4), self._beat)

@@ -110,6 +110,11 @@ class Client:
         return len(self._requests)
 
     @property
+    def has_answered(self) -> bool:
+        """True once anything has come from the peer."""
+        return self._heard > 0
+
+    @property
     def due(self) -> float:
         """Time of the clock at which `tick` has work to do, infinite if nothing is pending or the client is held."""
         return self._due if self._requests and not self._held else math.inf

@@ -31,6 +31,8 @@ POLL_S = 0.1
 SETTLE_S = 3.0
 """Seconds that the coordinator has to say why a replica failed, before that is said here."""
 TAIL_LINES = 20
+MOST_LOGS = 8
+"""Replicas that a failure names whose logs are shown with it."""
 START_S = 600.0
 """Seconds for one start; that of the coordinator looks at the data first."""
 CATCH_UP_S = 60.0
@@ -198,13 +200,10 @@ class HostsJob:
         killed = [name for name, code in failed.items() if code > SIGNALLED]
         recorded = None if killed else recorded_failure(self.run_dir)
         if recorded is not None and (lost := self._lost_replica(recorded)):
-            raise KilledError(str(recorded), lost) from recorded
+            raise self._with_logs(KilledError(str(recorded), lost)) from recorded
         if recorded is None:
             raise self._failure((killed or sorted(failed, key=lambda name: name == FIRST))[0])
-        for name in failed:
-            if name in str(recorded):
-                recorded.add_note(f"{self._named(name)}{self._tail(name)}")
-        raise recorded
+        raise self._with_logs(recorded)
 
     def result(self) -> JobResult:
         """Return the result of a job whose coordinator has ended well; raises PreemptedError if a signal ended it.
@@ -281,11 +280,22 @@ class HostsJob:
         self.wait(named, SETTLE_S)  # what has failed itself ends now
         return next((name for name in named if name not in self.ended or was_cut_off(self._log(name))), None)
 
+    def _with_logs(self, failure: PersiaError) -> PersiaError:
+        """Return a failure with the machines of the replicas that it names, and the ends of their logs."""
+        here = [each.name for each in self._started if each.name != FIRST]
+        named = [name for name in dict.fromkeys(replicas_named(failure)) if name in here]
+        for name in named[:MOST_LOGS]:
+            failure.add_note(f"{self._named(name)}{self._tail(name)}")
+        if others := [self._named(name) for name in named[MOST_LOGS:]]:
+            failure.add_note(f"{', '.join(others)}: persia logs {self.run_dir}")
+        return failure
+
     def _log(self, name: str) -> list[str]:
-        return self._connections[self._host_of(name)].mirror.log_of(name).splitlines()
+        connection = self._connections.get(self._host_of(name))
+        return connection.mirror.log_of(name).splitlines() if connection is not None else []
 
     def _tail(self, name: str) -> str:
-        lines = self._connections[self._host_of(name)].mirror.tail_of(name, TAIL_LINES)
+        lines = self._log(name)[-TAIL_LINES:]
         return "; the end of its log:\n" + "\n".join(f"  {line}" for line in lines or ["(nothing)"])
 
     def _named(self, name: str) -> str:

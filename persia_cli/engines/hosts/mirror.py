@@ -53,10 +53,6 @@ class Mirror:
                 os.close(file)
         self.known[name] = portion["inode"], at + len(data)
 
-    def tail_of(self, name: str, lines: int) -> list[str]:
-        """Return the last lines of a replica's log."""
-        return self.log_of(name).splitlines()[-lines:]
-
     def log_of(self, name: str) -> str:
         """Return the log of a replica."""
         try:

@@ -27,6 +27,8 @@ POLL_S = 0.05
 SETTLE_S = 3.0
 """Seconds that the coordinator has to end, and to record why a replica failed, before that is said here."""
 LOG_TAIL_LINES = 20
+MOST_LOGS = 8
+"""Replicas that a failure names whose logs are shown with it."""
 
 
 class RayJob:
@@ -184,11 +186,17 @@ class RayJob:
         if there and not isinstance(recorded, UserError):
             self._wait(there, SETTLE_S)  # what has failed itself ends now; who does not stands still, or is cut off
             if silent := [each for each in there if each.code is None or was_cut_off(self._lines(each))]:
-                raise self._killed(str(recorded), silent[0].replica) from recorded
-        for each in self._all:
-            if each is not self._coordinator and each.replica.name in named:
-                recorded.add_note(f"{each.named}{self._tail(each)}")
-        raise recorded
+                death = self._killed(str(recorded), silent[0].replica)
+                raise self._with_logs(death, there) from recorded
+        raise self._with_logs(recorded, there)
+
+    def _with_logs(self, failure: PersiaError, places: Sequence[FollowedReplica]) -> PersiaError:
+        """Return a failure with the machines of the replicas that it names, and the ends of their logs."""
+        for each in places[:MOST_LOGS]:
+            failure.add_note(f"{each.named}{self._tail(each)}")
+        if others := [each.named for each in places[MOST_LOGS:]]:
+            failure.add_note(f"{', '.join(others)}: persia logs {self._plan.run_dir}")
+        return failure
 
     def _killed(self, why: str, replica: Replica) -> PersiaError:
         return RoleError(why) if self._saving is not None else KilledError(why, replica.name)

@@ -88,7 +88,7 @@ def test_who_ended_because_the_coordinator_was_silent_was_cut_off(
     job = HostsJob(RUN, tmp_path, "job-123456", 1, lambda text: None)
     job._started = list(job.placement)
     log = "error: embedding-server-0: coordinator at tcp://a:7 has not answered for 30 s (waiting for its news)\n"
-    mirror = SimpleNamespace(log_of=lambda name: log, tail_of=lambda name, lines: [])
+    mirror = SimpleNamespace(log_of=lambda name: log)
     codes = {"coordinator-0": 1, "embedding-server-0": 1}
     connection: Any = SimpleNamespace(there=set(), ended=codes, cancelled=set(), poll=lambda: None, mirror=mirror)
     job._connections = dict.fromkeys("abc", connection)
@@ -118,7 +118,7 @@ def test_only_who_does_not_end_takes_the_job_back(
     monkeypatch.setattr(jobs, "recorded_failure", lambda run_dir: recorded)
     monkeypatch.setattr(jobs, "SETTLE_S", 0.0)
     job = HostsJob(RUN, tmp_path, "job-123456", 1, lambda text: None)
-    mirror = SimpleNamespace(log_of=lambda name: "", tail_of=lambda name, lines: [])
+    mirror = SimpleNamespace(log_of=lambda name: "")
     job._started = list(job.placement)
     names = [replica.name for replica in job.placement] if has_told else []
     codes = {"coordinator-0": recorded.exit_code} | ended
@@ -127,6 +127,26 @@ def test_only_who_does_not_end_takes_the_job_back(
     with pytest.raises(kind) as raised:
         job.check()
     assert type(raised.value) is kind
+
+
+def test_who_has_not_joined_is_named_with_its_machine_and_the_end_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = RoleError("not joined after 20 s: embedding-server-0, nn-worker-0; see their logs")
+    monkeypatch.setattr(jobs, "recorded_failure", lambda run_dir: late)
+    monkeypatch.setattr(jobs, "SETTLE_S", 0.0)
+    monkeypatch.setattr(jobs, "MOST_LOGS", 1)
+    job = HostsJob(RUN, tmp_path, "job-123456", 1, lambda text: None)
+    job._started = list(job.placement)
+    mirror = SimpleNamespace(log_of=lambda name: f"{name}: waiting for the coordinator at tcp://10.0.0.1:7000\n")
+    codes = {"coordinator-0": 1}
+    connection: Any = SimpleNamespace(there=set(), ended=codes, cancelled=set(), poll=lambda: None, mirror=mirror)
+    job._connections = dict.fromkeys("abc", connection)
+    with pytest.raises(KilledError, match=r"^not joined after 20 s") as raised:
+        job.check()
+    line = "  embedding-server-0: waiting for the coordinator at tcp://10.0.0.1:7000"
+    others = f"nn-worker-0 on a: persia logs {tmp_path}"
+    assert raised.value.__notes__ == [f"embedding-server-0 on b; the end of its log:\n{line}", others]
 
 
 def test_a_job_goes_on_where_ssh_still_gets(monkeypatch: pytest.MonkeyPatch) -> None:

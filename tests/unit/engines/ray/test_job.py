@@ -127,8 +127,12 @@ def test_who_stands_still_or_is_cut_off_takes_the_job_back(job: RayJob, monkeypa
     silent = RoleError("embedding-server-0 (process 71 on n2) has shown no progress for 60 s")
     monkeypatch.setattr(jobs, "recorded_failure", lambda run_dir: silent)
     job._coordinator.code = 1
-    with pytest.raises(KilledError, match="has shown no progress for 60 s"):
+    job._others[SERVER].log.write_text("waiting for the coordinator at tcp://10.0.0.1:7000\n")
+    with pytest.raises(KilledError, match="has shown no progress for 60 s") as killed:
         job.check()
+    [note] = killed.value.__notes__
+    assert note.startswith("embedding-server-0 on n2; the end of ")
+    assert note.endswith(":\n  waiting for the coordinator at tcp://10.0.0.1:7000")
     job._others[SERVER].code = 1
     with pytest.raises(RoleError) as raised:
         job.check()
