@@ -1,10 +1,19 @@
-"""Manifests as YAML for people: equal values written again, long texts as they are."""
+"""Manifests as YAML for people: equal values written again, long texts as they are, and no text that reads as another.
 
+Kubectl reads by rules of YAML that are not PyYAML's: to it `1e3`, `0o17` and `12e4567` are numbers, and `y` is true.
+"""
+
+import re
 from collections.abc import Sequence
 
 import yaml
 
 from persia_cli.engines.kubernetes.pod import Manifest
+
+NO_PLAIN_TEXT = re.compile(r"[-+.]*[0-9._]|[yYnN]$")
+"""What texts begin with that some reader may take for a number, a time or a truth value, besides those PyYAML knows."""
+OTHER_BREAKS = re.compile("[\x85\u2028\u2029]")
+"""What ends a line to some readers, and to others does not."""
 
 
 def plain_yaml(manifests: Sequence[Manifest]) -> str:
@@ -20,7 +29,15 @@ class _Plain(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=_style(text))
+
+
+def _style(text: str) -> str | None:
+    if OTHER_BREAKS.search(text):
+        return '"'
+    if "\n" in text:
+        return "|"
+    return '"' if NO_PLAIN_TEXT.match(text) else None
 
 
 _Plain.add_representer(str, _text)

@@ -1,0 +1,75 @@
+"""Texts in a rendered file are texts to every reader: to PyYAML, to one that goes by YAML 1.2, and to kubectl."""
+
+import json
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from persia_cli.config.compose import compose_run
+from persia_cli.engines.kubernetes.manifests import as_yaml
+from persia_cli.engines.kubernetes.plain_yaml import plain_yaml
+from tests.unit.engines.kubernetes.test_manifests import PLAIN
+
+CORE = re.compile(
+    r"null|Null|NULL|~||true|True|TRUE|false|False|FALSE"
+    r"|[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"
+    r"|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+)
+"""What is no text by the core schema of YAML 1.2 (10.3.2)."""
+GO = re.compile(r"y|Y|n|N|[-+]?0[oOxXbB][0-9a-fA-F_]+|[-+]?[0-9_]*\.?[0-9_]+([eE][-+]?[0-9_]+)?")
+"""What Go's reader, which kubectl has, takes for a truth value or a number besides."""
+KNOWN = [
+    *("12e4567", "1e3", "0o17", "1E5", "+.5", ".1e3", "1.e5", "0X1f", "0B1", "-0o7", "098_", "-_1", "y", "Y", "n", "N"),
+    *("yes", "on", "~", "", "=", "<<", "0", "007", "1:30", "2001-01-01", ".inf", "-.inf", "1.2.3", "1_000", "-", "---"),
+    *("inf", "--role", "a: b", "a #b", "é", "\x85x", "x\u2028y", "a\nb\n", " a", "'", '"', "a\\b", "|", "null"),
+    "1" * 300,
+]
+
+
+def texts() -> list[str]:
+    drawn = random.Random(0)
+    letters = "0123456789eE.+-_xXoObnpaif:TZ "
+    return list(dict.fromkeys([*KNOWN, *("".join(drawn.choices(letters, k=1 + n % 7)) for n in range(3000))]))
+
+
+def a_map() -> dict[str, Any]:
+    data = {f"k{number}": text for number, text in enumerate(texts())}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "texts"}, "data": data}
+
+
+def plain_scalars(text: str) -> Iterator[str]:
+    """All keys and values that are written without quotes."""
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.ScalarEvent) and event.style is None:
+            yield event.value
+
+
+def test_no_text_is_written_like_a_number_or_a_truth_value() -> None:
+    text = plain_yaml([{"keys": dict.fromkeys(texts(), "x")}, a_map()])
+    first, second = yaml.safe_load_all(text)
+    assert (list(first["keys"]), second) == (texts(), a_map())
+    assert [found for found in plain_scalars(text) if CORE.fullmatch(found) or GO.fullmatch(found)] == []
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
+def test_kubectl_reads_what_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "texts.yaml"
+    file.write_text(plain_yaml([a_map()]), encoding="utf-8")
+    words = ["kubectl", "annotate", "--local", "-f", str(file), "a=b", "-o", "json"]
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin:/usr/local/bin"}
+    said = subprocess.run(words, capture_output=True, check=True, timeout=60, env=environment).stdout
+    assert json.loads(said)["data"] == a_map()["data"]
+
+
+def test_a_short_hash_of_git_can_be_a_label() -> None:
+    text = as_yaml(compose_run([*PLAIN, "cluster.kubernetes.labels={commit: '12e4567'}"]), "shop")
+    lines = [line.strip() for line in text.rpartition("\n---\n")[2].splitlines() if "commit:" in line]
+    assert set(lines) == {'commit: "12e4567"'}
+    assert len(lines) == 6  # the JobSet and the pods of each of five roles
