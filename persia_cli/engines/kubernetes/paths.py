@@ -1,17 +1,26 @@
 """Paths in a configuration, as pods see them: not those of the machine where a job is rendered."""
 
+import posixpath
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
+from urllib.parse import unquote, urlsplit
 
 from persia_cli.config.schema import CustomModel, ParquetDataset, Run, Volume
 from persia_cli.config.schema.dataset import BUILTIN
+from persia_cli.engines.kubernetes.pod import OWN, SCRATCH, SHARED
 from persia_cli.errors import ConfigError
+
+ONLY_THE_JOBS = ("/proc", "/sys", OWN)
+"""Folders in which there is no place for a volume, besides those that the job has a volume of its own at."""
+HERE = ("file://", "local://")
+"""What URIs of a machine's own files begin with."""
 
 
 def check_paths(run: Run, volumes: Sequence[Volume], key_of_volumes: str) -> None:
     """Raise ConfigError for paths that pods cannot have, and for checkpoints that have no place all pods reach."""
+    _check_volumes(volumes, key_of_volumes)
     for key, path in _paths(run):
-        if not _is_elsewhere(path) and not path.startswith("/"):
+        if not _is_elsewhere(path) and not _here(path).startswith("/"):
             raise ConfigError(
                 f"{key}={path}: pods do not have the files of this machine; give a URI, or an absolute path in one of "
                 f"{key_of_volumes} or in the image"
@@ -20,9 +29,26 @@ def check_paths(run: Run, volumes: Sequence[Volume], key_of_volumes: str) -> Non
     saves = checkpoint.at_end or checkpoint.every_steps or checkpoint.every_minutes
     if saves and not (checkpoint.path and (_is_elsewhere(checkpoint.path) or _is_written(checkpoint.path, volumes))):
         raise ConfigError(
-            f"checkpoint.path has to be a URI, such as s3://bucket/folder, or in one of {key_of_volumes} with "
-            "read_only: false; or save nothing (checkpoint.at_end=false, and neither every_steps nor every_minutes)"
+            "checkpoint.path has to be a URI that all pods reach, such as s3://bucket/folder, or in one of "
+            f"{key_of_volumes} with read_only: false; or save nothing (checkpoint.at_end=false, and neither "
+            "every_steps nor every_minutes)"
         )
+
+
+def _check_volumes(volumes: Sequence[Volume], key: str) -> None:
+    """Raise ConfigError for volumes at one path, and for one that would hide files of the job or of the system."""
+    claims: dict[PurePosixPath, str] = {}
+    for volume in volumes:
+        at = PurePosixPath("/" + posixpath.normpath(volume.path).lstrip("/"))
+        hidden = [own for own in (SCRATCH, SHARED, *ONLY_THE_JOBS) if PurePosixPath(own).is_relative_to(at)]
+        if hidden or any(at.is_relative_to(own) for own in ONLY_THE_JOBS):
+            what = f"{at} hides {hidden[0]}, which" if hidden and hidden[0] != str(at) else f"{at}"
+            raise ConfigError(
+                f"{key}: the path {what} pods have for themselves; give {volume.claim} another one, such as /data"
+            )
+        if at in claims:
+            raise ConfigError(f"{key}: {claims[at]} and {volume.claim} are both at {at}; give each a path of its own")
+        claims[at] = volume.claim
 
 
 def _paths(run: Run) -> Iterator[tuple[str, str]]:
@@ -38,8 +64,14 @@ def _paths(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def _is_elsewhere(path: str) -> bool:
-    return "://" in path or path.startswith(BUILTIN)
+    return path.startswith(BUILTIN) or ("://" in path and not path.startswith(HERE))
+
+
+def _here(path: str) -> str:
+    """Return the path of a machine's own file, which may be named by a URI."""
+    return unquote(urlsplit(path).path) if path.startswith(HERE) else path
 
 
 def _is_written(path: str, volumes: Sequence[Volume]) -> bool:
-    return any(PurePosixPath(path).is_relative_to(each.path) for each in volumes if not each.read_only)
+    at = PurePosixPath(posixpath.normpath(_here(path)))
+    return any(at.is_relative_to(each.path) for each in volumes if not each.read_only)

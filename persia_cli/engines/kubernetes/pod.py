@@ -11,16 +11,19 @@ from persia_cli.plan.job import COORDINATOR
 
 Manifest = dict[str, Any]
 
+OWN = "/run/persia"
+"""The folder of all that the job itself has in its pods, but for SCRATCH and SHARED."""
 CONFIG_FOLDER, CONFIG_FILE = "/run/persia/config", "config.yaml"
 KEY_FOLDER, KEY = "/run/persia/keys", "keys"
 RUNS = "/run/persia/runs"
 PLACE, PID_FILE = "/run/persia/place", "/run/persia/place/pid"
 SCRATCH = "/tmp"
 """The only folder, besides those above, that can be written to; it lasts as long as the pod, as PLACE does."""
+SHARED = "/dev/shm"
 GROUP_READS = 0o440
 """Mode of the file of keys: its owner, root, and the group of the pod's user read it."""
 SHARED_MEMORY = "1Gi"
-"""Room in /dev/shm for NCCL. Persia's own shared memory is in anonymous files, which need none."""
+"""Room in SHARED for NCCL. Persia's own shared memory is in anonymous files, which need none."""
 SPARE_S = 30
 """Seconds that a pod has to end in, besides those in which the model is saved."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -184,7 +187,7 @@ def _volumes(job: PodJob, pods: RolePods) -> tuple[list[Manifest], list[Manifest
         ]
     if pods.each.gpus:
         memory = {"emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}
-        triples.append(("shm", memory, {"mountPath": "/dev/shm"}))
+        triples.append(("shm", memory, {"mountPath": SHARED}))
     for number, volume in enumerate(settings.volumes):
         source = {"persistentVolumeClaim": {"claimName": volume.claim, "readOnly": volume.read_only}}
         triples.append((f"volume-{number}", source, {"mountPath": volume.path, "readOnly": volume.read_only}))

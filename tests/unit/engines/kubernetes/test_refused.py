@@ -49,14 +49,58 @@ def test_the_longest_name_is_told_by_the_number_of_replicas() -> None:
             "safe-to-evict: the job sets it itself",
         ),
         ("checkpoint.path=saved", "checkpoint.path=saved: pods do not have the files of this machine; give a URI, or"),
-        ("checkpoint.at_end=true", "checkpoint.path has to be a URI, such as s3://bucket/folder, or in one of"),
+        (
+            "checkpoint.at_end=true",
+            "checkpoint.path has to be a URI that all pods reach, such as s3://bucket/folder, or in one of",
+        ),
         ("checkpoint={path: /data/saved, at_end: true}", "checkpoint.path has to be a URI"),
+        ("checkpoint={path: 'file:///elsewhere/x', at_end: true}", "checkpoint.path has to be a URI"),
+        ("checkpoint={path: 'local:///data/x', at_end: true}", "checkpoint.path has to be a URI"),
         ("init_from.path=runs/a", "init_from.path=runs/a: pods do not have"),
     ],
 )
 def test_a_setting_that_no_cluster_takes(words: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         manifests(compose_run([*PLAIN, "cluster.kubernetes.volumes=[{claim: a, path: /data}]", words]), "shop")
+
+
+OWN = [
+    (["/tmp"], "the path /tmp pods have for themselves; give a0 another one, such as /data"),
+    (["/data", "//dev/shm"], "the path /dev/shm pods have for themselves; give a1"),
+    (["/run/persia/keys"], "the path /run/persia/keys pods have"),
+    (["/run/persia/rows"], "the path /run/persia/rows pods have"),
+    (["/data/../run"], "the path /run hides /run/persia, which pods have"),
+    (["/dev"], "the path /dev hides /dev/shm, which pods have"),
+    (["/proc/1"], "the path /proc/1 pods have"),
+    (["/data", "/rows", "/data"], "a0 and a2 are both at /data; give each a path of its own"),
+    (["/data", "/rows/..//data"], "a0 and a1 are both at /data"),
+]
+"""Paths of volumes that a pod cannot have, with what is said."""
+
+
+def volumes(paths: list[str], key: str = "cluster.kubernetes.volumes") -> str:
+    return f"{key}=[{', '.join(f'{{claim: a{number}, path: {path}}}' for number, path in enumerate(paths))}]"
+
+
+@pytest.mark.parametrize(("paths", "sentence"), OWN)
+def test_a_volume_that_would_hide_what_pods_have(paths: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"^cluster.kubernetes.volumes: {sentence}"):
+        manifests(compose_run([*PLAIN, volumes(paths)]), "shop")
+
+
+def test_volumes_beside_and_in_each_other() -> None:
+    for paths in (["/data", "/data/rows", "/data2"], ["/tmp/rows", "/runs", "/run/persia2"]):
+        made = jobset_of(manifests(compose_run([*PLAIN, volumes(paths)]), "shop"))
+        mounts = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+        found = [mount["mountPath"] for mount in mounts["volumeMounts"]]
+        assert found[-len(paths) :] == paths
+        assert len(set(found)) == len(found)
+
+
+def test_a_checkpoint_in_a_volume_may_be_named_by_a_uri() -> None:
+    words = "cluster.kubernetes.volumes=[{claim: a, path: /my data, read_only: false}]"
+    saved = "checkpoint={path: 'file:///my%20data/b', at_end: true}"
+    manifests(compose_run([*PLAIN, words, saved]), "shop")
 
 
 def test_paths_of_data_and_models_are_those_of_pods() -> None:

@@ -96,6 +96,8 @@ def test_the_pods_have_room_for_all_bundles_of_the_request() -> None:
         ([], "s" * 48, f"set name={'s' * 47}"),
         (["checkpoint.path=checkpoints"], "shop", "or an absolute path in one of cluster.ray.pods.volumes or in the"),
         (["checkpoint.path=/data/saved"], "shop", "or in one of cluster.ray.pods.volumes with read_only: false"),
+        (["checkpoint.path=file:///saved"], "shop", "checkpoint.path has to be a URI that all pods reach, such as s3:"),
+        (["cluster.ray.pods.volumes=[{claim: a, path: /run/persia/runs}]"], "shop", "/run/persia/runs pods have for"),
     ],
 )
 def test_what_a_cluster_would_refuse_is_refused_here(words: list[str], name: str, sentence: str) -> None:
