@@ -14,6 +14,9 @@ EXAMPLES = examples("persia on-ray --run-dir runs/shop  # what persia train clus
 
 def on_ray(
     run_dir: Annotated[Path, typer.Option("--run-dir", metavar="DIR", help="Folder of the run.", show_default=False)],
+    lock: Annotated[
+        int | None, typer.Option("--lock", metavar="FD", help="Open file by which it is the only driver of the run.")
+    ] = None,
 ) -> None:
     """Run the job that standard input has on the machines of a Ray cluster, apart from the command that shows it."""
     # The command may have begun with Ctrl-C ignored, in the background of a shell; here it comes from persia stop.
@@ -27,7 +30,7 @@ def on_ray(
     from persia_cli.launch.rollback import launch_with_rollback
     from persia_cli.launch.signals import SAVING_SIGNALS, end_on_signals
 
-    with driving(run_dir), end_on_signals(lambda text: say(err(), text)):
+    with driving(run_dir, lock), end_on_signals(lambda text: say(err(), text)):
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SAVING_SIGNALS)
             plan, words, trace = take(sys.stdin.buffer)

@@ -55,7 +55,7 @@ FROZEN = {
                     "--supervise", "--token-file", "--trusted-network", "role", "words"],
     "logs": ["--help", "role", "run"],
     "on-host": ["--help", "start"],
-    "on-ray": ["--help", "--run-dir"],
+    "on-ray": ["--help", "--lock", "--run-dir"],
     "on-slurm": ["--help", "--run-dir"],
     "predict": ["--help", "--keep", "--logits", "--output", "--overwrite", "--step", "data", "run"],
     "recipe": ["--help"],

@@ -30,6 +30,7 @@ from persia_cli.storage.credentials import printable
 from persia_cli.store.memory_file import new_file
 
 NAME = "driver"
+GOES_ON = "the run in {0} still goes on; persia attach {0} shows it, persia stop ends it"
 SUBMITTED_BY_RAY = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Environment variable of a command that was given to `ray job submit`: it is in the cluster, with no terminal."""
 
@@ -60,13 +61,22 @@ def start_driver(
     plan: JobPlan, words: Sequence[str], trace: Path | None = None, flags: Sequence[str] = ()
 ) -> "RayDriver":
     """Start the driver of a job, which goes on when this process ends; raises UserError if the run has one."""
-    folder = plan.run_dir / DRIVEN
-    require_no_driver(plan.run_dir)
     is_new = not plan.run_dir.exists()
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for ending in (PROCESS, END, LOG):
-            (folder / f"{NAME}{ending}").unlink(missing_ok=True)
+    lock = _locked(plan.run_dir)
+    try:
+        require_no_driver(plan.run_dir)
+        with writing(plan.run_dir / DRIVEN):
+            for ending in (PROCESS, END, LOG):
+                (plan.run_dir / DRIVEN / f"{NAME}{ending}").unlink(missing_ok=True)
+        process = _started(plan, words, trace, flags, lock)
+    finally:
+        os.close(lock)  # the driver has it from its first moment on
+    return RayDriver(plan.run_dir, process, is_new)
+
+
+def _started(
+    plan: JobPlan, words: Sequence[str], trace: Path | None, flags: Sequence[str], lock: int
+) -> "subprocess.Popen[bytes]":
     resumes = str(plan.resumes) if plan.resumes else None
     into = str(trace.absolute()) if trace else None
     given = DriverInput(to_yaml(plan.run), plan.job, resumes, [printable(word) for word in words], into)
@@ -75,23 +85,43 @@ def start_driver(
     try:
         os.write(source, msgspec.json.encode(given))
         os.lseek(source, 0, os.SEEK_SET)
-        with writing(folder / f"{NAME}{LOG}"), (folder / f"{NAME}{LOG}").open("ab") as log, held_back():
-            process = subprocess.Popen(
-                [*python_module("persia_cli"), *flags, "on-ray", "--run-dir", str(plan.run_dir)],
+        path = plan.run_dir / DRIVEN / f"{NAME}{LOG}"
+        with writing(path), path.open("ab") as log, held_back():
+            return subprocess.Popen(
+                [*python_module("persia_cli"), *flags, "on-ray", "--run-dir", str(plan.run_dir), "--lock", str(lock)],
                 stdin=source,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                pass_fds=(lock,),
             )
     finally:
         os.close(source)
-    return RayDriver(plan.run_dir, process, is_new)
+
+
+def _locked(run_dir: Path) -> int:
+    """Return the open folder of a run's driver, locked; raises UserError if another process has it, and DiskError."""
+    folder = run_dir / DRIVEN
+    while True:
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                if is_held(lock):
+                    raise UserError(GOES_ON.format(run_dir))
+                if os.path.samestat(os.fstat(lock), folder.stat()):
+                    return lock
+            except BaseException:
+                os.close(lock)
+                raise
+            os.close(lock)  # whoever had it before has removed it
 
 
 def require_no_driver(run_dir: Path) -> None:
     """Raise UserError if the job of a run goes on."""
     if _runs(run_dir / DRIVEN):
-        raise UserError(f"the run in {run_dir} still goes on; persia attach {run_dir} shows it, persia stop ends it")
+        raise UserError(GOES_ON.format(run_dir))
 
 
 def take(source: BinaryIO) -> tuple[JobPlan, list[str], Path | None]:
@@ -108,15 +138,17 @@ def take(source: BinaryIO) -> tuple[JobPlan, list[str], Path | None]:
 
 
 @contextmanager
-def driving(run_dir: Path) -> Iterator[None]:
-    """Note this process as the driver of a run, and in the end its exit code; raises UserError if there is another."""
+def driving(run_dir: Path, lock: int | None = None) -> Iterator[None]:
+    """Note this process as the driver of a run, and in the end its exit code; raises UserError if there is another.
+
+    `lock` is the folder as the command has locked it that has started this process.
+    """
     folder = run_dir / DRIVEN
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)
+    if lock is None:
+        lock = _locked(run_dir)
+    else:
+        os.set_inheritable(lock, False)
     try:
-        if is_held(lock):
-            raise UserError(f"the run in {run_dir} still goes on; persia attach {run_dir} shows it")
         (folder / f"{NAME}{END}").unlink(missing_ok=True)
         note_process(folder, NAME, os.getpid(), host=socket.gethostname())
         with recorded_exit(folder / f"{NAME}{END}", SIGNALLED + signal.SIGINT):
@@ -201,15 +233,19 @@ class RayDriver:
         return error
 
     def forget(self) -> None:
-        """Remove what is left of a driver that has begun nothing."""
-        if has_begun(self.run_dir):
-            return
-        with suppress(OSError):
-            for file in self._folder.iterdir():
-                file.unlink()
-            self._folder.rmdir()
-            if self._is_new:
-                self.run_dir.rmdir()
+        """Remove what is left of a driver that has begun nothing, unless another one drives the run by now."""
+        with suppress(OSError, UserError):
+            lock = _locked(self.run_dir)
+            try:
+                if has_begun(self.run_dir):
+                    return
+                for file in self._folder.iterdir():
+                    file.unlink()
+                self._folder.rmdir()
+                if self._is_new:
+                    self.run_dir.rmdir()
+            finally:
+                os.close(lock)
 
 
 def _runs(folder: Path) -> bool:

@@ -132,6 +132,27 @@ def test_ray_jobs_run_their_job_themselves() -> None:
 
 
 @pytest.mark.processes
+def test_of_two_commands_at_once_one_starts_a_driver_and_the_other_leaves_all_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = [sys.executable, "-c", "import signal; signal.pause()"]  # it has not come to note itself yet
+    monkeypatch.setattr("persia_cli.engines.ray.driver.python_module", lambda name: waits)
+    run_dir = tmp_path / "run"
+    driver = start_driver(plan_in(run_dir), [])
+    try:
+        driver.log.write_text("said\n")
+        with pytest.raises(UserError, match=r"still goes on; persia attach .*/run shows it, persia stop ends it"):
+            start_driver(plan_in(run_dir), [])
+        RayDriver(run_dir, is_new=True).forget()  # as a command does whose driver has ended
+        assert driver.said() == ["said"]
+    finally:
+        driver.signal(signal.SIGKILL)
+        assert driver.code == 137
+    driver.forget()
+    assert not run_dir.exists()
+
+
+@pytest.mark.processes
 def test_a_driver_runs_in_a_session_of_its_own_takes_a_signal_from_the_start_and_leaves_its_exit_code(
     tmp_path: Path,
 ) -> None:
