@@ -181,3 +181,16 @@ def _fits(values: Any, pattern: str, kind: Any) -> bool:
         pc.utf8_trim(values, _BLANKS).cast(kind)
         return True
     return False
+
+
+def numbers_of(texts: Any, has_booleans: bool) -> Any:
+    """Return texts as the numbers that a column of such fields holds, of the narrowest type that fits all of them.
+
+    True and false are read only with `has_booleans`. If no type fits, they stay texts, without the blanks around them.
+    """
+    values = texts.drop_null()
+    trimmed = pc.utf8_trim(texts, _BLANKS)
+    for pattern, kind in _KINDS:
+        if (kind != pa.bool_() or has_booleans) and _fits(values, pattern, kind):
+            return trimmed.cast(kind)
+    return trimmed

@@ -1,10 +1,11 @@
 """The columns of a request, as they come: lists, arrays, lists of ids, and what is made of several at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.raw import RawColumns
@@ -27,16 +28,24 @@ class MadeColumns:
     All columns of a declaration whose values are of one type are made in one pass: dozens cost little more than one.
     """
 
-    def __init__(self, raw: Mapping[str, RawColumns], given: Mapping[str, Any]) -> None:
-        self._raw, self._given = raw, given
+    def __init__(
+        self,
+        raw: Mapping[str, RawColumns],
+        given: Mapping[str, Any],
+        read: Callable[[str, Any], Any] = lambda name, column: column,
+    ) -> None:
+        """`read` makes a column, by its name, of what a request has for one without a declaration."""
+        self._raw, self._given, self._read = raw, given, read
         self._made: dict[str, Any] = {}
 
     def column(self, name: str) -> Any:
         """Return a column; raises DataError for values that it cannot be made of."""
+        if name in self._made:
+            return self._made[name]
         raw = self._raw.get(name)
         if raw is None:
-            return self._given[name]
-        if name not in self._made:
+            self._made[name] = self._read(name, self._given[name])
+        else:
             self._made |= self._columns(raw) if raw.is_same_for_all else {name: self._alone(raw, name)}
         return self._made[name]
 
@@ -124,6 +133,14 @@ def _inferred(values: Any, is_list: bool) -> Any:
             return pa.array(values, pa.list_(pa.uint64()) if is_list else pa.uint64())
         except OverflowError as error:
             raise OverflowError("an integer has more than 64 bits, or is negative beside one from 2^63 on") from error
+
+
+def with_values(lists: Any, values: Any) -> Any:
+    """Return an Arrow array of lists with other values, as many, in place of its own."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    mask = lists.is_null() if lists.null_count else None
+    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=mask)
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

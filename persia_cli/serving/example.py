@@ -14,14 +14,15 @@ EXACT = 2**53
 def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
     """Return a row that can be predicted: the first golden sample, as far as its ids and numbers tell the fields.
 
-    Texts, and fields that columns are made of, cannot be told from them: they are empty, null or 0.
+    Texts, and fields that columns are made of, cannot be told from them: texts are null, which is what training knows
+    as missing, lists are empty (of CSV files, which have no lists, null), and numbers 0.
     """
     raw, batch = fields.raw_by_column(), golden.batch
-    hexadecimal = {each.field_of(column) for column, each in raw.items() if each.read == "hexadecimal"}
+    single = () if fields.csv is None else fields.csv.columns
     row: dict[str, Any] = {}
     for name, datatype, shape in fields.inputs():
-        plain = None if name in hexadecimal else "" if datatype == "BYTES" else 0
-        row[name] = [] if len(shape) == 2 else plain
+        plain = None if datatype == "BYTES" else 0
+        row[name] = plain if len(shape) == 1 else [None] if name in single else []
     if not batch.size:
         return row
     for number, feature in enumerate(fields.sparse):

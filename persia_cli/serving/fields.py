@@ -24,6 +24,7 @@ from persia_cli.errors import CheckpointError, DataError, one_line
 from persia_cli.serving.columns import WHERE, MadeColumns, arrow_column, rows_of
 from persia_cli.serving.description import FEATURES
 from persia_cli.serving.packed import PackedColumns, PackedLayout, PackedReader
+from persia_cli.serving.request_texts import CsvFields
 
 INTEGERS = (np.dtype(np.int64), np.dtype(np.uint64))
 SINGLE = np.dtype(np.float32)
@@ -48,13 +49,16 @@ class RequestFields(Node):
     """What columns are made of, where a field is another column or has another form than in the data set."""
     lists: tuple[str, ...] = ()
     """Sparse features that have a list of ids in each sample."""
+    csv: CsvFields | None = None
+    """How the fields of CSV files were read, if training read such; texts of requests are read so."""
     text_seeds: Mapping[str, str] = Field(default_factory=dict)
     """For people: the seed of XXH64, in hexadecimal, by which texts become ids, of each table whose ids are texts."""
 
     @classmethod
     def of(
-        cls, dataset: ParquetDataset | GeneratedDataset, lists: frozenset[str], singles: frozenset[str] = frozenset()
-    ) -> Self:
+        cls, dataset: ParquetDataset | GeneratedDataset, lists: frozenset[str], singles: frozenset[str] = frozenset(),
+        csv: CsvFields | None = None,
+    ) -> Self:  # fmt: skip
         """Return the fields of a data set.
 
         The features in `lists` have lists of ids, and the columns in `singles` are float32.
@@ -81,6 +85,7 @@ class RequestFields(Node):
             sparse=sparse,
             raw=raw,
             lists=tuple(each.name for each in sparse if each.name in lists),
+            csv=csv,
             text_seeds={table: f"{seed_of(table):016x}" for table in dict.fromkeys(texts)},
         )
 
@@ -134,7 +139,7 @@ class RequestFields(Node):
         size = next((rows for rows in sizes.values() if rows != 1), 1)
         if wrong := [name for name, rows in sizes.items() if rows not in (1, size)]:
             raise DataError(f"{WHERE} has {sizes[wrong[0]]} values of {wrong[0]}, and {size} of other fields")
-        made = MadeColumns(self.raw_by_column(), columns)
+        made = self.made(columns)
         ids = [self._ids(feature, made.column(feature.column_name)) for feature in self.sparse]
         if all(each.offsets is None for each in ids):
             ids = _in_block(ids, size)
@@ -147,6 +152,14 @@ class RequestFields(Node):
             ids=[each.values for each in ids],
             offsets=[each.offsets for each in ids],
         )
+
+    def made(self, columns: Mapping[str, Any]) -> MadeColumns:
+        """Return what makes the data set's columns of a request's."""
+        return MadeColumns(self.raw_by_column(), columns, self._read)
+
+    def _read(self, name: str, given: Any) -> Any:
+        """Return a column of a request, with its texts read as those of the data were."""
+        return given if self.csv is None else self.csv.read(name, given)
 
     def _packed_batch(self, columns: PackedColumns) -> Batch | None:
         """Return the samples of columns that need no decoding; None if some do, or lack, or cannot be used."""

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.arrow_types import class_of, is_list
 from persia_cli.data.decode import decode_ids
 from persia_cli.data.values import NotAnIdError, float_values, id_values, texts_of
 from persia_cli.errors import DataError
-from persia_cli.serving.columns import WHERE, MadeColumns, arrow_column
+from persia_cli.serving.columns import WHERE, arrow_column, with_values
 from persia_cli.serving.fields import RequestFields
 
 Reader = DenseFeature | SparseFeature
@@ -51,7 +50,7 @@ class SampleColumns:
 
         Raises DataError for values that a column of all features which read it cannot hold.
         """
-        made = MadeColumns(self._fields.raw_by_column(), given)
+        made = self._fields.made(given)
         return [_repeated(column.array(made.column(name)), samples) for name, column in self._columns.items()]
 
 
@@ -141,10 +140,7 @@ def _lists(array: Any, flat: Callable[[Any], Any]) -> Any:
     """Return lists of values; a value that is no list is one of a single value."""
     if not is_list(array.type):
         return pa.ListArray.from_arrays(pa.array(np.arange(len(array) + 1, dtype=np.int32)), flat(array))
-    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    mask = array.is_null() if array.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), flat(array.flatten()), mask=mask)
+    return with_values(array, flat(array.flatten()))
 
 
 def _repeated(array: Any, samples: int) -> Any:

@@ -98,7 +98,7 @@ def test_an_example_can_be_read_by_any_model() -> None:
         )  # fmt: skip
         row = example_row(fields, Golden(batch, np.zeros((1, 1), np.float32)))
         assert row["price"] == 0.3
-        assert (row["wide"], row["town"], row["device"], row["bins"], row["years"]) == (0, "", None, 0, 0)
+        assert (row["wide"], row["town"], row["device"], row["bins"], row["years"]) == (0, None, None, 0, 0)
         large = lists is ids
         assert row["user"] == (str(LARGE) if large else 1)
         assert row["either"] == (0 if large else 2)

@@ -1,0 +1,209 @@
+"""Texts of requests are what training reads in the same fields of its CSV files."""
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persia_cli.config.schema import Run
+from persia_cli.data.decode import decode_dense, decode_ids
+from persia_cli.data.scan import scan
+from persia_cli.data.source import open_source
+from persia_cli.errors import DataError
+from persia_cli.export.text_fields import csv_fields
+from persia_cli.server.requests import RequestReader
+from persia_cli.serving.columns import Lists
+from persia_cli.serving.description import ModelInput
+from persia_cli.serving.example import example_row
+from persia_cli.serving.fields import RequestFields, read_fields, write_fields
+from persia_cli.serving.golden import Golden
+from persia_cli.serving.sample_columns import SampleColumns
+from tests.support.runs import make_run
+
+ROWS = [
+    {"click": "1", "city": "", "code": " 7", "user": "7.0", "Age": " 69", "paid": "true", "wide": "1.5"},
+    {"click": "0", "city": "NA", "code": "8 ", "user": "1e3", "Age": "NA", "paid": "", "wide": " 9"},
+    {"click": "0", "city": " Rome", "code": "", "user": "NA", "Age": "", "paid": "False", "wide": "NA"},
+    {"click": "1", "city": "7", "code": "-3", "user": " -5 ", "Age": "4.5\t", "paid": "TRUE", "wide": "-2"},
+    {"click": "1", "city": " NA", "code": "NA", "user": "", "Age": "nan", "paid": "NA", "wide": ""},
+]
+"""Null markers, blanks, and numbers in several forms."""
+SPARSE: list[Any] = [
+    "city",
+    {"name": "code", "ids": "text", "missing_id": 5},
+    {"name": "user", "pooling": "mean", "max_length": 2, "missing_id": 6},
+    {"name": "wide", "buckets": [0.0, 1.5]},
+    {"name": "where", "column": "city", "missing_id": 9},
+]
+COLUMNS = {name: [row[name] for row in ROWS] for name in ("city", "code", "user", "wide", "Age", "paid")}
+LISTS = frozenset({"user"})
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERSIA_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    with (tmp_path / "data.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(ROWS[0]))
+        writer.writeheader()
+        writer.writerows(ROWS)
+    return run_of(tmp_path / "data.csv", {"kind": "predict"})
+
+
+def run_of(path: Path, split: dict[str, Any] | None = None, **changes: Any) -> Run:
+    declared = {"path": str(path), "dense": ["Age", "paid"], "fill": -1.0, "csv": {"nulls": ["", "NA"]}}
+    declared |= {"split": split or {"kind": "every", "n": 5}, "labels": ["click"], "shuffle": False}
+    return make_run(SPARSE, dataset={**declared, "sparse": SPARSE} | changes)
+
+
+def fields_of(run: Run, samples: Run | None = None) -> RequestFields:
+    data = samples or run
+    return RequestFields.of(scan(data.dataset).settled, LISTS, csv=csv_fields(run, data))
+
+
+def lists(columns: dict[str, Any]) -> dict[str, Any]:
+    return {**columns, "user": [[each] for each in columns["user"]]}
+
+
+def by_rows(columns: dict[str, Any], reader: RequestReader) -> Any:
+    whole = lists(columns)
+    rows = [dict(zip(whole, row, strict=True)) for row in zip(*whole.values(), strict=True)]
+    return reader.rows(json.dumps({"instances": rows}).encode()).columns
+
+
+def by_columns(columns: dict[str, Any], reader: RequestReader) -> Any:
+    inputs = [
+        {"name": name, "datatype": "BYTES", "shape": [5, 1] if name == "user" else [5], "data": values}
+        for name, values in columns.items()
+    ]
+    return reader.infer(json.dumps({"inputs": inputs}).encode(), None).columns
+
+
+def by_bytes(columns: dict[str, Any], reader: RequestReader) -> Any:
+    inputs, parts = [], []
+    for name, values in columns.items():
+        parts.append(b"".join(len(each).to_bytes(4, "little") + each.encode() for each in values))
+        shape = [5, 1] if name == "user" else [5]
+        more = {"binary_data_size": len(parts[-1])}
+        inputs.append({"name": name, "datatype": "BYTES", "shape": shape, "parameters": more})
+    head = json.dumps({"inputs": inputs}).encode()
+    return reader.infer(head + b"".join(parts), str(len(head)).encode()).columns
+
+
+WAYS: dict[str, Callable[[dict[str, Any], RequestReader], Any]] = {
+    "lists": lambda columns, reader: lists(columns),
+    "numpy": lambda columns, reader: {
+        name: Lists(np.array(values), np.ones(5, np.int64)) if name == "user" else np.array(values)
+        for name, values in columns.items()
+    },
+    "arrow": lambda columns, reader: {name: pa.array(values) for name, values in lists(columns).items()},
+    "dictionaries": lambda columns, reader: {
+        name: pa.array(values).dictionary_encode() for name, values in columns.items()
+    },
+    "rows": by_rows,
+    "columns": by_columns,
+    "bytes": by_bytes,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_fields_of_the_files_are_the_same_in_requests(way: str, run: Run, tmp_path: Path) -> None:
+    source = open_source(run.dataset, "eval", 0)
+    expected = source.read(0, 0, source.rows)
+    source.close()
+    write_fields(tmp_path, fields_of(run))
+    fields = read_fields(tmp_path)
+    reader = RequestReader([ModelInput(*each) for each in fields.inputs()], [], 10)
+    given = WAYS[way](COLUMNS, reader)
+    batch = fields.batch(given)
+    np.testing.assert_array_equal(batch.dense, expected.dense)
+    np.testing.assert_array_equal(batch.ids, expected.ids)
+    np.testing.assert_array_equal(batch.offsets, expected.offsets)
+    require_same_log(fields, given, batch)
+
+
+def require_same_log(fields: RequestFields, given: Any, batch: Any) -> None:
+    """The log of requests is read as Parquet, which has no null markers, and has the same samples."""
+    made = SampleColumns(fields)
+    table = pa.Table.from_arrays(made.arrays(given, 5), schema=made.schema())
+    ids = [
+        decode_ids(table.column(each.column_name), each, each.name in fields.lists, "the log", None, Counter()).values
+        for each in fields.sparse
+    ]
+    np.testing.assert_array_equal(np.concatenate(ids), batch.ids)
+    for number, each in enumerate(fields.dense):
+        values = decode_dense(table.column(each.name), each, "the log", None, fields.fill, Counter())
+        np.testing.assert_array_equal(values[:, 0], batch.dense[:, number])
+
+
+def test_what_is_missing_stands_beside_numbers(run: Run) -> None:
+    """Of programs that send numbers as such, and what they do not know as an empty text."""
+    fields = fields_of(run)
+    mixed = lists(COLUMNS) | {"Age": [69, "NA", "", 4.5, None], "code": [7, 8, "", -3, "NA"]}
+    np.testing.assert_array_equal(fields.batch(mixed).ids, fields.batch(lists(COLUMNS)).ids)
+    np.testing.assert_array_equal(fields.batch(mixed).dense, fields.batch(lists(COLUMNS)).dense)
+
+
+@pytest.mark.parametrize("change", [{"Age": ["true"]}, {"Age": ["old"]}, {"user": [["2.5"]]}, {"code": [" x"]}])
+def test_a_text_that_the_files_could_not_have_is_read_as_before(change: dict[str, Any], run: Run) -> None:
+    fields = fields_of(run)
+    given = {name: values[:1] for name, values in lists(COLUMNS).items()} | change
+    if "code" in change:
+        assert fields.batch(given).ids[1] == fields.batch(given | {"code": ["x"]}).ids[1]
+        return
+    with pytest.raises(DataError, match=next(iter(change))):
+        fields.batch(given)
+
+
+def test_texts_of_other_data_have_no_null_markers(run: Run, tmp_path: Path) -> None:
+    table = pa.table({"click": [0, 1] * 5, "city": ["", "NA"] * 5, "Age": [1.0] * 10, "paid": [True] * 10})
+    table = table.append_column("code", pa.array(["a"] * 10)).append_column("user", pa.array([1] * 10))
+    pq.write_table(table.append_column("wide", pa.array([1.0] * 10)), tmp_path / "other.parquet")
+    other = run_of(tmp_path / "other.parquet")
+    assert csv_fields(other, other) is None
+    fields = RequestFields.of(scan(other.dataset).settled, frozenset())
+    given = {"city": ["", None], "code": ["a"], "user": [1], "wide": [1.0], "Age": [1.0], "paid": [1.0]}
+    assert len(set(fields.batch(given).ids[:2].tolist())) == 2
+    # A model of CSV whose samples are of such a file, as `--verify` may name, still reads texts as CSV.
+    known = csv_fields(run, other)
+    assert known is not None
+    assert known.nulls == ("", "NA")
+    assert known.columns == {
+        "city": "text", "code": "text", "user": "number", "wide": "number", "Age": "number", "paid": "boolean",
+    }  # fmt: skip
+    (tmp_path / "data.csv").unlink()
+    assert csv_fields(run, other) == known
+
+
+def test_names_of_folders_are_no_fields(tmp_path: Path) -> None:
+    """A folder city=NA, of Namibia, is text though NA is a null marker."""
+    folder = tmp_path / "data" / "city=NA"
+    folder.mkdir(parents=True)
+    with (folder / "data.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in ROWS[0] if name != "city"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(ROWS)
+    known = csv_fields(run := run_of(folder.parent), run)
+    assert known is not None
+    assert list(known.columns) == ["code", "user", "wide", "Age", "paid"]
+
+
+def test_the_example_is_of_what_training_knows_as_missing(run: Run) -> None:
+    source = open_source(run.dataset, "eval", 0)
+    empty = source.read(0, 0, 1).rows(0, 0)
+    source.close()
+    fields = fields_of(run)
+    row = example_row(fields, Golden(empty, np.zeros((0, 1), np.float32)))
+    assert (row["city"], row["code"], row["user"]) == (None, None, [None])
+    made = fields.batch({name: [value] for name, value in row.items()})
+    assert made.ids.tolist()[:3] == [0, 5, 6]
