@@ -1,8 +1,9 @@
 """The machines of a job that is started by ssh."""
 
+import shlex
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from persia_cli.config.schema.base import Node, Seconds
 
@@ -35,6 +36,17 @@ class SshHosts(Node):
     """Folder on each machine for logs, and for the run's record on the coordinator's; from the home folder on."""
     lost_s: Seconds = 300.0
     """Seconds for which ssh may not reach a machine before the command that follows the job ends; the job goes on."""
+
+    @field_validator("ssh")
+    @classmethod
+    def _is_words(cls, ssh: str) -> str:
+        try:
+            words = shlex.split(ssh)
+        except ValueError as error:
+            raise ValueError(f"a shell does not read it: {error}") from None
+        if not words:
+            raise ValueError("it is no command; leave it out for ssh")
+        return ssh
 
     @model_validator(mode="after")
     def _are_different(self) -> Self:

@@ -114,8 +114,10 @@ def _state_of(run_dir: Path) -> tuple[str, int]:
     try:
         state = json.loads((run_dir / STATE).read_text(encoding="utf-8"))
         return str(state["job"]), int(state["starts"])
-    except (OSError, ValueError, LookupError):
+    except FileNotFoundError:
         raise UserError(f"{run_dir} is not the run directory of a job with cluster=hosts: it has no {STATE}") from None
+    except (OSError, ValueError, LookupError, TypeError):
+        raise UserError(f"{run_dir / STATE} is damaged: it does not say which job runs on the machines") from None
 
 
 @contextmanager

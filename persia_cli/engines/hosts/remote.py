@@ -51,7 +51,10 @@ def answer_of(
     """Do the same, and return the end also of what has failed there; raises what `run_on` does if it is not known."""
     command = ssh_command(hosts, host, words)
     try:
-        ended = subprocess.run(command, input=given, capture_output=True, text=True, timeout=limit_s)
+        # A machine may have any encoding, and a program say something in it.
+        ended = subprocess.run(
+            command, input=given, capture_output=True, encoding="utf-8", errors="replace", timeout=limit_s
+        )
     except subprocess.TimeoutExpired:
         raise RoleError(f"{what} on {host.ssh}: ssh has not ended after {limit_s:g} s") from None
     except OSError as error:

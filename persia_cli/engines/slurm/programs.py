@@ -102,7 +102,10 @@ def _ask(command: Sequence[str], given: str = "") -> str:
     """Return what a program prints; raises UserError if it is not there, RoleError if it fails."""
     name = command[0]
     try:
-        ended = subprocess.run(command, input=given, capture_output=True, text=True, timeout=ANSWER_S)
+        # A machine may have any encoding, and a program say something in it.
+        ended = subprocess.run(
+            command, input=given, capture_output=True, encoding="utf-8", errors="replace", timeout=ANSWER_S
+        )
     except subprocess.TimeoutExpired:
         raise RoleError(f"{name} has not answered after {ANSWER_S:g} s") from None
     except OSError as error:

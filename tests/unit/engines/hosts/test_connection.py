@@ -11,7 +11,7 @@ import pytest
 
 from persia_cli.engines.hosts import connection as connections
 from persia_cli.engines.hosts.connection import Connection
-from persia_cli.engines.hosts.machines import ask
+from persia_cli.engines.hosts.machines import ask, reached
 from persia_cli.engines.hosts.session import OBEYED
 from persia_cli.errors import RoleError, UserError
 from persia_cli.launch.background import note_process
@@ -120,3 +120,10 @@ def test_the_first_call_says_what_the_machine_is_or_why_it_is_not_reached(machin
     (machine.folder / "cut").touch()
     with pytest.raises(UserError, match=r"^here is not reached by ssh: ssh: connect to host here port 22: No route to"):
         ask(machine.hosts, [HOST])
+
+
+def test_bytes_of_another_encoding_are_shown_as_far_as_they_can_be(machine: Machine) -> None:
+    (machine.folder / "ssh").write_text("#!/bin/sh\nprintf 'Befehl nicht gefunden: \\374\\n' >&2; exit 255\n")
+    with pytest.raises(UserError, match=r"^here is not reached by ssh: Befehl nicht gefunden: \ufffd; "):
+        ask(machine.hosts, [HOST])
+    assert reached(machine.hosts, [HOST]) == []

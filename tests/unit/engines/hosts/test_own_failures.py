@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from persia_cli.commands import hosts_job
+from persia_cli.commands.follow import attach, stop
 from persia_cli.commands.hosts_job import LeftAloneError, OverdueError
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
@@ -148,6 +149,16 @@ def test_a_resume_that_is_refused_can_be_tried_again(tmp_path: Path, monkeypatch
         with pytest.raises(UserError, match="no credentials"), gone_on(changed, tmp_path, quiet, quiet):
             pytest.fail("it has not started")
         assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize("damaged", ["null", "[]", "{}", '{"job": "a", "starts": null}', "{"])
+@pytest.mark.parametrize("command", [attach, stop])
+def test_a_damaged_note_of_a_job_is_the_users_and_named(
+    command: Callable[..., None], damaged: str, tmp_path: Path
+) -> None:
+    (tmp_path / STATE).write_text(damaged)
+    with pytest.raises(UserError, match=r"hosts\.json is damaged: it does not say which job"):
+        command(tmp_path)
 
 
 def test_another_command_that_started_it_meanwhile_keeps_its_record(

@@ -7,6 +7,7 @@ import pytest
 from persia_cli.commands.follow import attach, stop
 from persia_cli.commands.train import train
 from persia_cli.config.compose import compose_run
+from persia_cli.config.words import quoted
 from persia_cli.data.facts import inspect
 from persia_cli.errors import ConfigError, UserError
 from persia_cli.launch.local import Processes
@@ -36,3 +37,15 @@ def test_commands_that_start_processes_here_do_not_take_a_training_for_other_mac
 def test_where_no_job_was_started_there_is_none_to_follow(command: object, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not the run directory of a job; if the job runs on Kubernetes: kubectl"):
         command(tmp_path / "run", now=False) if command is stop else command(tmp_path / "run")  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("ssh", "sentence"),
+    [
+        ('ssh -F "file', "cluster.hosts.ssh.*: a shell does not read it: No closing quotation"),
+        (" ", "cluster.hosts.ssh.*: it is no command; leave it out for ssh"),
+    ],
+)
+def test_an_ssh_command_that_no_shell_reads_is_refused(ssh: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        compose_run([*WORDS, f"cluster.hosts.ssh={quoted(ssh)}"])

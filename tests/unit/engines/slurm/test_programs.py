@@ -149,3 +149,11 @@ def test_a_job_that_loses_machines_is_queued_again_so_often_and_a_new_one_begins
     for _ in range(2):
         queue(run, tmp_path / "shop")
         assert [may_requeue(run, tmp_path / "shop") for _ in range(4)] == [True, True, False, False]
+
+
+def test_bytes_of_another_encoding_are_shown_as_far_as_they_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "bin", monkeypatch, squeue="printf 'squeue: Auftrag ung\\374ltig\\n' >&2; exit 1")
+    with pytest.raises(RoleError, match=r"^squeue: Auftrag ung\ufffdltig$"):
+        state_of("17")
