@@ -19,7 +19,7 @@ from persia_cli.launch.job import JOB, JobResult
 from persia_cli.launch.role import read_job
 from persia_cli.launch.signals import JobSignals
 from persia_cli.observe.history import CONFIG
-from persia_cli.observe.journal import EVENTS, read_journal
+from persia_cli.observe.journal import EVENTS, read_journal, understanding
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import COORDINATOR, JobPlan, all_replicas
 
@@ -109,7 +109,8 @@ def show_beginning(run: Run, run_dir: Path) -> None:
 
 def going_on(run_dir: Path) -> str:
     """Return in words what goes on with a job that was ended early, by its record."""
-    saved = [event["path"] for event in read_journal(run_dir / EVENTS) if event["event"] == "saved"]
+    with understanding(run_dir):
+        saved = [event["path"] for event in read_journal(run_dir / EVENTS) if event["event"] == "saved"]
     newest = saved[-1] if saved else _begun_with(run_dir)
     if newest is None:
         return f"nothing was saved; {run_dir} keeps the metrics"

@@ -11,7 +11,7 @@ from rich.console import Console
 from persia_cli.commands.progress_bar import ProgressBar
 from persia_cli.commands.results import in_words, staleness_of, without_time
 from persia_cli.commands.screen import LABEL_WIDTH, clock, key_values, paragraph, say
-from persia_cli.observe.journal import EVENTS, METRICS, Tail
+from persia_cli.observe.journal import EVENTS, METRICS, Tail, understanding
 from persia_cli.observe.recoveries import outcome_of
 from persia_cli.observe.staleness import in_sparks, merged
 from persia_cli.plan.job import Job
@@ -47,8 +47,9 @@ def following(console: Console, run_dir: Path, job: Job, batch_size: int) -> Ite
     tails = Tail(run_dir / EVENTS), Tail(run_dir / METRICS)
 
     def follow(view: View) -> None:
-        for line in merge(*(tail.new() for tail in tails), key=lambda line: line["time"]):
-            (view.event if "event" in line else view.metrics)(line)
+        with understanding(run_dir):
+            for line in merge(*(tail.new() for tail in tails), key=lambda line: line["time"]):
+                (view.event if "event" in line else view.metrics)(line)
 
     if console.is_terminal:
         with LiveView(console, job, batch_size) as live:

@@ -18,7 +18,7 @@ from persia_cli.launch.resumed import locked, require_record, take_up_record
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.launch.taken_back import taken_back_if_refused
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
-from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
+from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal, understanding
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import JobPlan
 from persia_cli.roles.coordinator.epoch import EPOCHS
@@ -245,7 +245,9 @@ def _record_stop(run_dir: Path, **why: str) -> None:
 
 def _ending_signal(run_dir: Path) -> str:
     """Return the name of the signal that ended the job, or was ending it; empty if there is none, or all is done."""
-    events = [each for each in read_journal(run_dir / EVENTS) if each["event"] == "ending" or each.get("phase") in ENDS]
+    with understanding(run_dir):
+        lines = read_journal(run_dir / EVENTS)
+        events = [each for each in lines if each["event"] == "ending" or each.get("phase") in ENDS]
     return "" if not events or events[-1].get("phase") == "done" else str(events[-1].get("signal", ""))
 
 
@@ -266,7 +268,8 @@ def record(run_dir: Path, **fields: Any) -> None:
 
 def _last_words(run_dir: Path) -> str | None:
     """Return the recorded end of the job, None if there is none."""
-    phases = [event["phase"] for event in read_journal(run_dir / EVENTS) if event["event"] == "phase"]
+    with understanding(run_dir):
+        phases = [event["phase"] for event in read_journal(run_dir / EVENTS) if event["event"] == "phase"]
     return next((phase for phase in reversed(phases) if phase in ENDS), None)
 
 
@@ -288,8 +291,9 @@ def was_cut_off(log: Sequence[str]) -> bool:
 
 def recorded_failure(run_dir: Path) -> PersiaError | None:
     """Return the failure that the coordinator recorded, if there is one."""
-    for event in read_journal(run_dir / EVENTS):
-        if event.get("phase") == "failed":
-            kind = UserError if event["exit_code"] == UserError.exit_code else PersiaError
-            return kind(event["error"])
-    return None
+    with understanding(run_dir):
+        failed = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "failed"]
+        if not failed:
+            return None
+        kind = UserError if failed[0]["exit_code"] == UserError.exit_code else PersiaError
+        return kind(failed[0]["error"])

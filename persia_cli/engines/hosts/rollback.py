@@ -17,7 +17,7 @@ from persia_cli.errors import KilledError, PersiaError, one_line
 from persia_cli.launch.job import JOB
 from persia_cli.launch.role import read_job
 from persia_cli.launch.rollback import wait_before_rollback
-from persia_cli.observe.journal import EVENTS, read_journal
+from persia_cli.observe.journal import EVENTS, read_journal, understanding
 
 Say = Callable[[str], None]
 
@@ -45,7 +45,8 @@ def run_with_rollback(
 
 def newest_step(run_dir: Path) -> int | None:
     """Return the step of the newest checkpoint that a job has written or begun with, as far as its record says."""
-    saved = [int(event["step"]) for event in read_journal(run_dir / EVENTS) if event["event"] == "saved"]
+    with understanding(run_dir):
+        saved = [int(event["step"]) for event in read_journal(run_dir / EVENTS) if event["event"] == "saved"]
     if saved:
         return saved[-1]
     try:

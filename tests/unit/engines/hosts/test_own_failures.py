@@ -7,17 +7,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from persia_cli.commands import hosts_job
 from persia_cli.commands.follow import attach, stop
+from persia_cli.commands.followed import going_on
 from persia_cli.commands.hosts_job import LeftAloneError, OverdueError
+from persia_cli.commands.progress import following
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.engines.hosts import begin
 from persia_cli.engines.hosts.begin import STATE, begun, gone_on
 from persia_cli.engines.hosts.connection import SshProcess
 from persia_cli.engines.hosts.job import HostsJob
+from persia_cli.engines.hosts.rollback import newest_step
 from persia_cli.errors import ConfigError, DiskError, RoleError, UserError
+from persia_cli.launch.job import recorded_failure
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 from tests.conftest import poll_for
 
@@ -159,6 +164,22 @@ def test_a_damaged_note_of_a_job_is_the_users_and_named(
     (tmp_path / STATE).write_text(damaged)
     with pytest.raises(UserError, match=r"hosts\.json is damaged: it does not say which job"):
         command(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damaged", ['{"time": 1.0, "phase": "failed"}', '{"time": 1.0, "event": "saved", "phase": "failed"}']
+)
+def test_a_damaged_record_is_the_users_and_named(damaged: str, tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text(damaged + "\n")
+    for reading in (going_on, recorded_failure, newest_step, shown):
+        with pytest.raises(UserError, match="is damaged or from another version of persia: the key"):
+            reading(tmp_path)
+
+
+def shown(run_dir: Path) -> None:
+    """Show the progress of a job, as it is recorded."""
+    with following(Console(force_terminal=True), run_dir, Any, 1) as follow:  # type: ignore[arg-type]
+        follow()
 
 
 def test_another_command_that_started_it_meanwhile_keeps_its_record(
