@@ -13,6 +13,8 @@ from persia_cli.serving.description import ModelDescription
 from persia_cli.serving.predictor import Predictions
 
 JSON = "application/json"
+MODEL_VERSION = "x-model-version"
+"""Header of predictions: the version of the model that made them."""
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -81,16 +83,17 @@ def inferred(model: ModelDescription, question: PredictionRequest, found: Predic
     told = {"model_name": model.name, "model_version": version_of(model), "outputs": outputs}
     if question.id is not None:
         told["id"] = question.id
-    head = _ENCODER.encode(told)
+    head, headers = _ENCODER.encode(told), {MODEL_VERSION: version_of(model)}
     if not parts:
-        return HttpAnswer(200, head)
-    headers = {"inference-header-content-length": str(len(head))}
+        return HttpAnswer(200, head, headers=headers)
+    headers["inference-header-content-length"] = str(len(head))
     return HttpAnswer(200, b"".join([head, *parts]), "application/octet-stream", headers)
 
 
 def predicted(model: ModelDescription, found: Predictions) -> HttpAnswer:
     """Return predictions of rows: a number for each, or with several outputs an object."""
-    if len(model.outputs) == 1:
-        return in_json({"predictions": found.values[:, 0].tolist()})
-    names = [output.name for output in model.outputs]
-    return in_json({"predictions": [dict(zip(names, row, strict=True)) for row in found.values.tolist()]})
+    rows: list[Any] = found.values[:, 0].tolist()
+    if len(model.outputs) > 1:
+        names = [output.name for output in model.outputs]
+        rows = [dict(zip(names, row, strict=True)) for row in found.values.tolist()]
+    return in_json({"predictions": rows})._replace(headers={MODEL_VERSION: version_of(model)})

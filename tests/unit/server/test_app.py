@@ -67,12 +67,17 @@ def test_json_binary_and_rows_have_the_bits_of_this_process(app: ServingApp, pre
     }  # fmt: skip
     assert outputs_of(answer) == expected(predictor)
     body, headers = binary(INPUTS, parameters={"binary_data_output": True})
-    assert outputs_of(ask(app, "POST", INFER, body, headers=headers)) == expected(predictor)
+    in_bytes = ask(app, "POST", INFER, body, headers=headers)
+    assert outputs_of(in_bytes) == expected(predictor)
+    assert in_bytes.headers["x-model-version"] == "17"
     rows = [
         dict(zip(COLUMNS, row, strict=True))
         for row in zip(*({**COLUMNS, "price": COLUMNS["price"].tolist()}.values()), strict=True)
     ]
-    found = ask(app, "POST", PREDICT, json.dumps({"instances": rows}).encode()).json()["predictions"]
+    whole = ask(app, "POST", PREDICT, json.dumps({"instances": rows}).encode())
+    assert whole.headers["x-model-version"] == answer.headers["x-model-version"] == "17"
+    assert list(whole.json()) == ["predictions"]
+    found = whole.json()["predictions"]
     assert {name: [row[name] for row in found] for name in found[0]} == expected(predictor)
 
 
