@@ -135,7 +135,10 @@ def launch_role(
     if str(key_file) == STDIN:
         handed = take(sys.stdin.buffer)
         key_file, config = handed.key_file, handed.config
-    coordinator = resolved(coordinator, JOIN_S if supervise else 0.0, lambda text: print(text, file=sys.stderr))
+    waits_s = JOIN_S if supervise else 0.0
+    is_first = role == "coordinator"
+    coordinator = resolved(coordinator, waits_s, lambda text: print(text, file=sys.stderr), is_own=is_first)
+    bind, advertise = (own and resolved(own, is_own=True) for own in (bind, advertise))
     number = index_of(index)
     replica = RoleOptions(
         role, number, coordinator, bind, advertise, run_dir, token_file, key_file, trusted_network, life, memory_file,

@@ -76,10 +76,13 @@ def address_towards(address: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def resolved(address: str, limit_s: float = 0.0, say: Callable[[str], None] = lambda text: None) -> str:
+def resolved(
+    address: str, limit_s: float = 0.0, say: Callable[[str], None] = lambda text: None, is_own: bool = False
+) -> str:
     """Return an address of tcp with the IP address of the host that it names; any other address unchanged.
 
-    A host that is not known is waited for, so long, since its machine may be starting. Raises AddressError.
+    A host that is not known is waited for, so long, since its machine may be starting. Raises AddressError, also for
+    a name by which a machine reaches itself alone, where the address `is_own`: others are to reach this process there.
     """
     transport, _, place = address.partition("://")
     host, colon, port = place.rpartition(":")
@@ -88,7 +91,7 @@ def resolved(address: str, limit_s: float = 0.0, say: Callable[[str], None] = la
     deadline, said = time.monotonic() + limit_s, False
     while True:
         try:
-            return f"tcp://{socket.gethostbyname(host)}:{port}"
+            return f"tcp://{_ip_of(host, address, is_own)}:{port}"
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise AddressError(f"{address}: there is no host {host}: {error.strerror}; check the name") from error
@@ -96,6 +99,19 @@ def resolved(address: str, limit_s: float = 0.0, say: Callable[[str], None] = la
             said = True
             say(f"waiting for the name {host} to be known, for {limit_s:g} s at the most")
         time.sleep(NAME_POLL_S)
+
+
+def _ip_of(host: str, address: str, is_own: bool) -> str:
+    """Return the IP address of a host, of several one that other machines reach; raises OSError if it is not known."""
+    known = socket.gethostbyname_ex(host)[2]
+    beyond = [ip for ip in known if not ipaddress.IPv4Address(ip).is_loopback]
+    # Who gives numbers, or says localhost, means this machine.
+    if is_own and not beyond and host != "localhost" and not re.fullmatch("[0-9.]+", host):
+        raise AddressError(
+            f"{address}: this machine knows {host} as {known[0]}, where no other machine reaches it (see /etc/hosts); "
+            f"give its IP address in place of the name, or {known[0]} if no other machine is to"
+        )
+    return [*beyond, *known][0]
 
 
 def check_between_processes(address: str, beyond: bool = False) -> None:

@@ -139,17 +139,34 @@ def test_names_of_hosts_become_addresses_before_they_are_used() -> None:
 def test_a_name_that_is_not_known_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def look_up(host: str) -> str:
+    def look_up(host: str) -> tuple[str, list[str], list[str]]:
         asked.append(host)
         if len(asked) < 3:
             raise socket.gaierror(-2, "Name or service not known")
-        return "10.1.2.3"
+        return host, [], ["10.1.2.3"]
 
     said: list[str] = []
     monkeypatch.setattr(addresses, "NAME_POLL_S", 0.01)
-    monkeypatch.setattr(addresses.socket, "gethostbyname", look_up)
+    monkeypatch.setattr(addresses.socket, "gethostbyname_ex", look_up)
     assert resolved("tcp://shop-coordinator-0-0.shop:7", 60.0, said.append) == "tcp://10.1.2.3:7"
     assert said == ["waiting for the name shop-coordinator-0-0.shop to be known, for 60 s at the most"]
     asked.clear()
     with pytest.raises(AddressError, match="there is no host shop"):
         resolved("tcp://shop:7")
+
+
+def test_a_name_by_which_a_machine_reaches_itself_alone_is_refused_where_others_are_to_reach_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = {"vm": ["127.0.1.1"], "both": ["127.0.1.1", "10.1.2.3", "10.1.2.4"]}
+    known |= {same: [same] for same in ("127.0.0.2", "10.0.0.1")} | {"localhost": ["127.0.0.1"]}
+    monkeypatch.setattr(addresses.socket, "gethostbyname_ex", lambda host: (host, [], known[host]))
+    with pytest.raises(
+        AddressError, match=r"^tcp://vm:7: this machine knows vm as 127\.0\.1\.1, where no other machine"
+    ):
+        resolved("tcp://vm:7", is_own=True)
+    assert resolved("tcp://vm:7") == "tcp://127.0.1.1:7"
+    assert resolved("tcp://both:7", is_own=True) == resolved("tcp://both:7") == "tcp://10.1.2.3:7"
+    assert resolved("tcp://localhost:7", is_own=True) == "tcp://127.0.0.1:7"
+    for same in ("tcp://127.0.0.2:*", "tcp://10.0.0.1:7"):
+        assert resolved(same, is_own=True) == same
