@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
 from persia_cli.config.schema import Node
+from persia_cli.config.schema.dataset import tab_of
 from persia_cli.config.schema.embedding import parse_bytes
 
 _ONE = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -82,6 +83,9 @@ def expectation(annotation: Any, many: bool = False, limits: bool = False) -> st
     metadata, annotation = _bare(annotation)
     if any(isinstance(item, BeforeValidator) and item.func is parse_bytes for item in metadata):
         return "a size such as 512MiB or 2GiB"
+    if annotation is str and any(isinstance(item, MaxLen) and item.max_length == 1 for item in metadata):
+        is_tab = any(isinstance(item, BeforeValidator) and item.func is tab_of for item in metadata)
+        return "one character or the word tab" if is_tab else "one character"
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation in _ONE:
         return f"{(_MANY if many else _ONE)[annotation]} {' and '.join(_bounds(metadata, limits))}".rstrip()

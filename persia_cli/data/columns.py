@@ -10,6 +10,7 @@ from persia_cli.config.schema.split import ColumnSplit, PredictSplit
 from persia_cli.data.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
 
 QUERY = "query"
+_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ def label_columns(dataset: ParquetDataset) -> tuple[str, ...]:
 
 def column_problems(dataset: ParquetDataset, schema: Any) -> list[str]:
     """Return a sentence for each use of a column that does not fit the Arrow schema of a file."""
+    if (undivided := _undivided(dataset, schema.names)) is not None:
+        return [undivided]
     problems = []
     for use in uses(dataset):
         count = schema.names.count(use.column)
@@ -94,6 +97,25 @@ def prepare_command(dataset: ParquetDataset) -> str:
     """Return the command that prepares the data set with its recipe."""
     output = f"data/{dataset.recipe}" if dataset.paths[0].startswith(BUILTIN) else dataset.paths[0]
     return f"persia recipe prepare {dataset.recipe} --input SOURCE --output {output}"
+
+
+_DELIMITERS = {"\t": ("tabs", "tab"), ";": ("semicolons", "';'"), "|": ("bars", "'|'"), ",": ("commas", "','")}
+"""Characters that may divide the fields of a CSV: their name, and how to write them as a value."""
+
+
+def _undivided(dataset: ParquetDataset, names: list[str]) -> str | None:
+    """Return a sentence on the header of a CSV that was taken for one name, for another character divides it."""
+    missing = {use.column for use in uses(dataset)} - {*names}
+    for name in names:
+        for character, (noun, value) in _DELIMITERS.items():
+            fields = [field.strip(" \"'") for field in name.split(character)]
+            if len(fields) > 1 and not missing.isdisjoint(fields):
+                shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+                return (
+                    f"the header has a column {shown!r}: fields seem to be divided by {noun}; set "
+                    f"dataset.csv.delimiter={value}"
+                )
+    return None
 
 
 def _missing(use: Use, names: list[str]) -> str:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.csv_files import BLOCK_BYTES, read_csv
+from persia_cli.data.encodings import not_utf8, refuse_utf16
 from persia_cli.data.files import NOUNS, DataFile, Format
 from persia_cli.data.json_lines import read_json_lines
 from persia_cli.data.row_groups import GroupedWriter
@@ -107,6 +108,7 @@ def _convert(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat, pat
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
+        refuse_utf16(filesystem, file)
         open_file = _opener(filesystem, file, progress)
         if kind == "csv":
             tables = read_csv(open_file, form, delimiter_of(file, form), unread)
@@ -116,7 +118,10 @@ def _convert(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat, pat
             _write(tables, Path(part), unread, file)
         rename(Path(part), path)
     except (pa.ArrowException, csv.Error, UnicodeDecodeError) as error:
-        hint = "see dataset.csv for delimiter, header, quote and nulls" if kind == "csv" else "correct the file"
+        if (other := not_utf8(file, error)) is not None:
+            raise other from error
+        keys = "see the keys of dataset.csv: delimiter, header, quote and nulls"
+        hint = keys if kind == "csv" else "correct the file"
         raise DataError(f"{file.path}: cannot be read as {NOUNS[kind]} ({_cause(error)}); {hint}") from error
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -159,7 +164,9 @@ def _cause(error: Exception) -> str:
     """Return the cause of an error in a text file; pyarrow's words for a row longer than a block are replaced."""
     text = one_line(error)
     most = f"{BLOCK_BYTES >> 20} MiB"
-    return f"a row or field is longer than {most}; is a quote left open?" if "straddl" in text else text
+    if "straddl" in text:
+        return f"a row or field is longer than {most}; is a quote left open?"
+    return "the file holds blank lines alone" if "Empty CSV file" in text else text
 
 
 def _unwritable(path: Path, error: OSError) -> DataError:

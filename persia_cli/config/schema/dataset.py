@@ -1,16 +1,23 @@
 """The source of samples, and the meaning of their columns."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from persia_cli.config.schema.base import NUMBER, Amount, Count, Node, NonNegative, Positive
 from persia_cli.config.schema.features import DenseFeature, Label, Sparse
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.config.schema.split import ColumnSplit, Split
 
+
+def tab_of(value: Any) -> Any:
+    """Return a tab for the ways to write one where a tab itself cannot be written; other values unchanged."""
+    return "\t" if value in ("tab", "\\t") else value
+
+
 Character = Annotated[str, Field(min_length=1, max_length=1)]
+Delimiter = Annotated[str, Field(min_length=1, max_length=1), BeforeValidator(tab_of)]
 BUILTIN = "builtin:"
 """The beginning of a path that names data shipped with persia."""
 
@@ -65,8 +72,8 @@ class GeneratedDataset(Node):
 class CsvFormat(Node):
     """The format of CSV files."""
 
-    delimiter: Character | None = None
-    """Character between fields; by default a comma, in files named .tsv a tab."""
+    delimiter: Delimiter | None = None
+    """Character between fields, `tab` for a tab; by default a comma, in files named .tsv a tab."""
     header: Literal[True] | tuple[str, ...] = True
     """True if the first line names the columns; otherwise the names."""
     quote: Character | None = '"'

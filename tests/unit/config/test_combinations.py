@@ -80,6 +80,8 @@ def test_it_is_told(mistakes: Told, words: list[str], sentence: str) -> None:
         (HOURS + "buckets: [true, 2]}]", "sparse[1].buckets[0]=true: expected a number"),
         ("dataset.dense=[{name: age, transform: piecewise, bins: [true, 2]}]", "dense[0].bins[0]=true: expected a num"),
         ("dataset.labels=[{name: label, at_least: true}]", "labels[0].at_least=true: expected a number or null"),
+        ("dataset.csv.delimiter=;;", "csv.delimiter=;;: expected one character or the word tab or null"),
+        ("dataset.csv.quote=ab", "csv.quote=ab: expected one character or null"),
         ("dataset.split={kind: files, train: []}", "split.train=[]: expected a list of texts, not empty"),
         (
             "model.output_bias=[1e39]",

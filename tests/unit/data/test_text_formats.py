@@ -187,6 +187,13 @@ def test_how_a_csv_is_read_can_be_said(tmp_path: Path) -> None:
     assert batch.ids.tolist() == [text_id(*each) for each in texts]
 
 
+@pytest.mark.parametrize("tab", ["\t", "tab", "\\t"])
+def test_a_tab_can_be_written_where_a_tab_cannot(tmp_path: Path, tab: str) -> None:
+    (tmp_path / "a.csv").write_text("y\td\tc\n1\t2.5\tx\n")
+    assert CsvFormat.model_validate({"delimiter": tab}).delimiter == "\t"
+    assert read(dataset(tmp_path, csv={"delimiter": tab}, split={"kind": "predict"}), "eval").size == 1
+
+
 def test_formats_are_told_by_names_or_said(tmp_path: Path) -> None:
     write_csv(tmp_path / "rows.txt", rows())
     assert inspect(dataset(tmp_path / "rows.txt", format="csv")).train_rows == 400
