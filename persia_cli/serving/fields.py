@@ -24,7 +24,7 @@ from persia_cli.errors import CheckpointError, DataError, one_line
 from persia_cli.serving.columns import WHERE, MadeColumns, arrow_column, rows_of
 from persia_cli.serving.description import FEATURES
 from persia_cli.serving.packed import PackedColumns, PackedLayout, PackedReader
-from persia_cli.serving.request_texts import CsvFields
+from persia_cli.serving.request_texts import CsvFields, Time, read_times
 
 INTEGERS = (np.dtype(np.int64), np.dtype(np.uint64))
 SINGLE = np.dtype(np.float32)
@@ -51,6 +51,8 @@ class RequestFields(Node):
     """Sparse features that have a list of ids in each sample."""
     csv: CsvFields | None = None
     """How the fields of CSV files were read, if training read such; texts of requests are read so."""
+    times: Mapping[str, Time] = Field(default_factory=dict)
+    """Columns of dates and of timestamps, for which requests may give texts."""
     text_seeds: Mapping[str, str] = Field(default_factory=dict)
     """For people: the seed of XXH64, in hexadecimal, by which texts become ids, of each table whose ids are texts."""
 
@@ -58,10 +60,12 @@ class RequestFields(Node):
     def of(
         cls, dataset: ParquetDataset | GeneratedDataset, lists: frozenset[str], singles: frozenset[str] = frozenset(),
         csv: CsvFields | None = None,
+        times: Mapping[str, Time] | None = None,
     ) -> Self:  # fmt: skip
         """Return the fields of a data set.
 
-        The features in `lists` have lists of ids, and the columns in `singles` are float32.
+        The features in `lists` have lists of ids, the columns in `singles` are float32, and those in `times` are dates
+        or timestamps.
         """
         if isinstance(dataset, ParquetDataset):
             dense, sparse, fill, raw = dataset.dense_features, dataset.sparse, dataset.fill, dataset.raw
@@ -86,6 +90,7 @@ class RequestFields(Node):
             raw=raw,
             lists=tuple(each.name for each in sparse if each.name in lists),
             csv=csv,
+            times=times or {},
             text_seeds={table: f"{seed_of(table):016x}" for table in dict.fromkeys(texts)},
         )
 
@@ -159,6 +164,8 @@ class RequestFields(Node):
 
     def _read(self, name: str, given: Any) -> Any:
         """Return a column of a request, with its texts read as those of the data were."""
+        if name in self.times:
+            return read_times(name, self.times[name], given)
         return given if self.csv is None else self.csv.read(name, given)
 
     def _packed_batch(self, columns: PackedColumns) -> Batch | None:

@@ -1,0 +1,113 @@
+"""Dates and timestamps in requests are what training reads in its Parquet files."""
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persia_cli.config.schema import Run
+from persia_cli.data.scan import scan
+from persia_cli.data.source import open_source
+from persia_cli.errors import DataError
+from persia_cli.export.text_fields import time_columns
+from persia_cli.serving.fields import RequestFields, read_fields, write_fields
+from persia_cli.serving.sample_columns import SampleColumns
+from tests.support.runs import make_run
+
+DAYS = [date(2024, 1, 5), None, date(1969, 12, 31)]
+TIMES = [datetime(2024, 1, 5, 12, 30), None, datetime(1969, 12, 31, 23, 59, 59, 250_000)]
+COLUMNS: dict[str, Any] = {
+    "click": [0, 1, 0],
+    "day": pa.array(DAYS, pa.date32()),
+    "seen": pa.array(TIMES, pa.timestamp("us")),
+    "paid": pa.array([None if each is None else each.replace(tzinfo=UTC) for each in TIMES], pa.timestamp("ms", "UTC")),
+    "visits": pa.array([[DAYS[0], DAYS[2]], None, []], pa.list_(pa.date32())),
+    "price": [1.0, 2.0, 3.0],
+}
+GIVEN = {
+    "day": ["2024-01-05", None, "1969-12-31"],
+    "seen": ["2024-01-05T12:30:00", None, "1969-12-31 23:59:59.25"],
+    "paid": ["2024-01-05T14:30:00+02:00", None, "1969-12-31T23:59:59.250Z"],
+    "visits": [["2024-01-05", "1969-12-31"], None, []],
+    "price": [1.0, 2.0, 3.0],
+}
+SPARSE: list[Any] = [
+    {"name": "day", "missing_id": 3},
+    {"name": "word", "column": "day", "ids": "text"},
+    "paid",
+    "visits",
+    {"name": "old", "column": "seen", "buckets": [0.0, 1000.5]},
+]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    pq.write_table(pa.table(COLUMNS), tmp_path / "data.parquet")
+    declared = {"path": str(tmp_path / "data.parquet"), "dense": ["day", "seen", "paid", "price"], "fill": -1.0}
+    return make_run(SPARSE, dataset=declared | {"split": {"kind": "predict"}, "shuffle": False})
+
+
+@pytest.fixture
+def fields(run: Run, tmp_path: Path) -> RequestFields:
+    known = time_columns(run)
+    assert known == {"day": "date", "paid": "timestamp", "visits": "date", "seen": "timestamp"}
+    write_fields(tmp_path, RequestFields.of(scan(run.dataset).settled, frozenset({"visits"}), times=known))
+    return read_fields(tmp_path)
+
+
+def test_texts_are_the_dates_of_the_files(run: Run, fields: RequestFields) -> None:
+    source = open_source(run.dataset, "eval", 0)
+    expected = source.read(0, 0, 3)
+    source.close()
+    for given in (GIVEN, {name: pa.array(values) for name, values in GIVEN.items()}):
+        batch = fields.batch(given)
+        np.testing.assert_array_equal(batch.dense, expected.dense)
+        np.testing.assert_array_equal(batch.ids, expected.ids)
+        np.testing.assert_array_equal(batch.offsets, expected.offsets)
+    assert batch.dense[0].tolist() == [19727.0, np.float32(19727 + 12.5 / 24), np.float32(19727 + 12.5 / 24), 1.0]
+
+
+def test_a_timestamp_may_be_a_date_alone(fields: RequestFields) -> None:
+    batch = fields.batch({name: values[:1] for name, values in GIVEN.items()} | {"seen": ["2024-01-05"]})
+    assert batch.dense[0, 1] == 19727.0
+
+
+def test_numbers_go_as_they_did(fields: RequestFields) -> None:
+    one = {name: values[:1] for name, values in GIVEN.items()}
+    for day in (19727, "19727", " 19727.0"):
+        batch = fields.batch(one | {"day": [day]})
+        np.testing.assert_array_equal(batch.dense, fields.batch(one).dense)
+        assert batch.ids[0] == 19727
+
+
+def test_the_log_has_what_is_read_as_the_same(run: Run, tmp_path: Path) -> None:
+    sparse = [SPARSE[2], SPARSE[3]]
+    fields = make_run(sparse, dataset=run.dataset.model_dump() | {"sparse": sparse, "dense": ["day", "seen"]})
+    known = RequestFields.of(fields.dataset, frozenset({"visits"}), times=time_columns(run))
+    made = SampleColumns(known)
+    given = {name: values for name, values in GIVEN.items() if name != "price"}
+    table = pa.Table.from_arrays(made.arrays(given, 3), schema=made.schema())
+    assert table.column("day").to_pylist() == [19727.0, None, -1.0]
+    again = known.batch({name: table.column(name) for name in table.column_names})
+    expected = known.batch(given)
+    np.testing.assert_array_equal(again.ids, expected.ids)
+    np.testing.assert_array_equal(again.dense, expected.dense)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"day": ["05/01/2024"]}, "field day has a text that is no date, .*write it as 2024-01-31"),
+        ({"day": ["2024-01-05T12:00:00"]}, "field day has a text that is no date"),
+        ({"day": [""]}, "or give null or a number: a dense feature is in days since 1970-01-01"),
+        ({"seen": ["yesterday"]}, "field seen has a text that is no timestamp, .*write it as 2024-01-31T12:30:00Z"),
+        ({"seen": ["2024-02-30"]}, "field seen has a text that is no timestamp"),
+    ],
+)
+def test_other_texts_are_refused_with_what_to_write(change: dict[str, Any], says: str, fields: RequestFields) -> None:
+    with pytest.raises(DataError, match=says):
+        fields.batch({name: values[:1] for name, values in GIVEN.items()} | change)
