@@ -94,11 +94,15 @@ def resume_elsewhere(run: "Run", run_dir: Path) -> None:
 def resume_at_uri(run: "Run", uri: str) -> None:
     """Go on with the run at a URI on the machines of its cluster; its coordinator fetches the record."""
     from persia_cli.commands.hosts_job import take_up_on_hosts
-    from persia_cli.commands.run_at_uri import folder_of
+    from persia_cli.commands.run_at_uri import folder_of, new_folder
 
-    train = take_up_on_hosts if run.cluster.kind == "hosts" else _trainer(run, goes_on=False)
+    if run.cluster.kind == "hosts":
+        # Where this is the coordinator's machine, it has that one's run directory, and this command needs its own.
+        with new_folder(run.name) as folder:
+            take_up_on_hosts(run, folder)
+        return
     with folder_of(uri, run.name) as folder:
-        train(run, folder)
+        _trainer(run, goes_on=False)(run, folder)
 
 
 def _trainer(run: "Run", goes_on: bool) -> "Callable[[Run, Path], None]":

@@ -4,7 +4,6 @@ There are its checkpoints, and with each of them, and at the end, a copy of its 
 machine goes on from there alone: it fetches the record into a folder of its own.
 """
 
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,12 +25,18 @@ from persia_cli.storage.places import place_of
 
 AUTO = "auto"
 RUNS = Path("runs")
+WITHOUT_HOST = ("file", "hdfs", "viewfs")
+"""Schemes of URIs that need no host, and then have three slashes."""
 
 
-def uri_of(run_dir: Path | str | None) -> str | None:
+def uri_of(run_dir: str | None) -> str | None:
     """Return the URI that was given for a folder, without credentials; None for a folder, or nothing."""
-    text = str(run_dir)
-    return without_credentials(re.sub(":/+", "://", text, count=1)) if URI.match(text) else None
+    if run_dir is None or not URI.match(run_dir):
+        return None
+    scheme, _, place = run_dir.partition(":")
+    if not place.startswith("//"):  # as after os.path.normpath, which leaves one slash
+        place = f"//{place}" if scheme in WITHOUT_HOST else f"/{place}"
+    return without_credentials(f"{scheme}:{place}")
 
 
 def words_of(uri: str, run: Run, resumed: str | None) -> list[str]:
@@ -53,6 +58,13 @@ def folder_of(uri: str, name: str) -> Iterator[Path]:
         labelled(err(), "note", f"the run at {place_of(uri)} is in {own}")
         yield own
         return
+    with new_folder(name) as folder:
+        yield folder
+
+
+@contextmanager
+def new_folder(name: str) -> Iterator[Path]:
+    """Yield a new folder of this machine for a run, which goes if nothing begins."""
     folder = claim_folder(timed(RUNS, f"{name}-"))
     try:
         yield folder

@@ -31,7 +31,7 @@ def train(
         bool, typer.Option("--render", help="Print what cluster=… submits to other machines, and start nothing.")
     ] = False,
     run_dir: Annotated[
-        Path | None,
+        str | None,  # a URI as a path would lose slashes
         typer.Option(
             "--run-dir",
             metavar="DIR",
@@ -76,9 +76,10 @@ def train(
     with end_on_signals(lambda text: say(err(), text)), ExitStack() as stack:
         words, resumed = split_word(words or [])
         run = compose_run(words, conf_dir or [])
+        place = Path(run_dir) if run_dir is not None else None
         if (uri := uri_of(run_dir)) is not None:
             words = [*words, *words_of(uri, run, resumed)]
-            run_dir = stack.enter_context(folder_of(uri, run.name)) if resumed == AUTO else None
+            place = stack.enter_context(folder_of(uri, run.name)) if resumed == AUTO else None
             run = compose_run(words, conf_dir or [])
         kind = run.cluster.kind
         if trace_steps and not trace:
@@ -89,12 +90,12 @@ def train(
             run = traced_elsewhere(run, trace, trace_steps) if trace else run
             if dry_run:
                 require_given_keys(run.cluster)
-            _elsewhere(run, run_dir, resumed, render or dry_run, trace)
+            _elsewhere(run, place, resumed, render or dry_run, trace)
             return
-        plan = _resumed(resumed, run, run_dir) if resumed else None
-        unsaved = run_dir if resumed and plan is None and run_dir and has_begun(run_dir) else None
+        plan = _resumed(resumed, run, place) if resumed else None
+        unsaved = place if resumed and plan is None and place and has_begun(place) else None
         if plan is None:
-            plan = plan_job(run, facts_of(run.dataset), "train", unsaved or choose_run_dir(run.name, run_dir))
+            plan = plan_job(run, facts_of(run.dataset), "train", unsaved or choose_run_dir(run.name, place))
         if kind in WITH_COMMAND:
             require_given_keys(run.cluster)
             require_network(plan)  # the rows are not in the memory of this machine
@@ -114,11 +115,11 @@ def train(
             if unsaved:
                 say(err(), f"the run in {unsaved} has no complete checkpoint, so it begins again")
                 start_over(unsaved, BEGINNING)
-            plan = plan if run_dir else claimed(plan)
+            plan = plan if place else claimed(plan)
             try:
                 carry_out(plan, again, trace, apart=parent is None)
             finally:
-                if not run_dir:
+                if not place:
                     with suppress(OSError):  # empty only if the job was refused before it began
                         plan.run_dir.rmdir()
 
