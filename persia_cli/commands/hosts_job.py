@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -28,6 +28,10 @@ Begin = Callable[[Run, Path, Callable[[str], None], Callable[[str], None]], Abst
 
 class LeftAloneError(BaseException):
     """The terminal is gone; the job goes on without it."""
+
+
+class GivenUpError(BaseException):
+    """The terminal is gone while a job was being started; what had begun is stopped."""
 
 
 def train_on_hosts(run: Run, run_dir: Path) -> None:
@@ -61,7 +65,7 @@ def attach_to(run_dir: Path) -> None:
 def _run(begin: Begin, run: Run, run_dir: Path) -> None:
     show_beginning(run, run_dir)
     with _noted(run_dir), _signals(run_dir) as signals:
-        _follow_with_rollback(begin(run, run_dir, _note, _starting), run, run_dir, signals)
+        _follow_with_rollback(_given_up(begin(run, run_dir, _note, _starting)), run, run_dir, signals)
 
 
 def _follow_with_rollback(job: AbstractContextManager[HostsJob], run: Run, run_dir: Path, signals: JobSignals) -> None:
@@ -70,9 +74,22 @@ def _follow_with_rollback(job: AbstractContextManager[HostsJob], run: Run, run_d
             _follow(job, signals)
 
     def go_on(run: Run) -> None:
-        follow(gone_on(run, run_dir, _note, _starting))
+        follow(_given_up(gone_on(run, run_dir, _note, _starting)))
 
     run_with_rollback(partial(follow, job), go_on, run, run_dir, _note)
+
+
+@contextmanager
+def _given_up(begun_job: AbstractContextManager[HostsJob]) -> Iterator[HostsJob]:
+    """Yield a job once it has started; raises GivenUpError if the terminal ends before, which has stopped the start."""
+    with ExitStack() as stack:
+        try:
+            job = stack.enter_context(begun_job)
+        except BaseException as error:
+            if _is_left_alone(error):
+                raise GivenUpError from None
+            raise
+        yield job
 
 
 def stop_job(run_dir: Path, at_once: bool) -> None:
@@ -204,6 +221,11 @@ def _ended_in_words(run_dir: Path) -> Iterator[None]:
         with suppress(OSError):
             say(err(), f"the terminal is gone, and the job goes on: persia attach {run_dir}")
         raise typer.Exit(INTERRUPTED) from None
+    except GivenUpError:
+        with suppress(OSError):
+            given_up = "the terminal is gone, so the start is given up, and what had begun is stopped"
+            say(err(), f"{given_up}; {going_on(run_dir)}")
+        raise typer.Exit(INTERRUPTED) from None
     except (PreemptedError, PreemptedNow) as ended:
         say(err(), f"{ended}: everything is stopped; {going_on(run_dir)}")
         raise typer.Exit(PreemptedError.exit_code) from None
@@ -230,7 +252,8 @@ def _left_alone() -> Iterator[None]:
 
 
 def _note(text: str) -> None:
-    labelled(err(), "note", text)
+    with suppress(OSError):  # without a terminal, what is being ended has to be ended all the same
+        labelled(err(), "note", text)
 
 
 def _starting(text: str) -> None:

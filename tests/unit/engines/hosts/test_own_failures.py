@@ -1,5 +1,7 @@
 """What fails at the end that follows a job: the job goes on, and a start that is refused leaves no trace."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
 
 from persia_cli.commands import hosts_job
@@ -96,6 +99,29 @@ class Refused(HostsJob):
     def stop(self, at_once: bool = False) -> list[str]:
         """Nothing was started."""
         return []
+
+
+def test_the_end_of_the_terminal_gives_up_a_start_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stops: list[bool] = []
+
+    class HungUp(HostsJob):
+        def start(self, say_start: Callable[[str], None]) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+        def stop(self, at_once: bool = False) -> list[str]:
+            stops.append(at_once)
+            return []
+
+    monkeypatch.setattr(begin, "HostsJob", HungUp)
+    with pytest.raises(typer.Exit) as ended:
+        hosts_job.train_on_hosts(RUN, tmp_path / "run")
+    assert ended.value.exit_code == 130
+    said = " ".join(capfd.readouterr().err.split())
+    assert "the terminal is gone, so the start is given up, and what had begun is stopped; nothing was saved" in said
+    assert "the job goes on" not in said
+    assert stops == [False]
 
 
 def content(folder: Path) -> dict[str, bytes]:
