@@ -65,7 +65,9 @@ def stop_launched(run_dir: Path, at_once: bool) -> None:
     _require_here(run_dir)
     processes = _processes_of(run_dir, read_job(run_dir / JOB))
     if _end_of(run_dir) or not processes:
-        raise UserError(f"the job of {run_dir} is not running; persia runs show {shlex.quote(str(run_dir))} says more")
+        raise UserError(
+            f"the job of {run_dir} is not running; persia report {shlex.quote(str(run_dir))} shows its figures"
+        )
     process = processes[0]
     if at_once:
         raise UserError(f"--now is for cluster=hosts, ray and slurm; kill -INT {process.pid} ends this job at once")

@@ -4,27 +4,37 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import pyarrow.compute as pc
+
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.config.schema.features import DenseFeature
+from persia_cli.config.schema.features import DenseFeature, Label
+from persia_cli.config.schema.split import EvalSplit, PredictSplit
 from persia_cli.control.position import SplitName
-from persia_cli.data.decode import decode_dense, decode_weights
+from persia_cli.data.arrow_types import class_of, plain_type
+from persia_cli.data.columns import label_columns
+from persia_cli.data.decode import decode_dense, decode_labels, decode_weights
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
 from persia_cli.data.splits import selected_rows
+from persia_cli.data.values import float_values
+from persia_cli.errors import DataError
 
+_SHOWN = 10
+"""Values that are named of a label's column."""
 SPLITS: tuple[SplitName, ...] = ("train", "eval")
 
 
 def suspects(dataset: ParquetDataset, row_group: Any) -> tuple[str, ...]:
-    """Return the columns of weights and dense features that, by the footer, hold values that reading would refuse.
+    """Return the columns of labels, weights and dense features that, by the footer, hold what reading would refuse.
 
     They are nulls, and negative weights; `row_group` is a row group's metadata. Their rows may be in neither split.
     """
-    dense = {feature.name for feature in dataset.dense_features} if dataset.fill is None else set()
+    filled = {feature.name for feature in dataset.dense_features} if dataset.fill is None else set()
+    filled |= {*label_columns(dataset)}
     found = []
     for number in range(row_group.num_columns):
         column = row_group.column(number)
         name, known = column.path_in_schema, column.statistics
-        if known is None or name not in (*dense, dataset.weight):
+        if known is None or name not in (*filled, dataset.weight):
             continue
         is_low = name == dataset.weight and known.has_min_max and isinstance(known.min, int | float) and known.min < 0
         if is_low or (known.has_null_count and known.null_count):
@@ -40,6 +50,8 @@ def refuse_wrong(
     Only these columns are read, and the one that makes the split.
     """
     split_column = getattr(dataset.split, "column", None)
+    labels = {label if isinstance(label, str) else label.name: label for label in dataset.labels}
+    dense = {feature.name for feature in dataset.dense_features} if dataset.fill is None else set()
     with RowGroupReader(filesystem) as reader:
         for group, names in zip(groups, suspected, strict=True):
             if not names:
@@ -51,5 +63,40 @@ def refuse_wrong(
                 for name in names:
                     if name == dataset.weight:
                         decode_weights(table.column(name), name, group, rows)
-                    else:
+                    elif name in labels:
+                        decode_labels(table.column(name), labels[name], group, rows, "identity")
+                    if name in dense:
                         decode_dense(table.column(name), DenseFeature(name=name), group, rows, None, Counter())
+
+
+def refuse_absent(dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup]) -> None:
+    """Raise DataError for a label that is positive in no row, for none has one of its values.
+
+    Row groups are read up to the first that has one, and only where the samples are to be trained on.
+    """
+    if isinstance(dataset.split, PredictSplit | EvalSplit):
+        return
+    with RowGroupReader(filesystem) as reader:
+        for label in dataset.labels:
+            if isinstance(label, Label) and label.positives:
+                _refuse_absent(reader, label, groups)
+
+
+def _refuse_absent(reader: RowGroupReader, label: Label, groups: Sequence[RowGroup]) -> None:
+    there: dict[str, None] = {}
+    for group in groups:
+        column = reader.read(group, [label.name]).column(label.name)
+        is_text = class_of(column.type) == "text"
+        found = pc.unique(column.cast(plain_type(column.type))).drop_null()
+        values = found.to_pylist() if is_text else float_values(found).tolist()
+        wanted = {str(value) if is_text else float(value) for value in label.positives}
+        texts = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in values]
+        if not wanted.isdisjoint(texts):
+            return
+        there |= dict.fromkeys(text if is_text else f"{text:.16g}" for text in texts[: _SHOWN + 1])
+    named = [*there][:_SHOWN] + (["…"] if len(there) > _SHOWN else [])
+    never = " or ".join(map(str, label.positives))
+    raise DataError(
+        f"dataset.labels: column {label.name} is never {never}, but {', '.join(named) or 'always null'}; correct "
+        f"positive of label {label.name}"
+    )

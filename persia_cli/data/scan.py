@@ -15,7 +15,7 @@ from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.dense_transforms import column_scales, fit, is_fitted
 from persia_cli.data.files import NOUNS, DataFile, Format, Location, find_all, find_files, locate_all, of_one_format
 from persia_cli.data.hive import HiveColumns
-from persia_cli.data.known_values import refuse_wrong, suspects
+from persia_cli.data.known_values import refuse_absent, refuse_wrong, suspects
 from persia_cli.data.row_groups import RowGroup, read_footer
 from persia_cli.data.splits import SplitRows, count_rows
 from persia_cli.data.text_files import TextLines, UnreadRows
@@ -159,6 +159,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     split_rows = count_rows(dataset.split, filesystem, found.groups)
     _require_rows(dataset, found.rows, split_rows)
     refuse_wrong(dataset, filesystem, found.groups, found.suspects)
+    refuse_absent(dataset, filesystem, found.groups)
     if not is_fitted(settled):
         settled = fit(settled, filesystem, found.groups, split_rows.train)
     return ParquetScan(

@@ -46,6 +46,14 @@ def test_an_evaluation_without_the_figure_that_chooses_the_best_is_told_once(tmp
     assert finished_steps(result.run_dir / CHECKPOINTS) == []
 
 
+def test_labels_of_one_class_are_told_once_where_nothing_is_decided_by_them(tmp_path: Path) -> None:
+    result = job(tmp_path, np.ones(ROWS, np.float32), np.ones(ROWS, np.float32), "checkpoint.at_end=false")
+    assert told(result) == [
+        "the evaluation at step 2 has no auc (all its labels are of one class); look at dataset.labels and "
+        "dataset.split"
+    ]
+
+
 @pytest.mark.parametrize("spoilt", [0, 3])
 def test_conversions_without_a_click_are_counted(tmp_path: Path, spoilt: int) -> None:
     clicked = (np.arange(ROWS) % 2 == 0).astype(np.float32)

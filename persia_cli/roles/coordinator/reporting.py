@@ -87,6 +87,7 @@ class Reporting:
         self.require_weight("evaluation", line["eval_samples"], line["loss"] is not None)
         if self._job.task == "train":
             self._judge_by(line)
+        self._warn_of_one_class(line)
 
     def require_weight(self, split: str, samples: int, there: bool) -> None:
         """Give the job up if samples have no weight at all: nothing can be learnt from them, or judged by them."""
@@ -131,6 +132,14 @@ class Reporting:
                 self._undefined.add(metric)
                 text = f"the evaluation at step {line['step']} has no {metric}{why_undefined(metric)}, so "
                 self._events.write(event="warning", text=text + " and ".join(consequences))
+
+    def _warn_of_one_class(self, line: dict[str, Any]) -> None:
+        """Say, once for each label, that the samples of an evaluation are all positive or all negative."""
+        for metric in [name for name, value in line.items() if name.partition("_")[0] == "auc" and value is None]:
+            if line["eval_samples"] and self._undefined.isdisjoint((metric, f"ne{metric.removeprefix('auc')}")):
+                self._undefined.add(metric)
+                text = f"the evaluation at step {line['step']} has no {metric}{why_undefined(metric)}; look at "
+                self._events.write(event="warning", text=text + "dataset.labels and dataset.split")
 
 
 def why_undefined(metric: str) -> str:

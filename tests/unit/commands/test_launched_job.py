@@ -86,7 +86,7 @@ def test_who_has_the_number_of_a_launcher_and_a_coordinator_that_were_killed_is_
     journal = Journal(run_dir / EVENTS, alone=True)
     journal.write(event="began", pid=other.pid, host=socket.gethostname())
     journal.close()
-    with pytest.raises(UserError, match="is not running"):
+    with pytest.raises(UserError, match=rf"is not running; persia report {run_dir} shows its figures"):
         stop_launched(run_dir, at_once=False)
     assert other.lives
 

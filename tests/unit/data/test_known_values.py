@@ -73,4 +73,37 @@ def test_ids_of_text_are_no_numbers(word: str, sentence: str) -> None:
 def test_an_id_may_be_a_label_by_its_value_and_a_number_a_feature_twice() -> None:
     words = ["dataset.sparse=[race, {name: b, column: age, buckets: 3}]", "dataset.dense=[age]"]
     label = "dataset.labels=[{name: gender, positive: 5}]"
-    assert inspect(compose_run(["conf=adult_income", *words, label]).dataset).tasks == 1
+    with pytest.raises(DataError, match="column gender is never 5, but"):
+        inspect(compose_run(["conf=adult_income", *words, label]).dataset)
+
+
+@pytest.mark.parametrize("label", ["w", {"name": "w", "at_least": 0.5}, {"name": "w", "positive": 1}])
+def test_a_null_label_is_told_with_its_row(tmp_path: Path, label: Any) -> None:
+    values: list[float | None] = [1.0, 0.0] * 4
+    values[5] = None
+    with pytest.raises(DataError, match=r"row group 1: 1 of 3 values of label column w .* drop or correct these rows"):
+        inspect(dataset(tmp_path, values, labels=[label]))
+    assert inspect(dataset(tmp_path, values, labels=[label], split={"kind": "predict"})).eval_rows == 8
+
+
+@pytest.mark.parametrize(
+    ("label", "told"),
+    [
+        ({"name": "day", "positive": "mon"}, "column day is never mon, but mo, tu, we; correct positive of label day"),
+        ({"name": "c", "positive": [8, 9]}, "column c is never 8 or 9, but 0, 1, 2, 3, 4, 5, 6, 7; correct positive"),
+    ],
+)
+def test_a_label_that_is_positive_nowhere_is_told_with_the_values_there_are(
+    tmp_path: Path, label: dict[str, Any], told: str
+) -> None:
+    ones = [1.0] * 8
+    with pytest.raises(DataError, match=told):
+        inspect(dataset(tmp_path, ones, labels=[label], sparse=[], dense=["w"]))
+    there = dataset(
+        tmp_path,
+        ones,
+        labels=[label | {"positive": ["tu", "x"] if label["name"] == "day" else 7}],
+        sparse=[],
+        dense=["w"],
+    )
+    assert inspect(there).tasks == 1
