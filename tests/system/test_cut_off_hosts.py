@@ -1,4 +1,4 @@
-"""Machines that are cut off for a while, or lost for good: the job waits, or goes back to a checkpoint."""
+"""Machines that are cut off: the job waits, goes back to a checkpoint, or says whom it lacks."""
 
 import time
 from collections.abc import Iterator
@@ -128,3 +128,19 @@ def children(host: Host) -> list[psutil.Process]:
 
 def kinds(events: Path) -> list[str]:
     return [event["event"] for event in read_journal(events)]
+
+
+def test_a_replica_whose_machine_does_not_reach_the_coordinator_is_shown_with_its_machine_and_log(
+    hosts: list[Host], tmp_path: Path
+) -> None:
+    first, second, *_ = hosts
+    # Packets to the coordinator's machine go nowhere, as behind a firewall.
+    lost = ["ip", "neigh", "replace", first.address, "lladdr", "02:00:00:00:00:77", "dev", "eth0"]
+    assert second.run([*lost, "nud", "permanent"])[0] == 0
+    words = [*LONG, *on_hosts(stand_in(tmp_path, [first, second]), [first, second]), *NO_FILES]
+    with Launched([*words, "cluster.start_timeout_s=20"], tmp_path / "run") as launched:
+        assert launched.end(LIMIT_S)[0] == 1, launched.output
+    said = launched.output
+    assert "not joined after 20 s: " in said
+    assert "embedding-server-0 on host2; the end of its log:" in said
+    assert f"waiting for the coordinator at tcp://{first.address}:" in said

@@ -1,4 +1,4 @@
-"""`persia stop` of a job with `cluster=hosts`, whatever the command that follows the job is at."""
+"""`persia stop` of a job with `cluster=hosts`, whatever its command is at, also while a machine is out of reach."""
 
 import subprocess
 import sys
@@ -84,3 +84,21 @@ def test_a_job_that_is_stopped_at_once_does_not_go_back_to_its_checkpoint(hosts:
     assert "goes on from there" in stopped.stderr
     assert "the job goes on" not in launched.output
     assert not roles(hosts)
+
+
+def test_a_job_is_saved_and_stopped_while_a_machine_is_out_of_reach(hosts: list[Host], tmp_path: Path) -> None:
+    *machines, third = hosts
+    run, ssh = tmp_path / "run", stand_in(tmp_path, machines)
+    with store_on(third) as saved:
+        with Launched([*ENDLESS, *on_hosts(ssh, machines), f"checkpoint.path='{saved}'"], run) as launched:
+            poll_for(lambda: read_journal(run / METRICS) or launched.process.poll(), LIMIT_S, "steps trained")
+            launched.process.kill()
+            launched.process.wait()
+        stand_in(tmp_path, machines[:1])
+        logs = persia("logs", str(run))
+        assert (logs.returncode, "from host2 here is what was copied before" in logs.stderr) == (0, True), logs.stderr
+        stopped = persia("stop", str(run))
+    assert stopped.returncode == 75, stopped.stderr
+    assert "host2 is not reached by ssh: ssh: Could not resolve hostname host2" in stopped.stderr
+    assert f"persia resume {run} goes on from there" in stopped.stderr
+    poll_for(lambda: not roles(hosts), 30.0, "the end of all roles, which the coordinator has told")
