@@ -52,11 +52,14 @@ class PidFile:
 
     @classmethod
     def locked(cls, path: Path, name: str) -> "PidFile":
-        """Open and lock the file of a replica; raises UserError if another process holds it, DiskError."""
+        """Open and lock the file of a replica; raises UserError if another process or user has it, and DiskError."""
         # A file that was handed over open is a link there, and the only one that nobody else can have made.
         links = 0 if path.is_relative_to("/proc/self/fd") else os.O_NOFOLLOW
         with writing(path):
             file = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | links, 0o600))
+        if os.fstat(file.descriptor).st_uid != os.geteuid():
+            file.close()
+            raise UserError(f"--pid-file {path} belongs to another user; choose a file in a folder of your own")
         deadline = time.monotonic() + LOCKED_S
         while True:
             with suppress(BlockingIOError):

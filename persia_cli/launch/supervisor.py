@@ -1,12 +1,13 @@
 """Supervisors: the parent of a replica's process knows how it ended, and starts the next if the coordinator says so."""
 
 import logging
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -34,6 +35,12 @@ WELL = (0, PreemptedError.exit_code)
 """Exit codes of a process that has ended because its job has."""
 TAKEN_S = 5.0
 """Seconds within which a process has surely taken note of a signal, unless it died."""
+
+
+END_NOW = signal.SIGALRM
+"""Tells a supervisor to end its process at once and to leave nothing: srun passes it on, but not SIGINT or SIGHUP."""
+END_NOW_S = 2.0
+"""Seconds for the process to end by itself then."""
 
 
 class Supervised:
@@ -164,6 +171,7 @@ def supervise_role(options: RoleOptions) -> None:
     """
     name = f"{options.role}-{options.index}"
     log_to_stderr(f"{name} supervisor")
+    signal.signal(END_NOW, signal.default_int_handler)
     reports = None
     memory = new_file(name) if options.role in WITH_MEMORY else None
     if options.role != COORDINATOR and (options.role in RESTARTED or memory is not None):
@@ -199,10 +207,10 @@ def supervise_role(options: RoleOptions) -> None:
         child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory, reloads, life, kills)
         _watch(child, reports, kills)
     finally:
-        if reports is not None:
-            reports.close()
         if place is not None:
             place.clear()
+        if reports is not None:
+            reports.close()
     code = child.process.returncode
     if child.final and code < 0:
         # Whoever started this process is to know that its child was killed, so that the job may begin again.
@@ -236,10 +244,10 @@ def _after(killed: Noted, replica: Replica, reports: DeathReports) -> int:
 
 
 def _watch(child: Supervised, reports: DeathReports | None, kills: MemoryKills) -> None:
-    """Supervise a replica until its end, or until SIGINT; nothing of it runs on."""
-    stopped = _pass_signals_on(child)
+    """Supervise a replica until its end, or until SIGINT or END_NOW; nothing of it runs on."""
+    came = _pass_signals_on(child)
     try:
-        while child.process.poll() is None or (child.may_return and signal.SIGINT not in stopped):
+        while _goes_on(child, came):
             kills.look()
             child.supervise()
             _poll(reports, child)
@@ -248,6 +256,12 @@ def _watch(child: Supervised, reports: DeathReports | None, kills: MemoryKills) 
         if child.process.poll() is None:
             os.killpg(child.process.pid, signal.SIGKILL)
             child.process.wait()
+
+
+def _goes_on(child: Supervised, came: Mapping[int, float]) -> bool:
+    if time.monotonic() - came.get(END_NOW, math.inf) > END_NOW_S:
+        return False
+    return child.process.poll() is None or (child.may_return and signal.SIGINT not in came)
 
 
 def address_in(run_dir: Path) -> str:
@@ -273,20 +287,21 @@ def _poll(reports: DeathReports | None, child: Supervised) -> None:
         child.give_up("")
 
 
-def _pass_signals_on(child: Supervised) -> list[int]:
-    """Pass signals on to the child; return the list of those that came, a second SIGTERM as SIGINT."""
-    came: list[int] = []
+def _pass_signals_on(child: Supervised) -> dict[int, float]:
+    """Pass signals on to the child; return when each came first, a second SIGTERM and END_NOW as SIGINT too."""
+    came: dict[int, float] = {}
     repeats = Repeats()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         again = number == signal.SIGTERM and repeats.is_another()
-        came.append(signal.SIGINT if again else number)
-        if number == signal.SIGINT or again:
+        came.setdefault(number, time.monotonic())
+        if number in (signal.SIGINT, END_NOW) or again:
+            came.setdefault(signal.SIGINT, time.monotonic())
             if child.process.poll() is None:
-                child.process.send_signal(number)
+                child.process.send_signal(signal.SIGINT if number == END_NOW else number)
         else:
             child.tell(signal.Signals(number))
 
-    for number in (signal.SIGINT, *SAVING_SIGNALS):
+    for number in (signal.SIGINT, END_NOW, *SAVING_SIGNALS):
         signal.signal(number, pass_on)
     return came

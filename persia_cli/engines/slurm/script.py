@@ -34,7 +34,7 @@ HEAD = """\
 IGNORED = "trap '' USR1  # nothing runs yet that could save; Persia lets it in again"
 STEPS = """
 # What follows starts these steps, in a part of the machines each; their input is the job's keys, and the coordinator's
-# the configuration too. NODE stands for a machine, ADDRESS for the coordinator's.
+# the configuration too. NODE stands for a machine, ADDRESS for the coordinator's, RANDOM for what nobody can guess.
 """
 
 
@@ -109,4 +109,4 @@ def _steps(run: Run, run_dir: Path) -> Iterator[list[str]]:
     for replica, place in places_of(run).items():
         port = "*" if replica.role == COORDINATOR else "PORT"
         at = Placed(f"tcp://ADDRESS:{port}", run_dir=str(run_dir.absolute()))
-        yield step_command(run, replica, place.kind if has_gpu_machines(run) else None, "NODE", "JOB", at)
+        yield step_command(run, replica, place.kind if has_gpu_machines(run) else None, "NODE", "JOB-RANDOM", at)

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from persia_cli.errors import DiskError, UserError
 from persia_cli.launch import pid_file
-from persia_cli.launch.pid_file import Noted, PidFile
+from persia_cli.launch.pid_file import Noted, PidFile, noted_in
+from persia_cli.launch.supervisor import END_NOW
+from persia_cli.wire.keys import new_keys, write_keys
 from persia_cli.wire.parts import ProcessId
 from tests.conftest import poll_for
 
@@ -83,3 +86,45 @@ def test_a_link_in_its_place_is_not_followed(file: Path, tmp_path: Path) -> None
     with pytest.raises(DiskError):
         PidFile.locked(file, "data-loader-0")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_file_of_another_user_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.touch()
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    with pytest.raises(UserError, match=f"^--pid-file {file} belongs to another user"):
+        PidFile.locked(file, "data-loader-0")
+
+
+def hears(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt:")]
+    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+
+
+@pytest.mark.processes
+def test_a_supervisor_that_is_to_end_at_once_ends_its_process_and_leaves_nothing(file: Path, tmp_path: Path) -> None:
+    write_keys(tmp_path / "keys", new_keys())
+    words = [
+        "data-loader",
+        "--index",
+        "0",
+        "--coordinator",
+        "tcp://127.0.0.1:9",
+        "--key-file",
+        str(tmp_path / "keys"),
+        "--supervise",
+    ]
+    supervisor = subprocess.Popen([sys.executable, "-m", "persia_cli", "launch-role", *words, "--pid-file", str(file)])
+    try:
+        poll_for(lambda: file.exists() and noted_in(file.read_bytes()), 60.0, "a note of the process")
+        poll_for(lambda: hears(supervisor.pid, END_NOW), 20.0, "a supervisor that heeds signals")
+        [child] = psutil.Process(supervisor.pid).children()
+        supervisor.send_signal(END_NOW)
+        poll_for(lambda: supervisor.poll() is not None, 20.0, "the end of the supervisor")
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    assert supervisor.returncode > 0
+    assert not child.is_running()
+    assert not file.exists()
