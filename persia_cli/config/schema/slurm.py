@@ -46,7 +46,9 @@ class Slurm(Node):
     def _is_words(cls, persia: str) -> str:
         if "$" in persia or "`" in persia:
             raise ValueError("no shell expands it on the machines; write it out, or set PATH in slurm.setup")
-        shlex.split(persia)  # raises ValueError for a quote without an end
+        first, *_ = [*shlex.split(persia), ""]  # raises ValueError for a quote without an end
+        if not first:
+            raise ValueError("it is empty; name a command, such as persia")
         return persia
 
     @model_validator(mode="after")

@@ -1,5 +1,6 @@
 """What a job asks a Ray cluster for: bundles of resources, and the replicas that use each."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +78,7 @@ def rendered(run: Run, run_dir: str) -> str:
             "replica": replica.name,
             "bundle": request.bundle_of(replica),
             "options": options_of(amounts),
-            "command": " ".join(["persia", *words_of(run, replica, "tcp://HEAD:PORT", "NODE", run_dir)]),
+            "command": shlex.join(["persia", *words_of(run, replica, "tcp://HEAD:PORT", "NODE", run_dir)]),
         }
         for replica, amounts in request.amounts.items()
     ]
@@ -87,7 +88,7 @@ def rendered(run: Run, run_dir: str) -> str:
             "strategy": request.strategy,
             "bundles": [dict(bundle.amounts) for bundle in request.bundles],
         },
-        "beside_the_command": " ".join(["persia", *words_of(run, first, "tcp://HEAD:*", "", run_dir)]),
+        "beside_the_command": shlex.join(["persia", *words_of(run, first, "tcp://HEAD:*", "", run_dir)]),
         "actors": actors,
     }
     head = "# What the job asks Ray for. Each actor starts its command, whose standard input has the job's keys.\n"

@@ -24,6 +24,8 @@ from persia_cli.plan.job import COORDINATOR
 
 SPARE_S = 60
 """Seconds, besides those in which the model is saved, for which the job is warned before its time is over."""
+MOST_WARNED_S = 65_535
+"""The most that sbatch takes for that warning (`--signal`)."""
 END = "END_OF_CONFIGURATION"
 LOG = "script.log"
 """The file, in the folder of what is known of the job, with what the script says."""
@@ -44,7 +46,7 @@ def script(run: Run, run_dir: Path) -> str:
     if run.cluster.key_file is not None:
         raise ConfigError("cluster.key_file is not for cluster=slurm: each start makes keys of its own; leave it out")
     _check_folder(run_dir.absolute())
-    name = run_dir.name
+    name = run_dir.absolute().name
     lines = [HEAD.format(name=name, version=__version__).rstrip("\n")]
     for number, kind in enumerate(machines_of(run)):
         lines += ["#SBATCH hetjob"] if number else []
@@ -80,7 +82,14 @@ def _minutes(run: Run, hours: float) -> int:
 
 
 def _warned_s(run: Run) -> int:
-    return math.ceil(run.checkpoint.grace_s) + SPARE_S
+    """Return how long before its end a job is warned; raises ConfigError for longer than Slurm can."""
+    seconds = math.ceil(run.checkpoint.grace_s) + SPARE_S
+    if seconds > MOST_WARNED_S:
+        raise ConfigError(
+            f"checkpoint.grace_s={run.checkpoint.grace_s:g}: Slurm warns a job at most {MOST_WARNED_S} s before its "
+            f"time is over, and {SPARE_S} of them are to spare; use at most {MOST_WARNED_S - SPARE_S}"
+        )
+    return seconds
 
 
 def _options(run: Run, settings: Slurm, name: str, number: int, kind: Machines) -> Iterator[str]:

@@ -1,8 +1,10 @@
 """What a job asks Ray for: as it was last looked at by a person, and for any number of replicas."""
 
+import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from persia_cli.config.compose import compose_run
 from persia_cli.engines.ray.request import rendered, request_of, why_no_room, words_of
@@ -99,3 +101,10 @@ def test_packed_replicas_are_one_bundle() -> None:
 )
 def test_what_a_cluster_lacks_is_said(machines: list[dict[str, float]], free: dict[str, float], sentence: str) -> None:
     assert sentence in why_no_room(request_of(compose_run(SHOP)), machines, free)
+
+
+def test_commands_are_shown_as_a_shell_takes_them() -> None:
+    asked = yaml.safe_load(rendered(compose_run(SHOP), "/my runs/shop"))
+    words = shlex.split(asked["beside_the_command"])
+    assert words[words.index("--run-dir") + 1] == "/my runs/shop"
+    assert all(each["command"].startswith("persia launch-role ") for each in asked["actors"])

@@ -181,6 +181,9 @@ def test_each_replica_is_a_step_with_its_own_words() -> None:
         (["cluster.slurm.hours=0.03"], "ask for at least 3 minutes"),
         (["cluster.slurm.persia='$HOME/venv/bin/persia'"], "no shell expands it on the machines"),
         (["cluster.slurm.persia='\"persia'"], "No closing quotation"),
+        (["cluster.slurm.persia=' '"], "it is empty; name a command, such as persia"),
+        (["cluster.slurm.persia=\"''\""], "cluster.slurm.persia"),
+        (["checkpoint.grace_s=65476"], "Slurm warns a job at most 65535 s before its time is over, and 60 of them"),
         (["cluster.encryption=none"], "cluster=slurm hands its own keys to every machine"),
         (["cluster=local", "cluster.slurm.hours=1"], "cluster.slurm is for cluster=slurm"),
     ],
@@ -195,6 +198,16 @@ def test_what_makes_no_sense_is_refused(words: list[str], sentence: str) -> None
 def test_a_run_directory_that_sbatch_or_the_shell_would_take_for_more_than_a_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="Slurm takes no folder with control characters, % or backslashes"):
         script(run_of([]), RUN_DIR / name)
+
+
+def test_a_job_in_the_current_folder_is_called_as_that_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop").mkdir()
+    monkeypatch.chdir(tmp_path / "shop")
+    assert "#SBATCH --job-name=shop\n" in script(run_of([]), Path())
+
+
+def test_the_longest_warning_that_slurm_takes() -> None:
+    assert "#SBATCH --signal=B:USR1@65535\n" in script(run_of(["checkpoint.grace_s=65475"]), RUN_DIR)
 
 
 def test_a_time_limit_that_leaves_time_to_train_is_taken() -> None:
