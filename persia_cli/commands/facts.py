@@ -32,7 +32,11 @@ def converting() -> Iterator[Progress]:
         def show(path: str, done: int, total: int) -> None:
             if path not in said and (not said or not err().is_terminal):
                 what = "text files" if err().is_terminal else path
-                labelled(err(), "reading", f"{what} (twice, and once for all: as Parquet in {cache_folder()})")
+                labelled(
+                    err(),
+                    "reading",
+                    f"{what} twice: for their types, and to keep a copy as Parquet in {cache_folder()}",
+                )
             said.add(path)
             bar.show(done, total, [*bytes_done(bar, done, total), PurePath(path).name])
 

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
-from persia_cli.config.schema.split import ColumnSplit, PredictSplit
+from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
 from persia_cli.data.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
 
 QUERY = "query"
@@ -48,7 +48,7 @@ def column_problems(dataset: ParquetDataset, schema: Any) -> list[str]:
     for use in uses(dataset):
         count = schema.names.count(use.column)
         if count != 1:
-            problems.append(_missing(use, schema.names) if count == 0 else _twice(use))
+            problems.append(_missing(dataset, use, schema.names) if count == 0 else _twice(use))
         elif (problem := _wrong_type(dataset, use, schema.field(use.column).type)) is not None:
             problems.append(problem)
     return list(dict.fromkeys(problems))
@@ -118,11 +118,14 @@ def _undivided(dataset: ParquetDataset, names: list[str]) -> str | None:
     return None
 
 
-def _missing(use: Use, names: list[str]) -> str:
+def _missing(dataset: ParquetDataset, use: Use, names: list[str]) -> str:
     near = get_close_matches(use.column, names, 1)
     if not near:
         near = [name for name in names if name.lower() == use.column.lower()]
     hint = f"did you mean {near[0]}?" if near else f"correct {use.key}; columns there are: {_some(names)}"
+    if isinstance(dataset.split, PredictSplit | EvalSplit) and use.role in ("dense", "sparse"):
+        there = f"; columns there are: {_some(names)}" if not near else f"; rename {near[0]}, if that is it"
+        return f"there is no column {use.column}, which the model was trained with ({use.key}){there}"
     return f"there is no column {use.column} ({use.role} column of {use.key}); {hint}"
 
 

@@ -94,6 +94,17 @@ def find_files(place: Location) -> tuple[DataFile, ...]:
     return _found(place)
 
 
+def nothing_there(path: str, place: Location, wanted: Literal["auto"] | Format) -> str:
+    """Return a clause on a path where no file of the wanted format was found."""
+    where = "" if place.path == path else f" (that is {place.path})"
+    noun = "Parquet, CSV or JSON Lines" if wanted == "auto" else NOUNS[wanted]
+    if place.uri is not None or place.is_pattern:
+        return f"{path}{where} does not exist or has no {noun} file"
+    if not Path(place.path).exists():
+        return f"{path}{where} does not exist"
+    return f"{path}{where} has no {noun} file, by the files' names"
+
+
 def _reached(place: Location) -> Location:
     """Return the location once its store has answered at all; raises DataError if it does not answer in time."""
     folder = place.path if not place.is_pattern else place.path[: _first_wildcard(place.path)].rpartition("/")[0]

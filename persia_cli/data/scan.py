@@ -13,7 +13,16 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.columns import classes, column_problems, fractions_as_text, list_columns, prepare_command
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.dense_transforms import column_scales, fit, is_fitted
-from persia_cli.data.files import NOUNS, DataFile, Format, Location, find_all, find_files, locate_all, of_one_format
+from persia_cli.data.files import (
+    DataFile,
+    Format,
+    Location,
+    find_all,
+    find_files,
+    locate_all,
+    nothing_there,
+    of_one_format,
+)
 from persia_cli.data.hive import HiveColumns
 from persia_cli.data.known_values import refuse_absent, refuse_wrong, suspects
 from persia_cli.data.row_groups import RowGroup, read_footer
@@ -157,7 +166,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
                 findings.of_file(file.name, problem)
     findings.raise_if_any()
     split_rows = count_rows(dataset.split, filesystem, found.groups)
-    _require_rows(dataset, found.rows, split_rows)
+    _require_rows(dataset, kind, found.rows, split_rows)
     refuse_wrong(dataset, filesystem, found.groups, found.suspects)
     refuse_absent(dataset, filesystem, found.groups)
     if not is_fitted(settled):
@@ -185,16 +194,17 @@ def _parts(
     dataset: ParquetDataset, places: Sequence[Location], among: set[DataFile], findings: _Findings
 ) -> list[tuple[SplitName | None, tuple[DataFile, ...]]]:
     """Return the files to read, by the split they belong to if files make the split."""
-    wanted = NOUNS["parquet" if dataset.format == "auto" else dataset.format]
     for path, place in zip(dataset.paths, places, strict=True):
         if among.isdisjoint(find_files(place)):
-            where = "" if place.path == path else f" (that is {place.path})"
+            absent = nothing_there(path, place, dataset.format)
             remedy = "correct the path"
+            if absent.endswith("names"):
+                remedy += ", or say by dataset.format what files with other names are"
             if dataset.recipe is not None:
                 remedy += f", or prepare the data first: {prepare_command(dataset)}"
             elif dataset.source is not None:
                 remedy += f", or fetch the files from {dataset.source}"
-            findings.problems.append(f"dataset.path={path}{where} does not exist or has no {wanted} file; {remedy}")
+            findings.problems.append(f"dataset.path={absent}; {remedy}")
     if findings.problems:
         return []
     if not isinstance(dataset.split, FileSplit):
@@ -269,13 +279,14 @@ def _allow(unread: dict[str, UnreadRows], most: int) -> None:
     )
 
 
-def _require_rows(dataset: ParquetDataset, rows: int, split_rows: SplitRows) -> None:
+def _require_rows(dataset: ParquetDataset, kind: Format, rows: int, split_rows: SplitRows) -> None:
     """Raise DataError if a split that should have rows has none."""
     split = dataset.split
     if isinstance(split, PredictSplit):
         return  # an empty input to score is not an error
     if rows == 0:
-        raise DataError(f"dataset.path={dataset.place}: the files hold no rows; prepare them again")
+        why = "a header alone, and no rows; give files with rows" if kind == "csv" else "no rows; prepare them again"
+        raise DataError(f"dataset.path={dataset.place}: the files hold {why}")
     if isinstance(split, ColumnSplit):
         for name, use in SPLIT_USES.items():
             if not sum(split_rows.of(name)):
@@ -285,4 +296,6 @@ def _require_rows(dataset: ParquetDataset, rows: int, split_rows: SplitRows) -> 
                     f"{', '.join(split_rows.values)}; correct dataset.split.{name}"
                 )
     if not sum(split_rows.train) and not isinstance(split, EvalSplit):
-        raise DataError(f"dataset.split leaves nothing to train on of {rows} rows; correct dataset.split")
+        raise DataError(
+            f"dataset.split leaves nothing to train on of {rows} row{'s' if rows > 1 else ''}; correct dataset.split"
+        )

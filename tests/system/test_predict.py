@@ -173,7 +173,7 @@ def test_a_file_that_is_there_stays_unless_told_otherwise(saved: JobResult, unla
         ("unlabelled", "none/s.parquet", [], "there is no folder"),
         ("unlabelled", "s.txt", [], "end the name in .parquet or .csv"),
         ("unlabelled", "s.csv", ["--keep", "tags"], "column tags holds several values a row"),
-        ("nowhere", "s.parquet", ["dataset.recipe=avazu"], "does not exist or has no Parquet file; correct"),
+        ("nowhere", "s.parquet", ["dataset.recipe=avazu"], "does not exist; correct"),
     ],
 )
 def test_mistakes_are_told_before_anything_starts(

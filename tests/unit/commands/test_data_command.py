@@ -104,7 +104,7 @@ def test_on_a_terminal_there_are_tables(shop: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["nothing"], "nothing does not exist or has no Parquet file; give a file, a folder or a URI of Parquet"),
+        (["nothing"], "nothing) does not exist; give a file, a folder or a URI of Parquet, CSV or JSON Lines"),
         (["x", "--memory", "lots"], "--memory lots: expected a size such as 512MiB or 2GiB"),
         (["x", "--memory", "0"], "--memory 0: expected more than 0 bytes"),
         (["x", "--write", "shop"], "--write shop: the name of a dataset file must end in .yaml"),

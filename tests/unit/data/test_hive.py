@@ -129,7 +129,7 @@ def test_several_paths_are_read_in_their_order(folder: Path) -> None:
     paths = [str(folder / "day=2024-01-02"), str(folder / "day=2024-01-01"), str(folder / "day=2024-01-02")]
     batch = read(dataset(paths, split={"kind": "predict"}), "eval")
     assert batch.dense[:, 0].tolist() == [*range(12, 16), *range(8, 12), *range(4, 8), *range(4)]
-    with pytest.raises(DataError, match="nowhere does not exist or has no Parquet file"):
+    with pytest.raises(DataError, match="nowhere does not exist; correct the path"):
         inspect(dataset([*paths, str(folder / "nowhere")]))
 
 

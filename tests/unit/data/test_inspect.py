@@ -95,14 +95,15 @@ def test_files_that_are_there_are_never_replaced(tmp_path: Path, with_stand_in: 
 def test_a_missing_path_names_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert problems(dataset("data/criteo", recipe="criteo")) == [
-        f"dataset.path=data/criteo (that is {tmp_path}/data/criteo) does not exist or has no Parquet file; correct the "
-        "path, or prepare the data first: persia recipe prepare criteo --input SOURCE --output data/criteo"
+        f"dataset.path=data/criteo (that is {tmp_path}/data/criteo) does not exist; correct the path, or "
+        "prepare the data first: persia recipe prepare criteo --input SOURCE --output data/criteo"
     ]
     (tmp_path / "empty").mkdir()
     (line,) = problems(dataset(tmp_path / "empty"))
-    assert line == f"dataset.path={tmp_path}/empty does not exist or has no Parquet file; correct the path"
+    told = "has no Parquet, CSV or JSON Lines file, by the files' names; correct the path, or say by dataset.format"
+    assert line == f"dataset.path={tmp_path}/empty {told} what files with other names are"
     (line,) = problems(dataset(tmp_path / "empty", source="https://data.org/criteo"))
-    assert line.endswith("; correct the path, or fetch the files from https://data.org/criteo")
+    assert line.endswith(", or fetch the files from https://data.org/criteo")
 
 
 def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
@@ -258,7 +259,7 @@ def test_a_model_that_is_trained_can_be_evaluated_on_every_row(tmp_path: Path) -
 def test_every_second_of_one_row_leaves_nothing_to_train_on(tmp_path: Path) -> None:
     pq.write_table(pa.table({"y": [1], "d": [1.0], "c": [1]}), tmp_path / "a.parquet")
     (line,) = problems(dataset(tmp_path))
-    assert line == "dataset.split leaves nothing to train on of 1 rows; correct dataset.split"
+    assert line == "dataset.split leaves nothing to train on of 1 row; correct dataset.split"
 
 
 def test_dictionaries_of_strings_split_too(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_the_row_is_told_where_its_line_takes_too_long_to_find(tmp_path: Path, m
     ("name", "text", "told"),
     [
         ("a.csv", "", "the file is empty"),
-        ("a.csv", "y,d,c\n", "the files hold no rows"),
+        ("a.csv", "y,d,c\n", "the files hold a header alone, and no rows; give files with rows"),
         ("a.csv", b"y,d,c\n1,2,\xff\xfe\n", "the file is not UTF-8 (row 2, field 3); convert it"),
         ("a.csv", b"y,\xfc,c\n1,2,3\n", "the file is not UTF-8 (in its header); convert it"),
         ("a.csv", "y,d,c\n1,2,x\n".encode("utf-16"), "(it begins as UTF-16 does); convert it, as iconv -f UTF-16 -t"),
@@ -106,3 +106,22 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv(CACHE, str(tmp_path / "a.csv" / "no"))
     with pytest.raises(DataError, match=r"cannot be written .* another folder by PERSIA_CACHE_DIR"):
         inspect(dataset(tmp_path / "a.csv"))
+
+
+def test_a_single_row_is_one_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("y,d,c\n1,2,x\n")
+    with pytest.raises(DataError, match="leaves nothing to train on of 1 row; correct"):
+        inspect(dataset(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["predict", "eval"])
+def test_a_column_of_the_model_that_other_data_lack_is_no_mistake_of_settings(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a.csv").write_text("y,D,e\n1,2,x\n")
+    with pytest.raises(DataError) as caught:
+        inspect(dataset(tmp_path, split={"kind": kind}))
+    assert str(caught.value).splitlines() == [
+        f"{tmp_path}/a.csv: there is no column d, which the model was trained with (dataset.dense); rename D, if that "
+        "is it",
+        f"{tmp_path}/a.csv: there is no column c, which the model was trained with (dataset.sparse); columns there "
+        "are: y, D, e",
+    ]

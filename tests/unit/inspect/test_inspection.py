@@ -237,7 +237,7 @@ def test_a_wrong_description_is_told_by_its_keys(tmp_path: Path, text: str, told
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (None, "does not exist or has no Parquet file; give a file, a folder or a URI of Parquet"),
+        (None, "does not exist; give a file, a folder or a URI of Parquet, CSV or JSON Lines"),
         (b"label,user\n1,2\n", "is not a readable Parquet file (Parquet magic bytes not found in footer"),
         (b"", "is not a readable Parquet file ("),
     ],
