@@ -97,4 +97,7 @@ def _missing_file(file: Path, error: MissingConfigException) -> str:
     choices = list(offers.groups().get(group, {}) if group else offers.primaries())
     right = nearest(option, choices)
     hint = did_you_mean(f"{group}/{right}".lstrip("/") if right else None)
+    if missing.startswith("dataset/") and missing.endswith((".yaml", ".yml")):
+        own = missing.removeprefix("dataset/")
+        hint = f" among persia's own; a file of yours is a key of its own, beside defaults: dataset: {own}"
     return f"{file}: its defaults ask for {missing}, which does not exist{hint}"

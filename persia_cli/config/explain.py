@@ -114,6 +114,9 @@ def _sentences(
         yield path, reason if reason.startswith(path) else f"{path}: {reason}"
     else:
         wanted = expected.expectation(place.annotation, limits=kind in _TOO_GREAT)
+        if value == "???":
+            yield path, f"{path} is not filled in; write {wanted} in place of ???"
+            return
         sentence = f"{path}={spell(value)}: expected {wanted}"
         yield path, sentence + _nearest_choice(value, place.annotation)
 

@@ -1,5 +1,8 @@
 """The probable role of each column of a data set: label, dense, sparse, or unused."""
 
+import json
+import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +19,8 @@ LABELS = ("label", "labels", "target", "y", "click", "clicked", "clk", "is_click
 WEIGHTS = ("weight", "weights", "sample_weight")
 TIMES = ("timestamp", "time", "date", "datetime", "ts", "time_stamp")
 POSITIVE = ("yes", "true", "y", "t", "1", "positive", "click", "clicked", "bought")
+NULLS = ("na", "n/a", "nan", "null", "none", "nil", "-", "?", ".", "missing", "unknown")
+"""Words that stand for a missing number in files of others."""
 ROW_NUMBER_FRACTION = 0.95
 """Distinct ids per row from which on a column only identifies rows."""
 _FEW_ROWS = 1000
@@ -112,7 +117,28 @@ def _guess(column: ColumnProfile, profile: DatasetProfile) -> Guess:
     if column.kind != "list" and _tells_rows_apart(column, profile.rows):
         return Guess("unused", f"nearly every row has a different {'text' if column.kind == 'text' else 'id'}")
     values = "text, hashed when it is read" if _is_text(column) else "integers"
-    return Guess("sparse", f"lists of {values}" if column.kind == "list" else values)
+    return Guess("sparse", f"lists of {values}" if column.kind == "list" else values, doubt=_doubt(column))
+
+
+def _doubt(column: ColumnProfile) -> str:
+    """Return what a column of text may be instead of ids: a label of two words, or numbers with words for null."""
+    if column.kind != "text":
+        return ""
+    values = [value for value, _ in column.top]
+    positive = next((value for value in values if value.lower() in POSITIVE), None)
+    if column.distinct == len(values) == 2 and positive is not None:
+        label = json.dumps({"name": column.name, "positive": positive}, ensure_ascii=False)
+        return f"if it is the label, take it out here: labels: [{label}]"
+    words = [value for value in values if not _is_number(value)]
+    if words and len(words) < len(values) and all(word.lower() in NULLS for word in words):
+        return f"if these are numbers but for {' and '.join(words)}, say so in dataset.csv.nulls, and inspect again"
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    with suppress(ValueError):
+        return math.isfinite(float(text))
+    return False
 
 
 def _number(column: ColumnProfile, rows: int) -> Guess:

@@ -328,6 +328,8 @@ def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -
     [
         ("name: a: b\n", "{file}, line 1, column 8: not valid YAML, mapping values are not allowed here"),
         ("name: a\nname: b\n", "{file}, line 2, column 1: not valid YAML, found duplicate key name"),
+        ("defaults: [base, override dataset: ./d.yaml]\n", "{file}: its defaults ask for dataset/./d.yaml, which does "
+         "not exist among persia's own; a file of yours is a key of its own, beside defaults: dataset: ./d.yaml"),
         ("defaults: [bsae]\n", "{file}: its defaults ask for bsae, which does not exist; did you mean base?"),
         ("defaults: [base, override model: dlmr]\n", "{file}: its defaults ask for model/dlmr, which does not exist; "
          "did you mean model/dlrm?"),

@@ -324,3 +324,21 @@ def test_a_wildcard_may_name_the_files(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write(tmp_path / f"{name}.parquet", shop())
     assert look(tmp_path / "*.parquet").profile.rows == 2 * ROWS
+
+
+@pytest.mark.parametrize(
+    ("values", "doubt"),
+    [
+        (["yes", "no"] * 20, 'if it is the label, take it out here: labels: [{"name": "back?", "positive": "yes"}]'),
+        (["NA", "1", "2.5", "NA"] * 10, "if these are numbers but for NA, say so in dataset.csv.nulls, and inspect ag"),
+        (["red", "blue"] * 20, ""),
+        (["7up", "1", "NA"] * 10, ""),
+    ],
+)
+def test_text_that_may_be_a_label_or_numbers_is_pointed_at(tmp_path: Path, values: list[str], doubt: str) -> None:
+    write(tmp_path / "a.parquet", {"back?": pa.array(values), "n": np.arange(len(values)) / 3})
+    found = look(tmp_path)
+    assert found.roles["back?"].doubt.startswith(doubt)
+    assert bool(found.roles["back?"].doubt) == bool(doubt)
+    assert (doubt in found.suggestion) is True
+    assert yaml.safe_load(found.suggestion)["sparse"] == ["back?"]
