@@ -7,20 +7,19 @@ from pathlib import Path
 from persia_cli.checkpoint.listing import BARE, require_run
 from persia_cli.config.record import read_run
 from persia_cli.disk import writing
-from persia_cli.errors import CheckpointError, UserError
+from persia_cli.errors import UserError
 from persia_cli.launch.resumed import locked
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.storage import places
 from persia_cli.storage.places import Place, nbytes_below
-from persia_cli.store.chain import ancestors
+from persia_cli.store.chain import ancestors, newest_whole
 from persia_cli.store.manifest import (
     MANIFEST,
     bare_folders,
     checkpoint_folder,
     checkpoints_of,
     finished_steps,
-    read_manifest,
     unfinished_folders,
 )
 from persia_cli.store.retention import best_checkpoint
@@ -71,7 +70,8 @@ def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
     kept = dict.fromkeys(steps[-keep:], f"one of the newest {keep}") if keep else {}
     if keep is None:
         kept = dict.fromkeys(steps, "no limit is set")
-    kept |= dict.fromkeys(_newest_whole(checkpoints, steps), "newest that is whole")
+    if (whole := newest_whole(checkpoints, steps)) is not None:
+        kept[whole] = "newest that is whole"
     kept |= dict.fromkeys(steps[-1:], "newest")
     kept |= {step: "best" for step in steps if checkpoint_folder(checkpoints, step) == best}
     kept |= {step: "others depend on it" for step in ancestors(checkpoints, kept) if step not in kept}
@@ -80,17 +80,6 @@ def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
     left = [Doomed(folder, "left unfinished", nbytes_below(folder)) for folder in unfinished_folders(checkpoints)]
     left += [Doomed(folder, BARE, nbytes_below(folder)) for folder in bare_folders(checkpoints)]
     return CleanUp([*left, *doomed], dict(sorted(kept.items())))
-
-
-def _newest_whole(checkpoints: Place, steps: list[int]) -> list[int]:
-    """Return the newest step whose manifest and files look whole: the one to go on from if later ones are damaged."""
-    for step in reversed(steps):
-        try:
-            read_manifest(checkpoint_folder(checkpoints, step))
-        except CheckpointError:
-            continue
-        return [step]
-    return []
 
 
 def clean_up(run_dir: Path, keep: int | None, expected: CleanUp) -> CleanUp:

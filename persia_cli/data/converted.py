@@ -15,8 +15,8 @@ from functools import partial
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from tempfile import mkstemp
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -64,7 +64,7 @@ def as_parquet(
     """
     folder = cache_folder()
     paths = {file: folder / _identity(filesystem, file, kind, form) for file in files}
-    new = [file for file, path in paths.items() if not path.is_file()]
+    new = [file for file, path in paths.items() if not os.access(path, os.R_OK)]
     if new:
         _forget_old(folder)
     done, total = 0, sum(2 * file.nbytes for file in new)
@@ -103,8 +103,8 @@ def _convert(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat, pat
     unread = UnreadRows()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = mkstemp(suffix=".part", dir=path.parent)
-        os.close(handle)
+        part = path.with_name(f"{uuid4().hex}.part")
+        part.touch(exist_ok=False)  # for all who share the cache, as far as the umask allows it
     except OSError as error:
         raise _unwritable(path, error) from error
     try:
@@ -115,8 +115,8 @@ def _convert(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat, pat
         else:
             tables = read_json_lines(open_file, file.path, unread)
         with closing(tables):  # whatever happens: what reads the file ends before its error goes on
-            _write(tables, Path(part), unread, file)
-        rename(Path(part), path)
+            _write(tables, part, unread, file)
+        rename(part, path)
     except (pa.ArrowException, csv.Error, UnicodeDecodeError) as error:
         if (other := not_utf8(file, error)) is not None:
             raise other from error
@@ -126,7 +126,7 @@ def _convert(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat, pat
     except OSError as error:
         raise _unwritable(path, error) from error
     finally:
-        Path(part).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 def _write(tables: Iterator[Any], part: Path, unread: UnreadRows, file: DataFile) -> None:

@@ -84,7 +84,7 @@ class RowGroupReader:
                 self._path = group.path
             own = [name for name in columns if name not in group.constants]
             table = self._parquet.read_row_group(group.number, columns=own, use_threads=False).select(own)
-        except (OSError, KeyError, pa.ArrowException) as error:
+        except (OSError, KeyError, IndexError, pa.ArrowException) as error:
             raise DataError(f"{group}: cannot be read ({one_line(error)}); prepare the file again") from error
         if table.num_rows != group.rows:
             raise DataError(

@@ -1,8 +1,8 @@
 """A data set in preparation: a hidden folder beside its final place, from which a later run continues.
 
-Each finished Parquet file has a state file that records its sources: recipe, options, and size and time of the source
-files. A file with no state file, or with a different one, is made again. State files are renamed into place after the
-Parquet file is on disk, so that after a kill at any moment no unfinished file looks finished.
+Each finished Parquet file has a state file that records its sources: recipe, options, and size, times and inode of the
+source files. A file with no state file, or with a different one, is made again. State files are renamed into place
+after the Parquet file is on disk, so that after a kill at any moment no unfinished file looks finished.
 """
 
 import json
@@ -74,9 +74,10 @@ def fingerprint(part: DatasetPart, options: PrepareOptions, others: Sequence[Dat
     return sha256(json.dumps(made_of).encode()).hexdigest()
 
 
-def _stamp(file: Path) -> tuple[str, int, int]:
+def _stamp(file: Path) -> tuple[str, int, int, int, int]:
     stat = file.stat()
-    return str(file.absolute()), stat.st_size, stat.st_mtime_ns
+    # A replaced file may have the same size and time: cp -p, rsync -t.
+    return str(file.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns
 
 
 class UnfinishedFolder:
@@ -201,7 +202,7 @@ def find_finished(output: Path, made_of: dict[str, str], allowed_bad_rows: int) 
     except (OSError, msgspec.DecodeError):
         return None
     files = tuple(output / name for name in record.files)
-    is_whole = all(file.is_file() for file in (output / NAME, *files))
+    is_whole = (output / NAME).is_file() and sum(map(_size, files)) == record.nbytes
     if record.made_of != made_of or not is_whole:
         return None
     if record.bad_rows > allowed_bad_rows:

@@ -199,6 +199,17 @@ def ancestors(checkpoints: Place, steps: Iterable[int]) -> set[int]:
     return found
 
 
+def newest_whole(checkpoints: Place, steps: Iterable[int]) -> int | None:
+    """Return the newest of these steps whose checkpoint passes, with its ancestors, the checks of `read_chain`."""
+    for step in sorted(steps, reverse=True):
+        try:
+            read_chain(checkpoint_folder(checkpoints, step))
+        except CheckpointError:
+            continue
+        return step
+    return None
+
+
 def _parent_of(folder: Place) -> int | None:
     """Return the step of a checkpoint's parent, as far as its manifest can be read."""
     try:

@@ -11,7 +11,7 @@ from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.storage import places
 from persia_cli.storage.checked_json import read_checked
 from persia_cli.storage.places import Place
-from persia_cli.store.chain import ancestors
+from persia_cli.store.chain import ancestors, newest_whole
 from persia_cli.store.manifest import (
     MANIFEST,
     checkpoint_folder,
@@ -53,20 +53,28 @@ class Retention:
         self._checkpoints, self._keep = checkpoints, keep
         best = best_checkpoint(checkpoints)
         self._best = step_of(best) if best else None
+        self._unnoted: BestNote | None = None
+        """The note of a best checkpoint that has not been written yet."""
         triggers = {step: _trigger_of(checkpoint_folder(checkpoints, step)) for step in finished_steps(checkpoints)}
         self._regular = {step for step, trigger in triggers.items() if trigger not in (None, "best", "end")}
         # What an earlier start saved at its end is left alone, whatever is kept of the others.
         self._saved = [step for step in triggers if step == self._best or step in self._regular]
 
     def add(self, step: int, best: Best | None, trigger: Trigger) -> None:
-        """Add the checkpoint of the newest step, once it is published; `best` is given if it is the best so far."""
+        """Add the checkpoint of the newest step, once it is published; `best` is given if it is the best so far.
+
+        Raises DiskError if the note of the best cannot be written; then nothing is removed, and the next call tries
+        again: the best must not go while the note names it.
+        """
         if step not in self._saved:
             self._saved.append(step)
         if trigger not in ("best", "end"):
             self._regular.add(step)
         if best is not None:
-            self._best = step
-            write_checked(self._checkpoints / BEST, BestNote(step, best.metric, best.value))
+            self._unnoted = BestNote(step, best.metric, best.value)
+        if self._unnoted is not None:
+            write_checked(self._checkpoints / BEST, self._unnoted)
+            self._best, self._unnoted = self._unnoted.step, None
         doomed = superfluous(self._saved, self._best, self._keep, self._regular)
         for old in removable(self._checkpoints, doomed):
             self._saved.remove(old)
@@ -87,9 +95,15 @@ def superfluous(saved: Sequence[int], best: int | None, keep: int | None, regula
 def removable(checkpoints: Place, doomed: Sequence[int]) -> list[int]:
     """Return those steps of `doomed` on whose checkpoints no other depends, the newest first.
 
-    In this order no checkpoint is ever there without those that it depends on.
+    In this order no checkpoint is ever there without those that it depends on. If none would be left that is whole, the
+    newest whole one of `doomed` stays.
     """
-    needed = ancestors(checkpoints, set(finished_steps(checkpoints)) - set(doomed)) if doomed else set()
+    if not doomed:
+        return []
+    kept = set(finished_steps(checkpoints)) - set(doomed)
+    if newest_whole(checkpoints, kept) is None and (last := newest_whole(checkpoints, doomed)) is not None:
+        kept.add(last)
+    needed = kept | ancestors(checkpoints, kept)
     return sorted(set(doomed) - needed, reverse=True)
 
 

@@ -178,6 +178,25 @@ def test_another_file_of_the_same_size_and_time_is_converted_again(tmp_path: Pat
     assert (first, read(data, "eval").ids.tolist()) == ([text_id("c", "a")], [text_id("c", "b")])
 
 
+def test_the_cache_is_for_all_whom_the_umask_lets_in_and_what_cannot_be_read_is_converted_again(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("y,d,c\n1,2,a\n")
+    before = os.umask(0o027)
+    try:
+        read(dataset(path, split={"kind": "predict"}), "eval")
+    finally:
+        os.umask(before)
+    (converted,) = cache.iterdir()
+    assert converted.stat().st_mode & 0o777 == 0o640
+    inode = converted.stat().st_ino
+    # Nobody forbids root to read, where tests run as root.
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert read(dataset(path, split={"kind": "predict"}), "eval").size == 1
+    assert converted.stat().st_ino != inode
+
+
 def test_how_a_csv_is_read_can_be_said(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1;'a;b';NA;7\n0;c;2.5;8\n")
     form = {"delimiter": ";", "header": ["y", "c", "d", "n"], "quote": "'", "nulls": ["NA"], "text": ["n"]}

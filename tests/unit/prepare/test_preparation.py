@@ -115,16 +115,32 @@ def test_what_is_finished_is_kept_and_the_rest_made_after_a_failure(source: Sour
     assert rows_of(report).equals(rows_of(whole))
 
 
+def replace_keeping_size_and_time(file: Path) -> None:
+    """As `cp -p` and `rsync -t` do, with a file that has other numbers."""
+    other, stat = file.with_name("other"), file.stat()
+    other.write_text(file.read_text().replace("1", "2"))
+    os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    other.rename(file)
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        lambda source, folder: replace_keeping_size_and_time(source.files[0]),
         lambda source, folder: source.files[0].write_text("1\t5\t5\n"),
         lambda source, folder: os.utime(source.files[0], ns=(1, 1)),
         lambda source, folder: (folder / "day_0-0000.parquet").write_bytes(b"half"),
         lambda source, folder: (folder / "day_0-0000.state").write_text("{"),
         lambda source, folder: (folder / "day_0-0000.state").unlink(),
     ],
-    ids=["another source", "another time", "half a file", "half a state", "no state"],
+    ids=[
+        "same size and time",
+        "another source",
+        "another time",
+        "half a file",
+        "half a state",
+        "no state",
+    ],
 )
 def test_a_part_that_is_not_surely_finished_is_made_again(change: Any, source: Source, tmp_path: Path) -> None:
     source.broken = "day_2"
@@ -169,7 +185,13 @@ def test_a_finished_data_set_is_left_as_it_is_and_another_one_refused(source: So
     assert {path: path.stat().st_mtime_ns for path in first.files} == before
     with pytest.raises(DataError, match=r"out exists already; name a folder that does not exist, or remove it"):
         make(source, tmp_path / "out", row_group_rows=5)
-    first.files[0].unlink()
+    content = first.files[0].read_bytes()
+    first.files[0].write_bytes(content[:-1])
+    with pytest.raises(DataError, match="out exists already"):
+        make(source, tmp_path / "out")
+    first.files[0].write_bytes(content)
+    assert make(source, tmp_path / "out").kept == 3
+    replace_keeping_size_and_time(source.files[0])
     with pytest.raises(DataError, match="out exists already"):
         make(source, tmp_path / "out")
 

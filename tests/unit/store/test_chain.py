@@ -18,7 +18,7 @@ from pyarrow import feather
 from persia_cli import __version__
 from persia_cli.errors import CheckpointError
 from persia_cli.store import merged_rows
-from persia_cli.store.chain import Chain, is_divided, manifest_digest, read_chain
+from persia_cli.store.chain import Chain, is_divided, manifest_digest, newest_whole, read_chain
 from persia_cli.store.changes import ChangeLog
 from persia_cli.store.layout import EmbeddingLayout, partition_owners
 from persia_cli.store.manifest import (
@@ -314,9 +314,17 @@ def test_a_chain_that_gives_other_numbers_of_rows_is_refused(saved: Path) -> Non
 
 def test_what_others_depend_on_stays_and_goes_after_them(saved: Path) -> None:
     assert removable(saved, [20, 25]) == []
-    assert removable(saved, [20, 25, 30]) == [30, 25, 20]
     assert removable(saved, [25, 30]) == [30, 25]
     assert removable(saved, []) == []
+    assert removable(saved, [20, 25, 30]) == [], "the last ones stay"
+
+
+def test_the_only_checkpoint_that_can_be_loaded_stays(saved: Path) -> None:
+    """The newest depends on one that is damaged, so it is of no use alone."""
+    manifest = checkpoint_folder(saved, 25) / MANIFEST
+    manifest.write_bytes(manifest.read_bytes()[:-9])
+    assert newest_whole(saved, [20, 25, 30]) == 20
+    assert removable(saved, [20, 25]) == removable(saved, [20]) == []
 
 
 def test_a_server_that_did_not_save_the_parent_writes_all_rows(saved: Path) -> None:

@@ -1,13 +1,16 @@
 """Which checkpoints stay: the best, the newest, those that were due; and which one is meant."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.control.evaluation_tracker import Best
-from persia_cli.errors import CheckpointError
+from persia_cli.errors import CheckpointError, DiskError
+from persia_cli.store import retention
 from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, checkpoint_folder, finished_steps
 from persia_cli.store.retention import BEST, Retention, best_checkpoint, choose_checkpoint, superfluous
 
@@ -55,6 +58,31 @@ def test_what_is_left(
     assert {path.name for path in (tmp_path / CHECKPOINTS).iterdir()} == {f"step-{step}" for step in left} | (
         {BEST} if best else set()
     )
+
+
+def test_a_best_that_could_not_be_noted_is_noted_later_and_until_then_nothing_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, fails = retention.write_checked, [False, True, True, False]
+
+    def write_or_fail(*arguments: Any) -> None:
+        if fails.pop(0):
+            raise DiskError("the disk is full")
+        write(*arguments)
+
+    monkeypatch.setattr(retention, "write_checked", write_or_fail)
+    checkpoints = tmp_path / CHECKPOINTS
+    kept = Retention(checkpoints, 1)
+    for step, is_best in ((100, True), (200, True), (300, False), (400, False)):
+        publish(tmp_path, step)
+        failing = pytest.raises(DiskError, match="full") if step in (200, 300) else nullcontext()
+        with failing:
+            kept.add(step, Best("auc", "high", step=step, value=0.5) if is_best else None, "steps")
+        if step in (200, 300):
+            assert best_checkpoint(checkpoints) == checkpoint_folder(checkpoints, 100)
+            assert 100 in finished_steps(checkpoints)
+    assert best_checkpoint(checkpoints) == checkpoint_folder(checkpoints, 200)
+    assert finished_steps(checkpoints) == [200, 400]
 
 
 @given(st.sets(st.integers(1, 50), min_size=1), st.data())
