@@ -20,23 +20,23 @@ def render(run: "Run", run_dir: Path | None) -> str:
     from persia_cli.config.schema import ENGINES
     from persia_cli.errors import UserError
 
-    kind = run.cluster.kind
+    kind, name = run.cluster.kind, run_dir.absolute().name if run_dir else run.name
     match kind:
         case "hosts":
             from persia_cli.engines.hosts.start import rendered
 
-            return rendered(run, (run_dir or choose_run_dir(run.name, None)).name)
+            return rendered(run, name if run_dir else choose_run_dir(run.name, None).name)
         case "kubernetes":
             from persia_cli.engines.kubernetes.manifests import as_yaml
 
             # The same name each time: a job that is given to the cluster again goes on.
-            return as_yaml(run, run_dir.name if run_dir else run.name)
+            return as_yaml(run, name)
         case "ray":
             from persia_cli.engines.ray.rayjob import rayjob_yaml
             from persia_cli.engines.ray.request import rendered as ray_request
 
             if run.cluster.ray is not None and run.cluster.ray.pods is not None:
-                return rayjob_yaml(run, run.cluster.ray.pods, run_dir.name if run_dir else run.name)
+                return rayjob_yaml(run, run.cluster.ray.pods, name)
             return ray_request(run, str(run_dir or choose_run_dir(run.name, None)))
         case "slurm":
             from persia_cli.engines.slurm.script import script
