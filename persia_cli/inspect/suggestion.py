@@ -24,9 +24,7 @@ def suggest_dataset(profile: DatasetProfile, guesses: dict[str, Guess], path: st
         "kind: parquet",
         f"path: {_quoted(path)}",
         *([f"csv: {_flow(form.model_dump(mode='json', exclude_defaults=True))}"] if form != CsvFormat() else []),
-        f"labels: {_entries(of_role['label'], guesses)}"
-        if of_role["label"]
-        else "labels: ???  # no column of 0 and 1 was found",
+        f"labels: {_entries(of_role['label'], guesses) if of_role['label'] else _NO_LABEL}",
         f"dense: {_entries(of_role['dense'], guesses)}",
         "sparse:" if of_role["sparse"] else "sparse: []",
         *(_feature(profile.columns[name], guesses[name]) for name in of_role["sparse"]),
