@@ -126,14 +126,15 @@ def samples_and_seconds(lines: Sequence[dict[str, Any]]) -> tuple[int, float]:
 def without_ends(run: Run, facts: DatasetFacts, steps: int, log_every_steps: int) -> Run:
     """Return the run with `steps` steps, over as many epochs as they need, with no stops in between.
 
-    It is evaluated at its end if `facts` have rows for that, and saves no checkpoints.
+    It is evaluated at its end if `facts` have rows for that, and saves no checkpoints; so it claims no place for them.
     """
     per_epoch = -(-facts.train_rows // run.train.batch_size)
+    unsaved = {"every_steps": None, "at_end": False, "path": None, "record": False}
     train = {"steps": steps, "epochs": -(-steps // per_epoch), "log_every_steps": log_every_steps}
     return run.model_copy(
         update={
             "train": run.train.model_copy(update=train),
             "eval": run.eval.model_copy(update={"every_steps": None}),
-            "checkpoint": run.checkpoint.model_copy(update={"every_steps": None, "at_end": False}),
+            "checkpoint": run.checkpoint.model_copy(update=unsaved),
         }
     )

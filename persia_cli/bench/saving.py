@@ -41,8 +41,9 @@ def measure_saving(run: Run, steps: int, saves: int, note: Callable[[str], None]
         raise UserError("saving is measured beside other processes: use cluster=local")
     facts = inspect(run.dataset)
     steps = max(1, steps // INTERVALS) * INTERVALS
+    saved = {"every_steps": steps, "keep": 1, "path": run.checkpoint.path}
     run = without_ends(run, facts, (saves + 1) * steps, steps // INTERVALS)
-    run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update={"every_steps": steps, "keep": 1})})
+    run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update=saved)})
     plan = plan_job(run, replace(facts, eval_rows=0), "train", Path("bench"))
     require_ready([plan])
     note(f"{steps} steps to warm up, then {saves} saves with {steps} steps from each to the next")

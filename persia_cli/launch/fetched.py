@@ -5,23 +5,19 @@ while: one whose machine is lost is silent, and one that goes on is left alone.
 """
 
 import secrets
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from persia_cli.disk import writing
 from persia_cli.errors import UserError
 from persia_cli.launch.job import ROLES
+from persia_cli.launch.living import WATCH_S, is_beating
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, read_journal
-from persia_cli.observe.record_elsewhere import ALIVE, BEAT_S, copy_record, has_record
+from persia_cli.observe.record_elsewhere import copy_record, has_record
 from persia_cli.storage.places import Place, place_of
 from persia_cli.store.manifest import finished_steps
 from persia_cli.store.writer import Writer, know, known_of, writer_of
-
-WATCH_S = 4 * BEAT_S
-"""Seconds without a sign of life after which nobody writes at a place."""
-LOOK_S = 0.5
 
 
 def is_to_be_fetched(run_dir: Path, place: Place) -> bool:
@@ -56,18 +52,8 @@ def _has_ended(run_dir: Path) -> bool:
 
 def _require_silence(place: Place, writer: Writer) -> None:
     """Raise UserError if the writer gives a sign of life."""
-    begin, before = time.monotonic(), _sign(place)
-    while time.monotonic() - begin < WATCH_S:
-        time.sleep(LOOK_S)
-        if _sign(place) != before:
-            raise UserError(
-                f"the run in {writer.run_dir} on {writer.host} still goes on and writes to {place}; end it there "
-                "(persia stop), or wait for its end"
-            )
-
-
-def _sign(place: Place) -> bytes:
-    try:
-        return (place / ALIVE).read_bytes()
-    except FileNotFoundError:
-        return b""
+    if is_beating(place):
+        raise UserError(
+            f"the run in {writer.run_dir} on {writer.host} still goes on and writes to {place}; end it there "
+            "(persia stop), or wait for its end"
+        )

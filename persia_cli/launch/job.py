@@ -14,6 +14,7 @@ from persia_cli.config.schema import CustomModel, InitFrom, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
 from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
+from persia_cli.launch.living import why_alive
 from persia_cli.launch.resumed import locked, require_record, take_up_record
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.launch.taken_back import taken_back_if_refused
@@ -146,7 +147,8 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         require_free(run_dir)
     if plan.job.task == "train" and (path := anchored(plan.run).checkpoint.path) is not None:
         # Before the record is changed: another machine may have taken the run over.
-        claim(path, run_dir, socket.gethostname(), step_of(place_of(plan.job.load)) if plan.job.load else None)
+        newest = step_of(place_of(plan.job.load)) if plan.job.load else None
+        claim(path, run_dir, socket.gethostname(), newest, why_alive)
     if plan.is_resumed:
         take_up_record(plan, MOVED, COPIED)
     with writing(run_dir):

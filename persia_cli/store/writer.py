@@ -6,10 +6,12 @@ another one's id there writes no more.
 """
 
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from persia_cli.config.record import CONFIG
 from persia_cli.disk import write_whole
 from persia_cli.errors import CheckpointError, ConfigError, DiskError, UserError
 from persia_cli.storage.places import Place, place_of, put
@@ -49,13 +51,20 @@ _DECODER = msgspec.json.Decoder(Writer)
 _KNOWN_DECODER = msgspec.json.Decoder(Known)
 
 
-def claim(path: str, run_dir: Path, host: str, newest: int | None = None) -> None:
+def claim(
+    path: str,
+    run_dir: Path,
+    host: str,
+    newest: int | None = None,
+    why_alive: Callable[[Place, Writer], str] = lambda place, writer: "",
+) -> None:
     """Note at `checkpoint.path` that the run writes there, and remove what a run that was killed has left in a store.
 
     What is left on a disk goes when the job begins. This is the first write to the place, before anything is trained.
-    `newest` is the step of the checkpoint that a run which is taken over goes on from. Raises ConfigError if the place
-    cannot be read or written, if it has checkpoints of another run, or if the former writer has saved a newer one
-    meanwhile.
+    `newest` is the step of the checkpoint that a run which is taken over goes on from. `why_alive` says of another run
+    that has saved nothing yet why it may be at work, as part of a sentence; empty if it is not. Raises ConfigError if
+    the place cannot be read or written, if it has checkpoints of another run, if that may be at work, or if the former
+    writer has saved a newer one meanwhile.
     """
     try:
         checkpoints = place_of(path)
@@ -65,6 +74,9 @@ def claim(path: str, run_dir: Path, host: str, newest: int | None = None) -> Non
         takes_over = known is not None and known.former is not None
         if steps and not _is_allowed(before, known):
             raise ConfigError(_refusal(checkpoints, before, run_dir, known))
+        is_foreign = before is not None and not _is_allowed(before, known) and not _is_own(before, own)
+        if before is not None and is_foreign and (why := why_alive(checkpoints, before)):
+            raise ConfigError(_in_use(checkpoints, before, why))
         put(checkpoints / WRITER, msgspec.json.encode(own) + b"\n")
         if takes_over and finished_steps(checkpoints)[-1:] != ([] if newest is None else [newest]):
             raise ConfigError(
@@ -84,6 +96,18 @@ def _is_allowed(before: Writer | None, known: Known | None) -> bool:
     return before.id == known.id or before == known.former
 
 
+def _is_own(before: Writer, own: Writer) -> bool:
+    """Return whether the writer was a run in the same folder, which has been emptied since: this one holds its lock."""
+    return before.host == own.host and Path(before.run_dir).resolve() == Path(own.run_dir).resolve()
+
+
+def _in_use(checkpoints: Place, by: Writer, why: str) -> str:
+    return (
+        f"checkpoint.path={checkpoints} is in use: the run in {by.run_dir} on {by.host} saves there and {why}; choose "
+        "another folder, or end that run first"
+    )
+
+
 def _refusal(checkpoints: Place, before: Writer | None, run_dir: Path, known: Known | None) -> str:
     if known is not None and before is not None:
         return _overtaken(checkpoints, run_dir, before)
@@ -95,10 +119,13 @@ def _refusal(checkpoints: Place, before: Writer | None, run_dir: Path, known: Kn
 
 
 def _overtaken(checkpoints: Place, run_dir: Path, by: Writer) -> str:
-    return (
-        f"the run in {run_dir} was taken over by {by.run_dir} on {by.host}; persia resume {checkpoints} goes on from "
-        "there"
+    where: Place | str = checkpoints if (checkpoints / CONFIG).is_file() else by.run_dir
+    next_step = (
+        f"persia resume {where} goes on from there"
+        if finished_steps(checkpoints)
+        else f"there is no checkpoint in {checkpoints} yet, so start this one anew, with another checkpoint.path"
     )
+    return f"the run in {run_dir} was taken over by {by.run_dir} on {by.host}; {next_step}"
 
 
 def require_writer(checkpoints: Place, run_dir: Path) -> None:

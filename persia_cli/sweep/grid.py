@@ -98,9 +98,24 @@ def compose_grid(words: Sequence[str], folders: Sequence[Path] = ()) -> list[Gri
         except ConfigError as error:
             for sentence in str(error).splitlines():
                 wrong.setdefault(sentence, []).append(point.label)
+    _note_shared(runs, wrong)
     if wrong:
         raise ConfigError("\n".join(_sentence(each, labels, len(points)) for each, labels in wrong.items()))
     return runs
+
+
+def _note_shared(runs: Sequence[GridRun], wrong: dict[str, list[str]]) -> None:
+    """Note the points whose checkpoints would be in one folder, which can only be one run's."""
+    points: dict[str, list[str]] = {}
+    for each in runs:
+        if (path := each.run.checkpoint.path) is not None:
+            points.setdefault(path, []).append(each.point.label)
+    for path, labels in points.items():
+        if len(labels) > 1:
+            wrong[
+                f"checkpoint.path={path}: points of a sweep cannot share a folder of checkpoints; give "
+                "checkpoint.path=null, and each has its own in its run directory"
+            ] = labels
 
 
 def _refuse_twice(axes: Sequence[Axis]) -> None:

@@ -102,6 +102,19 @@ def test_the_runs_of_a_grid() -> None:
     assert grid[0].point.swept == (("mode.staleness", "1"), ("model.hidden", "[16,8]"))
 
 
+def test_points_do_not_share_a_folder_of_checkpoints() -> None:
+    with pytest.raises(ConfigError) as failure:
+        compose_grid(["conf=synthetic", "checkpoint.path=/saved", "seed=1,2"])
+    assert str(failure.value) == (
+        "checkpoint.path=/saved: points of a sweep cannot share a folder of checkpoints; give checkpoint.path=null, "
+        "and each has its own in its run directory"
+    )
+    apart = compose_grid(["conf=synthetic", "checkpoint.path=/one,/two"])
+    assert [each.run.checkpoint.path for each in apart] == ["/one", "/two"]
+    inside = compose_grid(["conf=synthetic", "checkpoint.path=null", "seed=1,2"])
+    assert [each.run.checkpoint.path for each in inside] == [None, None]
+
+
 def test_a_key_of_one_mode_makes_no_points_of_the_others() -> None:
     grid = compose_grid(["conf=synthetic", "mode=sync,hybrid", "mode.staleness=3,8", "seed=1,2"])
     assert [each.point.label for each in grid] == [
