@@ -16,6 +16,24 @@ SPLIT_NAMES: dict[int, SplitName] = {TRAIN: "train", EVAL: "eval"}
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingData:
+    """Where a training split lies: a position means the same samples as long as this is the same.
+
+    Generated samples are in no file.
+    """
+
+    files: int = 0
+    row_groups: int = 0
+    """Row groups that have training samples; 0 without shuffle, where they do not count."""
+    digest: str = ""
+    """A checksum of the files' names, below the folder they share, and of their training rows in each row group."""
+
+
+MADE_UP = TrainingData()
+"""Of generated samples."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepGrid:
     """A split cut into steps of `batch_size` samples, each shared by `world_size` ranks.
 

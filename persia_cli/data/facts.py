@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.config.schema.split import EvalSplit, PredictSplit
+from persia_cli.control.position import MADE_UP, TrainingData
 from persia_cli.data.columns import prepare_command
 from persia_cli.data.converted import Progress, silent
 from persia_cli.data.dense_transforms import scale_warnings
@@ -38,6 +39,7 @@ class DatasetFacts:
     """The data set with all that was found from its files, if it has files."""
     warnings: tuple[str, ...] = ()
     """Sentences on problems that may spoil training."""
+    train_data: TrainingData = MADE_UP
 
 
 def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = silent) -> DatasetFacts:
@@ -77,6 +79,7 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         source=text,
         settled=found.settled,
         warnings=() if isinstance(dataset.split, PredictSplit | EvalSplit) else scale_warnings(found.scales),
+        train_data=found.train_data,
     )
 
 

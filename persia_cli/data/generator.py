@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import Generator
+from persia_cli.control.position import MADE_UP
 from persia_cli.data.batch import Batch, assemble, join
 from persia_cli.data.random_bits import normal, salt, stream, uniform
 
@@ -80,6 +81,7 @@ class GeneratedSource:
         self._rows = GeneratedRows(generator, tasks, seed, with_queries)
         self._first = 0 if split == "train" else generator.train_rows
         self.rows = generator.train_rows if split == "train" else generator.eval_rows
+        self.train_data = MADE_UP
         self.counts: dict[str, int] = {}
 
     def read(self, epoch: int, start: int, stop: int) -> Batch:

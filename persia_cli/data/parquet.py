@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.loss import Link
-from persia_cli.control.position import SplitName
+from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.batch import Batch, join
 from persia_cli.data.block import DecodedBlock, decode_block
 from persia_cli.data.random_bits import permutation, salt
@@ -103,6 +103,11 @@ class ParquetSource:
     def rows(self) -> int:
         """Rows of the split."""
         return self._order.rows
+
+    @property
+    def train_data(self) -> TrainingData:
+        """Where the training split of the files lies."""
+        return self._found.train_data
 
     @property
     def counts(self) -> dict[str, int]:

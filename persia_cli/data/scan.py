@@ -9,7 +9,7 @@ from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, FileSplit, PredictSplit
-from persia_cli.control.position import SplitName
+from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.columns import classes, column_problems, fractions_as_text, list_columns, prepare_command
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.dense_transforms import column_scales, fit, is_fitted
@@ -28,6 +28,7 @@ from persia_cli.data.known_values import refuse_absent, refuse_wrong, suspects
 from persia_cli.data.row_groups import RowGroup, read_footer
 from persia_cli.data.splits import SplitRows, count_rows
 from persia_cli.data.text_files import TextLines, UnreadRows
+from persia_cli.data.training_data import training_data
 from persia_cli.errors import DataError, one_line
 
 SPLIT_USES: dict[SplitName, str] = {"train": "train on", "eval": "evaluate on"}
@@ -53,6 +54,7 @@ class ParquetScan:
     """The data set with what was found from its files: the kind of each feature's ids, statistics for transforms."""
     scales: Mapping[str, float]
     """Greatest absolute value of dense columns without transform, where the files hold it."""
+    train_data: TrainingData
 
 
 @dataclass(slots=True)
@@ -182,6 +184,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         unread=sum(each.count for each in found.unread.values()),
         settled=settled,
         scales=found.scales,
+        train_data=training_data(dataset, found.groups, split_rows.train),
     )
 
 

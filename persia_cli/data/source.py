@@ -7,7 +7,7 @@ import numpy as np
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.loss import Link
-from persia_cli.control.position import SplitName
+from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.batch import Batch
 from persia_cli.data.generator import GeneratedSource
 from persia_cli.data.parquet import ParquetSource
@@ -24,6 +24,10 @@ class Source(Protocol):
     @property
     def rows(self) -> int:
         """Rows of the split, the same in every epoch."""
+
+    @property
+    def train_data(self) -> TrainingData:
+        """Where the training split of the data set lies, also if this is another split."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -87,6 +91,11 @@ class Ring:
     def rows(self) -> int:
         """Rows of the split, as the source has them."""
         return self._source.rows
+
+    @property
+    def train_data(self) -> TrainingData:
+        """Where the training split lies, as the source has it."""
+        return self._source.train_data
 
     @property
     def counts(self) -> dict[str, int]:

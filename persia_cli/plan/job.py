@@ -20,7 +20,7 @@ from persia_cli.control.phases import (
     prediction_only,
     schedule,
 )
-from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid
+from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid, TrainingData
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.base_rate import with_base_rate
 from persia_cli.plan.columns import has_query_ids, trains_on_queries
@@ -122,6 +122,7 @@ class Job:
     steps: int
     eval_steps: int
     first_step: int = 0
+    train_data: TrainingData | None = None
     evaluation_due: bool = False
     """True if the model is to be evaluated at `first_step`, before the first step is trained."""
     warm: WarmStart | None = None
@@ -269,6 +270,7 @@ def plan_job(
         run_dir=str(run_dir),
         load=_address(load) if load else None,
         train_rows=facts.train_rows,
+        train_data=facts.train_data if task == "train" else None,
         eval_rows=facts.eval_rows,
         steps=steps if task == "train" else 0,
         eval_steps=evaluation.steps,

@@ -1,6 +1,7 @@
 """Checks of a training that goes on from a checkpoint against the run that saved it."""
 
 from persia_cli.config.schema import Run
+from persia_cli.control.position import TrainingData
 from persia_cli.errors import ConfigError, DataError, UserError, count
 from persia_cli.plan.job import JobPlan
 from persia_cli.plan.saved_model import differences
@@ -53,7 +54,11 @@ def require_same_training(saved: Run, run: Run) -> None:
 
 
 def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
-    """Raise DataError if the data set has changed since the checkpoint, FinishedError if no step is left."""
+    """Raise DataError if the data set has changed since the checkpoint, FinishedError if no step is left.
+
+    Steps that are left are refused on training data that lies in other files or row groups, for their samples would be
+    others than those not trained yet; so is the beginning of an epoch, after which its bits would be others.
+    """
     for split, before, now in (
         ("training", manifest.progress.train_rows, plan.job.train_rows),
         ("evaluation", manifest.progress.eval_rows, plan.job.eval_rows),
@@ -63,6 +68,16 @@ def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
                 f"the data set has {now:,} {split} samples and had {before:,} when the checkpoint was saved; "
                 "a resumed run needs the same files"
             )
+    _require_unfinished(plan, manifest)
+    saved, found = manifest.progress.train_data, plan.facts.train_data
+    if saved is not None and saved != found and manifest.step < plan.job.steps:
+        raise DataError(
+            f"{_change(saved, found)}, so their order is another, and going on would train some twice and leave others "
+            "out; put the files back as they were, or begin a new run with the model, by init_from"
+        )
+
+
+def _require_unfinished(plan: JobPlan, manifest: Manifest) -> None:
     if plan.job.evaluation_due and manifest.step <= plan.job.steps:
         return
     if manifest.step >= plan.job.steps:
@@ -79,6 +94,22 @@ def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
                     f"{count(figure.since, 'evaluation')}; raise train.stop_early.patience to train on"
                 )
             break
+
+
+def _change(before: TrainingData, now: TrainingData) -> str:
+    if (before.files, before.row_groups) == (now.files, now.row_groups):
+        return (
+            "the training samples were in files of other names, or in files or row groups of other sizes, when the "
+            "checkpoint was saved"
+        )
+    return f"the training samples are {_place(now)}, and were {_place(before)} when the checkpoint was saved"
+
+
+def _place(data: TrainingData) -> str:
+    if not data.files:
+        return "made up"
+    groups = f" with {count(data.row_groups, 'row group')}" if data.row_groups else ""
+    return f"in {count(data.files, 'file')}{groups}"
 
 
 def _spelled(value: object) -> str:

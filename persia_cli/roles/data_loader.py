@@ -89,6 +89,11 @@ class DataLoader:
                         f"{self._link.name} sees {source.rows} {name} samples and the job was planned with "
                         f"{rows[split]}; give every loader the same files"
                     )
+                if split == TRAIN and job.train_data not in (None, source.train_data):
+                    raise DataError(
+                        "it sees other training files or row groups than the job was planned with; give every loader "
+                        "the same files"
+                    )
             if self._feeds and self._link.sender.incarnation == 1:
                 self._read_ahead(job.first_step)
             self._link.figures, self._link.changes.on_restart = self._figures, self._on_restart

@@ -15,6 +15,7 @@ import msgspec
 from xxhash import xxh128
 
 from persia_cli.control.phases import Trigger
+from persia_cli.control.position import TrainingData
 from persia_cli.errors import CheckpointError
 from persia_cli.storage import places
 from persia_cli.storage.checked_json import ChangedError, checked, read_checked
@@ -67,6 +68,7 @@ class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
     evaluation_due: bool = False
     """True if the model of this step is to be evaluated, and was saved before that."""
     plateaus: tuple[TrackedPlateau, ...] = ()
+    train_data: TrainingData | None = None
 
 
 class Parent(Record, frozen=True, forbid_unknown_fields=True):

@@ -325,6 +325,7 @@ class Checkpointing:
     def _progress(self, state: RecordState, evaluation_due: bool = False) -> RunProgress:
         return RunProgress(
             train_rows=self._job.train_rows,
+            train_data=self._job.train_data,
             eval_rows=self._job.eval_rows,
             metrics_bytes=state.metrics_bytes,
             look_ups=state.look_ups,

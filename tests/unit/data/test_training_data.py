@@ -1,0 +1,110 @@
+"""Training data is the same where the order of its samples is: at another place, but not in other row groups."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persia_cli.config.schema.dataset import GeneratedDataset
+from persia_cli.control.position import MADE_UP, TrainingData
+from persia_cli.data.facts import inspect
+from persia_cli.data.source import open_source
+from tests.support.text_files import dataset, rows, write_csv
+
+SPLIT = {"kind": "files", "train": ["day-*"], "eval": ["last*"]}
+
+
+def write(path: Path, count: int = 100, group_rows: int = 10, part: int = 2) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {"y": [0, 1] * (count // 2), "d": [0.5] * count, "c": list(range(count))}
+    pq.write_table(pa.table({**columns, "part": [n % part for n in range(count)]}), path, row_group_size=group_rows)
+
+
+def found(place: Path, **changes: Any) -> TrainingData:
+    """What a data set says; each loader finds the same."""
+    data = dataset(place, **changes)
+    source = open_source(data, "train", 0)
+    source.close()
+    assert source.train_data == inspect(data).train_data
+    return source.train_data
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("day-1", "day-2", "last"):
+        write(tmp_path / "data" / f"{name}.parquet")
+    return tmp_path / "data"
+
+
+def test_it_is_the_same_elsewhere(folder: Path, tmp_path: Path) -> None:
+    before = found(folder, split=SPLIT)
+    assert (before.files, before.row_groups) == (2, 20)
+    shutil.move(folder, tmp_path / "disk" / "moved")
+    folder.symlink_to(tmp_path / "disk" / "moved")
+    assert found(folder, split=SPLIT) == before == found(tmp_path / "disk" / "moved", split=SPLIT)
+    assert found(tmp_path / "disk" / "*", split=SPLIT) == before
+
+
+def test_files_without_training_samples_may_change(folder: Path) -> None:
+    before = found(folder, split=SPLIT)
+    write(folder / "last.parquet", group_rows=7)
+    write(folder / "last-2.parquet")
+    assert found(folder, split=SPLIT) == before
+
+
+@pytest.mark.parametrize("split", [SPLIT, {"kind": "every", "n": 5}])
+def test_other_row_groups_names_and_orders_are_told(folder: Path, split: Any) -> None:
+    before = found(folder, split=split)
+    write(folder / "day-2.parquet", group_rows=20)
+    wider = found(folder, split=split)
+    assert wider.row_groups == before.row_groups - 5
+    write(folder / "day-2.parquet")
+    assert found(folder, split=split) == before
+    shutil.move(folder / "day-2.parquet", folder / "day-3.parquet")
+    renamed = found(folder, split=split)
+    assert (renamed.files, renamed.row_groups) == (before.files, before.row_groups)
+    assert renamed != before
+
+
+def test_another_order_of_files_is_told(folder: Path) -> None:
+    paths = [str(folder / f"{name}.parquet") for name in ("day-2", "day-1", "last")]
+    one, other = (inspect(dataset(folder).model_copy(update={"path": each})) for each in (paths, sorted(paths)))
+    assert (one.train_rows, one.train_data.row_groups) == (other.train_rows, other.train_data.row_groups)
+    assert one.train_data != other.train_data
+
+
+def test_rows_that_change_the_split_are_told(folder: Path) -> None:
+    """Of a split by column the rows of each group count, of every n-th row the number of rows before a file."""
+    by_column = {"kind": "column", "column": "part", "train": 1, "eval": 0}
+    before = found(folder, split=by_column)
+    write(folder / "day-1.parquet", part=4)
+    assert found(folder, split=by_column) != before
+    write(folder / "day-1.parquet", count=2, group_rows=2)
+    every = {"split": {"kind": "every", "n": 2}, "shuffle": False}
+    before = found(folder, **every)
+    write(folder / "a.parquet", count=2, group_rows=1)
+    assert found(folder, **every) != before
+
+
+def test_row_groups_do_not_count_without_shuffle(folder: Path) -> None:
+    before = found(folder, split=SPLIT, shuffle=False)
+    write(folder / "day-2.parquet", group_rows=20)
+    assert found(folder, split=SPLIT, shuffle=False) == before
+    assert (before.files, before.row_groups) == (2, 0)
+
+
+def test_text_that_is_converted_again_is_the_same(tmp_path: Path, cache: Path) -> None:
+    write_csv(tmp_path / "a.csv", rows())
+    before = found(tmp_path)
+    shutil.rmtree(cache)
+    assert found(tmp_path) == before
+    assert before.files == 1
+
+
+def test_generated_samples_are_in_no_file() -> None:
+    generator = {"train_rows": 10, "eval_rows": 5, "dense": 3, "cardinalities": [4, 6]}
+    data = GeneratedDataset.model_validate({"kind": "generated", "generator": generator})
+    assert inspect(data).train_data == open_source(data, "train", 0).train_data == MADE_UP
