@@ -3,12 +3,13 @@
 from itertools import product
 from typing import get_args
 
-from persia_cli.bench import journal_cases, stores
+from persia_cli.bench import journal_cases
 from persia_cli.bench.alternate import QUICK
+from persia_cli.store.layout import OptimizerKind
 
 
 def test_every_optimizer_is_measured_with_a_journal_beside_none() -> None:
     results = list(journal_cases.journal(QUICK))
-    places = product(get_args(stores.Kind), ("in the cache", "from memory"))
+    places = product(get_args(OptimizerKind), ("in the cache", "from memory"))
     assert [each.name for each in results] == [f"journal, {kind}, dim 16, {place}" for kind, place in places]
     assert all(0.1 < each.sides[0].ratios[journal_cases.BARE] < 3 for each in results)

@@ -23,8 +23,8 @@ from tests.support.killed import Job, differences, job_of, kill_by_chance, kill_
 from tests.support.shards import OPTIMIZERS
 from tests.support.stepped import each_state
 
-SGD, _, ADAGRAD, ROWWISE, ADAM, FTRL, _ = OPTIMIZERS
-ALL = [*product((SGD, ADAGRAD, ROWWISE, ADAM, FTRL), ("float32", "bfloat16", "float16"), (1, 16, 17, 64))]
+SGD, _, ADAGRAD, ROWWISE, ADAM, FTRL, _, ROWWISE_ADAM = OPTIMIZERS
+ALL = [*product((SGD, ADAGRAD, ROWWISE, ADAM, ROWWISE_ADAM, FTRL), ("float32", "bfloat16", "float16"), (1, 16, 17, 64))]
 SOME = [
     (ADAGRAD, "float32", 16),
     (ADAM, "float16", 64),
