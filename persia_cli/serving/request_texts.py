@@ -1,6 +1,7 @@
 """Texts of requests, read as training read the fields of its CSV files, and dates where the data had dates."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -35,15 +36,18 @@ class CsvFields(Node):
         Raises DataError for values of several types.
         """
         held = self.columns.get(name)
-        if held is None or not holds_text(given):
+        if held is None:
             return given
         if isinstance(given, Lists):
             return Lists(self.read(name, given.values), given.lengths)
-        if isinstance(given, (list, tuple)):
-            given = self._unmarked(given)
-            if not holds_text(given):
-                return given
-        return of_texts(name, given, lambda texts: self._read(held, texts))
+        made = partial(self._read, held)
+        try:
+            return of_texts(name, given, made)
+        except DataError:
+            if not isinstance(given, (list, tuple)):
+                raise
+            # Null markers may stand beside numbers, value by value; that is slower, and rare.
+            return of_texts(name, self._unmarked(given), made)
 
     def _unmarked(self, values: list[Any] | tuple[Any, ...]) -> list[Any]:
         """Return values, which may be lists, with None in place of null markers; the others may be numbers."""
@@ -67,11 +71,9 @@ def read_times(name: str, held: Time, given: Any) -> Any:
 
     A timestamp is of UTC where it tells no zone. Raises DataError for other texts, and values of several types.
     """
-    if not holds_text(given):
-        return given
     if isinstance(given, Lists):
         return Lists(read_times(name, held, given.values), given.lengths)
-    return of_texts(name, given, lambda texts: _times(name, held, texts))
+    return of_texts(name, given, partial(_times, name, held))
 
 
 def _times(name: str, held: Time, texts: Any) -> Any:
@@ -94,25 +96,19 @@ def _times(name: str, held: Time, texts: Any) -> Any:
         ) from error
 
 
-def holds_text(given: Any) -> bool:
-    """Return whether a column of a request, as it came, has texts."""
-    match given:
-        case Lists():
-            return holds_text(given.values)
-        case list() | tuple():
-            return any(
-                isinstance(each, str) or (isinstance(each, (list, tuple)) and holds_text(each)) for each in given
-            )
-        case np.ndarray():
-            return given.dtype.kind in "OTU"
-        case pa.Array() | pa.ChunkedArray():
-            return class_of(given.type.value_type if is_list(given.type) else given.type) == "text"
-    return False
-
-
 def of_texts(name: str, given: Any, made: Callable[[Any], Any]) -> Any:
-    """Return what is made of a column's texts, an Arrow array of strings, or of those in its lists."""
-    array = arrow_column(given, name).combine_chunks()
+    """Return what is made of a column's texts, an Arrow array of strings, or of those in its lists.
+
+    Without texts the column stays as it is. Raises DataError for texts among other values.
+    """
+    if isinstance(given, np.ndarray) and given.dtype.kind not in "OTU":
+        return given
+    try:
+        array = arrow_column(given, name).combine_chunks()
+    except DataError:
+        if _holds_text(given):
+            raise
+        return given
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     values = array.flatten() if is_list(array.type) else array
@@ -120,3 +116,7 @@ def of_texts(name: str, given: Any, made: Callable[[Any], Any]) -> Any:
         return given
     read = made(values.cast(pa.string()))
     return with_values(array, read) if is_list(array.type) else read
+
+
+def _holds_text(values: Iterable[Any]) -> bool:
+    return any(isinstance(each, str) or (isinstance(each, (list, tuple)) and _holds_text(each)) for each in values)
