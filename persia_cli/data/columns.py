@@ -40,9 +40,12 @@ def label_columns(dataset: ParquetDataset) -> tuple[str, ...]:
     return () if isinstance(dataset.split, PredictSplit) else dataset.label_names
 
 
-def column_problems(dataset: ParquetDataset, schema: Any) -> list[str]:
-    """Return a sentence for each use of a column that does not fit the Arrow schema of a file."""
-    if (undivided := _undivided(dataset, schema.names)) is not None:
+def column_problems(dataset: ParquetDataset, schema: Any, is_text: bool = False) -> list[str]:
+    """Return a sentence for each use of a column that does not fit the Arrow schema of a file, which was text or not.
+
+    A header that another character divides is all that is told.
+    """
+    if is_text and (undivided := _undivided(dataset, schema.names)) is not None:
         return [undivided]
     problems = []
     for use in uses(dataset):

@@ -100,9 +100,21 @@ def nothing_there(path: str, place: Location, wanted: Literal["auto"] | Format) 
     noun = "Parquet, CSV or JSON Lines" if wanted == "auto" else NOUNS[wanted]
     if place.uri is not None or place.is_pattern:
         return f"{path}{where} does not exist or has no {noun} file"
-    if not Path(place.path).exists():
-        return f"{path}{where} does not exist"
-    return f"{path}{where} has no {noun} file, by the files' names"
+    return (
+        f"{path}{where} has no {noun} file, by the files' names" if is_there(place) else f"{path}{where} does not exist"
+    )
+
+
+def is_there(place: Location) -> bool:
+    """Return True for a file or folder of this machine; places elsewhere and patterns are not looked at."""
+    return place.uri is None and not place.is_pattern and Path(place.path).exists()
+
+
+def without_rows(kind: Format) -> str:
+    """Return a clause on files of a format that hold no rows."""
+    if kind == "csv":
+        return "the files hold a header alone, and no rows; give files with rows"
+    return "the files hold no rows; prepare them again"
 
 
 def _reached(place: Location) -> Location:

@@ -19,9 +19,11 @@ from persia_cli.data.files import (
     Location,
     find_all,
     find_files,
+    is_there,
     locate_all,
     nothing_there,
     of_one_format,
+    without_rows,
 )
 from persia_cli.data.hive import HiveColumns
 from persia_cli.data.known_values import refuse_absent, refuse_wrong, suspects
@@ -78,7 +80,7 @@ class _Findings:
 
     def check(self, dataset: ParquetDataset, file: DataFile, schema: Any) -> None:
         """Record the problems of a file's columns, alone and in comparison with earlier files."""
-        for text in column_problems(dataset, schema):
+        for text in column_problems(dataset, schema, file.source is not None):
             self.of_file(file.name, text)
         for name, held in classes(dataset, schema).items():
             first, other = self.classes.setdefault(name, (held, file.name))
@@ -201,7 +203,7 @@ def _parts(
         if among.isdisjoint(find_files(place)):
             absent = nothing_there(path, place, dataset.format)
             remedy = "correct the path"
-            if absent.endswith("names"):
+            if is_there(place):
                 remedy += ", or say by dataset.format what files with other names are"
             if dataset.recipe is not None:
                 remedy += f", or prepare the data first: {prepare_command(dataset)}"
@@ -288,8 +290,7 @@ def _require_rows(dataset: ParquetDataset, kind: Format, rows: int, split_rows: 
     if isinstance(split, PredictSplit):
         return  # an empty input to score is not an error
     if rows == 0:
-        why = "a header alone, and no rows; give files with rows" if kind == "csv" else "no rows; prepare them again"
-        raise DataError(f"dataset.path={dataset.place}: the files hold {why}")
+        raise DataError(f"dataset.path={dataset.place}: {without_rows(kind)}")
     if isinstance(split, ColumnSplit):
         for name, use in SPLIT_USES.items():
             if not sum(split_rows.of(name)):

@@ -8,7 +8,7 @@ from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
-from persia_cli.data.files import DataFile, find_files, locate, nothing_there, of_one_format
+from persia_cli.data.files import DataFile, find_files, locate, nothing_there, of_one_format, without_rows
 from persia_cli.data.hive import HiveColumns
 from persia_cli.data.row_groups import read_footer
 from persia_cli.errors import DataError, one_line
@@ -67,8 +67,7 @@ def open_files(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent)
             )
         row_groups += metadata.num_row_groups
     if not sum(rows):
-        why = "a header alone, and no rows; give files with rows" if kind == "csv" else "no rows; prepare them again"
-        raise DataError(f"{path}: the files hold {why}")
+        raise DataError(f"{path}: {without_rows(kind)}")
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
         raise DataError(f"{files[0].path}: there are several columns {twice[0]}; give each a different name")

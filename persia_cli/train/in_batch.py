@@ -49,8 +49,8 @@ def in_batch_softmax(
     scores = users @ candidates.vectors.T / temperature
     if log_q is not None:
         times = _log_times(candidates)
-        scores = scores - (log_q + times)
-        scores = scores.index_put((torch.arange(n, device=users.device), own), times[own], accumulate=True)
+        # In place: there may be a thousand million scores.
+        scores = scores.sub_(log_q + times).index_put_((own - start, own), times[own], accumulate=True)
     itself = own.unsqueeze(1) == torch.arange(len(candidates.keys), device=users.device)
     left_out = (candidates.keys[own].unsqueeze(1) == candidates.keys) | (candidates.weights == 0)
     scores = scores.masked_fill(left_out & ~itself, -torch.inf)
