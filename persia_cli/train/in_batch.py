@@ -49,7 +49,7 @@ def in_batch_softmax(
     scores = users @ candidates.vectors.T / temperature
     if log_q is not None:
         times = _log_times(candidates)
-        # In place: there may be a thousand million scores.
+        # In place, for the scores of large batches take a gibibyte and more.
         scores = scores.sub_(log_q + times).index_put_((own - start, own), times[own], accumulate=True)
     itself = own.unsqueeze(1) == torch.arange(len(candidates.keys), device=users.device)
     left_out = (candidates.keys[own].unsqueeze(1) == candidates.keys) | (candidates.weights == 0)
