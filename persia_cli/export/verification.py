@@ -27,6 +27,12 @@ LARGEST_PORTION = 2**16
 """Largest number of samples of a portion."""
 AUC: dict[Form, float] = {"float32": 1e-5, "bfloat16": 1e-4, "float16": 1e-4, "int8": 2e-4, "int4": 1e-3}
 """How far AUC may be from that of the training code, if there are enough samples."""
+GRAIN = 2.0**-16
+"""Logits that round to one multiple of it are equal for AUC.
+
+Samples that are alike have one score but for the rounding of sums, which depends on their place in a batch: which of
+them comes first says nothing of a model, and is another one by each way of scoring.
+"""
 PAIRS = 4
 """Pairs of a positive and a negative sample whose order may be another one: with few samples each is much of AUC."""
 
@@ -102,7 +108,7 @@ def compare(
     for batch in portions(run, split, samples):
         both = network.logits(batch), predictor.predict(batch).logits
         for histogram, logits in zip(scores, both, strict=True):
-            histogram.add(logits, batch.labels, batch.weights)
+            histogram.add(np.rint(logits.astype(np.float64) / GRAIN) * GRAIN, batch.labels, batch.weights)
         worst = np.maximum(worst, _differences(*both, links))
         positives += batch.labels.sum(0, dtype=np.float64)
         count += batch.size

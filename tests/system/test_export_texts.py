@@ -113,3 +113,16 @@ def test_dates_of_requests_have_the_scores_of_those_of_parquet(exported: Any, tm
         for day, time in zip(days.to_pylist(), seen.to_pylist(), strict=True)
     ]
     assert np.abs(predicted(server, instances) - expected).max() <= 5e-6
+
+
+def test_samples_that_are_alike_are_in_no_order(exported: Callable[[Path, str], Any], tmp_path: Path) -> None:
+    """Of 18 kinds each has many, whose scores differ by rounding alone: AUC by either way of scoring is the same."""
+    draw = random.Random(1)
+    with (tmp_path / "kinds.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["y", "x", "user", "item"])
+        for _ in range(4000):
+            user, item = draw.choice("abc"), draw.choice("pq")
+            likes = draw.random() < 0.3 + 0.1 * (user == "a") + 0.1 * (item == "p")
+            writer.writerow([int(likes), draw.choice(["0", "1", "2.5"]), user, item])
+    exported(tmp_path / "kinds.csv", "dense: [x]\n  sparse: [user, item]")
