@@ -44,7 +44,7 @@ def require_same_training(saved: Run, run: Run) -> None:
     """Raise ConfigError, with one line for each setting of `run` that must be the `saved` run's and is not."""
     found = differences(saved.model_dump(mode="json"), run.model_dump(mode="json"))
     wrong = [
-        f"{key}={_spelled(now)}: the run was trained with {_spelled(before)}, and a resumed run cannot change it; "
+        f"{key}={_spelled(now)}: the run was trained {_with(before)}, and a resumed run cannot change it; "
         "leave it out, or start a new run"
         for key, (before, now) in found
         if not is_changeable(key)
@@ -94,6 +94,10 @@ def _require_unfinished(plan: JobPlan, manifest: Manifest) -> None:
                     f"{count(figure.since, 'evaluation')}; raise train.stop_early.patience to train on"
                 )
             break
+
+
+def _with(value: object) -> str:
+    return "without it" if value is None else f"with {_spelled(value)}"
 
 
 def _change(before: TrainingData, now: TrainingData) -> str:
