@@ -79,6 +79,8 @@ def inspect(
     form = None if csv is None else _csv_format(csv)
     with converting() as conversion, _bar() as progress:
         found = inspect_data(path, progress, form, conversion)
+    if found.profile.source.left_out:
+        labelled(err(), "left out", found.profile.source.left_out)
     for sentence in found.profile.source.unread:
         labelled(err(), "warning", sentence)
     needs = table_needs(found.table_rows, dim, optimizer.value, budget)

@@ -18,6 +18,8 @@ def facts_of(dataset: Dataset) -> DatasetFacts:
         announce(*dataset.paths)
     with converting() as progress:
         facts = inspect(dataset, progress)
+    if facts.left_out:
+        labelled(err(), "left out", facts.left_out)
     for warning in facts.warnings:
         labelled(err(), "warning", warning)
     return facts

@@ -30,6 +30,8 @@ class DatasetFacts:
     """One sentence on the samples' origin, for people."""
     stand_in: bool = False
     """True if the files are missing and generated samples replace them."""
+    left_out: str = ""
+    """A clause on data files at its paths that are not read; empty if there are none."""
     unused_rows: int = 0
     """Rows that the split's column assigns to neither split."""
     files: int = 0
@@ -70,6 +72,7 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
     return DatasetFacts(
         train_rows=train_rows,
         eval_rows=eval_rows,
+        left_out=found.left_out,
         unused_rows=unused_rows,
         files=len(found.files),
         nbytes=nbytes,

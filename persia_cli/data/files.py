@@ -1,5 +1,6 @@
 """The files that a data set's path means, on any file system that pyarrow reads."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,7 +19,7 @@ from persia_cli.storage.remote import LISTING_DEADLINE_S, ask
 Format = Literal["parquet", "csv", "jsonl"]
 
 SUFFIXES: dict[Format, tuple[str, ...]] = {
-    "parquet": (".parquet", ".pq"),
+    "parquet": (".parquet", ".parq", ".pq"),
     "csv": (".csv", ".tsv"),
     "jsonl": (".jsonl", ".ndjson"),
 }
@@ -26,7 +27,7 @@ SUFFIXES: dict[Format, tuple[str, ...]] = {
 NOUNS: dict[Format, str] = {"parquet": "Parquet", "csv": "CSV", "jsonl": "JSON Lines"}
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 """Compression of text files by the last ending of their names."""
-_ENDINGS = (
+ENDINGS = (
     *SUFFIXES["parquet"],
     *(f"{text}{packed}" for text in SUFFIXES["csv"] + SUFFIXES["jsonl"] for packed in ("", *CODECS)),
 )
@@ -47,6 +48,16 @@ class DataFile:
     def name(self) -> str:
         """The path that users know."""
         return self.source or self.path
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files at a location, sorted by path."""
+
+    files: tuple[DataFile, ...]
+    """Data files, by their endings; a file that the location names itself has any ending."""
+    others: tuple[str, ...] = ()
+    """Paths of the other files in its folders; hidden folders are not looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +95,15 @@ def locate(path: str, key: str = "dataset.path") -> Location:
 
 
 def find_files(place: Location) -> tuple[DataFile, ...]:
-    """Return the data files that a location means, sorted by path; empty if there are none.
+    """Return the data files that a location means, sorted by path; empty if there are none. Raises as `list_files`."""
+    return list_files(place).files
+
+
+def list_files(place: Location) -> Listing:
+    """Return the files that a location means; raises DataError for a folder that cannot be listed, or broken links.
 
     A folder means the Parquet, CSV and JSON Lines files in and below it; a wildcard means the files and folders that it
-    matches. Names that start with a dot or an underscore are ignored, as is usual for hidden files and metadata.
+    matches. Names that start with a dot or an underscore are hidden, as is usual for metadata.
     """
     if place.uri is not None:
         return ask(place.uri, partial(_found, _reached(place)), LISTING_DEADLINE_S)
@@ -128,20 +144,43 @@ def _first_wildcard(path: str) -> int:
     return next(at for at, letter in enumerate(path) if letter in _WILDCARDS)
 
 
-def _found(place: Location) -> tuple[DataFile, ...]:
+def _found(place: Location) -> Listing:
     try:
         infos = list(_matches(place)) if place.is_pattern else [place.filesystem.get_file_info(place.path)]
         found: dict[str, DataFile] = {}
+        others: dict[str, None] = {}
         for info in infos:
             if info.type == fs.FileType.File:
                 found[info.path] = DataFile(info.path, info.size)
             elif info.type == fs.FileType.Directory:
-                found.update({file.path: file for file in _folder(place.filesystem, info.path)})
+                if isinstance(place.filesystem, fs.LocalFileSystem):
+                    _refuse_bad_links(info.path)
+                for each in _listing(place.filesystem, info.path):
+                    if each.type != fs.FileType.File:
+                        continue
+                    if each.path.lower().endswith(ENDINGS) and not is_hidden(each.base_name):
+                        found[each.path] = DataFile(each.path, each.size)
+                    else:
+                        others[each.path] = None
     except OSError as error:
         if place.uri is not None:
             raise
         raise DataError(f"cannot list {place.path}: {error}") from error
-    return tuple(found[path] for path in sorted(found))
+    return Listing(tuple(found[path] for path in sorted(found)), tuple(sorted(others.keys() - found.keys())))
+
+
+def _refuse_bad_links(folder: str) -> None:
+    """Raise DataError for a link in a local folder that leads nowhere, or to a folder that it is in."""
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        own = Path(root).resolve()
+        for path in (Path(root, name) for name in [*folders, *names] if not is_hidden(name)):
+            if not path.is_symlink():
+                continue
+            if not path.exists():
+                raise DataError(f"{path} is a link to {path.readlink()}, which does not exist; correct or remove it")
+            if own.is_relative_to(path.resolve()):
+                raise DataError(f"{path} is a link to a folder that it is in, whose files would repeat; remove it")
 
 
 def locate_all(paths: Sequence[str]) -> tuple[Location, ...]:
@@ -169,29 +208,28 @@ def _builtin(name: str) -> Path:
     raise DataError(f"no data set builtin:{name} comes with persia; {hint}")
 
 
-def _folder(filesystem: Any, path: str) -> Iterable[DataFile]:
-    for info in _listing(filesystem, path):
-        if info.type == fs.FileType.File and info.path.lower().endswith(_ENDINGS):
-            yield DataFile(info.path, info.size)
-
-
 def _matches(place: Location) -> Iterable[Any]:
     parts = place.path.split("/")
     first = next(i for i, part in enumerate(parts) if not _WILDCARDS.isdisjoint(part))
     for info in _listing(place.filesystem, "/".join(parts[:first]) or "/"):
         own = info.path.split("/")
-        if len(own) == len(parts) and all(map(fnmatchcase, own, parts)):
+        if len(own) == len(parts) and all(map(fnmatchcase, own, parts)) and not is_hidden(own[-1]):
             yield info
 
 
 def _listing(filesystem: Any, folder: str) -> Iterable[Any]:
-    """Yield the files and folders below a folder, except those with a hidden part in their path below it."""
+    """Yield the files and folders below a folder, except what is in hidden folders."""
     selector = fs.FileSelector(folder, recursive=True, allow_not_found=True)
     depth = len([part for part in folder.split("/") if part])
     for info in filesystem.get_file_info(selector):
         below = [part for part in info.path.split("/") if part][depth:]
-        if not any(part.startswith((".", "_")) and "=" not in part for part in below):
+        if not any(is_hidden(part) for part in below[:-1]):
             yield info
+
+
+def is_hidden(name: str) -> bool:
+    """Return True for names that systems give to files and folders without data; `_day=1` is a column's value."""
+    return name.startswith((".", "_")) and "=" not in name
 
 
 def format_of(path: str) -> Format | None:
@@ -205,13 +243,22 @@ def format_of(path: str) -> Format | None:
     return next(found, None)
 
 
-def of_one_format(files: Sequence[DataFile], wanted: Literal["auto"] | Format) -> tuple[Format, tuple[DataFile, ...]]:
-    """Return the wanted format and its files; `auto` takes the first of Parquet, CSV and JSON Lines that is found.
+def of_one_format(
+    files: Sequence[DataFile],
+    wanted: Literal["auto"] | Format,
+    remedy: str = "set dataset.format to the one to read, or name the files in dataset.path",
+) -> tuple[Format, tuple[DataFile, ...]]:
+    """Return the wanted format and its files; with `auto` that of all files. Raises DataError if they have several.
 
     A file with an unknown ending, which the user has named, has the wanted format; Parquet for `auto`.
     """
     default: Format = "parquet" if wanted == "auto" else wanted
     own = {file.path: format_of(file.path) or default for file in files}
-    present = set(own.values())
-    chosen = next((name for name in SUFFIXES if name in present), default) if wanted == "auto" else wanted
+    first: dict[Format, str] = {}
+    for path, kind in own.items():
+        first.setdefault(kind, path)
+    if wanted == "auto" and len(first) > 1:
+        each = ", ".join(f"{NOUNS[kind]} ({Path(path).name})" for kind, path in first.items())
+        raise DataError(f"the data has files of several formats: {each}; {remedy}")
+    chosen = next(iter(first), default) if wanted == "auto" else wanted
     return chosen, tuple(file for file in files if own[file.path] == chosen)

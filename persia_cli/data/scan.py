@@ -1,6 +1,6 @@
 """The contents of Parquet files by their footers: row groups, rows of each split, and every problem."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,25 +8,15 @@ import pyarrow as pa
 from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.config.schema.split import ColumnSplit, EvalSplit, FileSplit, PredictSplit
+from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
 from persia_cli.control.position import SplitName, TrainingData
-from persia_cli.data.columns import classes, column_problems, fractions_as_text, list_columns, prepare_command
+from persia_cli.data.columns import classes, column_problems, fractions_as_text, list_columns
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.dense_transforms import column_scales, fit, is_fitted
-from persia_cli.data.files import (
-    DataFile,
-    Format,
-    Location,
-    find_all,
-    find_files,
-    is_there,
-    locate_all,
-    nothing_there,
-    of_one_format,
-    without_rows,
-)
+from persia_cli.data.files import DataFile, Format, find_all, locate_all, without_rows
 from persia_cli.data.hive import HiveColumns
 from persia_cli.data.known_values import refuse_absent, refuse_wrong, suspects
+from persia_cli.data.members import members_of
 from persia_cli.data.row_groups import RowGroup, read_footer
 from persia_cli.data.splits import SplitRows, count_rows
 from persia_cli.data.text_files import TextLines, UnreadRows
@@ -50,6 +40,8 @@ class ParquetScan:
     split_rows: SplitRows
     format: Format
     """Format of the data set's own files, before conversion."""
+    left_out: str
+    """A clause on data files at its paths that are not read; empty if there are none."""
     unread: int
     """Rows of text files that could not be read and were left out."""
     settled: ParquetDataset
@@ -144,13 +136,14 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     places = locate_all(dataset.paths)
     filesystem = places[0].filesystem
     findings = _Findings()
-    kind, everything = of_one_format(find_all(places), dataset.format)
-    parts = _parts(dataset, places, set(everything), findings)
+    found_files = members_of(dataset, places)
+    kind, parts = found_files.format, found_files.parts
+    findings.problems += found_files.problems
     texts = filesystem
     if kind != "parquet":
         members = tuple(file for _, files in parts for file in files)
         converted = dict(zip(members, as_parquet(filesystem, members, kind, dataset.csv, progress), strict=True))
-        parts = [(part, tuple(converted[file] for file in files)) for part, files in parts]
+        parts = tuple((part, tuple(converted[file] for file in files)) for part, files in parts)
         filesystem = LocalFileSystem()
     hive = HiveColumns(file.name for _, members in parts for file in members)
     found = _Contents(dataset, findings)
@@ -183,6 +176,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         lists=frozenset(findings.lists),
         split_rows=split_rows,
         format=kind,
+        left_out=found_files.left_out,
         unread=sum(each.count for each in found.unread.values()),
         settled=settled,
         scales=found.scales,
@@ -193,49 +187,6 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
 def is_absent(dataset: ParquetDataset) -> bool:
     """Return True if no data file exists at the data set's paths."""
     return not find_all(locate_all(dataset.paths))
-
-
-def _parts(
-    dataset: ParquetDataset, places: Sequence[Location], among: set[DataFile], findings: _Findings
-) -> list[tuple[SplitName | None, tuple[DataFile, ...]]]:
-    """Return the files to read, by the split they belong to if files make the split."""
-    for path, place in zip(dataset.paths, places, strict=True):
-        if among.isdisjoint(find_files(place)):
-            absent = nothing_there(path, place, dataset.format)
-            remedy = "correct the path"
-            if is_there(place):
-                remedy += ", or say by dataset.format what files with other names are"
-            if dataset.recipe is not None:
-                remedy += f", or prepare the data first: {prepare_command(dataset)}"
-            elif dataset.source is not None:
-                remedy += f", or fetch the files from {dataset.source}"
-            findings.problems.append(f"dataset.path={absent}; {remedy}")
-    if findings.problems:
-        return []
-    if not isinstance(dataset.split, FileSplit):
-        return [(None, tuple(file for file in find_all(places) if file in among))]
-    train = _matching(places, "train", dataset.split.train, among, findings)
-    evaluation = _matching(places, "eval", dataset.split.eval, among, findings)
-    for file in sorted(set(train) & set(evaluation), key=lambda file: file.path):
-        findings.of_file(file.path, "the file is in both splits; let dataset.split.train and dataset.split.eval differ")
-    return [("train", train), ("eval", evaluation)]
-
-
-def _matching(
-    places: Sequence[Location],
-    name: SplitName,
-    patterns: tuple[str, ...],
-    among: set[DataFile],
-    findings: _Findings,
-) -> tuple[DataFile, ...]:
-    found: dict[str, DataFile] = {}
-    for pattern in patterns:
-        files = [file for file in find_all(place.below(pattern) for place in places) if file in among]
-        if not files:
-            where = ", ".join(place.path for place in places)
-            findings.problems.append(f"dataset.split.{name}: no file below {where} matches {pattern}; correct it")
-        found.update({file.path: file for file in files})
-    return tuple(found[path] for path in sorted(found))
 
 
 def _footer(filesystem: Any, file: DataFile, uri: str | None, findings: _Findings) -> Any:

@@ -8,8 +8,9 @@ from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
-from persia_cli.data.files import DataFile, find_files, locate, nothing_there, of_one_format, without_rows
+from persia_cli.data.files import DataFile, list_files, locate, nothing_there, of_one_format, without_rows
 from persia_cli.data.hive import HiveColumns
+from persia_cli.data.members import left_out
 from persia_cli.data.row_groups import read_footer
 from persia_cli.errors import DataError, one_line
 
@@ -29,6 +30,8 @@ class SourceFiles:
     schema: Any
     constants: tuple[dict[str, Any], ...]
     """Columns named by the folders of each file, as Arrow scalars."""
+    left_out: str
+    """A clause on data files at the path that are not read; empty if there are none."""
     unread: tuple[str, ...]
     """A sentence for each file with rows that could not be read."""
 
@@ -41,7 +44,10 @@ class SourceFiles:
 def open_files(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent) -> SourceFiles:
     """Read the footer of every file; raises DataError for one that is not Parquet, has no rows or other columns."""
     place = locate(path)
-    kind, files = of_one_format(find_files(place), "auto")
+    listing = list_files(place)
+    remedy = f"name those of one format, such as '{path.rstrip('/')}/*.parquet'"
+    kind, files = of_one_format(listing.files, "auto", remedy)
+    others = left_out(path, [listing], files)
     filesystem = place.filesystem
     if kind != "parquet" and files:
         files, filesystem = as_parquet(filesystem, files, kind, form, progress), LocalFileSystem()
@@ -71,7 +77,9 @@ def open_files(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent)
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
         raise DataError(f"{files[0].path}: there are several columns {twice[0]}; give each a different name")
-    return SourceFiles(path, filesystem, files, tuple(rows), row_groups, schema, tuple(constants), tuple(unread))
+    return SourceFiles(
+        path, filesystem, files, tuple(rows), row_groups, schema, tuple(constants), others, tuple(unread)
+    )
 
 
 def _footer(filesystem: Any, file: DataFile, uri: str | None) -> tuple[Any, Any]:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.files import find_files, locate
+from persia_cli.data.members import members_of
 from persia_cli.errors import DataError
 from persia_cli.shipped import shipped
 
@@ -71,3 +73,52 @@ def test_built_in_data_is_found_and_typos_are_corrected() -> None:
         locate("builtin:adult_incom")
     with pytest.raises(DataError, match=r"no data set builtin:\.\./recipes/criteo"):
         locate("builtin:../recipes/criteo")
+
+
+def test_links_that_lead_nowhere_or_back_are_errors(tree: Path) -> None:
+    (tree / "_temporary" / "gone").symlink_to("nowhere")
+    (tree / "day_1" / ".lock").symlink_to("nowhere")
+    assert names(tree, str(tree / "day_1")) == ["day_1/a.pq", "day_1/b.parquet"]  # hidden ones do not matter
+    (tree / "day_2" / "d.parquet").symlink_to(tree / "day_1" / "b.parquet")
+    (tree / "day_2" / "more").symlink_to(tree / "day_1")
+    assert names(tree, str(tree / "day_2")) == [
+        "day_2/c.parquet",
+        "day_2/d.parquet",
+        "day_2/more/a.pq",
+        "day_2/more/b.parquet",
+    ]
+    (tree / "day_1" / "e.parquet").symlink_to("nowhere")
+    with pytest.raises(DataError, match=r"day_1/e\.parquet is a link to nowhere, which does not exist"):
+        names(tree, str(tree))
+    (tree / "day_1" / "e.parquet").unlink()
+    (tree / "day_1" / "up").symlink_to(tree)
+    with pytest.raises(DataError, match=r"day_1/up is a link to a folder that it is in"):
+        names(tree, str(tree))
+
+
+def test_data_files_that_are_left_out_are_named_and_files_of_systems_are_not(tree: Path) -> None:
+    for name in ("_SUCCESS", ".a.parquet.crc", "LICENSE.txt", "dataset.yaml", "part-0001", "x.csv"):
+        (tree / name).write_bytes(b"")
+    data = ParquetDataset.model_validate(
+        {"kind": "parquet", "path": str(tree), "labels": ["y"], "sparse": ["u"], "split": {"kind": "every", "n": 2}}
+    )
+    with pytest.raises(DataError, match=r"CSV \(x\.csv\).*set dataset\.format"):
+        members_of(data, [locate(str(tree))])
+    found = members_of(data.model_copy(update={"format": "parquet"}), [locate(str(tree))])
+    assert [Path(file.path).name for file in found.parts[0][1]] == ["a.pq", "b.parquet", "c.parquet"]
+    assert found.left_out == (
+        f"4 files of {tree}: 1 named as CSV (x.csv), 1 hidden (.hidden.parquet), "
+        "2 without a known ending (part-0001, rows.bin); files that a path names are read"
+    )
+
+
+def test_a_split_by_files_leaves_out_only_what_its_patterns_name(tree: Path) -> None:
+    split = {"kind": "files", "train": ["day_1/*.p*"], "eval": ["day_2"]}
+    (tree / "day_1" / "c.csv").write_bytes(b"")  # no pattern names it
+    data = ParquetDataset.model_validate(
+        {"kind": "parquet", "path": str(tree), "labels": ["y"], "sparse": ["u"], "split": split}
+    )
+    found = members_of(data, [locate(str(tree))])
+    assert [(name, len(files)) for name, files in found.parts] == [("train", 2), ("eval", 1)]
+    assert "1 hidden (.hidden.parquet)" in found.left_out
+    assert "c.csv" not in found.left_out

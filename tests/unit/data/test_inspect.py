@@ -100,8 +100,8 @@ def test_a_missing_path_names_the_recipe(tmp_path: Path, monkeypatch: pytest.Mon
     ]
     (tmp_path / "empty").mkdir()
     (line,) = problems(dataset(tmp_path / "empty"))
-    told = "has no Parquet, CSV or JSON Lines file, by the files' names; correct the path, or say by dataset.format"
-    assert line == f"dataset.path={tmp_path}/empty {told} what files with other names are"
+    told = "has no Parquet, CSV or JSON Lines file, by the files' names; correct the path, or name files with other"
+    assert line == f"dataset.path={tmp_path}/empty {told} endings by a wildcard, such as {tmp_path}/empty/*"
     (line,) = problems(dataset(tmp_path / "empty", source="https://data.org/criteo"))
     assert line.endswith(", or fetch the files from https://data.org/criteo")
 

@@ -220,8 +220,11 @@ def test_formats_are_told_by_names_or_said(tmp_path: Path) -> None:
         inspect(dataset(tmp_path / "rows.txt"))
     write_csv(tmp_path / "b.csv", rows())
     pq.write_table(pa.Table.from_pylist(rows()[:10]), tmp_path / "a.parquet")
-    assert inspect(dataset(tmp_path)).train_rows == 8
-    assert inspect(dataset(tmp_path, format="csv")).train_rows == 400
+    with pytest.raises(DataError, match=r"Parquet \(a\.parquet\), CSV \(b\.csv\); set dataset\.format"):
+        inspect(dataset(tmp_path))
+    facts = inspect(dataset(tmp_path, format="csv"))
+    assert facts.train_rows == 400
+    assert "1 named as Parquet (a.parquet), 1 without a known ending (rows.txt)" in facts.left_out
 
 
 def test_folders_lists_and_kept_columns_of_text(tmp_path: Path) -> None:
