@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import batch_norm
 
-MOMENTUM = 0.1
-"""Weight of a step's statistics in the running ones, torch's default."""
+LEAST_RATE = 0.1
+"""Least weight of a step's statistics in the running ones, torch's default."""
 
 
 class BatchNorm(nn.Module):
@@ -17,12 +17,16 @@ class BatchNorm(nn.Module):
     Several ranks share their statistics, so they compute what one rank with all samples would, up to rounding; a rank
     without samples takes part. Evaluation uses running statistics, and so does a step of fewer than two samples, which
     have no variance.
+
+    The running statistics are the mean of all steps so far, and after ten steps an exponential average: step n has the
+    weight max(0.1, 1/n) in them. So they do not depend on where they begin, and suit the first evaluations too.
     """
 
     weight: nn.Parameter | None
     bias: nn.Parameter | None
     running_mean: torch.Tensor
     running_var: torch.Tensor
+    updates: torch.Tensor
 
     def __init__(self, *shape: int, affine: bool = True, eps: float = 1e-5) -> None:
         """Normalise [n, width] with `shape` (width,), or [copies, n, width] with `shape` (copies, 1, width).
@@ -36,14 +40,20 @@ class BatchNorm(nn.Module):
         self.register_parameter("bias", nn.Parameter(torch.zeros(shape)) if affine else None)
         self.register_buffer("running_mean", torch.zeros(shape))
         self.register_buffer("running_var", torch.ones(shape))
+        # A tensor, so that checkpoints have it, and no step waits for the device to read it.
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the normalised inputs, in their shape."""
         statistics = (self.running_mean, self.running_var)
         if inputs.dim() == 2 and (self.ranks == 1 or not self.training):
-            # A branch makes a plain bool, also where the compiler follows the number of samples as a symbol.
-            learns = True if self.training and inputs.shape[0] > 1 else False  # noqa: SIM210
-            return batch_norm(inputs, *statistics, self.weight, self.bias, learns, MOMENTUM, self.eps)
+            if not self.training or inputs.shape[0] < 2:
+                return batch_norm(inputs, *statistics, self.weight, self.bias, False, eps=self.eps)
+            own = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
+            # With a momentum of 1 it puts the statistics of this step alone into `own`.
+            normal = batch_norm(inputs, *own, self.weight, self.bias, True, 1.0, self.eps)
+            self._learn(*own)
+            return normal
         # Sums over a batch need more digits than half precision has.
         mean, variance = self._moments(inputs.to(self.running_mean.dtype)) if self.training else statistics
         normal = (inputs - mean) * (variance + self.eps).rsqrt()
@@ -64,10 +74,16 @@ class BatchNorm(nn.Module):
             return self.running_mean, self.running_var
         mean = (sums / total).view(shape)
         squares = self._over_ranks((inputs - mean).square().sum(-2).flatten()).view(shape)
-        with torch.no_grad():
-            self.running_mean.lerp_(mean, MOMENTUM)
-            self.running_var.lerp_(squares / (total - 1), MOMENTUM)
+        self._learn(mean, squares / (total - 1))
         return mean, squares / total
+
+    @torch.no_grad()
+    def _learn(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        """Take the statistics of a step into the running ones; the variance is that of n - 1."""
+        self.updates.add_(1)
+        rate = self.updates.to(mean.dtype).reciprocal().clamp(min=LEAST_RATE)
+        self.running_mean.lerp_(mean, rate)
+        self.running_var.lerp_(variance, rate)
 
     def _over_ranks(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.ranks == 1:

@@ -17,15 +17,16 @@ from persia_cli.model.shape import InputShape
 class LinearBranches(nn.Module):
     """Dense features and embeddings each through a linear layer and batch normalisation, then linear layers on both.
 
-    There is no activation, so normalisation is its only non-linear part.
+    There is no activation, so normalisation is its only non-linear part. The original's layers before normalisation
+    have biases, which normalisation subtracts again.
     """
 
     def __init__(self, shape: InputShape, dense: int, sparse: int, hidden: Sequence[int]) -> None:
         super().__init__()
         self.features = shape.pooled
         inputs = sum(feature.dim for feature in self.features)
-        self.dense = nn.Sequential(nn.Linear(shape.dense, dense), BatchNorm(dense))
-        self.sparse = nn.Sequential(nn.Linear(inputs, sparse), BatchNorm(sparse))
+        self.dense = nn.Sequential(nn.Linear(shape.dense, dense, bias=False), BatchNorm(dense))
+        self.sparse = nn.Sequential(nn.Linear(inputs, sparse, bias=False), BatchNorm(sparse))
         widths = [dense + sparse, *hidden, shape.tasks]
         self.last = nn.Sequential(*map(nn.Linear, widths[:-1], widths[1:]))
 

@@ -13,12 +13,16 @@ from persia_cli.model.shape import InputShape
 
 
 class TransformerBlock(nn.Module):
-    """s = norm(x + attention(x)), then norm(s + V leaky_relu(W s + b) + c) (equations 4 to 6 of the paper)."""
+    """s = norm(x + attention(x)), then norm(s + V leaky_relu(W s + b) + c) (equations 4 to 6 of the paper).
 
-    def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
+    The last norm has an offset only if `offset` is true.
+    """
+
+    def __init__(self, width: int, heads: int, inner: int, dropout: float, offset: bool) -> None:
         super().__init__()
         self.attention, self.attended = SelfAttention(width, heads), LayerNorm(width)
-        self.inner, self.outer, self.norm = nn.Linear(width, inner), nn.Linear(inner, width), LayerNorm(width)
+        self.inner, self.outer = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.norm = LayerNorm(width, bias=offset)
         self.dropout = Dropout(dropout)
 
     def forward(self, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
@@ -35,9 +39,13 @@ class BehaviourTransformer(nn.Module):
     def __init__(self, dim: int, length: int, settings: Bst) -> None:
         super().__init__()
         self.positions = Positions(length + 1, dim)
+        # An offset of the last block is the same for all samples. The linear layer that follows has its own, or batch
+        # normalisation after it subtracts it.
         self.blocks = nn.ModuleList(
-            TransformerBlock(dim, settings.heads, settings.inner, settings.attention_dropout)
-            for _ in range(settings.layers)
+            TransformerBlock(
+                dim, settings.heads, settings.inner, settings.attention_dropout, offset=number < settings.layers
+            )
+            for number in range(1, settings.layers + 1)
         )
 
     def forward(self, target: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

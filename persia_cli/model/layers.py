@@ -46,14 +46,18 @@ class Dice(nn.Module):
 class LayerNorm(nn.Module):
     """Normalisation of each sample over its columns, then a scale and an offset: Ba et al., arXiv 1607.06450."""
 
-    def __init__(self, *shape: int) -> None:
+    bias: nn.Parameter | None
+
+    def __init__(self, *shape: int, bias: bool = True) -> None:
+        """Normalise [..., n, width] with `shape` as of `BatchNorm`; without `bias` there is no offset."""
         super().__init__()
         self.weight = nn.Parameter(torch.ones(shape))
-        self.bias = nn.Parameter(torch.zeros(shape))
+        self.register_parameter("bias", nn.Parameter(torch.zeros(shape)) if bias else None)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return [..., n, width] of [..., n, width]."""
-        return layer_norm(inputs, inputs.shape[-1:]) * self.weight + self.bias
+        scaled = layer_norm(inputs, inputs.shape[-1:]) * self.weight
+        return scaled if self.bias is None else scaled + self.bias
 
 
 ACTIVATIONS: dict[Activation, Callable[..., nn.Module]] = {
@@ -78,7 +82,15 @@ class LayerStyle:
     norm: Norm = "none"
     dropout: float | Sequence[float] = 0.0
     bias: bool = True
-    """True if the linear part, and that of the output, has a bias."""
+    """True if linear layers have a bias, that of the output too; `hidden_bias` has the exception."""
+
+    @property
+    def hidden_bias(self) -> bool:
+        """True if the linear part of a hidden layer has a bias: batch normalisation would subtract it again.
+
+        Its gradient would be rounding noise, of which Adam makes full steps, and the running mean would lag behind.
+        """
+        return self.bias and self.norm != "batch"
 
     def activate(self, layer: int, *shape: int) -> nn.Module:
         """Return the activation of a layer, counted from 0; beyond the last that has its own, that of the last."""
@@ -107,7 +119,7 @@ def hidden_layers(inputs: int, widths: Sequence[int], style: LayerStyle) -> nn.S
     """Hidden layers of the widths given, the last one included, from [n, inputs]."""
     layers: list[nn.Module] = []
     for number, (before, after) in enumerate(pairwise([inputs, *widths])):
-        layers += [nn.Linear(before, after, bias=style.bias), *style.after(number, after)]
+        layers += [nn.Linear(before, after, bias=style.hidden_bias), *style.after(number, after)]
     return nn.Sequential(*layers)
 
 
@@ -181,7 +193,7 @@ def parallel_hidden_layers(copies: int, inputs: int, widths: Sequence[int], styl
     """As many networks as `copies`, each as `hidden_layers` makes them, from [copies, n, inputs] at once."""
     layers: list[nn.Module] = []
     for number, (before, after) in enumerate(pairwise([inputs, *widths])):
-        layers += [ParallelLinear(copies, before, after, style.bias), *style.after(number, copies, 1, after)]
+        layers += [ParallelLinear(copies, before, after, style.hidden_bias), *style.after(number, copies, 1, after)]
     return nn.Sequential(*layers)
 
 

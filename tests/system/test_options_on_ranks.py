@@ -27,11 +27,7 @@ CYCLE = "{kind: one_cycle, over_steps: 9}"
 OPTIONS = {
     "base rate": ["model.output_bias=base_rate"],
     "output zero": ["model.output_bias=zero", "model.init=xavier_normal", "model.activation=[gelu, silu]"],
-    # Biases before a batch normalisation have gradients of rounding alone, which Adam would make steps of.
-    "branches": [
-        *("model=branches", "model.hidden=[8, 4]", "model.dense=3", "model.sparse=5"),
-        "optimizer.dense={kind: sgd, lr: 0.1}",
-    ],
+    "branches": ["model=branches", "model.hidden=[8, 4]", "model.dense=3", "model.sparse=5"],
     "ftrl": ["optimizer.embedding={kind: ftrl, lr: 0.1, l1: 0.001, l2: 0.01}"],
     "one cycle": [f"optimizer.dense.schedule={CYCLE}", f"optimizer.embedding.schedule={CYCLE}"],
     "early stop": ["train.stop_early={metric: loss, patience: 2, min_delta: 1000}", "eval.every_steps=2"],

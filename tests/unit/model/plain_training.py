@@ -38,6 +38,7 @@ class Plain:
         self.second = {name: torch.zeros_like(weight) for name, weight in self.weights.items()}
         self.style, self.logits, self.training, self.steps = style, logits, True, 0
         self.norms: set[str] = set()
+        self.updates: dict[str, int] = {}
         self.auxiliary = torch.zeros(())
 
     def __call__(self, dense: Tensor) -> Tensor:
@@ -98,7 +99,7 @@ class Plain:
         self.norms.add(name)
         apart = x - x.mean(-1, keepdim=True)
         x = apart / ((apart**2).mean(-1, keepdim=True) + 1e-5).sqrt()
-        return x * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
+        return x * self.weights[f"{name}.weight"] + self.weights.get(f"{name}.bias", 0.0)
 
     def over_batch(self, name: str, x: Tensor, eps: float) -> Tensor:
         """Normalise each column by the batch's figures; in evaluation, or for a single sample, by running ones."""
@@ -106,8 +107,10 @@ class Plain:
         if self.training and (size := x.shape[-2]) > 1:
             mean_now = x.sum(-2).view(mean.shape) / size
             squares = ((x - mean_now) ** 2).sum(-2).view(mean.shape)
-            self.means[f"{name}.running_mean"] = 0.9 * mean + 0.1 * mean_now.detach()
-            self.variances[f"{name}.running_var"] = 0.9 * variance + 0.1 * squares.detach() / (size - 1)
+            self.updates[name] = self.updates.get(name, 0) + 1
+            rate = max(0.1, 1 / self.updates[name])
+            self.means[f"{name}.running_mean"] = (1 - rate) * mean + rate * mean_now.detach()
+            self.variances[f"{name}.running_var"] = (1 - rate) * variance + rate * squares.detach() / (size - 1)
             mean, variance = mean_now, squares / size
         return (x - mean) / (variance + eps) ** 0.5
 

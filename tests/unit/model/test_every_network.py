@@ -7,6 +7,7 @@ import torch
 
 from persia_cli.config.schema import CustomModel, Model
 from persia_cli.errors import ConfigError
+from persia_cli.model.batch_norm import BatchNorm
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import FeatureShape, InputShape
@@ -74,6 +75,36 @@ def test_weights_follow_from_the_seed_alone(model):
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+@every
+def test_no_bias_is_lost_in_batch_normalisation(model):
+    """A bias that moves the output of evaluations, but none of training, learns from rounding noise."""
+    wanted = shape_for(model)
+    if "norm" in type(model).model_fields:
+        model = type(model).model_validate(model.model_dump() | {"norm": "batch"})
+        assert any(isinstance(part, BatchNorm) for part in build_model(model, wanted, seed=0).modules())
+    network = build_model(model, wanted, seed=0).double()
+    given = batch_of(wanted, [[0, 1]], size=64)
+    sequences = {name: (values.double(), mask) for name, (values, mask) in given.sequences.items()}
+    batch = ModelBatch(given.dense.double(), [group.double() for group in given.groups], given.names, sequences)
+    random = torch.Generator().manual_seed(1)
+
+    def moves(trains: bool, bias: torch.Tensor, shift: torch.Tensor) -> bool:
+        network.train(trains)
+        before, kept = network(batch), bias.clone()
+        bias.add_(shift)
+        after = network(batch)
+        bias.copy_(kept)
+        return not torch.allclose(before, after, rtol=0.0, atol=1e-9)
+
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.add_(0.3 * torch.randn(weight.shape, generator=random))
+        biases = [(name, bias) for name, bias in network.named_parameters() if name.endswith("bias")]
+        for name, bias in biases:
+            shift = torch.randn(bias.shape, generator=random)
+            assert moves(True, bias, shift) or not moves(False, bias, shift), name
 
 
 @every

@@ -28,7 +28,7 @@ def linear(weights: Weights, prefix: str, x: Array) -> Array:
 
 def normalised(weights: Weights, prefix: str, x: Array) -> Array:
     return np.asarray(
-        (x - x.mean()) / np.sqrt(x.var() + 1e-5) * weights[f"{prefix}.weight"] + weights[f"{prefix}.bias"]
+        (x - x.mean()) / np.sqrt(x.var() + 1e-5) * weights[f"{prefix}.weight"] + weights.get(f"{prefix}.bias", 0.0)
     )
 
 
