@@ -123,6 +123,8 @@ class NullWorker:
 
     def _report(self, done: int, samples: int, staleness: Counter[int], since: float) -> None:
         steps, seconds = dict(staleness), time.monotonic() - since
-        figures = IntervalFigures("train", done, samples, staleness.total(), steps, seconds, 0.0)
+        figures = IntervalFigures(
+            "train", done, samples, staleness.total(), steps, seconds, (0.0,) * self._scores.tasks
+        )
         report = (figures, self._scores.encode(), None)
         self._pipeline.report(lambda: report)

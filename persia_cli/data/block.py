@@ -100,7 +100,10 @@ def decode_block(
             dense[target, first : first + feature.width] = values
             first += feature.width
         for number, (name, label) in enumerate(zip(label_columns(dataset), dataset.labels, strict=False)):
-            labels[target, number] = decode_labels(table.column(name), label, group, rows, links.get(name, "logistic"))
+            link = links.get(name, "logistic")
+            labels[target, number] = decode_labels(
+                table.column(name), label, group, rows, link, dataset.has_optional_labels
+            )
         if weights is not None and dataset.weight is not None:
             weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, group, rows)
         if query_ids is not None and query_column is not None:

@@ -31,18 +31,19 @@ class Ids(NamedTuple):
 
 
 def decode_labels(
-    column: Any, label: str | Label, where: object, rows: Rows, link: Link = "logistic"
+    column: Any, label: str | Label, where: object, rows: Rows, link: Link = "logistic", optional: bool = False
 ) -> NDArray[np.float32]:
-    """Return labels as float32; raises DataError for one that is null, or that the label's loss cannot learn.
+    """Return labels as float32; raises DataError for one that the label's loss cannot learn.
 
-    What predicts it (`link`) decides that: a probability takes labels in [0, 1], to which rules of the configuration
+    A null, or NaN, is NaN if the label is `optional`, and an error otherwise. What predicts it (`link`) decides
+    which values there are: a probability takes labels in [0, 1], to which rules of the configuration
     may map others, `exp` takes those that are not negative, and `identity` all finite ones.
     """
     if isinstance(label, str):
         label = Label(name=label)
     if label.positive is None and label.at_least is None:
         values = _float32(column, rows)
-        good, remedy = _is_label(values, label.name, link)
+        good, remedy = _is_label(values, label.name, link, optional)
         _check(good, values, rows, f"label column {label.name}", where, remedy)
         return values
     is_text = class_of(column.type) == "text"
@@ -56,27 +57,37 @@ def decode_labels(
         found = np.isin(numbers, label.positives) if label.at_least is None else numbers >= label.at_least
     values = np.where(absent, np.nan, found).astype(np.float32)
     values = values if rows is None else values[rows]
-    remedy = "every row needs a label; drop or correct these rows"
-    _check(~np.isnan(values), values, rows, f"label column {label.name}", where, remedy)
+    if not optional:
+        remedy = "every row needs a label; drop or correct these rows"
+        _check(~np.isnan(values), values, rows, f"label column {label.name}", where, remedy)
     return values
 
 
-def _is_label(values: NDArray[np.float32], name: str, link: Link) -> tuple[NDArray[np.bool_], str]:
-    """Return which values are labels, and what to do about the others."""
+def _is_label(values: NDArray[np.float32], name: str, link: Link, optional: bool) -> tuple[NDArray[np.bool_], str]:
+    """Return which values are labels, or nulls if these are allowed, and what to do about the others."""
+    allowed = np.isnan(values) if optional else np.zeros(values.shape, np.bool_)
     if link == "identity":
-        return np.isfinite(values), "a label is a finite number; drop or correct these rows"
+        return np.isfinite(values) | allowed, "a label is a finite number; drop or correct these rows"
     if link == "exp":
         remedy = (
             "the label of a poisson loss is finite and not negative; drop or correct these rows, or take another loss: "
             f"train.losses={{{name}: {{kind: mse}}}}"
         )
-        return np.isfinite(values) & (values >= 0.0), remedy
+        return np.isfinite(values) & (values >= 0.0) | allowed, remedy
+    good = (values >= 0.0) & (values <= 1.0) | allowed
+    bad = values[~good]
+    if np.isnan(bad).all():
+        return good, "every row needs a label; drop or correct these rows"
+    if (bad < 0.0).all() and (values == 0.0).any():
+        # Labels 0 and 1 with a negative number for the rows whose label is not known.
+        instead = "write null for it" if optional else "drop these rows"
+        return good, f"a label lies between 0 and 1; if {bad.min():g} stands for a label that is not known, {instead}"
     remedy = (
         "a label lies between 0 and 1; correct these rows, or declare which values are positive: "
         f"dataset.labels=[{{name: {name}, positive: 1}}] or {{name: {name}, at_least: 4}}; to predict numbers, declare "
         f"a loss for them: train.losses={{{name}: {{kind: mse}}}}"
     )
-    return (values >= 0.0) & (values <= 1.0), remedy
+    return good, remedy
 
 
 def decode_weights(column: Any, name: str, where: object, rows: Rows) -> NDArray[np.float32]:

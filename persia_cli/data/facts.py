@@ -10,7 +10,7 @@ from persia_cli.data.columns import prepare_command
 from persia_cli.data.converted import Progress, silent
 from persia_cli.data.dense_transforms import scale_warnings
 from persia_cli.data.files import NOUNS
-from persia_cli.data.scan import scan
+from persia_cli.data.scan import ParquetScan, scan
 from persia_cli.data.source import uses_stand_in
 
 
@@ -42,6 +42,8 @@ class DatasetFacts:
     warnings: tuple[str, ...] = ()
     """Sentences on problems that may spoil training."""
     train_data: TrainingData = MADE_UP
+    found: ParquetScan | None = None
+    """The contents of its files, if it has files."""
 
 
 def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = silent) -> DatasetFacts:
@@ -83,6 +85,7 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         settled=found.settled,
         warnings=() if isinstance(dataset.split, PredictSplit | EvalSplit) else scale_warnings(found.scales),
         train_data=found.train_data,
+        found=found,
     )
 
 

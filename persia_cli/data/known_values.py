@@ -29,7 +29,7 @@ def suspects(dataset: ParquetDataset, row_group: Any) -> tuple[str, ...]:
     They are nulls, and negative weights; `row_group` is a row group's metadata. Their rows may be in neither split.
     """
     filled = {feature.name for feature in dataset.dense_features} if dataset.fill is None else set()
-    filled |= {*label_columns(dataset)}
+    filled |= set() if dataset.has_optional_labels else {*label_columns(dataset)}
     found = []
     for number in range(row_group.num_columns):
         column = row_group.column(number)

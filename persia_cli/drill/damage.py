@@ -136,7 +136,9 @@ def _message(draw: random.Random, role: str) -> Message:
         ],
         "nn-worker": [
             WaitCredit(split=0, step=1),
-            PutSamples(BATCH, 1.0, np.zeros((ROWS, 2), np.float32), np.zeros((ROWS, 1), np.float32), None, None, None),
+            PutSamples(
+                BATCH, np.ones(1), np.zeros((ROWS, 2), np.float32), np.zeros((ROWS, 1), np.float32), None, None, None
+            ),
         ],
         "coordinator": [
             Next(sender, after=0),

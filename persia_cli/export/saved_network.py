@@ -61,7 +61,7 @@ class SavedNetwork:
             rows = self._rows(group, unique, on_rows)
             groups.append(GroupRows([encode_rows(rows, "float32")], unique.inverse, unique.offsets))
         cuts = [slice(first, min(first + SAMPLES, batch.size)) for first in range(0, batch.size, SAMPLES)]
-        samples = Samples(batch.dense, batch.labels, None, float(batch.size))
+        samples = Samples(batch.dense, batch.labels, None, ())
         logits = [np.empty((0, self.shape.tasks), np.float32)]
         with torch.no_grad():
             for part in self._staging.stage_parts(samples, groups, cuts) if cuts else []:

@@ -104,20 +104,22 @@ def compare(
     predictor, names = Predictor.open(folder, missing="zeros"), label_names(run)
     links: list[Link] = [output.link for output in predictor.description.outputs]
     scores = [ScoreHistogram(len(names), links=links) for _ in range(2)]
-    worst, positives, count = np.zeros(len(names)), np.zeros(len(names)), 0
+    worst, positives, known = (np.zeros(len(names)) for _ in range(3))
+    count = 0
     for batch in portions(run, split, samples):
         both = network.logits(batch), predictor.predict(batch).logits
         for histogram, logits in zip(scores, both, strict=True):
             histogram.add(np.rint(logits.astype(np.float64) / GRAIN) * GRAIN, batch.labels, batch.weights)
         worst = np.maximum(worst, _differences(*both, links))
-        positives += batch.labels.sum(0, dtype=np.float64)
+        positives += np.nansum(batch.labels, 0, dtype=np.float64)
+        known += np.count_nonzero(~np.isnan(batch.labels), axis=0)
         count += batch.size
         on_samples(count)
     found = []
     for task, (name, link) in enumerate(zip(names, links, strict=True)):
         aucs = [each.auc(task) if link == "logistic" else None for each in scores]
         auc = None if aucs[0] is None or aucs[1] is None else (aucs[0], aucs[1])
-        pairs = float(positives[task] * (count - positives[task]))
+        pairs = float(positives[task] * (known[task] - positives[task]))
         found.append(LabelProof(name, float(worst[task]), auc, pairs))
     return Proof(count, found)
 

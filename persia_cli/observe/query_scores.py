@@ -29,7 +29,7 @@ class QueryScores:
         labels: NDArray[np.float32],
         weights: NDArray[np.float32] | None = None,
     ) -> None:
-        """Add n samples: query_ids [n], logits and labels [n, T], weights [n] or None for ones."""
+        """Add n samples: query_ids [n], logits and labels [n, T] (NaN if not known), weights [n] or None for ones."""
         # Copies, since an array of a message may keep the memory of the whole message.
         kept = None if weights is None else weights.copy()
         self._parts.append(ScoredSamples(query_ids.copy(), logits.copy(), labels.copy(), kept))
@@ -54,7 +54,8 @@ class QueryScores:
     def gauc(self, task: int = 0) -> float | None:
         """Return the mean of the AUC of each query, weighted by the query's samples (their weights).
 
-        Queries with labels of one class have no AUC and are left out; None if all are left out. Pairs of equal logits
+        Samples without a known label are left out, and queries with labels of one class, which have no AUC; None if
+        all are left out. Pairs of equal logits
         count half. This is the impression-weighted form of Zhu et al., "Optimized Cost per Click in Taobao Display
         Advertising" (KDD 2017), which DIN (KDD 2018) reports. A million samples take about 0.3 s on an idle core, and
         130 MB of memory meanwhile.
@@ -65,7 +66,10 @@ class QueryScores:
         query_ids, logits, labels, weights = samples
         numbers = np.unique(query_ids, return_inverse=True)[1].astype(np.uint64)
         w = np.ones(len(query_ids)) if weights is None else weights.astype(np.float64)
-        return _gauc(numbers, logits[:, task], labels[:, task].astype(np.float64), w)
+        y = labels[:, task].astype(np.float64)
+        if (unknown := np.isnan(y)).any():
+            y, w = np.where(unknown, 0.0, y), np.where(unknown, 0.0, w)
+        return _gauc(numbers, logits[:, task], y, w)
 
 
 def _gauc(query_ids: Array, logits: Array, labels: Array, weights: Array) -> float | None:

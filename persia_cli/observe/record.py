@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import structs
 
 from persia_cli.config.schema import Run
+from persia_cli.config.schema.loss import task_weights
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
@@ -64,7 +65,7 @@ class RunRecord:
         self._events = events
         self._grid = grid
         self._labels = label_names(run)
-        self._links = run.links
+        self._links, self._task_weights = run.links, task_weights(run.losses)
         self._pins = run.cluster.pin
         self._has_queries = has_query_ids(run)
         self._weighted = getattr(run.dataset, "weight", None) is not None
@@ -168,7 +169,7 @@ class RunRecord:
     @property
     def has_weight(self) -> bool:
         """True if any training sample reported so far has a weight above 0."""
-        return self._progressive.weight() > 0.0
+        return any(self._progressive.weight(task) > 0.0 for task in range(self._progressive.tasks))
 
     @property
     def steps_scored(self) -> int:
@@ -280,9 +281,12 @@ class RunRecord:
 
     def _line(self, split: str, intervals: list[IntervalFigures], scores: ScoreHistogram) -> dict[str, Any]:
         """Return step and samples of the model, and its loss over some intervals."""
-        weight = scores.weight()
+        weights = [scores.weight(task) for task in range(scores.tasks)]
         # Plain additions, as scores have them: sum() rounds differently from Python 3.12 on.
-        loss = reduce(add, [interval.loss_sum for interval in intervals]) / weight if weight else None
+        sums = [reduce(add, column) for column in zip(*(interval.loss_sums for interval in intervals), strict=True)]
+        parts = zip(self._task_weights, sums, weights, strict=True)
+        means = [share * (total / weight) for share, total, weight in parts if weight]
+        loss = reduce(add, means) if means else None
         return {"step": self._step, "samples": self._samples, "split": split, "loss": loss}
 
     def _moment(self, intervals: list[IntervalFigures], seconds: float) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from persia_cli.config.schema import Link
+from persia_cli.data.masked_labels import without_unknown
 from persia_cli.data.predictions import predictions
 from persia_cli.errors import PersiaError, WireError
 from persia_cli.observe import cells
@@ -60,18 +61,25 @@ class ScoreHistogram:
     def add(self, logits: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> None:
         """Count n samples: logits [n, T] (as float32), labels [n, T], weights [n] or None for ones.
 
+        A label that is NaN is not known: its sample does not count in that task.
+
         An infinite logit is the probability 0 or 1: its log loss is 0 if it is right and infinite otherwise. Raises
         PersiaError if a logit is NaN.
         """
         z, y = np.asarray(logits, np.float32), np.asarray(labels, np.float64)
-        w = np.ones((len(z), 1)) if weights is None else np.asarray(weights, np.float64)[:, None]
+        y, given = without_unknown(y, None if weights is None else np.asarray(weights, np.float64))
+        w = (
+            np.ones(z.shape)
+            if given is None
+            else np.broadcast_to(given if given.ndim == 2 else given[:, None], z.shape)
+        )
         if np.isnan(z).any():
             raise PersiaError("a logit is NaN, so scores cannot be computed")
         numbers = [] if self._links is None else [t for t, link in enumerate(self._links) if link != "logistic"]
         codes, counts = cells.cells_of(z), np.stack([w * (1.0 - y), w * y])
         for task, sums in enumerate(self._sums):
             # Task by task, since the rounding of a sum must not depend on the number of tasks.
-            own = np.ascontiguousarray(z[:, task]), np.ascontiguousarray(y[:, task]), np.ascontiguousarray(w[:, 0])
+            own = np.ascontiguousarray(z[:, task]), np.ascontiguousarray(y[:, task]), np.ascontiguousarray(w[:, task])
             if self._links is not None and task in numbers:
                 sums += _sums_of_numbers(predictions(own[0].astype(np.float64), self._links[task]), *own[1:])
             else:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import Esmm, Run
 from persia_cli.config.schema.loss import Link
 from persia_cli.errors import DataError
 from persia_cli.model.requirements import require_fit
@@ -30,11 +30,14 @@ def with_base_rate(run: Run) -> Run:
     require_fit(run.model, input_shape(run, embedding_layout(run)))
     from persia_cli.data.label_means import label_means  # needs pyarrow
 
-    means = label_means(run.dataset, run.seed, run.links)
-    if means is None:
-        raise DataError("model.output_bias=base_rate: all training rows have weight 0, so there is no base rate")
+    means = label_means(run.dataset, run.seed, run.links, isinstance(run.model, Esmm))
     outputs = []
     for (name, link), mean in zip(run.links.items(), means, strict=True):
+        if mean is None:
+            raise DataError(
+                f"model.output_bias=base_rate: label {name} is null, or the weight 0, in all training rows, so it has "
+                "no base rate; correct the data, or leave model.output_bias out"
+            )
         try:
             outputs.append(_OUTPUTS[link](mean))
         except ValueError:

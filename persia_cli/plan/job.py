@@ -25,6 +25,7 @@ from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.base_rate import with_base_rate
 from persia_cli.plan.columns import has_query_ids, trains_on_queries
 from persia_cli.plan.embedding import embedding_layout, require_places
+from persia_cli.plan.labels import require_labels
 from persia_cli.plan.network import require_network
 from persia_cli.plan.trace_steps import traced_steps
 from persia_cli.plan.training import require_sense
@@ -262,13 +263,15 @@ def plan_job(
     check_extras(run)
     if task == "train":
         require_sense(run, facts.eval_rows)
-        run = with_base_rate(run)
+    if task != "predict":
+        require_labels(run, facts, task == "train")
+    run = with_base_rate(run) if task == "train" else run
     layout = embedding_layout(run)
     first, last = traced_steps(run.train.trace_steps, steps if task == "train" else 0)
     job = Job(
         task=task,
         run_dir=str(run_dir),
-        load=_address(load) if load else None,
+        load=(str(load) if isinstance(load, Path) else load.uri) if load else None,
         train_rows=facts.train_rows,
         train_data=facts.train_data if task == "train" else None,
         eval_rows=facts.eval_rows,
@@ -283,10 +286,6 @@ def plan_job(
     require_places(layout, run.cluster.embedding_servers)
     require_network(run, layout)
     return JobPlan(run=run, facts=facts, job=job, replicas=all_replicas(run), layout=layout)
-
-
-def _address(load: "Place") -> str:
-    return str(load) if isinstance(load, Path) else load.uri
 
 
 def _warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:

@@ -40,7 +40,7 @@ def unreached(run: Run, steps: int) -> list[str]:
                 "never has its full value; lower it, or train longer"
             )
     every = run.eval.every_steps
-    if (comparing := run.comparing) is not None and every is not None and every >= steps:
+    if (comparing := next(iter(run.judging_metrics), None)) is not None and every is not None and every >= steps:
         found.append(
             f"{comparing} compares evaluations, and with eval.every_steps={every:,} the only one is that at the end, "
             f"at step {steps:,}; lower eval.every_steps"

@@ -14,7 +14,7 @@ def require_sense(run: Run, eval_rows: int) -> None:
 
 
 def _reasons(run: Run, eval_rows: int) -> Iterator[str]:
-    if not eval_rows and (key := run.comparing):
+    if not eval_rows and (key := next(iter(run.judging_metrics), None)):
         yield f"{key} compares evaluations, and the data set has none; give dataset.split an evaluation part"
     if not eval_rows and run.eval.retrieval:
         yield "eval.retrieval is of evaluation samples; give dataset.split an evaluation part"

@@ -48,7 +48,7 @@ class Towers:
 
     def vectors(self, batch: Batch) -> Vectors:
         """Return the vectors of a batch's samples; the network is in the state of evaluations then."""
-        samples = Samples(batch.dense, batch.labels, None, float(batch.size))
+        samples = Samples(batch.dense, batch.labels, None, ())
         staged = self._staging.stage(samples, self._rows_of(batch))
         self._network.eval()
         with torch.no_grad():

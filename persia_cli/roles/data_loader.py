@@ -10,6 +10,7 @@ from persia_cli.config.schema import Esmm
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN, StepGrid
 from persia_cli.data.batch import Batch, is_single
 from persia_cli.data.item_keys import item_keys
+from persia_cli.data.masked_labels import fill_chain, weight_totals
 from persia_cli.data.source import Ring, Source, open_source
 from persia_cli.errors import DataError
 from persia_cli.observe.trace import LOOP
@@ -145,7 +146,10 @@ class DataLoader:
     def _make_batch(self, source: Source, where: tuple[int, int, int], traced: int) -> Batch:
         """Read a step's samples, on the reader's thread; waits where they are not decoded yet."""
         with self._trace.span("reader", "make batch", traced):
-            return source.read(*where)
+            batch = source.read(*where)
+        if self._follow:
+            fill_chain(batch.labels)
+        return batch
 
     def _on_item(self, feed: Feed, item: Item) -> None:
         feed.asked = False
@@ -173,7 +177,7 @@ class DataLoader:
             del feed.kept[step]
 
     def _send(self, feed: Feed, step: int, whole: Batch) -> None:
-        total = float(whole.size) if whole.weights is None else float(whole.weights.sum(dtype=np.float64))
+        totals = weight_totals(whole.labels, whole.weights)
         finished, feed.kept[step] = min(feed.finished), []
         if self._follow:
             self._unfollowed += int(np.count_nonzero(whole.labels[:, 1:] > whole.labels[:, :-1]))
@@ -181,7 +185,7 @@ class DataLoader:
             part = whole if self._ranks == 1 else whole.rows(*feed.grid.rows_of(step, rank))
             batch = BatchId(self._generation, feed.split, step, rank)
             keys = item_keys(part, self._items) if self._items else None
-            samples = PutSamples(batch, total, part.dense, part.labels, part.weights, part.query_ids, keys)
+            samples = PutSamples(batch, totals, part.dense, part.labels, part.weights, part.query_ids, keys)
             offsets = None if is_single(part.offsets) else part.offsets
             feed.kept[step].append((PutIds(batch, finished, part.ids, offsets), samples))
             self._send_ids(feed.kept[step][-1][0])

@@ -20,14 +20,13 @@ from persia_cli.wire.parts import TableTotals
 class Interval:
     """Adds up the steps of an interval and what their look-ups found; the I/O thread has the time for it."""
 
-    def __init__(self, task_weights: Sequence[float], links: Sequence[Link], most: int = MOST) -> None:
-        """Begin an interval; `task_weights` are those of the loss, `links` and `most` those of ScoreHistogram."""
+    def __init__(self, links: Sequence[Link], most: int = MOST) -> None:
+        """Begin an interval; `links` and `most` are those of ScoreHistogram."""
         self._scores, self._by_query = ScoreHistogram(len(links), most, links), QueryScores(len(links))
-        self._task_weights = np.array(task_weights)
         self._samples = self._steps = self._ids = self._unknown = 0
         self._totals: tuple[TableTotals, ...] = ()
         self._staleness: Counter[int] = Counter()
-        self._loss_sum = 0.0
+        self._loss_sums = np.zeros(len(links))
         self._loss_scale: float | None = None
         self._steps_skipped = 0
         self.retrieval: dict[str, float] = {}
@@ -38,7 +37,7 @@ class Interval:
         self._scores.add(scored.logits, samples.labels, samples.weights)
         if samples.query_ids is not None:
             self._by_query.add(samples.query_ids, scored.logits, samples.labels, samples.weights)
-        self._loss_sum += float(scored.loss_sum @ self._task_weights)
+        self._loss_sums += scored.loss_sum
         if isinstance(scored, StepResult):
             self._loss_scale, self._steps_skipped = scored.loss_scale, scored.steps_skipped
             self._staleness[rows.staleness] += 1
@@ -58,7 +57,7 @@ class Interval:
             steps=self._steps,
             staleness=dict(self._staleness),
             seconds=seconds,
-            loss_sum=self._loss_sum,
+            loss_sums=tuple(self._loss_sums.tolist()),
             loss_scale=self._loss_scale,
             steps_skipped=self._steps_skipped,
             ids=self._ids,

@@ -280,8 +280,9 @@ class Pipeline:
             raise WireError(f"the samples came {'without' if query_ids is None else 'with'} query ids")
         if (message.item_keys is not None) != self._has_items:
             raise WireError(f"the samples came {'with' if message.item_keys is not None else 'without'} keys of items")
-        if not 0.0 <= message.weight_total < math.inf:
-            raise WireError(f"the weights of step {batch.step} cannot add up to {message.weight_total}")
+        totals = message.weight_totals.tolist()
+        if len(totals) != self._tasks or not all(0.0 <= total < math.inf for total in totals):
+            raise WireError(f"the weights of step {batch.step} cannot add up to {totals}")
 
     def _on_rows(self, batch: BatchId, rows: Rows) -> None:
         lane = self._lanes[batch.split]

@@ -210,7 +210,7 @@ class NNWorker:
             self._saving.check()
 
     def _train(self, trainer: DenseTrainer, work: TrainSteps) -> None:
-        interval, since = Interval(trainer.task_weights, trainer.links, MOST_IN_TRAINING), time.monotonic()
+        interval, since = Interval(trainer.links, MOST_IN_TRAINING), time.monotonic()
         trainer.reductions = work.dense_reductions
         done = reported = work.first
         for step, counted in self._trained(trainer, work.first):
@@ -219,7 +219,7 @@ class NNWorker:
             self._pipeline.call(partial(interval.add, *counted))
             if done % trainer.log_every_steps == 0:
                 since, reported = self._report(TRAIN, done, interval, since, reported), done
-                interval = Interval(trainer.task_weights, trainer.links, MOST_IN_TRAINING)
+                interval = Interval(trainer.links, MOST_IN_TRAINING)
         if reported < done:
             self._report(TRAIN, done, interval, since, reported)
         self._pipeline.wait_drained(TRAIN)
@@ -253,7 +253,7 @@ class NNWorker:
 
     def _evaluate(self, trainer: DenseTrainer, work: EvaluateSteps) -> None:
         self._refresh(trainer, EVAL, work.first)
-        interval, since = Interval(trainer.task_weights, trainer.links), time.monotonic()
+        interval, since = Interval(trainer.links), time.monotonic()
         done = work.first
         for ready in self._batches(EVAL, work.first):
             samples = _samples_of(ready)
@@ -263,7 +263,7 @@ class NNWorker:
             done = self._steps_scored = ready.batch.step + 1
             if (done - work.first) % self._portion == 0 and done < work.last:
                 since = self._report(EVAL, done, interval, since, more=True)
-                interval = Interval(trainer.task_weights, trainer.links)
+                interval = Interval(trainer.links)
         if done == work.last:  # an evaluation that is cut short has no figures
             self._report_whole(work, interval, since)
         self._pipeline.wait_drained(EVAL)
@@ -329,7 +329,7 @@ class NNWorker:
 
 def _samples_of(ready: ReadyBatch) -> Samples:
     came = ready.samples
-    return Samples(came.dense, came.labels, came.weights, came.weight_total, came.query_ids, came.item_keys)
+    return Samples(came.dense, came.labels, came.weights, came.weight_totals.tolist(), came.query_ids, came.item_keys)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class DenseTrainer:
         self._tasks = len(label_names(run))
         dense = dense_count(run)
         objective = Objective(run.losses)
-        self.task_weights, self.links = objective.task_weights, tuple(run.links.values())
+        self.links = tuple(run.links.values())
         self._module = build_model(run.model, input_shape(run, layout), run.seed).to(world.device)
         if run.train.compile:
             compile_network(self._module)

@@ -1,5 +1,6 @@
 """The input of a rank for one step, and its layout."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,16 +25,17 @@ class GroupShape:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """A rank's n samples: dense float32 [n, D], labels float32 [n, T] in 0..1, weights float32 [n] or None for ones.
+    """A rank's n samples: dense float32 [n, D], labels float32 [n, T], weights float32 [n] or None for ones.
 
-    `weight_total` is the sum of weights over the global batch, of all ranks. `query_ids` uint64 [n] or None are the
+    A label that is not known is NaN. `weight_totals` [T] has, for each label, the sum of the weights of the samples of
+    the global batch, of all ranks, whose label is known. `query_ids` uint64 [n] or None are the
     queries within which metrics and losses rank samples, `item_keys` uint64 [n] or None tell their items apart.
     """
 
     dense: NDArray[np.float32]
     labels: NDArray[np.float32]
     weights: NDArray[np.float32] | None
-    weight_total: float
+    weight_totals: Sequence[float]
     query_ids: NDArray[np.uint64] | None = None
     item_keys: NDArray[np.uint64] | None = None
 

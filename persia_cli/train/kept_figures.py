@@ -78,7 +78,7 @@ class KeptFigures:
         values = self._values[place].copy()
         shape = (size, self._tasks)
         weights = values[2 * end : 2 * end + size] if numbers[WEIGHTED] else None
-        samples = Samples(np.empty((size, 0), np.float32), values[:end].reshape(shape), weights, 0.0)
+        samples = Samples(np.empty((size, 0), np.float32), values[:end].reshape(shape), weights, ())
         scale = None if np.isnan(sums[-2]) else float(sums[-2])
         scored = StepResult(values[end : 2 * end].reshape(shape), sums[:-2].copy(), [], scale, numbers[SKIPPED])
         totals = [numbers[TOTALS + 4 * server : TOTALS + 4 * server + 4] for server in range(numbers[SERVERS])]

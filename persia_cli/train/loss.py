@@ -1,28 +1,27 @@
 """The loss of a global batch: the weighted losses of all labels, in parts that ranks add up."""
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch.nn import functional
 
 from persia_cli.config.schema import BCE, Bce, Bpr, Focal, Huber, InBatchSoftmax, Loss, Mse, Pairwise, Poisson
-from persia_cli.train.pairs import Others, pairwise
+from persia_cli.config.schema.loss import task_weights
+from persia_cli.train.pairs import Others, by_task, pairwise
 
 
 class Objective:
-    """The sum over tasks t of s_t L_t, with L_t = sum over samples of w_i l_it / sum of w_i, over the global batch.
+    """The sum over tasks t of s_t L_t, with L_t = sum over samples of w_it l_it / sum of w_it, over the global batch.
 
-    s_t is the task's weight divided by the sum of all tasks' weights. This mean keeps the size of gradients, and so a
+    w_it is the weight of the sample, or 0 if its label of task t is not known. s_t is the task's weight divided by
+    the sum of all tasks' weights. This mean keeps the size of gradients, and so a
     good learning rate, independent of the number of tasks.
     """
 
     def __init__(self, losses: Sequence[Loss]) -> None:
         """Combine the losses of all tasks; at least one must have a weight above 0."""
         self.losses = tuple(losses)
-        # Exact, so that it is the same in every version of Python.
-        total = math.fsum(loss.weight for loss in losses)
-        self.task_weights = tuple(loss.weight / total for loss in losses)
+        self.task_weights = task_weights(losses)
 
     def weighted(
         self,
@@ -33,16 +32,16 @@ class Objective:
         others: Others | None = None,
         queries: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return w_i l_it float32 [n, T]: each sample's loss in each task, times the sample's weight.
+        """Return w_it l_it float32 [n, T]: each sample's loss in each task, times the sample's weight.
 
-        `logits` and `labels` are float32 [n, T], `weights` float32 [n] or None for ones. The weights of tasks are not
-        in it.
+        `logits` and `labels` are float32 [n, T]; `weights` float32 [n, T], or [n] if they are the same for all tasks,
+        or None for ones. The weights of tasks are not in it.
 
         `others` are samples of other ranks, with which those of this one form pairs; `queries` int64 [n] or None are
         the queries within which `bpr` forms them.
 
-        With `log_variances` s float32 [T] it is w_i (c_t exp(-s_t) l_it + s_t / 2), where c_t is 1/2 for squared errors
-        and 1 for other losses: Kendall, Gal and Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses"
+        With `log_variances` s float32 [T] it is w_it (c_t exp(-s_t) l_it + s_t / 2), where c_t is 1/2 for squared
+        errors and 1 for other losses: Kendall, Gal and Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses"
         (2018), equations 5 and 10.
         """
         losses = self._weighted(logits, labels, weights, others, queries)
@@ -70,26 +69,33 @@ class Objective:
         others: Others | None,
         queries: torch.Tensor | None,
     ) -> torch.Tensor:
-        if all(isinstance(loss, Bce) and not loss.smoothing for loss in self.losses):
+        if all(isinstance(loss, Bce) and loss.is_plain for loss in self.losses):
             return _times(functional.binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)
         if weights is not None:
             # Infinity times 0 is no number, so what a sample without weight has must not overflow.
-            nothing = (weights == 0).unsqueeze(1)
+            nothing = by_task(weights == 0)
             logits, labels = logits.masked_fill(nothing, 0.0), labels.masked_fill(nothing, 0.0)
         columns = [
-            _of_task(loss, logits[:, task], labels[:, task], weights, others and others.of_task(task), queries)
+            _of_task(
+                loss,
+                logits[:, task],
+                labels[:, task],
+                weights if weights is None or weights.ndim == 1 else weights[:, task],
+                others and others.of_task(task),
+                queries,
+            )
             for task, loss in enumerate(self.losses)
         ]
         return torch.stack(columns, dim=1)
 
-    def part(self, weighted: torch.Tensor, weight_total: float) -> torch.Tensor:
-        """Return this rank's part of the loss: the sum over samples of `weighted` / weight_total, times task weights.
+    def part(self, weighted: torch.Tensor, weight_totals: Sequence[float]) -> torch.Tensor:
+        """Return this rank's part of the loss: the sum over samples of `weighted` / weight_totals, times task weights.
 
-        `weight_total` is the sum of weights over the global batch, so the parts of all ranks add up to the loss of the
-        batch. A batch without weight has loss 0.
+        `weight_totals` has, for each task, the sum of weights over the global batch, so the parts of all ranks add up
+        to the loss of the batch. A task without weight in the batch has loss 0.
         """
-        scale = 1.0 / weight_total if weight_total > 0 else 0.0
-        scaled = weighted.new_tensor([weight * scale for weight in self.task_weights])
+        scales = [1.0 / total if total > 0 else 0.0 for total in weight_totals]
+        scaled = weighted.new_tensor([w * scale for w, scale in zip(self.task_weights, scales, strict=True)])
         return torch.dot(weighted.sum(0), scaled)
 
 
@@ -133,7 +139,9 @@ def _of_task(
     match loss:
         case Bce():
             smooth = _smoothed(labels, loss.smoothing)
-            losses = functional.binary_cross_entropy_with_logits(logits, smooth, reduction="none")
+            # Without the factor the computation differs, and so does its rounding.
+            positive = None if loss.pos_weight == 1.0 else logits.new_tensor(loss.pos_weight)
+            losses = functional.binary_cross_entropy_with_logits(logits, smooth, reduction="none", pos_weight=positive)
         case Focal():
             losses = focal(logits, _smoothed(labels, loss.smoothing), loss.gamma, loss.alpha)
         case Mse():
@@ -156,4 +164,6 @@ def _smoothed(labels: torch.Tensor, smoothing: float) -> torch.Tensor:
 
 
 def _times(losses: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    return losses if weights is None else losses * weights.view(-1, *[1] * (losses.ndim - 1))
+    if weights is None:
+        return losses
+    return losses * (weights if losses.ndim == 1 else by_task(weights))

@@ -12,7 +12,7 @@ from persia_cli.train.staging import Staged
 class Others(NamedTuple):
     """The samples of a step that other ranks have.
 
-    Logits and labels float32 [m, T] or [m], weights float32 [m], query ids int64 [m] if this rank's samples have some.
+    Logits, labels and weights float32 [m, T] or [m], query ids int64 [m] if this rank's samples have some.
     """
 
     logits: torch.Tensor
@@ -21,17 +21,23 @@ class Others(NamedTuple):
     queries: torch.Tensor | None = None
 
     def of_task(self, task: int) -> "Others":
-        """Return them with the logits and labels of one task."""
-        return Others(self.logits[:, task], self.labels[:, task], self.weights, self.queries)
+        """Return them with the logits, labels and weights of one task."""
+        return Others(self.logits[:, task], self.labels[:, task], self.weights[:, task], self.queries)
+
+
+def by_task(weights: torch.Tensor) -> torch.Tensor:
+    """Return weights [n, T] unchanged, and weights [n] of all tasks as [n, 1]."""
+    return weights if weights.ndim == 2 else weights.unsqueeze(1)
 
 
 def others_of(logits: torch.Tensor, staged: Staged, world: World) -> Others:
     """Return the samples of a step that the other ranks have; all ranks must call this together."""
-    weights = logits.new_ones(len(logits)) if staged.weights is None else staged.weights
-    tasks = logits.shape[1]
-    rows = world.rows_of_others(torch.cat([logits, staged.labels, weights.unsqueeze(1)], dim=1))
+    # Weights of each task on every rank, since only some ranks may have labels that are not known.
+    weights = torch.ones_like(logits) if staged.weights is None else by_task(staged.weights).expand_as(logits)
+    rows = world.rows_of_others(torch.cat([logits, staged.labels, weights], dim=1))
     queries = None if staged.queries is None else world.rows_of_others(staged.queries.unsqueeze(1)).squeeze(1)
-    return Others(rows[:, :tasks], rows[:, tasks : 2 * tasks], rows[:, -1], queries)
+    others, labels, weights = rows.chunk(3, dim=1)
+    return Others(others, labels, weights, queries)
 
 
 def pairwise(

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from persia_cli.data.masked_labels import without_unknown
 from persia_cli.kernels.memory import Empty
 from persia_cli.train.device import Copier
 from persia_cli.train.device_pooling import DevicePooling
@@ -18,7 +19,10 @@ from persia_cli.wire.messages import GroupRows
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Samples and rows of one step as tensors on the device; shapes as in `inputs.Samples`."""
+    """Samples and rows of one step as tensors on the device; shapes as in `inputs.Samples`.
+
+    Labels that are not known are 0 here; weights are then [n, T], 0 for these labels.
+    """
 
     dense: torch.Tensor
     labels: torch.Tensor
@@ -77,10 +81,11 @@ class Staging:
 
     def _staged(self, samples: Samples, groups: Sequence[GroupRows], leaves: Sequence[torch.Tensor]) -> Staged:
         copy = self._copier.copy
+        labels, weights = without_unknown(samples.labels, samples.weights)
         return Staged(
             copy(samples.dense),
-            copy(samples.labels),
-            None if samples.weights is None else copy(samples.weights),
+            copy(labels),
+            None if weights is None else copy(weights),
             None if samples.query_ids is None else copy(samples.query_ids.view(np.int64)),
             None if samples.item_keys is None else copy(samples.item_keys.view(np.int64)),
             [pooling.stage(group, leaf) for pooling, group, leaf in zip(self.poolings, groups, leaves, strict=True)],
@@ -90,7 +95,7 @@ class Staging:
         """Stage a batch without samples, of `dense` dense features."""
         empty = np.empty((0, dense), np.float32)
         rows = GroupRows([], np.empty(0, np.int32), np.zeros(1, np.uint32))
-        return self.stage(Samples(empty, empty[:, :0], None, 0.0), [rows] * len(self.poolings))
+        return self.stage(Samples(empty, empty[:, :0], None, ()), [rows] * len(self.poolings))
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:
         """Return float32 tensors of the device as C-contiguous arrays."""

@@ -50,7 +50,7 @@ class StepSettings:
 class Scored:
     """The predictions of the network for a rank's n samples.
 
-    `logits` float32 [n, T]; `loss_sum` float64 [T], the sum over samples of w_i l_it, auxiliary losses included.
+    `logits` float32 [n, T]; `loss_sum` float64 [T], the sum over samples of w_it l_it, auxiliary losses included.
     """
 
     logits: NDArray[np.float32]
@@ -148,7 +148,7 @@ class DenseStep:
         for leaf in leaves:
             leaf.requires_grad_()
         with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"):
-            outputs = [self._accumulate(part, samples.weight_total, span) for part in parts[:-1]]
+            outputs = [self._accumulate(part, samples.weight_totals, span) for part in parts[:-1]]
             with span("forward"):
                 logits, weighted = self._forward(self._network, parts[-1], self.world)
         # On a GPU, this waits for the forward pass.
@@ -167,7 +167,7 @@ class DenseStep:
 
         outgoing = OutgoingRows(leaves, send_rows)
         with self.world.watched(f"adding up the dense gradients of step {step}"), span("backward"):
-            self._backward(weighted, samples.weight_total)
+            self._backward(weighted, samples.weight_totals)
             outgoing.finish()
             self._trace.end("all-reduce", step, lane=TRAINING)
         if self.loss_scale is None:
@@ -175,19 +175,19 @@ class DenseStep:
         return StepResult(scored.logits, scored.loss_sum, gradients, self.loss_scale.scale, self.loss_scale.skipped)
 
     def _accumulate(
-        self, part: Staged, weight_total: float, span: Callable[[str], AbstractContextManager[None]]
+        self, part: Staged, weight_totals: Sequence[float], span: Callable[[str], AbstractContextManager[None]]
     ) -> Output:
         """Run forward and backward on a part that is not the last, on this rank alone; return what `_forward` does."""
         with self.world.apart(self._network):
             with span("forward"):
                 logits, weighted = self._forward(self._network, part, self.world)
             with span("backward"):
-                self._backward(weighted, weight_total)
+                self._backward(weighted, weight_totals)
         return logits.detach(), weighted.detach()
 
-    def _backward(self, weighted: torch.Tensor, weight_total: float) -> None:
+    def _backward(self, weighted: torch.Tensor, weight_totals: Sequence[float]) -> None:
         """Add to the gradients those of a part's share of the loss, times the loss scale."""
-        loss = self._settings.objective.part(weighted, weight_total)
+        loss = self._settings.objective.part(weighted, weight_totals)
         (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()  # type: ignore[no-untyped-call]
 
     def _row_gradients(self, leaves: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:

@@ -71,8 +71,8 @@ class IntervalFigures(FieldSet, frozen=True):
     """Steps of training by the staleness of their rows, as measured from the servers' watermarks."""
     seconds: Annotated[float, msgspec.Meta(ge=0.0)]
     """Duration by the rank's own clock, from the end of the previous interval or the begin of the phase."""
-    loss_sum: float
-    """Sum of the loss of each sample times its weight."""
+    loss_sums: tuple[float, ...]
+    """For each label, the sum over samples of the loss times the weight."""
     loss_scale: float | None = None
     """Last factor of the loss, in float16."""
     steps_skipped: int = 0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.parts import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 31
+PROTOCOL = 32
 """Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.
@@ -61,10 +61,11 @@ class PutSamples(Request[Ack], frozen=True):
     KIND = 0x11
     LIMIT = BATCH_PART
     batch: BatchId
-    weight_total: float
-    """Sum of the weights of the global batch, which divides the loss."""
+    weight_totals: Annotated[NDArray[np.float64], "task"]
+    """For each label, the sum of the weights of the global batch's samples that have it; it divides the loss."""
     dense: Annotated[NDArray[np.float32], "sample dense"]
     labels: Annotated[NDArray[np.float32], "sample task"]
+    """NaN where a label is not known."""
     weights: Annotated[NDArray[np.float32], "sample"] | None
     """None where all samples weigh 1."""
     query_ids: Annotated[NDArray[np.uint64], "sample"] | None

@@ -56,7 +56,7 @@ def random_ids(shape: InputShape, size: int, rng: np.random.Generator) -> tuple[
 def random_samples(shape: InputShape, size: int, rng: np.random.Generator) -> Samples:
     """Return dense features and labels."""
     labels = rng.integers(0, 2, (size, shape.tasks)).astype(np.float32)
-    return Samples(rng.standard_normal((size, shape.dense), np.float32), labels, None, float(size))
+    return Samples(rng.standard_normal((size, shape.dense), np.float32), labels, None, [float(size)] * labels.shape[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ def phases(run: Run) -> dict[str, float]:
         portion = ring.take()
         rows, inverse = np.unique(portion.rows.T.reshape(-1), return_inverse=True)
         values = rng.uniform(-0.01, 0.01, (len(rows), group.dim)).astype(np.float32)
-        samples = Samples(portion.dense, portion.labels, None, float(len(portion.labels)))
+        samples = Samples(portion.dense, portion.labels, None, [float(len(portion.labels))] * portion.labels.shape[1])
         batches.append((samples, [GroupRows([encode_rows(values, group.wire)], inverse.astype(np.int32), None)]))
     for step in range(WARM + STEPS):
         if step == WARM:

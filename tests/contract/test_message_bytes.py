@@ -89,7 +89,7 @@ SAMPLES: list[Message] = [
     Pending(),
     Refused("no"),
     PutIds(BATCH, 990, np.array([7, 2**63], np.uint64), np.array([0, 1, 2], np.uint32)),
-    PutSamples(BATCH, 8.0, FLOATS, LABELS, None, KEYS.keys, None),
+    PutSamples(BATCH, np.array([8.0]), FLOATS, LABELS, None, KEYS.keys, None),
     WaitCredit(split=1, step=9),
     Credit(limit=12, finished=2),
     Pull(BATCH, dense_rows=354),
@@ -116,7 +116,7 @@ SAMPLES: list[Message] = [
     Report(
         SENDER,
         6,
-        IntervalFigures("eval", 50, samples=2, steps=1, staleness={1: 1}, seconds=0.5, loss_sum=1.25),
+        IntervalFigures("eval", 50, samples=2, steps=1, staleness={1: 1}, seconds=0.5, loss_sums=(1.25,)),
         ScoreCounts(np.array([2, 5], np.uint64), np.array([1.0, 0.5]), np.array([[0.5, 1.5]])),
         ScoredSamples(KEYS.keys, LABELS - 2, LABELS, None),
     ),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 FOLDER = Path(__file__).parent
@@ -22,6 +23,18 @@ def lists_job(folder: Path) -> list[str]:
         f"dataset.path='{folder}'",
         f"model.file='{FOLDER / 'sequence_network.py'}'",
     ]
+
+
+def hide_labels(folder: Path, **shares: float) -> None:
+    """Make this share of each label null in the files of `lists_job`."""
+    draw = np.random.default_rng(7)
+    for path in sorted(folder.glob("*.parquet")):
+        table = pq.read_table(path)
+        for name, share in shares.items():
+            hidden = pa.array(draw.random(table.num_rows) < share)
+            values = pc.if_else(hidden, None, table[name])
+            table = table.set_column(table.column_names.index(name), name, values)
+        pq.write_table(table, path, row_group_size=25)
 
 
 def _samples(rows: int) -> pa.Table:

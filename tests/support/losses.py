@@ -18,25 +18,31 @@ def batch_loss(
 ) -> torch.Tensor:
     """Return the mean over tasks, by their weights, of the weighted mean over samples (for `pairwise` and `bpr` pairs).
 
+    A sample whose label is NaN does not count for it, and a task without samples has loss 0.
+
     With `log_variances` each task's mean L becomes the negative log-likelihood of Kendall et al.: L / (2 v) + log
     sqrt v for a squared error, and L / v + log sqrt v for others, where v is its variance.
     """
-    means = [_mean(loss, logits[:, task], labels[:, task], weights, queries) for task, loss in enumerate(losses)]
-    if log_variances is not None:
-        variances = log_variances.exp()
-        means = [
-            mean / (2 * v if isinstance(loss, Mse) else v) + v.sqrt().log()
-            for loss, mean, v in zip(losses, means, variances, strict=True)
-        ]
-    parts = [loss.weight * mean for loss, mean in zip(losses, means, strict=True)]
-    return sum(parts, torch.zeros(())) / sum(loss.weight for loss in losses)
+    total = torch.zeros(())
+    for task, loss in enumerate(losses):
+        known = ~labels[:, task].isnan()
+        if not weights[known].sum() > 0:
+            continue
+        own = None if queries is None else queries[known]
+        mean = _mean(loss, logits[known, task], labels[known, task], weights[known], own)
+        if log_variances is not None:
+            variance = log_variances[task].exp()
+            mean = mean / (2 * variance if isinstance(loss, Mse) else variance) + variance.sqrt().log()
+        total = total + loss.weight * mean
+    return total / sum(loss.weight for loss in losses)
 
 
 def _mean(loss: Loss, z: torch.Tensor, y: torch.Tensor, w: torch.Tensor, queries: torch.Tensor | None) -> torch.Tensor:
     match loss:
         case Bce():
             y = y * (1 - loss.smoothing) + loss.smoothing / 2
-            values = functional.binary_cross_entropy_with_logits(z, y, reduction="none")
+            positive = torch.tensor(loss.pos_weight, dtype=z.dtype)
+            values = functional.binary_cross_entropy_with_logits(z, y, reduction="none", pos_weight=positive)
         case Mse():
             values = (z - y) ** 2
         case Huber():

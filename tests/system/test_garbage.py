@@ -151,7 +151,7 @@ def ask_worker(stranger: Stranger, now: int) -> None:
 
 def ask_rank(stranger: Stranger, now: int) -> None:
     dense, labels = np.zeros((32, 2), np.float32), np.zeros((32, 1), np.float32)
-    good = PutSamples(BatchId(0, TRAIN, now, 0), 32.0, dense, labels, None, None, None)
+    good = PutSamples(BatchId(0, TRAIN, now, 0), np.array([32.0]), dense, labels, None, None, None)
     for because, wrong in {
         "no rank 1": {"batch": BatchId(0, TRAIN, now, 1)},
         "generation 2 is over": {"batch": BatchId(2, TRAIN, now, 0)},
@@ -159,7 +159,7 @@ def ask_rank(stranger: Stranger, now: int) -> None:
         "shapes (32, 1)": {"dense": dense[:, :1].copy()},
         "expected 32 samples": {"dense": dense[1:], "labels": labels[1:], "weights": np.ones(31, np.float32)},
         "came with query ids": {"query_ids": np.zeros(32, np.uint64)},
-        "cannot add up to nan": {"weight_total": float("nan")},
+        "cannot add up to [nan]": {"weight_totals": np.array([np.nan])},
     }.items():
         stranger.is_refused(because, replace(good, **wrong))
     stranger.is_refused("no step 300", WaitCredit(TRAIN, STEPS))
@@ -167,7 +167,7 @@ def ask_rank(stranger: Stranger, now: int) -> None:
 
 def ask_coordinator(stranger: Stranger, now: int) -> None:
     server, rank, loader = (Sender(role, 0, 1) for role in ("embedding-server", "nn-worker", "data-loader"))
-    interval = IntervalFigures("train", 1, samples=1, steps=1, staleness={}, seconds=1.0, loss_sum=0.0)
+    interval = IntervalFigures("train", 1, samples=1, steps=1, staleness={}, seconds=1.0, loss_sums=(0.0,))
     scores = ScoreHistogram(1).encode()
     hello = Hello(
         role="nn-worker", index=0, process=ProcessId(1), host="here", version=__version__, protocol=PROTOCOL, address=""

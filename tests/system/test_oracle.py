@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.jobs import CRITEO_FFNN, launch, losses, plan
-from tests.support.lists import STEPS, lists_job
+from tests.support.lists import STEPS, hide_labels, lists_job
 from tests.support.oracle import Oracle
 from tests.support.step_lock import assert_every_step_agrees
 
@@ -129,6 +129,22 @@ def test_labels_weighed_by_their_uncertainty(tmp_path: Path) -> None:
     assert_every_step_agrees(job, result, STEPS)
     saved = load_file(checkpoint_folder(job.run_dir / CHECKPOINTS, STEPS) / "dense" / "dense.safetensors")
     assert (saved["task_uncertainty.log_variances"].abs() > 0.02).all()
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        "{click: {kind: bce, pos_weight: 3}}",
+        pytest.param("{buy: {kind: pairwise}}", marks=pytest.mark.slow),
+        pytest.param("{click: {kind: focal}, buy: {kind: mse}}", marks=pytest.mark.slow),
+    ],
+    ids=["plain", "pairs", "numbers"],
+)
+def test_labels_that_are_not_known_do_not_count(kinds: str, tmp_path: Path) -> None:
+    words = [*lists_job(tmp_path), "checkpoint.every_steps=1", f"train.losses={kinds}"]
+    hide_labels(tmp_path, buy=0.6)
+    job = plan([*words, "optimizer.dense={kind: adam, lr: 0.01, eps: 1e-3}"], tmp_path / "run")
+    assert_every_step_agrees(job, launch(job), STEPS)
 
 
 @pytest.mark.parametrize("stack", ["null", "{rounds: 3, size: 25}"], ids=["rows", "hash-stack"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.jobs import CRITEO_FFNN, launch, losses, plan, train
-from tests.support.lists import STEPS, lists_job
+from tests.support.lists import STEPS, hide_labels, lists_job
 from tests.support.oracle import Oracle
 from tests.support.step_lock import assert_every_step_agrees
 
@@ -60,12 +60,15 @@ def test_batch_normalisation_dice_and_penalties_of_rows(optimizer: str, criteo_r
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["pairwise", "bpr"])
+@pytest.mark.parametrize("kind", ["pairwise", "bpr", "bce"])
 def test_labels_with_losses_of_their_own(kind: str, tmp_path: Path) -> None:
+    """Some labels of each task are not known."""
     kinds = f"{{click: {{kind: {kind}, weight: 0.5}}, buy: {{kind: huber}}}}"
     words = [f"train.losses={kinds}", "optimizer.dense.clip_norm=0.05", "dataset.group_by=user"]
     words += ["train.task_weights=uncertainty"]
-    job = plan([*lists_job(tmp_path), *TWO_RANKS, *words, "checkpoint.every_steps=1"], tmp_path / "run")
+    words = [*lists_job(tmp_path), *TWO_RANKS, *words, "checkpoint.every_steps=1"]
+    hide_labels(tmp_path, buy=0.6)
+    job = plan(words, tmp_path / "run")
     result = launch(job)
     assert len(losses(result)) == STEPS
     assert_every_step_agrees(job, result, STEPS)

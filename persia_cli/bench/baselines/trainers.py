@@ -11,6 +11,7 @@ from persia_cli.bench.baselines.parts import unchecked
 from persia_cli.bench.machine import available_bytes
 from persia_cli.bench.portions import Portion
 from persia_cli.config.schema import Adagrad, Adam, Run, Sgd
+from persia_cli.data.masked_labels import weight_totals, without_unknown
 from persia_cli.errors import UserError
 from persia_cli.kernels.memory import keep_freed_memory
 from persia_cli.model.build import build_model
@@ -90,15 +91,16 @@ class DenseBaseline:
     def train(self, portion: Portion) -> float:
         """Train one batch and return its loss."""
         self._dense.zero_grad()
-        dense, labels = self._there(portion.dense), self._there(portion.labels)
-        weights = self._there(portion.weights) if portion.weights.size else None
+        own = portion.weights if portion.weights.size else None
+        known, known_weights = without_unknown(portion.labels, own)
+        dense, labels = self._there(portion.dense), self._there(known)
+        weights = None if known_weights is None else self._there(known_weights)
         self._copier.join()
         with autocast(self._precision, self.device):
             output = self._module(ModelBatch(dense, [self.embeddings(portion)], [self._names], {}))
         logits, auxiliary = split_output(output)
         weighted = with_auxiliary(self._objective.weighted(logits.float(), labels, weights), auxiliary, weights)
-        total = float(portion.weights.sum(dtype=np.float64)) if weights is not None else float(len(portion.labels))
-        loss = self._objective.part(weighted, total)
+        loss = self._objective.part(weighted, weight_totals(portion.labels, own).tolist())
         loss.backward()  # type: ignore[no-untyped-call]
         self._rate.set(self._step)
         self._dense.step()

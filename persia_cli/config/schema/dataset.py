@@ -108,7 +108,8 @@ class ParquetDataset(Node):
     """
     labels: tuple[str | Label, ...]
     """Label columns, one task each, with values from 0 to 1; `{name: NAME, positive: VALUE}` and
-    `{name: NAME, at_least: NUMBER}` make labels of other values."""
+    `{name: NAME, at_least: NUMBER}` make labels of other values. With several labels, a null means that the label of
+    this row is not known: the row does not count for it, neither in the loss nor in metrics."""
     dense: tuple[str | DenseFeature, ...] = ()
     """Dense columns; `{name: NAME, transform: log1p}` or `standardise` changes their scale, and
     `{name: NAME, transform: piecewise, bins: 16}` makes several inputs of each."""
@@ -142,6 +143,11 @@ class ParquetDataset(Node):
     def label_names(self) -> tuple[str, ...]:
         """Name of each label."""
         return tuple(label if isinstance(label, str) else label.name for label in self.labels)
+
+    @property
+    def has_optional_labels(self) -> bool:
+        """True if a label may be null: its row then counts for the other labels alone."""
+        return len(self.labels) > 1
 
     @property
     def dense_features(self) -> tuple[DenseFeature, ...]:

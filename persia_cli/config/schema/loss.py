@@ -1,5 +1,7 @@
 """The losses that the dense network is trained on: one per label."""
 
+import math
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -30,6 +32,14 @@ class Bce(_Loss):
     """`bce`"""
     smoothing: Decay = 0.0
     """Label smoothing: a label y counts as (1 - smoothing) y + smoothing / 2 in the loss, and as itself elsewhere."""
+    pos_weight: NotTiny = 1.0
+    """Factor of the loss of positive samples, for labels that are rarely positive. Predictions are then too high by
+    about this factor in the odds; metrics such as log loss and calibration do not use it."""
+
+    @property
+    def is_plain(self) -> bool:
+        """True if it is the log loss itself."""
+        return not self.smoothing and self.pos_weight == 1.0
 
 
 class Focal(_Loss):
@@ -111,3 +121,10 @@ class Poisson(_Loss):
 
 Loss = Annotated[Bce | Focal | Pairwise | Bpr | InBatchSoftmax | Mse | Huber | Poisson, Field(discriminator="kind")]
 BCE = Bce(kind="bce")
+
+
+def task_weights(losses: Sequence[Loss]) -> tuple[float, ...]:
+    """Return the weight of each task's loss divided by the sum of all; one of them is above 0."""
+    # An exact sum is the same in every version of Python.
+    total = math.fsum(loss.weight for loss in losses)
+    return tuple(loss.weight / total for loss in losses)

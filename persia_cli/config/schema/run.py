@@ -248,10 +248,8 @@ class Run(Node):
 
     @model_validator(mode="after")
     def _metrics_exist(self) -> Self:
-        if self.train.stop_early is not None:
-            self._require("train.stop_early.metric", self.train.stop_early.metric)
-        if self.checkpoint.best_by is not None:
-            self._require("checkpoint.best_by", self.checkpoint.best_by)
+        for key, metric in self.judging_metrics.items():
+            self._require(key, metric)
         return self
 
     @model_validator(mode="after")
@@ -262,9 +260,6 @@ class Run(Node):
                     f"embedding.tables.{name}.optimizer.schedule.kind=reduce_on_plateau: all tables that evaluations "
                     "slow down do so together; give the schedule to optimizer.embedding, or the table another"
                 )
-        for part, optimizer in (("dense", self.optimizer.dense), ("embedding", self.optimizer.embedding)):
-            if isinstance(optimizer.schedule, PlateauSchedule):
-                self._require(f"optimizer.{part}.schedule.metric", self.plateau_metric(optimizer.schedule))
         if isinstance(self.optimizer.dense.schedule, PlateauSchedule) and isinstance(self.mode, AsyncMode):
             raise ValueError(
                 "optimizer.dense.schedule.kind=reduce_on_plateau: with mode.kind=async embedding servers keep the "
@@ -273,15 +268,17 @@ class Run(Node):
         return self
 
     @property
-    def comparing(self) -> str | None:
-        """The first key that has evaluations compared with each other; None if there is none."""
-        keys = {
-            "train.stop_early": self.train.stop_early is not None,
-            "checkpoint.best_by": self.checkpoint.best_by is not None,
-            "optimizer.dense.schedule.kind": isinstance(self.optimizer.dense.schedule, PlateauSchedule),
-            "optimizer.embedding.schedule.kind": isinstance(self.optimizer.embedding.schedule, PlateauSchedule),
-        }
-        return next((key for key, is_set in keys.items() if is_set), None)
+    def judging_metrics(self) -> dict[str, str]:
+        """The metrics by which evaluations decide something, by the keys that name them."""
+        found = {}
+        if self.checkpoint.best_by is not None:
+            found["checkpoint.best_by"] = self.checkpoint.best_by
+        if self.train.stop_early is not None:
+            found["train.stop_early.metric"] = self.train.stop_early.metric
+        for part, optimizer in (("dense", self.optimizer.dense), ("embedding", self.optimizer.embedding)):
+            if isinstance(optimizer.schedule, PlateauSchedule):
+                found[f"optimizer.{part}.schedule.metric"] = self.plateau_metric(optimizer.schedule)
+        return found
 
     def plateau_metric(self, schedule: PlateauSchedule) -> str:
         """Return the figure that decides on a learning rate."""

@@ -160,8 +160,7 @@ class Coordinator:
         self._joining = JoinHandler(self._server, run, job, self._membership, self._now, self._record)
         # fmt: off
         self._reporting = Reporting(
-            self._server, self._joining, run, job, self._record, self._events, self._tracker, self._give_up,
-            self._inputs,
+            self._server, self._joining, run, job, self._record, self._events, self._tracker, self._inputs,
         )
         self._work = WorkQueue(self._server, job.first_step, job.steps)
         self._early = EarlySaves(

@@ -138,8 +138,6 @@ class Progression:
             return
         if phase.kind == "training":
             self.step = phase.last
-            if phase.last == self._job.steps:
-                self._reporting.require_weight("training", self._record.samples, self._record.has_weight)
         elif phase.kind == "predicting":
             assert self._scoring is not None
             self._events.write(event="scored", **self._scoring.publish())

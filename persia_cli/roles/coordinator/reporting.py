@@ -1,13 +1,11 @@
 """The coordinator's part in figures: it records what ranks report, shows progress, and lets evaluations decide."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import EvaluationTracker
 from persia_cli.control.phases import Phase
-from persia_cli.errors import UserError
 from persia_cli.observe.journal import Journal
 from persia_cli.observe.record import RunRecord
 from persia_cli.plan.job import Job
@@ -25,7 +23,7 @@ COMPACT_REPORTS = 128
 
 
 class Reporting:
-    """Takes the reports of ranks; `give_up` is called with why, and the exit code, where they end the job."""
+    """Takes the reports of ranks."""
 
     def __init__(
         self,
@@ -36,7 +34,6 @@ class Reporting:
         record: RunRecord,
         events: Journal,
         tracker: EvaluationTracker,
-        give_up: Callable[[str, int], None],
         log: InputLog,
     ) -> None:
         """`log` keeps what evaluations decide longer than the reports of which they are made."""
@@ -49,7 +46,6 @@ class Reporting:
         self._record = record
         self._events = events
         self._tracker = tracker
-        self._give_up = give_up
         self._undefined: set[str] = set()
         """Figures that an evaluation was to be judged by and did not have, of which the user knows."""
         self._pace = Pace(job.eval_rows, time.monotonic())
@@ -84,17 +80,9 @@ class Reporting:
 
     def judge(self, line: dict[str, Any]) -> None:
         """Judge the model by the line of a complete evaluation."""
-        self.require_weight("evaluation", line["eval_samples"], line["loss"] is not None)
         if self._job.task == "train":
             self._judge_by(line)
         self._warn_of_one_class(line)
-
-    def require_weight(self, split: str, samples: int, there: bool) -> None:
-        """Give the job up if samples have no weight at all: nothing can be learnt from them, or judged by them."""
-        column = getattr(self._run.dataset, "weight", None)
-        if column is not None and samples and not there:
-            text = f"all {samples:,} {split} samples weigh 0 in column {column}, which dataset.weight names; correct it"
-            self._give_up(f"{text}, or leave dataset.weight out", UserError.exit_code)
 
     def begin_scoring(self) -> None:
         """Begin to count how fast samples are scored."""

@@ -46,7 +46,7 @@ def test_they_are_those_of_numpy_and_read_nothing_but_labels(tmp_path, monkeypat
 
 
 def test_weights_of_zero_leave_no_mean(tmp_path):
-    assert label_means(write(tmp_path, y=[0.0] * ROWS, stars=[5] * ROWS, w=[0.0] * ROWS), 0, {}) is None
+    assert label_means(write(tmp_path, y=[0.0] * ROWS, stars=[5] * ROWS, w=[0.0] * ROWS), 0, {}) == (None, None)
 
 
 def test_labels_that_cannot_be_are_refused(tmp_path):

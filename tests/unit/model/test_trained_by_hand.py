@@ -147,7 +147,7 @@ class Trained:
         logits, auxiliary = split_output(self.network(self.batch(dense)))
         losses = self.objective.weighted(logits, labels, None)
         losses = losses if auxiliary is None else losses + auxiliary
-        loss = self.objective.part(losses, float(len(labels)))
+        loss = self.objective.part(losses, [float(len(labels))] * labels.shape[1])
         for optimizer in (self.optimizer, self.of_rows):
             optimizer.zero_grad()
         loss.backward()

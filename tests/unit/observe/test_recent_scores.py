@@ -63,7 +63,7 @@ def test_a_line_costs_no_more_where_it_looks_back_on_more_lines(
         recorded = recording(ranks=1, window=window)
         gathered.clear()
         for number in range(1, 301):
-            figures = IntervalFigures("train", number, samples=40, steps=1, staleness={}, seconds=1.0, loss_sum=1.0)
+            figures = IntervalFigures("train", number, samples=40, steps=1, staleness={}, seconds=1.0, loss_sums=(1.0,))
             recorded.record.add_report(0, number, figures, scores_of(number).encode(), None)
         assert len(recorded.lines) == 300
         return sum(gathered)

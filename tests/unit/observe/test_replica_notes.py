@@ -21,7 +21,7 @@ def used(messages: dict[str, int] | None = None, **counters: Any) -> ReplicaFigu
 
 def interval(split: Literal["train", "eval"] = "train", **figures: Any) -> IntervalFigures:
     """What a rank reports of four steps without samples."""
-    return IntervalFigures(split, 4, samples=0, steps=4, staleness={}, seconds=1.0, loss_sum=0.0, **figures)
+    return IntervalFigures(split, 4, samples=0, steps=4, staleness={}, seconds=1.0, loss_sums=(0.0,), **figures)
 
 
 def test_tables_are_as_the_last_look_up_of_the_interval_left_them(recording: Recording) -> None:

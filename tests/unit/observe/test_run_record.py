@@ -48,8 +48,7 @@ def report(
         steps=STEPS,
         staleness={stale: STEPS - 1, stale + 2: 1},
         seconds=seconds,
-        loss_sum=sum((scores.log_loss(task) or 0.0) * scores.weight(task) for task in range(scores.tasks))
-        / scores.tasks,
+        loss_sums=tuple((scores.log_loss(task) or 0.0) * scores.weight(task) for task in range(scores.tasks)),
     )
     return figures, scores.encode(), None
 
@@ -106,7 +105,7 @@ def test_the_loss_is_what_the_network_was_trained_on(recording: Recording) -> No
     recorded = recording(ranks=2)
     for rank, loss_sum in enumerate((4.5, 2.25)):
         figures, *scores = made_up(rank, 1)
-        recorded.record.add_report(rank, 1, replace(figures, loss_sum=loss_sum), *scores)
+        recorded.record.add_report(rank, 1, replace(figures, loss_sums=(loss_sum,)), *scores)
     assert recorded.lines[0]["loss"] == 6.75 / sum(made_up(rank, 1)[0].samples for rank in range(2))
 
 

@@ -59,7 +59,8 @@ def samples(size: int, seed: int, weighted: bool = True) -> Samples:
     weights = rng.random(size).astype(np.float32) if weighted else None
     for array in (dense, labels):
         array.flags.writeable = False
-    return Samples(dense, labels, weights, float(size if weights is None else weights.sum(dtype=np.float64)))
+    total = float(size if weights is None else weights.sum(dtype=np.float64))
+    return Samples(dense, labels, weights, [total] * TASKS)
 
 
 def share(whole: Samples, groups: list[GroupRows], start: int, stop: int) -> tuple[Samples, list[GroupRows]]:
@@ -71,7 +72,7 @@ def chosen(whole: Samples, groups: list[GroupRows], order: Sequence[int]) -> tup
     """Some samples of a global batch, in an order, with all of its unique rows."""
     these = np.array(order, np.int64)
     weights = None if whole.weights is None else whole.weights[these]
-    mine = Samples(whole.dense[these], whole.labels[these], weights, whole.weight_total)
+    mine = Samples(whole.dense[these], whole.labels[these], weights, whole.weight_totals)
     size = len(whole.labels)
     parts = []
     for group in groups:

@@ -51,7 +51,7 @@ def _samples(shape: InputShape, seed: int) -> Samples:
     rng = np.random.default_rng(seed)
     dense = rng.standard_normal((SIZE, shape.dense)).astype(np.float32)
     labels = rng.integers(0, 2, (SIZE, shape.tasks)).astype(np.float32)
-    return Samples(dense, labels, None, float(SIZE))
+    return Samples(dense, labels, None, [float(SIZE)] * labels.shape[1])
 
 
 def every_network(world: World) -> dict[str, np.ndarray]:

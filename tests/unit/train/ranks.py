@@ -173,7 +173,7 @@ def overflow(rank: int, size: int, directory: str) -> None:
         start, stop = SIZE * rank // size, SIZE * (rank + 1) // size
         mine, rows = share(whole, groups, start, stop)
         if rank == 1 and number == 0:
-            mine = Samples(np.full_like(mine.dense, 2000.0), mine.labels, mine.weights, mine.weight_total)
+            mine = Samples(np.full_like(mine.dense, 2000.0), mine.labels, mine.weights, mine.weight_totals)
         module.sensitive = rank == 1 and number == 2
         step.train(number, mine, rows)
         step.update()

@@ -66,7 +66,7 @@ def test_loss_and_gradients_are_those_of_plain_torch():
     step, (batch, groups) = step_of(Guessing()), inputs(0)
     result = step.train(0, batch, groups)
     loss, expected = by_torch(Guessing(), batch, groups)
-    assert result.loss_sum @ SHARES.double().numpy() / batch.weight_total == pytest.approx(loss, rel=1e-6)
+    assert result.loss_sum @ SHARES.double().numpy() / batch.weight_totals[0] == pytest.approx(loss, rel=1e-6)
     for ours, theirs in zip(gradients(step, result), expected, strict=True):
         assert ours == pytest.approx(theirs, abs=1e-6)
         assert theirs.any()
@@ -83,7 +83,9 @@ def test_a_loss_of_the_sample_counts_once_however_many_tasks_there_are(columns):
     batch, groups = inputs(0)
     result = step_of(Constant()).train(0, batch, groups)
     plain = batch_loss(LOSSES, torch.zeros(SIZE, 2), torch.tensor(batch.labels), torch.from_numpy(batch.weights))
-    assert result.loss_sum @ SHARES.double().numpy() / batch.weight_total == pytest.approx(plain.item() + 2.5, rel=1e-6)
+    assert result.loss_sum @ SHARES.double().numpy() / batch.weight_totals[0] == pytest.approx(
+        plain.item() + 2.5, rel=1e-6
+    )
 
 
 def test_parts_and_shares_of_ranks_add_up_to_the_batch():
@@ -111,7 +113,7 @@ def test_evaluation_knows_nothing_of_it():
     logits = torch.from_numpy(scored.logits)
     plain = batch_loss(LOSSES, logits, torch.tensor(batch.labels), torch.from_numpy(batch.weights))
     assert np.array_equal(again.logits, scored.logits)
-    assert scored.loss_sum @ SHARES.double().numpy() / batch.weight_total == pytest.approx(plain.item(), rel=1e-6)
+    assert scored.loss_sum @ SHARES.double().numpy() / batch.weight_totals[0] == pytest.approx(plain.item(), rel=1e-6)
     with pytest.raises(PersiaError, match="dense weights have become NaN"):
         step.train(0, batch, groups)
 

@@ -92,7 +92,7 @@ def test_evaluation_scores_alike_and_changes_nothing():
 
 def test_a_share_without_samples_has_no_loss_and_zero_gradients():
     step = dense_step()
-    empty = Samples(np.empty((0, DENSE), np.float32), np.empty((0, TASKS), np.float32), None, 64.0)
+    empty = Samples(np.empty((0, DENSE), np.float32), np.empty((0, TASKS), np.float32), None, [64.0] * TASKS)
     groups = [GroupRows([], np.empty(0, np.int32), None) for _ in GROUPS]
     result = step.train(3, empty, groups)
     assert result.loss_sum.tolist() == [0.0] * TASKS
@@ -152,7 +152,7 @@ def spoilt(where: str) -> tuple[DenseStep, Samples, list[GroupRows]]:
     if where == "dense":
         dense = batch.dense.copy()
         dense[3, 1] = np.nan
-        batch = Samples(dense, batch.labels, batch.weights, batch.weight_total)
+        batch = Samples(dense, batch.labels, batch.weights, batch.weight_totals)
     elif where == "rows":
         infinite = np.full((20, 2), np.inf, np.float32).view(np.uint8)
         groups[1] = GroupRows([infinite], groups[1].inverse, groups[1].offsets)

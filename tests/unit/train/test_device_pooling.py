@@ -136,7 +136,7 @@ def test_whole_steps_are_those_by_the_kernels(precision):
 
 def test_a_share_without_samples_goes_through():
     step = steps.dense_step(by_kernels=False)
-    empty = Samples(np.empty((0, DENSE), np.float32), np.empty((0, TASKS), np.float32), None, 64.0)
+    empty = Samples(np.empty((0, DENSE), np.float32), np.empty((0, TASKS), np.float32), None, [64.0] * TASKS)
     result = step.train(3, empty, [GroupRows([], np.empty(0, np.int32), None) for _ in GROUPS])
     assert [gradient.shape for gradient in result.gradients] == [(0, 4), (0, 2)]
 

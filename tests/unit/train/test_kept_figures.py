@@ -26,7 +26,7 @@ def step_of(number: int, scale: float | None = None) -> tuple[Samples, StepResul
     weights = rng.random(size, np.float32) if number % 2 else None
     logits = rng.standard_normal((size, TASKS)).astype(np.float32)
     totals = tuple(TableTotals(number + each, each, 2, 3) for each in range(SERVERS))
-    samples = Samples(np.empty((size, 5), np.float32), labels, weights, float(size))
+    samples = Samples(np.empty((size, 5), np.float32), labels, weights, ())
     return samples, StepResult(logits, rng.random(TASKS), [], scale, number), Rows(2, totals, 40 + number, 3, [])
 
 

@@ -21,6 +21,11 @@ from tests.unit.train.batches import SHAPE, TASKS
 PLAIN = Objective([BCE] * 3)
 
 
+def part_of(objective: Objective, weighted: torch.Tensor, total: float) -> torch.Tensor:
+    """The loss where all labels are known, whose weights then have the same sum."""
+    return objective.part(weighted, [total] * len(objective.losses))
+
+
 def made_up(size: int = 12, tasks: int = 3):
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(size, tasks, generator=generator, requires_grad=True)
@@ -33,7 +38,7 @@ def made_up(size: int = 12, tasks: int = 3):
 
 def test_without_weights_it_is_the_mean_that_torch_takes():
     logits, labels, _ = made_up()
-    loss = PLAIN.part(PLAIN.weighted(logits, labels, None), 12.0)
+    loss = part_of(PLAIN, PLAIN.weighted(logits, labels, None), 12.0)
     assert loss.item() == pytest.approx(functional.binary_cross_entropy_with_logits(logits, labels).item(), rel=1e-6)
 
 
@@ -42,7 +47,7 @@ def test_with_weights_it_is_the_weighted_mean():
     p = logits.detach().double().sigmoid()
     per_sample = -(labels * p.log() + (1 - labels) * (1 - p).log()).mean(1)
     expected = (per_sample * weights).sum() / weights.sum()
-    loss = PLAIN.part(PLAIN.weighted(logits, labels, weights), float(weights.sum()))
+    loss = part_of(PLAIN, PLAIN.weighted(logits, labels, weights), float(weights.sum()))
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
@@ -50,9 +55,9 @@ def test_parts_of_ranks_add_up_and_an_empty_one_adds_nothing():
     logits, labels, weights = made_up()
     total = float(weights.sum())
     parts = [slice(0, 6), slice(6, 12), slice(12, 12)]
-    losses = [PLAIN.part(PLAIN.weighted(logits[p], labels[p], weights[p]), total) for p in parts]
+    losses = [part_of(PLAIN, PLAIN.weighted(logits[p], labels[p], weights[p]), total) for p in parts]
     assert losses[2].item() == 0.0
-    whole = PLAIN.part(PLAIN.weighted(logits, labels, weights), total)
+    whole = part_of(PLAIN, PLAIN.weighted(logits, labels, weights), total)
     assert sum(loss.item() for loss in losses) == pytest.approx(whole.item(), rel=1e-6)
     losses[2].backward()
     assert not logits.grad.any()
@@ -60,14 +65,14 @@ def test_parts_of_ranks_add_up_and_an_empty_one_adds_nothing():
 
 def test_a_weight_of_two_counts_a_sample_twice():
     logits, labels, _ = made_up(2)
-    twice = PLAIN.part(PLAIN.weighted(logits, labels, torch.tensor([2.0, 1.0])), 3.0)
+    twice = part_of(PLAIN, PLAIN.weighted(logits, labels, torch.tensor([2.0, 1.0])), 3.0)
     rows = [0, 0, 1]
-    assert twice.item() == pytest.approx(PLAIN.part(PLAIN.weighted(logits[rows], labels[rows], None), 3.0).item())
+    assert twice.item() == pytest.approx(part_of(PLAIN, PLAIN.weighted(logits[rows], labels[rows], None), 3.0).item())
 
 
 def test_a_batch_without_weight_has_no_loss_and_no_gradient():
     logits, labels, _ = made_up()
-    loss = PLAIN.part(PLAIN.weighted(logits, labels, torch.zeros(12)), 0.0)
+    loss = part_of(PLAIN, PLAIN.weighted(logits, labels, torch.zeros(12)), 0.0)
     loss.backward()
     assert loss.item() == 0.0
     assert not logits.grad.any()
@@ -78,8 +83,8 @@ def test_a_sample_without_weight_is_nothing_though_its_loss_would_be_infinite(lo
     logits = torch.tensor([[1e30], [0.5], [-1e30]], requires_grad=True)
     labels, weights = torch.tensor([[0.0], [2.0], [1e30]]), torch.tensor([0.0, 3.0, 0.0])
     objective = Objective([loss])
-    whole = objective.part(objective.weighted(logits, labels, weights), 3.0)
-    alone = objective.part(objective.weighted(logits[1:2], labels[1:2], None), 1.0)
+    whole = part_of(objective, objective.weighted(logits, labels, weights), 3.0)
+    alone = part_of(objective, objective.weighted(logits[1:2], labels[1:2], None), 1.0)
     assert whole.item() == pytest.approx(alone.item())
     whole.backward()
     assert torch.isfinite(logits.grad).all()
@@ -124,7 +129,7 @@ def test_any_mixture_has_the_loss_and_gradient_of_the_plain_formulas(samples, ki
     total = float(weights.double().sum())
     ours, plain = logits.clone().requires_grad_(), logits.double().requires_grad_()
     objective = Objective(kinds)
-    loss = objective.part(objective.weighted(ours, labels, weights), total)
+    loss = part_of(objective, objective.weighted(ours, labels, weights), total)
     loss.backward()
     if total == 0:
         assert loss.item() == 0.0
@@ -157,9 +162,9 @@ def test_labels_count_by_their_weights_alone():
     total = float(weights.sum())
     kinds = [Bce(kind="bce", weight=2.0), Bce(kind="bce", weight=0.0), Bce(kind="bce", weight=6.0)]
     objective = Objective(kinds)
-    loss = objective.part(objective.weighted(logits, labels, weights), total)
+    loss = part_of(objective, objective.weighted(logits, labels, weights), total)
     alone = [
-        Objective([BCE]).part(Objective([BCE]).weighted(logits[:, [t]], labels[:, [t]], weights), total).item()
+        part_of(Objective([BCE]), Objective([BCE]).weighted(logits[:, [t]], labels[:, [t]], weights), total).item()
         for t in range(3)
     ]
     assert objective.task_weights == (0.25, 0.0, 0.75)
@@ -179,9 +184,9 @@ def test_parts_of_ranks_have_the_loss_and_the_gradient_of_all_pairs(soft, querie
         rest = torch.ones(20, dtype=torch.bool)
         rest[share] = False
         theirs, mine_of = (None, None) if queries is None else (queries[rest], queries[share])
-        others = Others(logits[rest].detach(), labels[rest], weights[rest], theirs)
+        others = Others(logits[rest].detach(), labels[rest], weights[rest, None], theirs)
         weighted = objective.weighted(mine, labels[share], weights[share], others=others, queries=mine_of)
-        part = objective.part(weighted, total)
+        part = part_of(objective, weighted, total)
         part.backward()
         ours[share] = mine.grad
         values.append(part.item())
@@ -198,7 +203,7 @@ def test_pairs_within_queries_have_the_loss_and_gradient_of_the_plain_formula(sa
     of = torch.tensor(queries[: len(z)])
     ours, plain = z.clone().requires_grad_(), z.double().requires_grad_()
     objective, total = Objective([Bpr(kind="bpr")]), float(w.double().sum())
-    loss = objective.part(objective.weighted(ours.unsqueeze(1), y.unsqueeze(1), w, queries=of), total)
+    loss = part_of(objective, objective.weighted(ours.unsqueeze(1), y.unsqueeze(1), w, queries=of), total)
     loss.backward()
     expected = mean_of_pairs(plain, y.double(), w.double(), of)
     expected.backward()
@@ -210,7 +215,7 @@ def test_pairs_within_queries_have_the_loss_and_gradient_of_the_plain_formula(sa
 def test_a_share_of_one_class_has_no_pairs_and_no_gradient(label):
     logits = torch.randn(5, 1, requires_grad=True)
     objective = Objective([Pairwise(kind="pairwise")])
-    loss = objective.part(objective.weighted(logits, torch.full((5, 1), label), None), 5.0)
+    loss = part_of(objective, objective.weighted(logits, torch.full((5, 1), label), None), 5.0)
     loss.backward()
     assert loss.item() == 0.0
     assert not logits.grad.any()
@@ -220,7 +225,7 @@ def test_pairs_are_satisfied_by_order_whatever_the_level():
     objective = Objective([Pairwise(kind="pairwise")])
     labels = torch.tensor([[1.0], [0.0]])
     low, high = torch.tensor([[-50.0], [-60.0]]), torch.tensor([[60.0], [50.0]])
-    losses = [objective.part(objective.weighted(logits, labels, None), 2.0).item() for logits in (low, high, -high)]
+    losses = [part_of(objective, objective.weighted(logits, labels, None), 2.0).item() for logits in (low, high, -high)]
     assert losses[0] == losses[1] < 1e-4
     assert losses[2] == pytest.approx(10.0, abs=1e-4)
 
@@ -237,7 +242,7 @@ def test_losses_of_numbers_are_torchs(loss, torchs):
     logits, _, _ = made_up(50, 1)
     labels = torch.arange(50.0).unsqueeze(1) / 7
     objective, ours = Objective([loss]), logits.detach().clone().requires_grad_()
-    value = objective.part(objective.weighted(ours, labels, None), 50.0)
+    value = part_of(objective, objective.weighted(ours, labels, None), 50.0)
     value.backward()
     expected = torchs(logits, labels)
     expected.backward()
@@ -248,7 +253,7 @@ def test_losses_of_numbers_are_torchs(loss, torchs):
 def test_a_smoothed_label_is_that_of_cross_entropy_of_two_classes():
     logits, labels, _ = made_up(20, 1)
     objective = Objective([Bce(kind="bce", smoothing=0.2)])
-    ours = objective.part(objective.weighted(logits, labels, None), 20.0)
+    ours = part_of(objective, objective.weighted(logits, labels, None), 20.0)
     two = torch.cat([torch.zeros_like(logits), logits], dim=1)
     theirs = functional.cross_entropy(two, labels[:, 0].long(), label_smoothing=0.2)
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
@@ -262,7 +267,7 @@ def test_uncertain_tasks_have_the_likelihood_of_the_paper(logs):
     objective, shares = Objective(kinds), [slice(0, 5), slice(5, 12), slice(12, 12)]
     total = float(weights.sum())
     parts = [
-        objective.part(objective.weighted(logits[share], labels[share], weights[share], ours), total)
+        part_of(objective, objective.weighted(logits[share], labels[share], weights[share], ours), total)
         for share in shares
     ]
     loss = sum(parts, torch.zeros(()))

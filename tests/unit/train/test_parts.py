@@ -149,7 +149,7 @@ def test_random_numbers_follow_from_seed_and_step_alone_and_differ_between_parts
     assert np.array_equal(steps[0].train(1, batch, groups).logits, steps[1].train(1, batch, groups).logits)
     twice = samples(2 * PART, seed=1)
     first, rows = share(twice, [group_rows(shape, 2 * PART, seed=1) for shape in GROUPS], 0, PART)
-    doubled = Samples(np.tile(first.dense, (2, 1)), np.tile(first.labels, (2, 1)), None, 2.0 * PART)
+    doubled = Samples(np.tile(first.dense, (2, 1)), np.tile(first.labels, (2, 1)), None, [2.0 * PART] * TASKS)
     ids = [repeated(group, len(shape.features)) for group, shape in zip(rows, GROUPS, strict=True)]
     logits = dense_step(build_model(model, SHAPE, 0)).train(0, doubled, ids).logits
     assert not np.array_equal(logits[:PART], logits[PART:])
@@ -167,7 +167,7 @@ def test_a_loss_that_is_not_finite_in_any_part_sends_nothing(sample):
     batch, groups = step_of(0)
     dense = batch.dense.copy()
     dense[sample, 1] = np.nan
-    spoilt = Samples(dense, batch.labels, batch.weights, batch.weight_total)
+    spoilt = Samples(dense, batch.labels, batch.weights, batch.weight_totals)
     sent = []
     with pytest.raises(PersiaError, match=r"the loss of step 0 .* dense feature number 1 "):
         dense_step().train(0, spoilt, groups, send=sent.append)
@@ -185,7 +185,7 @@ def test_an_overflow_of_float16_in_any_part_skips_the_step(sample):
         dense = batch.dense.copy()
         dense[sample] = value
         labels = np.zeros_like(batch.labels)
-        step.train(number, Samples(dense, labels, batch.weights, batch.weight_total), groups)
+        step.train(number, Samples(dense, labels, batch.weights, batch.weight_totals), groups)
         scale = step.loss_scale.scale
         step.update()
         assert torch.equal(before, module.layer.weight) == (number == 0)

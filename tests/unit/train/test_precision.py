@@ -80,7 +80,7 @@ def test_bfloat16_steps_are_those_of_torch_under_autocast():
         loss, rows, weights = plain_gradients(plain, batch, groups, torch.bfloat16)
         optimizer.step()
         share = ROUNDING["bfloat16"]
-        assert result.loss_sum.mean() / batch.weight_total == pytest.approx(loss, rel=share)
+        assert result.loss_sum.mean() / batch.weight_totals[0] == pytest.approx(loss, rel=share)
         for got, expected in zip([*result.gradients, *mine], [*rows, *weights], strict=True):
             assert got.dtype == np.float32
             assert_near(got, expected, share)
@@ -108,7 +108,7 @@ def test_float16_gradients_come_without_the_scale():
 
 def test_small_gradients_survive_in_float16_by_the_scale():
     batch, groups = inputs(0)
-    heavy = Samples(batch.dense, batch.labels, batch.weights, batch.weight_total * 2.0**22)
+    heavy = Samples(batch.dense, batch.labels, batch.weights, [total * 2.0**22 for total in batch.weight_totals])
     gradients = half_step("float16").train(0, heavy, groups).gradients
     unscaled = half_step("float16")
     unscaled.loss_scale.scale = 1.0
@@ -202,7 +202,7 @@ def rank_of(precision: str = "float16") -> DenseTrainer:
 def train_rank(rank: DenseTrainer, first: int, last: int) -> None:
     for number in range(first, last):
         dense = np.random.default_rng(number).standard_normal((4, 2)).astype(np.float32)
-        rank.train(number, Samples(dense, (dense[:, :1] > 0).astype(np.float32), None, 4.0), [], lambda _: None)
+        rank.train(number, Samples(dense, (dense[:, :1] > 0).astype(np.float32), None, [4.0]), [], lambda _: None)
 
 
 def test_a_resumed_rank_goes_on_with_its_scale_to_the_bit(tmp_path):

@@ -43,7 +43,9 @@ def trained(trainer: DenseTrainer, run: Run, first: int, last: int) -> Results:
     for step in range(first, last):
         draw = np.random.default_rng(step)
         labels = draw.integers(0, 2, (SIZE, 1)).astype(np.float32)
-        samples = Samples(draw.standard_normal((SIZE, dense)).astype(np.float32), labels, None, float(SIZE))
+        samples = Samples(
+            draw.standard_normal((SIZE, dense)).astype(np.float32), labels, None, [float(SIZE)] * labels.shape[1]
+        )
         gradients: list[NDArray[np.float32]] = []
         rows = [group_rows(group, SIZE, seed=step) for group in groups]
         scored = trainer.train(step, samples, rows, gradients.extend)

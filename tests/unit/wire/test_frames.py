@@ -129,9 +129,9 @@ def test_groups_follow_each_other_with_sizes_of_their_own() -> None:
 def test_what_is_none_comes_back_as_none_and_what_is_empty_as_empty() -> None:
     dense, labels, none = zeros("f4", 2, 3), zeros("f4", 2, 1), zeros("f4", 0, 0)
     for sent in (
-        PutSamples(BATCH, 2.0, dense, labels, None, zeros("u8", 2), zeros("u8", 2)),
-        PutSamples(BATCH, 2.0, dense, labels, zeros("f4", 2), None, None),
-        PutSamples(BATCH, 0.0, none, none, zeros("f4", 0), zeros("u8", 0), None),
+        PutSamples(BATCH, np.array([2.0]), dense, labels, None, zeros("u8", 2), zeros("u8", 2)),
+        PutSamples(BATCH, np.array([2.0]), dense, labels, zeros("f4", 2), None, None),
+        PutSamples(BATCH, zeros("f8", 0), none, none, zeros("f4", 0), zeros("u8", 0), None),
         PushGradients(BATCH, 0, []),
     ):
         assert same(decode(raw(encode(1, sent)))[1], sent)
@@ -163,8 +163,11 @@ def test_a_header_has_no_more_than_the_shapes_of_arrays() -> None:
             "size 2 where another has 3",
         ),
         (rows_of(zeros("u1", 1, 4), zeros("u1", 1, 5)), "size 5 where another has 4"),
-        (PutSamples(BATCH, 2.0, zeros("f4", 2, 3), zeros("f4", 1, 1), None, None, None), "size 1 where"),
-        (PutSamples(BATCH, 2.0, zeros("f4", 2, 3), zeros("f4", 2, 1), zeros("f4", 0), None, None), "size 0 where"),
+        (PutSamples(BATCH, np.array([2.0]), zeros("f4", 2, 3), zeros("f4", 1, 1), None, None, None), "size 1 where"),
+        (
+            PutSamples(BATCH, np.array([2.0]), zeros("f4", 2, 3), zeros("f4", 2, 1), zeros("f4", 0), None, None),
+            "size 0 where",
+        ),
         (PushGradients(BATCH, 0, [zeros("u1", 0, 1)] * (MAX_FRAMES - 1)), "4,097 arrays of 0 bytes; the limits are"),
         (Refused("x" * Refused.LIMIT.header), "a header of 65,5.. bytes"),
         (
@@ -258,7 +261,7 @@ def test_garbage_is_refused(frames: list[bytes]) -> None:
         decode(frames)
 
 
-INTERVAL = IntervalFigures("train", 1, samples=1, steps=1, staleness={1: 1}, seconds=1.0, loss_sum=0.0)
+INTERVAL = IntervalFigures("train", 1, samples=1, steps=1, staleness={1: 1}, seconds=1.0, loss_sums=(0.0,))
 USED = ReplicaFigures(1.0, 10)
 SENDER = Sender("nn-worker", 0, 1)
 NO_SCORES = ScoreCounts(zeros("u8", 0), zeros("f8", 0), zeros("f8", 1, 7))

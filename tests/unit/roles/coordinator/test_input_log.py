@@ -30,7 +30,7 @@ NUMBER = msgspec.msgpack.Decoder(int)
 
 
 def report(number: int) -> Report:
-    figures = IntervalFigures("train", number, samples=1, steps=1, staleness={}, seconds=0.1, loss_sum=0.5)
+    figures = IntervalFigures("train", number, samples=1, steps=1, staleness={}, seconds=0.1, loss_sums=(0.5,))
     scores = ScoreCounts(np.array([3], np.uint64), np.array([1.0]), np.zeros((1, 7)))
     return Report(Sender("nn-worker", 0, 1), number, figures, scores, None)
 

@@ -1,0 +1,102 @@
+"""Checks of the labels and weights of a data set before a training or an evaluation begins."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from persia_cli.config.schema import Bce, Bpr, Esmm, Focal, InBatchSoftmax, Pairwise, ParquetDataset, Run
+from persia_cli.config.schema.metric import keys_of
+from persia_cli.errors import DataError
+
+if TYPE_CHECKING:
+    from persia_cli.data.facts import DatasetFacts
+    from persia_cli.data.label_check import LabelEnds
+
+_TWO_CLASSES = ("auc", "gauc", "ne", "auc_minus_log_loss")
+"""Metrics that need positive and negative samples."""
+
+
+def require_labels(run: Run, facts: "DatasetFacts", trains: bool) -> None:
+    """Raise DataError for labels or weights from which nothing can be learned, or by which nothing can be judged.
+
+    Reads labels and weights up to the first rows that show that all is well.
+    """
+    if facts.found is None:
+        return
+    from persia_cli.data.label_check import label_ends  # needs pyarrow
+
+    assert isinstance(run.dataset, ParquetDataset)
+    is_chain = isinstance(run.model, Esmm)
+    reasons: list[str] = []
+    if trains:
+        reasons += _of_training(run, facts.train_rows, label_ends(facts.found, "train", run.links, is_chain))
+    if facts.eval_rows and not reasons:
+        ends = label_ends(facts.found, "eval", run.links, is_chain)
+        reasons += _of_evaluation(run, facts.eval_rows, ends, trains)
+    if reasons:
+        raise DataError(reasons[0])
+
+
+def _of_training(run: Run, rows: int, found: "LabelEnds") -> Iterator[str]:
+    if not found.has_weight:
+        yield _without_weight(run, f"{rows:,} training")
+        return
+    for (name, ends), loss in zip(found.ends.items(), run.losses, strict=True):
+        if not loss.weight:
+            continue
+        if ends is None:
+            yield f"label {name} is null in all training rows that have weight; correct dataset.labels or the data"
+        elif ends == (1.0, 1.0) and isinstance(loss, Bce | Focal):
+            yield (
+                f"label {name} is 1 in all training rows, so train.losses.{name}.kind={loss.kind} would learn to "
+                "predict 1 always; add rows with label 0, or train model=two_tower with train.losses="
+                f"{{{name}: {{kind: in_batch_softmax}}}}, which takes other items of a batch as negatives"
+            )
+        elif ends[0] == ends[1] and isinstance(loss, Pairwise | Bpr):
+            yield (
+                f"label {name} is {ends[0]:g} in all training rows, and train.losses.{name}.kind={loss.kind} compares "
+                "positive rows with negative ones; add the other rows"
+            )
+        elif ends == (0.0, 0.0) and isinstance(loss, InBatchSoftmax):
+            yield (
+                f"label {name} is 0 in all training rows, and train.losses.{name}.kind={loss.kind} learns from "
+                "positive ones; correct dataset.labels"
+            )
+
+
+def _of_evaluation(run: Run, rows: int, found: "LabelEnds", trains: bool) -> Iterator[str]:
+    if not found.has_weight:
+        yield _without_weight(run, f"{rows:,} evaluation")
+    elif trains:
+        names = list(found.ends)
+        for key, metric in run.judging_metrics.items():
+            for figure in (*_TWO_CLASSES, "pr_auc", "calibration", "r2"):
+                if metric in (keys := keys_of(figure, names)):
+                    name = names[keys.index(metric)]
+                    yield from _of_metric(f"{key}={metric}", figure, name, found.ends[name])
+
+
+def _of_metric(key: str, figure: str, label: str, ends: tuple[float, float] | None) -> Iterator[str]:
+    """Yield why a metric is undefined for the evaluation rows, if it is."""
+    held = "null" if ends is None else f"{ends[0]:g}"
+    needs = None
+    if ends is None:
+        needs = "rows that have the label"
+    elif figure in _TWO_CLASSES and ends in ((0.0, 0.0), (1.0, 1.0)):
+        needs = "rows of both classes"
+    elif figure in ("pr_auc", "calibration") and ends[1] == 0.0:
+        needs = "rows with a label above 0"
+    elif figure == "r2" and ends[0] == ends[1]:
+        needs = "rows with different labels"
+    if needs:
+        yield (
+            f"{key} needs {needs}, and label {label} is {held} in all evaluation rows; correct dataset.split, or "
+            "choose log_loss"
+        )
+
+
+def _without_weight(run: Run, samples: str) -> str:
+    column = getattr(run.dataset, "weight", None)
+    return (
+        f"all {samples} samples weigh 0 in column {column}, which dataset.weight names; correct it, or leave "
+        "dataset.weight out"
+    )
