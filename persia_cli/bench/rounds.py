@@ -134,7 +134,7 @@ def without_ends(run: Run, facts: DatasetFacts, steps: int, log_every_steps: int
     return run.model_copy(
         update={
             "train": run.train.model_copy(update=train),
-            "eval": run.eval.model_copy(update={"every_steps": None}),
+            "eval": run.eval.model_copy(update={"every_steps": None, "every_epochs": None}),
             "checkpoint": run.checkpoint.model_copy(update=unsaved),
         }
     )

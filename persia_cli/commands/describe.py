@@ -19,6 +19,7 @@ from persia_cli.errors import count
 from persia_cli.launch.key_files import key_file_of
 from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
+from persia_cli.plan.length import epoch_steps, evaluation_interval
 from persia_cli.plan.spent_schedules import spent_schedules, unreached
 
 
@@ -40,7 +41,10 @@ def describe(console: Console, plan: JobPlan) -> None:
     tables = sum(len(group.tables) for group in plan.layout.feature_groups)
     labelled(console, "rows", f"{count(tables, 'table')}, up to {size(plan.memory)}")
     if plan.job.task == "train":
-        labelled(console, "training", f"{count(plan.job.steps, 'step')} of {training_words(run)}")
+        labelled(console, "training", f"{_length(plan)} of {training_words(run)}")
+        if early := run.train.stop_early:
+            without = count(early.patience, "evaluation")
+            labelled(console, "", f"ends earlier after {without} without a better {early.metric}; the best is kept")
     labelled(console, "cluster", f"{run.cluster.kind}: {_roles(plan)}")
 
 
@@ -111,8 +115,17 @@ def warn_of_slow_precision(run: Run) -> None:
 def warn_of_spent_schedules(plan: JobPlan) -> None:
     """Print a warning of each learning rate that is next to 0 for much of the training, and of what it ends before."""
     steps = plan.job.steps
-    for sentence in [*spent_schedules(plan.run, steps), *unreached(plan.run, steps)]:
+    every = evaluation_interval(plan.run, plan.job.train_rows)
+    for sentence in [*spent_schedules(plan.run, steps), *unreached(plan.run, steps, every)]:
         paragraph(err(), f"warning: {sentence}", style="yellow")
+
+
+def _length(plan: JobPlan) -> str:
+    """Return the number of steps, of a training that may end earlier also as whole epochs."""
+    epochs, rest = divmod(plan.job.steps, epoch_steps(plan.run, plan.job.train_rows))
+    if plan.run.train.stop_early is None:
+        return count(plan.job.steps, "step")
+    return f"up to {count(plan.job.steps, 'step')}" + ("" if rest else f" ({count(epochs, 'epoch')})")
 
 
 def _samples(plan: JobPlan) -> str:

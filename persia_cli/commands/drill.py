@@ -153,6 +153,9 @@ def _planned(
         raise UserError(
             f"cluster={run.cluster.kind} is one process, of which nothing can be disturbed alone; use cluster=local"
         )
+    if run.train.epochs == "auto":  # the disturbed and the undisturbed job are to have the same steps
+        settings = [*settings, "train.epochs=1"]
+        run = compose_run(settings, conf_dir)
     facts = facts_of(run.dataset)
     plan = plan_job(run, facts, "train", run_dir or Path("drilled"))
     if run_dir is not None:

@@ -31,7 +31,7 @@ LOSSES = {
 
 
 def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None:
-    """Print the last evaluation and the best, and after training the saved files and the next command."""
+    """Print the best evaluation, else the last, and after training the saved files and the next command."""
     if plan.job.task == "predict":
         show_scores(out(), next(event for event in reversed(result.events) if event["event"] == "scored"))
         if fraction := unknown(result.events):
@@ -39,10 +39,10 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
         labelled(err(), "saved", plan.job.output)
         propose(err(), f"persia report {plan.run_dir.parents[1]}")
         return
-    evaluation = last_of(result.metrics, "eval")
+    evaluation = best_of(result) or last_of(result.metrics, "eval")
     warn_of_stand_in(err(), plan, words)
     if evaluation:
-        show_evaluation(out(), evaluation, plan, best_of(result))
+        show_evaluation(out(), evaluation, plan)
         for text in undefined(evaluation):
             labelled(err(), "note", text)
     elif training := last_of(result.metrics, "train"):
@@ -68,29 +68,23 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
         propose(err(), f"persia report {plan.run_dir.parents[1]}")
 
 
-def show_evaluation(
-    console: Console, line: Mapping[str, Any], plan: JobPlan, best: Mapping[str, Any] | None = None
-) -> None:
-    """Print the figures of an evaluation, and of the `best` of the job: a table on a terminal, else every digit."""
+def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) -> None:
+    """Print the figures of an evaluation, the last or the best of the job: a table on a terminal, else every digit."""
     stand_in = plan.facts.stand_in
     if not console.is_terminal:
-        for each in [line] if best is None else [line, best]:
-            say(console, key_values(without_time(each) | ({"stand_in": True} if stand_in else {})))
+        say(console, key_values(without_time(line) | ({"stand_in": True} if stand_in else {})))
         return
     suffixes = [key.removeprefix(first) for first in ("auc", "rmse") for key in line if key.startswith(first)]
     figures = {key: word for key, word in QUALITY.items() if any(key + suffix in line for suffix in suffixes)}
     table = columns(f"{plan.facts.eval_rows:,} {'MADE-UP ' if stand_in else ''}samples", *figures.values())
-    rows = [("", line)] if best is None else [("last, ", line), (f"best by {best['best_by']}, ", best)]
-    for which, each in rows:
-        place = f"{which}step {each['step']:,}" if which else ""
-        for suffix in suffixes:
-            name = "  ".join(word for word in (suffix.lstrip("_"), place) if word)
-            table.add_row(name, *(_figure(each[key + suffix]) if key + suffix in each else "" for key in figures))
+    best = f"best by {line['best_by']}, step {line['step']:,}" if "best_by" in line else ""
+    for suffix in suffixes:
+        name = "  ".join(word for word in (suffix.lstrip("_"), best) if word)
+        table.add_row(name, *(_figure(line[key + suffix]) if key + suffix in line else "" for key in figures))
     print_whole(console, table)
     if keys := [key for key in line if is_of_retrieval(key)]:
         ranked = columns("all items ranked", *keys)
-        for which, each in rows:
-            ranked.add_row(f"{which}step {each['step']:,}", *(_figure(each.get(key)) for key in keys))
+        ranked.add_row(best or f"step {line['step']:,}", *(_figure(line.get(key)) for key in keys))
         print_whole(console, ranked)
 
 

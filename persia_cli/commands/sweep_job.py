@@ -124,7 +124,8 @@ def _picture(plan: SweepPlan, rows: Sequence[Row]) -> Path | None:
     path = plan.folder / FRONTIER
     made_up = "MADE-UP DATA, " if plan.first.facts.stand_in else ""
     try:
-        title = f"{plan.first.run.name}: {made_up}{count(plan.first.job.steps, 'step')}"
+        most = "up to " if plan.first.run.train.stop_early else ""
+        title = f"{plan.first.run.name}: {made_up}{most}{count(plan.first.job.steps, 'step')}"
         draw(path, found, title, plan.baseline, plan.metric)
     except UserError as error:
         labelled(err(), "note", str(error))

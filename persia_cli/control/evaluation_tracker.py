@@ -167,10 +167,10 @@ def tracker_of(run: Run, aims: Mapping[str, Aim]) -> EvaluationTracker:
     """Return the tracker of a run's evaluations; `aims` are those of all its metrics.
 
     A run that stops early keeps its best weights too, by the same figure unless it names another: those of the step at
-    which it ends are `patience` evaluations past the best.
+    which it ends are `patience` evaluations past the best. A run that saves nothing at its end does not.
     """
     early = run.train.stop_early
-    metric = run.checkpoint.best_by or (early.metric if early else None)
+    metric = run.checkpoint.best_by or (early.metric if early and run.checkpoint.at_end else None)
     stop = Best(early.metric, aims[early.metric], early.min_delta) if early else None
     keep = Best(metric, aims[metric]) if metric else None
     return EvaluationTracker(stop, early.patience if early else 1, keep, _plateaus(run, aims))

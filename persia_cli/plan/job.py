@@ -26,6 +26,7 @@ from persia_cli.plan.base_rate import with_base_rate
 from persia_cli.plan.columns import has_query_ids, trains_on_queries
 from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.labels import require_labels
+from persia_cli.plan.length import evaluation_interval, training_steps, with_length
 from persia_cli.plan.network import require_network
 from persia_cli.plan.trace_steps import traced_steps
 from persia_cli.plan.training import require_sense
@@ -247,9 +248,7 @@ def plan_job(
     """
     if facts.settled is not None:
         run = run.model_copy(update={"dataset": facts.settled})
-    train = StepGrid(facts.train_rows, run.train.batch_size, run.cluster.nn_workers)
     evaluation = StepGrid(facts.eval_rows, run.train.batch_size, run.cluster.nn_workers)
-    steps = min(train.steps * run.train.epochs, run.train.steps or train.steps * run.train.epochs)
     if task == "train" and not facts.train_rows:
         raise DataError("the data set has no training samples: dataset.split.kind=eval is for persia eval")
     if task == "evaluate" and isinstance(run.dataset, ParquetDataset) and isinstance(run.dataset.split, PredictSplit):
@@ -262,12 +261,14 @@ def plan_job(
         raise ConfigError(f"model.file={run.model.file}: there is no such file; give the Python file with your model")
     check_extras(run)
     if task == "train":
+        run = with_length(run, facts)
         require_sense(run, facts.eval_rows)
     if task != "predict":
         require_labels(run, facts, task == "train")
     run = with_base_rate(run) if task == "train" else run
+    steps = training_steps(run, facts.train_rows) if task == "train" else 0
     layout = embedding_layout(run)
-    first, last = traced_steps(run.train.trace_steps, steps if task == "train" else 0)
+    first, last = traced_steps(run.train.trace_steps, steps)
     job = Job(
         task=task,
         run_dir=str(run_dir),
@@ -275,7 +276,7 @@ def plan_job(
         train_rows=facts.train_rows,
         train_data=facts.train_data if task == "train" else None,
         eval_rows=facts.eval_rows,
-        steps=steps if task == "train" else 0,
+        steps=steps,
         eval_steps=evaluation.steps,
         first_step=resumed.step if resumed else 0,
         evaluation_due=bool(resumed and resumed.progress.evaluation_due and facts.eval_rows),
@@ -320,7 +321,7 @@ def job_phases(
         phases = schedule(
             job.steps,
             job.eval_steps,
-            run.eval.every_steps,
+            evaluation_interval(run, job.train_rows),
             run.checkpoint.every_steps,
             run.checkpoint.at_end,
             tracker,

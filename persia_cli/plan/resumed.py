@@ -91,7 +91,8 @@ def _require_unfinished(plan: JobPlan, manifest: Manifest) -> None:
             if figure.since >= stop.patience:
                 raise FinishedError(
                     f"the training ended early, at step {manifest.step:,}, as {stop.metric} had not got better in "
-                    f"{count(figure.since, 'evaluation')}; raise train.stop_early.patience to train on"
+                    f"{count(figure.since, 'evaluation')}; raise train.stop_early.patience to train on, or set "
+                    "train.stop_early=null"
                 )
             break
 

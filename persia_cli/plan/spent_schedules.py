@@ -1,9 +1,8 @@
 """Schedules of learning rates that are over long before the training is, or longer than it, and late evaluations."""
 
-from collections.abc import Iterator
-
-from persia_cli.config.schema import CosineSchedule, OneCycleSchedule, Run, Schedule
+from persia_cli.config.schema import CosineSchedule, OneCycleSchedule, Run
 from persia_cli.errors import count
+from persia_cli.plan.length import end_of, schedules
 
 LEAST = 0.01
 """Fraction of a learning rate below which next to nothing is learnt."""
@@ -14,11 +13,10 @@ MOST_STEPS = 0.1
 def spent_schedules(run: Run, steps: int) -> list[str]:
     """Return a sentence for each learning rate that is next to 0 in the last part of a training of so many steps."""
     found = []
-    for key, schedule in _schedules(run):
+    for key, schedule in schedules(run):
         if not isinstance(schedule, CosineSchedule | OneCycleSchedule) or schedule.floor >= LEAST:
             continue
-        warmup = schedule.warmup_steps if isinstance(schedule, CosineSchedule) else 0
-        if steps - (end := warmup + schedule.over_steps) > MOST_STEPS * steps:
+        if steps - (end := end_of(schedule) or steps) > MOST_STEPS * steps:
             found.append(
                 f"{key}.kind={schedule.kind} is over at step {end:,} of {steps:,}: the learning rate stays at "
                 f"{schedule.floor:g} of its value from there on; raise {key}.over_steps, or lower train.steps"
@@ -26,10 +24,13 @@ def spent_schedules(run: Run, steps: int) -> list[str]:
     return found
 
 
-def unreached(run: Run, steps: int) -> list[str]:
-    """Return a sentence for each setting that a training of so many steps ends too soon for."""
+def unreached(run: Run, steps: int, every: int | None) -> list[str]:
+    """Return a sentence for each setting that a training of so many steps ends too soon for.
+
+    `every` is the number of steps between evaluations.
+    """
     found = []
-    for key, schedule in _schedules(run):
+    for key, schedule in schedules(run):
         if isinstance(schedule, OneCycleSchedule):
             name, rise = f"{key}.over_steps={schedule.over_steps:,}", int(schedule.rise * schedule.over_steps)
         else:
@@ -39,18 +40,10 @@ def unreached(run: Run, steps: int) -> list[str]:
                 f"{name}: the learning rate rises for {count(rise, 'step')}, and the training has {steps:,}, so it "
                 "never has its full value; lower it, or train longer"
             )
-    every = run.eval.every_steps
     if (comparing := next(iter(run.judging_metrics), None)) is not None and every is not None and every >= steps:
+        key = "eval.every_epochs" if run.eval.every_epochs else "eval.every_steps"
         found.append(
-            f"{comparing} compares evaluations, and with eval.every_steps={every:,} the only one is that at the end, "
-            f"at step {steps:,}; lower eval.every_steps"
+            f"{comparing} compares evaluations, and with {key}={run.eval.every_epochs or every:,} the only one is that "
+            f"at the end, at step {steps:,}; lower {key}"
         )
     return found
-
-
-def _schedules(run: Run) -> Iterator[tuple[str, Schedule]]:
-    yield "optimizer.dense.schedule", run.optimizer.dense.schedule
-    yield "optimizer.embedding.schedule", run.optimizer.embedding.schedule
-    for name, table in run.embedding.tables.items():
-        if table.optimizer is not None:
-            yield f"embedding.tables.{name}.optimizer.schedule", table.optimizer.schedule

@@ -16,6 +16,9 @@ def require_sense(run: Run, eval_rows: int) -> None:
 def _reasons(run: Run, eval_rows: int) -> Iterator[str]:
     if not eval_rows and (key := next(iter(run.judging_metrics), None)):
         yield f"{key} compares evaluations, and the data set has none; give dataset.split an evaluation part"
+    if run.eval.every_steps is None and run.eval.every_epochs is None:
+        for key, metric in run.judging_metrics.items():
+            yield f"{key}={metric} compares evaluations during training; set eval.every_epochs=1"
     if not eval_rows and run.eval.retrieval:
         yield "eval.retrieval is of evaluation samples; give dataset.split an evaluation part"
     yield from _of_losses(run)

@@ -71,7 +71,7 @@ class Gate(Entry):
         """Return the words of the job; its rows, if it has a recipe, are named elsewhere."""
         model = [] if self.model == "(own)" else [f"model={self.model}"]
         fixed = ["cluster=embedded", "checkpoint.at_end=false", f"mode={self.mode}"]
-        return [f"conf={data.conf}", *model, *data.words, *fixed, *self.words]
+        return [f"conf={data.conf}", "train.epochs=1", *model, *data.words, *fixed, *self.words]
 
 
 class Gates(Entry):

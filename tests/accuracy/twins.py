@@ -218,6 +218,7 @@ def compare(model: str, words: Sequence[str], samples: Samples, seeds: Sequence[
         f"optimizer.dense.lr={DENSE_LR}",
         f"embedding.init_bound={INIT_BOUND}",
         f"train.batch_size={BATCH}",
+        "train.epochs=1",
         "mode=sync",
         "cluster=embedded",
         "checkpoint.at_end=false",

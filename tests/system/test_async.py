@@ -138,7 +138,7 @@ def test_the_table_of_dense_weights_is_reported(saved: JobResult) -> None:
 @pytest.mark.processes
 def test_two_ranks_learn(tmp_path: Path) -> None:
     """Each trains half of every batch, none waits for the other's gradients, and both models are one."""
-    words = ["conf=adult_income", "mode=async", "cluster.nn_workers=2", "cluster.embedding_servers=2"]
+    words = ["conf=adult_income", "train.epochs=1", "mode=async", "cluster.nn_workers=2", "cluster.embedding_servers=2"]
     result = train([*words, "eval.every_steps=100"], tmp_path / "run")
     aucs = [line["auc"] for line in result.metrics if line["split"] == "eval"]
     assert len(aucs) == 3

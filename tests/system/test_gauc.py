@@ -45,6 +45,7 @@ def words(tmp_path: Path, group_by: str) -> list[str]:
         "model.dim=4",
         "mode=sync",
         "train.batch_size=32",
+        "train.epochs=1",
         "embedding.capacity=4096",
     ]
 

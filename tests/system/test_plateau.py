@@ -95,7 +95,7 @@ def test_a_run_that_follows_users_predicts_for_samples_without_any(tmp_path: Pat
     words = ["dataset=parquet", f"dataset.path={tmp_path / 'visits.parquet'}", "dataset.labels=[y]"]
     words += ["dataset.sparse=[item]", "dataset.group_by=user", "dataset.split={kind: every, n: 2}", "model.hidden=[8]"]
     words += [f"optimizer.dense.schedule={gauc}", f"optimizer.embedding.schedule={gauc}", "eval.every_steps=2"]
-    words += ["model.dim=4", "train.batch_size=32", "embedding.capacity=4096", "cluster=embedded"]
+    words += ["model.dim=4", "train.batch_size=32", "train.epochs=1", "embedding.capacity=4096", "cluster=embedded"]
     train(words, tmp_path / "run")
     scores = tmp_path / "scores.parquet"
     ended = CliRunner().invoke(

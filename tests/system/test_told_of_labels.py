@@ -23,6 +23,7 @@ def job(folder: Path, clicked: np.ndarray, bought: np.ndarray, *words: str) -> J
     data |= {"labels": ["clicked"], "split": {"kind": "every", "n": EVERY}}
     (folder / "data.yaml").write_text(yaml.safe_dump(data))
     small = ["cluster=embedded", "model.dim=4", "model.hidden=[4]", "embedding.memory=16MiB", "train.batch_size=40"]
+    small += ["train.epochs=1"]
     return train([f"dataset={folder / 'data.yaml'}", *small, "eval.every_steps=2", *words], folder / "run")
 
 

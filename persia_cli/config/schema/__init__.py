@@ -1,6 +1,7 @@
 """The typed configuration that the rest of the program uses; one file per group. All imports are for others."""
 
 from persia_cli.config.schema.base import Node
+from persia_cli.config.schema.checkpoint import Checkpoint
 from persia_cli.config.schema.cluster import ENGINES, WITH_COMMAND, Cluster
 from persia_cli.config.schema.dataset import Dataset, GeneratedDataset, Generator, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
@@ -49,7 +50,7 @@ from persia_cli.config.schema.optimizer import (
 )
 from persia_cli.config.schema.ray import RayPods, RaySettings
 from persia_cli.config.schema.resources import RoleCpus, RoleMemory
-from persia_cli.config.schema.run import Checkpoint, EarlyStop, Evaluation, Retrieval, Run, Training
+from persia_cli.config.schema.run import EarlyStop, Evaluation, Retrieval, Run, Training
 from persia_cli.config.schema.sequences import Bst, Dien, Din, SasRec, TwoTower
 from persia_cli.config.schema.slurm import Slurm
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, EverySplit, FileSplit, PredictSplit

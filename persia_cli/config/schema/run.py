@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from persia_cli.config.schema.base import NUMBER, BatchSize, Count, Few, Node, NonNegative, Positive, Seconds, StepRange
+from persia_cli.config.schema.base import NUMBER, BatchSize, Count, Few, Node, NonNegative, Seconds, StepRange
+from persia_cli.config.schema.checkpoint import Checkpoint
 from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
@@ -17,7 +18,6 @@ from persia_cli.config.schema.metric import headlines, is_of_retrieval, metrics_
 from persia_cli.config.schema.mode import AsyncMode, Mode, SyncMode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.optimizer import OptimizerPair, PlateauSchedule
-from persia_cli.storage.credentials import without_credentials
 
 LONGEST_NAME = 100
 
@@ -49,8 +49,13 @@ class Training(Node):
 
     Their gradients add up, of rows too, and the step ends as one of `batch_size` samples does.
     """
-    epochs: Count = 1
-    """Passes over the training split."""
+    epochs: Literal["auto"] | Count = "auto"
+    """Passes over the training split.
+
+    `auto`: with at most 5 million training rows and an evaluation split, up to 20; the model is evaluated after each,
+    training ends after two epochs without improvement, and the best checkpoint is the result. Otherwise one.
+    With `steps`: as many as these take.
+    """
     steps: Count | None = None
     """Stop after this number of steps, if that is earlier."""
     threads: Few = 1
@@ -96,47 +101,15 @@ class Evaluation(Node):
 
     every_steps: Count | None = None
     """Steps between evaluations during training."""
+    every_epochs: Count | None = None
+    """Epochs between evaluations during training, instead of `every_steps`."""
     retrieval: Retrieval | None = None
     """Evaluations rank all items for each user too, by a network of two sides."""
 
-
-def _place(value: Any) -> Any:
-    if isinstance(value, str) and not value.strip():
-        raise ValueError("expected a folder or a URI, such as s3://bucket/folder")
-    return without_credentials(value) if isinstance(value, str) and "://" in value else value
-
-
-class Checkpoint(Node):
-    """Times of saving the model, and the checkpoints to keep."""
-
-    every_steps: Count | None = None
-    """Steps between checkpoints during training."""
-    every_minutes: Positive | None = None
-    """Minutes after the last checkpoint, or the start, at which the next one is saved during training."""
-    grace_s: Seconds = 25.0
-    """Time in seconds after SIGTERM or SIGUSR1 in which the model is saved; after that the job ends without it."""
-    at_end: bool = True
-    """Save when training is done."""
-    full_every: Few = 1
-    """Every so many checkpoints, one has all rows; those between have only what changed since the one before."""
-    keep: Count | None = None
-    """Number of newest checkpoints to keep, besides the best; without it all are kept."""
-    while_training: bool = True
-    """Go on training while the files of a checkpoint are written; otherwise training waits for them."""
-    path: Annotated[str, BeforeValidator(_place)] | None = None
-    """Folder of the run's checkpoints, a path or a URI such as s3://bucket/folder; default: in the run directory."""
-    record: bool = False
-    """Copy the run's record to `path`, with each checkpoint and at the end, as a folder that `persia report` takes."""
-    best_by: str | None = None
-    """Save after each evaluation that is the best so far by this figure, and keep it until there is a better one.
-
-    Default: the figure of `train.stop_early`, if training may end by one.
-    """
-
     @model_validator(mode="after")
-    def _record_has_a_place(self) -> Self:
-        if self.record and self.path is None:
-            raise ValueError("checkpoint.record copies the record to checkpoint.path; give that too, or leave it out")
+    def _has_one_interval(self) -> Self:
+        if self.every_steps is not None and self.every_epochs is not None:
+            raise ValueError("eval.every_steps and eval.every_epochs exclude each other; set one of them to null")
         return self
 
 
@@ -286,7 +259,14 @@ class Run(Node):
             return schedule.metric
         if self.train.stop_early is not None:
             return self.train.stop_early.metric
-        return headlines(self.links)[0] if len(self.links) == 1 else "loss"
+        return self.headline
+
+    @property
+    def headline(self) -> str:
+        """The figure by which evaluations are compared unless another is asked for."""
+        if len(self.losses) > 1 or isinstance(self.losses[0], InBatchSoftmax):
+            return "loss"
+        return "gauc" if isinstance(self.losses[0], Bpr) else headlines(self.links)[0]
 
     def _require(self, key: str, metric: str) -> None:
         """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""
@@ -305,8 +285,9 @@ class Run(Node):
             near = difflib.get_close_matches(metric, metrics, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise ValueError(f"{key}={metric}: no such metric; {hint}there are {', '.join(metrics)}")
-        if self.eval.every_steps is None:
-            raise ValueError(f"{key}={metric} compares evaluations during training; set eval.every_steps")
+        is_settled = self.train.epochs != "auto" or self.train.steps is not None
+        if is_settled and self.eval.every_steps is None and self.eval.every_epochs is None:
+            raise ValueError(f"{key}={metric} compares evaluations during training; set eval.every_epochs=1")
 
     @model_validator(mode="after")
     def _losses_have_labels(self) -> Self:

@@ -25,13 +25,12 @@ def check_paths(run: Run, volumes: Sequence[Volume], key_of_volumes: str) -> Non
                 f"{key}={path}: pods do not have the files of this machine; give a URI, or an absolute path in one of "
                 f"{key_of_volumes} or in the image"
             )
-    checkpoint = run.checkpoint
-    saves = checkpoint.at_end or checkpoint.every_steps or checkpoint.every_minutes
-    if saves and not (checkpoint.path and (_is_elsewhere(checkpoint.path) or _is_written(checkpoint.path, volumes))):
+    place = run.checkpoint.path
+    if run.checkpoint.saves and not (place and (_is_elsewhere(place) or _is_written(place, volumes))):
         raise ConfigError(
             "checkpoint.path has to be a URI that all pods reach, such as s3://bucket/folder, or in one of "
-            f"{key_of_volumes} with read_only: false; or save nothing (checkpoint.at_end=false, and neither "
-            "every_steps nor every_minutes)"
+            f"{key_of_volumes} with read_only: false; or save nothing (checkpoint.at_end=false, and no "
+            "every_steps, every_minutes or best_by)"
         )
 
 

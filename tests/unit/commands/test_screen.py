@@ -46,23 +46,22 @@ def test_the_evaluation_on_a_terminal(conf: str, title: str, tmp_path: Path, mon
     assert head.partition("samples")[2].split() == ["AUC", "log", "loss", "NE", "calibration"]
 
 
-def test_the_best_evaluation_stands_below_the_last(tmp_path: Path) -> None:
+def test_the_best_evaluation_is_named(tmp_path: Path) -> None:
     run = compose_run([])
     plan = plan_job(run, inspect(run.dataset), "train", tmp_path)
     figures = ("auc", "gauc", "pr_auc", "accuracy", "log_loss", "ne", "calibration")
-    line = {f"{figure}_{label}": 0.5 for figure in figures for label in ("click", "buy")}
-    best = {"best_by": "auc_buy", "step": 3000} | dict.fromkeys(line, 0.25)
+    line = {f"{figure}_{label}": 0.25 for figure in figures for label in ("click", "buy")}
+    best = {"best_by": "auc_buy", "step": 3000} | line
     terminal, pipe = io.StringIO(), io.StringIO()
     console = Console(file=terminal, force_terminal=True, color_system=None, width=140)
-    show_evaluation(console, {"step": 4000} | line, plan, best)
+    show_evaluation(console, best, plan)
     head, *rows = terminal.getvalue().splitlines()
     assert head.split()[2:] == ["AUC", "GAUC", "PR-AUC", "accuracy", "log", "loss", "NE", "calibration"]
-    names = ["click  last, step 4,000", "buy  last, step 4,000"]
-    names += [f"{label}  best by auc_buy, step 3,000" for label in ("click", "buy")]
+    names = [f"{label}  best by auc_buy, step 3,000" for label in ("click", "buy")]
     assert [row.split("  0.")[0].rstrip() for row in rows] == names
-    assert [row.split()[-7:] for row in rows] == [["0.500000"] * 7] * 2 + [["0.250000"] * 7] * 2
-    show_evaluation(Console(file=pipe, width=40), {"time": 1.5, "step": 4000} | line, plan, best)
-    assert [text.split()[0] for text in pipe.getvalue().splitlines()] == ["step=4000", "best_by=auc_buy"]
+    assert [row.split()[-7:] for row in rows] == [["0.250000"] * 7] * 2
+    show_evaluation(Console(file=pipe, width=40), best | {"time": 1.5}, plan)
+    assert [text.split()[0] for text in pipe.getvalue().splitlines()] == ["best_by=auc_buy"]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])

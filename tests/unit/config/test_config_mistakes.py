@@ -78,8 +78,6 @@ GROUPS = (
         ("optimizer.dense.lr=inf", "optimizer.dense.lr=Infinity: expected a number above 0"),
         ("optimizer.dense.schedule.kind=linear", "optimizer.dense.schedule.kind=linear: expected constant, step, "
          "cosine, one_cycle or reduce_on_plateau"),
-        ("optimizer.dense.schedule.kind=reduce_on_plateau", "optimizer.dense.schedule.metric=auc compares evaluations "
-         "during training; set eval.every_steps"),
         ("optimizer.embedding.schedule={kind: reduce_on_plateau, metric: uac}", "optimizer.embedding.schedule.metric="
          "uac: no such metric; did you mean auc? there are auc, pr_auc, accuracy, log_loss, ne, calibration, loss"),
         ("optimizer.embedding.schedule={kind: reduce_on_plateau, factor: 1}", "optimizer.embedding.schedule.factor=1: "
@@ -217,11 +215,11 @@ def test_a_setting_of_another_schedule(mistakes: Told) -> None:
 
 
 def test_all_mistakes_are_told_at_once(mistakes: Told) -> None:
-    assert mistakes("criteo", "model=dlmr", "model.bottom=x", "train.epochs=0", "nmae=x", "seed=1,2") == [
+    assert mistakes("criteo", "model=dlmr", "model.bottom=x", "train.steps=0", "nmae=x", "seed=1,2") == [
         "'criteo' is not KEY=VALUE; did you mean conf=criteo?",
         f"model=dlmr: expected {GROUPS}; did you mean dlrm?",
         "seed=1,2: expected one value; to try several in turn: persia sweep seed=1,2",
-        "train.epochs=0: expected a whole number above 0",
+        "train.steps=0: expected a whole number above 0 or null",
         "nmae=x: no such key; did you mean name (text)?",
     ]
 
@@ -278,21 +276,29 @@ def test_losses_that_compare_samples_are_not_computed_in_parts(mistakes: Told, k
             "asked to; set eval.retrieval={at: [10, 20, 100]}",
         ),
         (
-            ["checkpoint.best_by=mrr", "eval.retrieval={at: [10]}"],
-            "checkpoint.best_by=mrr compares evaluations during training; set eval.every_steps",
+            ["checkpoint.best_by=mrr", "eval.retrieval={at: [10]}", "train.epochs=1"],
+            "checkpoint.best_by=mrr compares evaluations during training; set eval.every_epochs=1",
         ),
         (["eval.retrieval={at: []}"], "eval.retrieval.at=[]: expected a list of whole numbers above 0, not empty"),
         (
-            ["train.stop_early={metric: ne}"],
-            "train.stop_early.metric=ne compares evaluations during training; set eval.every_steps",
+            ["train.stop_early={metric: ne}", "train.epochs=1"],
+            "train.stop_early.metric=ne compares evaluations during training; set eval.every_epochs=1",
         ),
         (
             ["checkpoint.best_by=gauc", "eval.every_steps=5"],
             "checkpoint.best_by=gauc needs query ids; set dataset.group_by",
         ),
         (
-            ["checkpoint.best_by=ne"],
-            "checkpoint.best_by=ne compares evaluations during training; set eval.every_steps",
+            ["checkpoint.best_by=ne", "train.steps=9"],
+            "checkpoint.best_by=ne compares evaluations during training; set eval.every_epochs=1",
+        ),
+        (
+            ["optimizer.dense.schedule.kind=reduce_on_plateau", "train.epochs=1"],
+            "optimizer.dense.schedule.metric=auc compares evaluations during training; set eval.every_epochs=1",
+        ),
+        (
+            ["eval.every_steps=5", "eval.every_epochs=1"],
+            "eval.every_steps and eval.every_epochs exclude each other; set one of them to null",
         ),
         (
             ["train.stop_early.patience=2"],

@@ -53,7 +53,7 @@ def test_each_one_is_named() -> None:
 )
 def test_a_learning_rate_that_never_has_its_value(schedule: dict[str, object], steps: int, told: str | None) -> None:
     run = make_run(optimizer={"embedding": SGD, "dense": SGD | {"schedule": schedule}})
-    found = unreached(run, steps)
+    found = unreached(run, steps, None)
     assert len(found) == (told is not None)
     assert all(each.startswith(f"optimizer.dense.{told}") for each in found)
 
@@ -61,9 +61,13 @@ def test_a_learning_rate_that_never_has_its_value(schedule: dict[str, object], s
 def test_evaluations_that_come_too_late_to_be_compared() -> None:
     train = {"batch_size": 32, "stop_early": {"metric": "auc"}}
     run = make_run(train=train, eval={"every_steps": 50})
-    assert unreached(run, 51) == []
-    assert unreached(run, 50) == [
-        "train.stop_early compares evaluations, and with eval.every_steps=50 the only one is that at the end, at step "
-        "50; lower eval.every_steps"
+    assert unreached(run, 51, 50) == []
+    assert unreached(run, 50, 50) == [
+        "train.stop_early.metric compares evaluations, and with eval.every_steps=50 the only one is that at the end, "
+        "at step 50; lower eval.every_steps"
     ]
-    assert unreached(make_run(eval={"every_steps": 50}), 50) == []
+    assert unreached(make_run(eval={"every_steps": 50}), 50, 50) == []
+    [told] = unreached(make_run(train=train, eval={"every_epochs": 3}), 30, 45)
+    assert told.endswith(
+        "with eval.every_epochs=3 the only one is that at the end, at step 30; lower eval.every_epochs"
+    )

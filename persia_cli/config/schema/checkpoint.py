@@ -1,0 +1,53 @@
+"""The settings of checkpoints: when a model is saved, where, and what is kept."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, model_validator
+
+from persia_cli.config.schema.base import Count, Few, Node, Positive, Seconds
+from persia_cli.storage.credentials import without_credentials
+
+
+def _place(value: Any) -> Any:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("expected a folder or a URI, such as s3://bucket/folder")
+    return without_credentials(value) if isinstance(value, str) and "://" in value else value
+
+
+class Checkpoint(Node):
+    """Times of saving the model, and the checkpoints to keep."""
+
+    every_steps: Count | None = None
+    """Steps between checkpoints during training."""
+    every_minutes: Positive | None = None
+    """Minutes after the last checkpoint, or the start, at which the next one is saved during training."""
+    grace_s: Seconds = 25.0
+    """Time in seconds after SIGTERM or SIGUSR1 in which the model is saved; after that the job ends without it."""
+    at_end: bool = True
+    """Save when training is done."""
+    full_every: Few = 1
+    """Every so many checkpoints, one has all rows; those between have only what changed since the one before."""
+    keep: Count | None = None
+    """Number of newest checkpoints to keep, besides the best; without it all are kept."""
+    while_training: bool = True
+    """Go on training while the files of a checkpoint are written; otherwise training waits for them."""
+    path: Annotated[str, BeforeValidator(_place)] | None = None
+    """Folder of the run's checkpoints, a path or a URI such as s3://bucket/folder; default: in the run directory."""
+    record: bool = False
+    """Copy the run's record to `path`, with each checkpoint and at the end, as a folder that `persia report` takes."""
+    best_by: str | None = None
+    """Save after each evaluation that is the best so far by this figure, and keep it until there is a better one.
+
+    Default: the figure of `train.stop_early`, if training may end by one and `at_end` has a model saved.
+    """
+
+    @property
+    def saves(self) -> bool:
+        """True if a training saves checkpoints unasked."""
+        return self.at_end or any(each is not None for each in (self.every_steps, self.every_minutes, self.best_by))
+
+    @model_validator(mode="after")
+    def _record_has_a_place(self) -> Self:
+        if self.record and self.path is None:
+            raise ValueError("checkpoint.record copies the record to checkpoint.path; give that too, or leave it out")
+        return self

@@ -1,0 +1,83 @@
+"""The length of a training: what `train.epochs=auto` stands for, once the data set is known."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from persia_cli.config.schema import CosineSchedule, EarlyStop, GeneratedDataset, OneCycleSchedule, Run, Schedule
+from persia_cli.config.schema.base import MOST
+from persia_cli.control.position import StepGrid
+
+if TYPE_CHECKING:
+    from persia_cli.data.facts import DatasetFacts  # needs pyarrow
+
+MOST_ROWS = 5_000_000
+"""Training rows above which one pass over the data is enough; click models overfit in the second."""
+MOST_EPOCHS = 20
+PATIENCE = 2
+"""Epochs without improvement after which training ends."""
+
+
+def with_length(run: Run, facts: "DatasetFacts") -> Run:
+    """Return the run with a number of epochs in place of `train.epochs=auto`.
+
+    With `train.steps` it is as many epochs as these steps take. A small data set with an evaluation split gets up to
+    MOST_EPOCHS, evaluations after each, an early stop, and its best checkpoint as its result. Others get one epoch.
+    """
+    if run.train.epochs != "auto":
+        return run
+    steps = epoch_steps(run, facts.train_rows)
+    if run.train.steps:
+        return _with(run, epochs=-(-run.train.steps // steps) if steps else 1)
+    if isinstance(run.dataset, GeneratedDataset) or facts.stand_in or not facts.eval_rows or not steps:
+        return _with(run, epochs=1)
+    if facts.train_rows > MOST_ROWS:
+        return _with(run, epochs=1)
+    if evaluation_interval(run, facts.train_rows) is None:
+        run = run.model_copy(update={"eval": run.eval.model_copy(update={"every_epochs": 1})})
+    if run.train.stop_early is None:
+        patience = max(PATIENCE, -(-PATIENCE * steps // (evaluation_interval(run, facts.train_rows) or steps)))
+        stop = EarlyStop(metric=run.checkpoint.best_by or run.headline, patience=patience)
+        run = _with(run, stop_early=stop)
+    end = min(max(_ends(run), default=MOST_EPOCHS * steps), MOST_EPOCHS * steps)
+    epochs = -(-end // steps)
+    return _with(run, epochs=epochs, steps=end if end < epochs * steps else None)
+
+
+def epoch_steps(run: Run, train_rows: int) -> int:
+    """Return the number of steps of one pass over so many training rows."""
+    return StepGrid(train_rows, run.train.batch_size, run.cluster.nn_workers).steps
+
+
+def training_steps(run: Run, train_rows: int) -> int:
+    """Return the number of steps of a training, at most, on so many rows."""
+    assert run.train.epochs != "auto", "`with_length` comes first"
+    return min(epoch_steps(run, train_rows) * run.train.epochs, run.train.steps or MOST)
+
+
+def evaluation_interval(run: Run, train_rows: int) -> int | None:
+    """Return the number of steps between evaluations during training on so many rows; None without any."""
+    return run.eval.every_epochs * epoch_steps(run, train_rows) if run.eval.every_epochs else run.eval.every_steps
+
+
+def schedules(run: Run) -> Iterator[tuple[str, Schedule]]:
+    """Yield the key and the value of each schedule of learning rates."""
+    yield "optimizer.dense.schedule", run.optimizer.dense.schedule
+    yield "optimizer.embedding.schedule", run.optimizer.embedding.schedule
+    for name, table in run.embedding.tables.items():
+        if table.optimizer is not None:
+            yield f"embedding.tables.{name}.optimizer.schedule", table.optimizer.schedule
+
+
+def end_of(schedule: Schedule) -> int | None:
+    """Return the step at which a schedule ends; None for one that can go on."""
+    if isinstance(schedule, CosineSchedule):
+        return schedule.warmup_steps + schedule.over_steps
+    return schedule.over_steps if isinstance(schedule, OneCycleSchedule) else None
+
+
+def _ends(run: Run) -> list[int]:
+    return [end for _, schedule in schedules(run) if (end := end_of(schedule)) is not None]
+
+
+def _with(run: Run, **train: Any) -> Run:
+    return run.model_copy(update={"train": run.train.model_copy(update=train)})
