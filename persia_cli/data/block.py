@@ -85,7 +85,7 @@ def decode_block(
     labels = np.zeros((size, len(dataset.labels)), np.float32)
     weights = None if dataset.weight is None else np.empty(size, np.float32)
     query_ids = None if query_column is None else np.empty(size, np.uint64)
-    ids = _IdsOfBlock([feature.column_name in lists for feature in dataset.sparse], places)
+    ids = _IdsOfBlock([each.column_name in lists or each.makes_lists for each in dataset.sparse], places)
     done = 0
     for group in groups:
         check_stop()
@@ -97,8 +97,8 @@ def decode_block(
         first = 0
         for feature in dataset.dense_features:
             values = decode_dense(table.column(feature.name), feature, group, rows, dataset.fill, counts)
-            dense[target, first : first + feature.width] = values
-            first += feature.width
+            dense[target, first : first + feature.inputs] = values
+            first += feature.inputs
         for number, (name, label) in enumerate(zip(label_columns(dataset), dataset.labels, strict=False)):
             link = links.get(name, "logistic")
             labels[target, number] = decode_labels(
@@ -110,7 +110,7 @@ def decode_block(
             query_ids[target] = decode_query_ids(table.column(query_column), query_column, rows)
         for number, sparse in enumerate(dataset.sparse):
             column = table.column(sparse.column_name)
-            as_lists = sparse.column_name in lists
+            as_lists = sparse.column_name in lists or sparse.makes_lists
             ids.add(number, target, decode_ids(column, sparse, as_lists, group, rows, counts))
         done = stop
     return DecodedBlock(dense, labels, weights, ids.in_order(), query_ids, counts)

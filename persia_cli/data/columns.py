@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+import pyarrow as pa
+
 from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
+from persia_cli.config.schema.features import SparseFeature
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
 from persia_cli.data.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
+from persia_cli.data.values import INTEGER
 
 QUERY = "query"
 _SHOWN = 60
@@ -146,6 +150,8 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
         )
     if use.role == "sparse":
         return _wrong_ids(dataset, use, kind)
+    if use.role == "dense" and (is_list(plain) or _width_of(dataset, use.column) is not None):
+        return _wrong_vectors(dataset, use, plain)
     if use.role == "label":
         return _wrong_label(dataset, use, kind)
     if use.role == "split":
@@ -163,6 +169,28 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
     wanted = {"weight": "a weight is a number that is not negative"}
     rule = wanted.get(use.role, "a dense feature is a number")
     return f"column {use.column} holds {WORDS.get(held, kind)}, but {rule}, one per row; write numbers in its place"
+
+
+def _width_of(dataset: ParquetDataset, column: str) -> int | None:
+    return next(each.width for each in dataset.dense_features if each.name == column)
+
+
+def _wrong_vectors(dataset: ParquetDataset, use: Use, plain: Any) -> str | None:
+    width = _width_of(dataset, use.column)
+    if not is_list(plain):
+        if pa.types.is_null(plain):
+            return None
+        held = WORDS.get(class_of(plain), str(plain))
+        return (
+            f"column {use.column} holds {held}, and {use.key} gives it width: {width}, which is of lists of numbers; "
+            "leave out width"
+        )
+    if class_of(plain.value_type) in NUMBERS | {"null"}:
+        return None
+    return (
+        f"column {use.column} is {plain}, but a dense feature is a number, or a list of numbers of one length; list it "
+        "under dataset.sparse, where lists of ids are pooled"
+    )
 
 
 def _is_hashed(dataset: ParquetDataset, column: str) -> bool:
@@ -215,9 +243,22 @@ def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
         held not in NUMBERS | {"date", "timestamp", "null"} or is_list(plain)
     ):
         return f"column {use.column} is {kind}, but buckets are made of numbers, one per row"
+    for feature in dataset.sparse:
+        if feature.column_name == use.column and (wrong := _wrong_settings(feature, held, is_list(plain))) is not None:
+            return f"column {use.column} holds {WORDS.get(held, plain)}, {wrong}"
     made = next(feature.ids for feature in dataset.sparse if feature.column_name == use.column)
     if held == "timestamp" and made == "text":
         return f"column {use.column} holds timestamps, which have no one text; leave out ids: text of this feature"
+    return None
+
+
+def _wrong_settings(feature: SparseFeature, held: Class, has_lists: bool) -> str | None:
+    """Return a clause on a separator or padding that the values of a column cannot have."""
+    if feature.separator is not None and not has_lists and held not in ("text", "integer", "null"):
+        return f"and separator is of texts; leave it out of {feature.name}"
+    is_hashed = feature.ids == "text" or held == "text"
+    if isinstance(feature.padding, str) and not is_hashed and not INTEGER.match(feature.padding):
+        return f"and padding: {feature.padding!r} of {feature.name} is no number; write the value that fills lists up"
     return None
 
 

@@ -12,6 +12,8 @@ from persia_cli.config.schema.features import DenseFeature, Label, SparseFeature
 from persia_cli.config.schema.loss import Link
 from persia_cli.data.arrow_types import class_of, is_list, plain_type
 from persia_cli.data.dense_transforms import bucket_ids, transform
+from persia_cli.data.ids import text_id
+from persia_cli.data.lists import WrongLengthError, split_texts, vectors
 from persia_cli.data.row_groups import RowGroup
 from persia_cli.data.values import Made, NotAnIdError, float_values, id_values
 from persia_cli.errors import DataError
@@ -107,14 +109,17 @@ def decode_dense(
     counts: Counter[str],
     remedy: str = CORRECT_NUMBERS,
 ) -> NDArray[np.float32]:
-    """Return dense values, transformed, [n, feature.width]; `counts` counts the fills.
+    """Return dense values, transformed, [n, feature.inputs]; `counts` counts the fills.
 
     `fill` takes the place of all inputs of a null or non-finite value; without it, such a value raises DataError, which
-    says `remedy`.
+    says `remedy`; so does a list of another length than `feature.width`.
     """
     name = feature.name
-    values = _float32(column, rows) if feature.transform is None else _transformed(column, feature, rows)
-    values = values.reshape(-1, feature.width)
+    if feature.width is not None:
+        values = _vectors(column, feature, where, rows)
+    else:
+        values = _float32(column, rows) if feature.transform is None else _transformed(column, feature, rows)
+        values = values.reshape(-1, feature.inputs)
     good: NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(values), axis=1)
     if fill is None:
         _check(good, values.sum(axis=1), rows, f"dense column {name}", where, remedy)
@@ -139,6 +144,8 @@ def decode_ids(
     a value that cannot be an id, and saying `remedy`.
     """
     missing, made = np.uint64(feature.missing_id), feature.ids
+    if feature.separator is not None:
+        column = split_texts(column, feature.separator)
     if feature.buckets is not None:
         assert isinstance(feature.buckets, tuple)
         buckets = bucket_ids(float_values(column), feature.buckets, missing)
@@ -149,6 +156,8 @@ def decode_ids(
         except NotAnIdError as bad:
             raise _no_id(bad, feature, where, bad.index, remedy) from bad
         single = single if rows is None else single[rows]
+        if feature.padding is not None:
+            return _without(Ids(single, np.arange(single.size + 1)), _padding_id(column, feature))
         return Ids(single, np.arange(single.size + 1) if as_lists else None)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -161,18 +170,46 @@ def decode_ids(
             raise _no_id(bad, feature, where, before + _row_of(chunk, bad.index), remedy) from bad
     values = np.concatenate([piece[0] for piece in pieces]) if pieces else np.empty(0, np.uint64)
     lengths = np.concatenate([piece[1] for piece in pieces]) if pieces else np.empty(0, np.int64)
-    offsets = _offsets(lengths)
+    ids = Ids(values, _offsets(lengths))
+    if feature.padding is not None:
+        ids = _without(ids, _padding_id(column, feature))
+        lengths = _lengths_of(ids)
     chosen = np.arange(lengths.size) if rows is None else rows
     if feature.max_length is not None:
         truncated = int(np.count_nonzero(lengths[chosen] > feature.max_length))
         counts.update({"truncated_sequences": truncated} if truncated else {})
-    return take_ids(Ids(values, offsets), chosen, feature.max_length)
+    return take_ids(ids, chosen, feature.max_length)
 
 
 def decode_query_ids(column: Any, name: str, rows: Rows) -> NDArray[np.uint64]:
     """Return query ids: integers unchanged, strings as hashed ids, null as 0."""
     values = id_values(column, name, None, np.uint64(0))
     return values if rows is None else values[rows]
+
+
+def _without(ids: Ids, dropped: np.uint64 | None) -> Ids:
+    """Return lists of ids without one of them."""
+    assert ids.offsets is not None
+    kept = ids.values != dropped if dropped is not None else np.ones(ids.values.size, np.bool_)
+    return Ids(ids.values[kept], np.concatenate([[0], np.cumsum(kept)])[ids.offsets])
+
+
+def _lengths_of(ids: Ids) -> NDArray[np.int64]:
+    assert ids.offsets is not None
+    return ids.offsets[1:] - ids.offsets[:-1]
+
+
+def _padding_id(column: Any, feature: SparseFeature) -> np.uint64 | None:
+    """Return the id that the padding of a feature has in its column; None if it can have none there."""
+    assert feature.padding is not None
+    kind = plain_type(column.type)
+    is_text = class_of(kind.value_type if is_list(kind) else kind) == "text"
+    if feature.ids == "text" or (feature.ids is None and is_text):
+        return np.uint64(text_id(feature.table_name, str(feature.padding)))
+    try:
+        return np.uint64(int(feature.padding) % 2**64)
+    except ValueError:
+        return None
 
 
 def take_ids(ids: Ids, rows: NDArray[np.int64], max_length: int | None = None) -> Ids:
@@ -196,6 +233,19 @@ def join_ids(parts: list[Ids]) -> Ids:
 def _transformed(column: Any, feature: DenseFeature, rows: Rows) -> NDArray[np.float32]:
     with np.errstate(over="ignore", invalid="ignore"):
         values = transform(float_values(column), feature).astype(np.float32)
+    return values if rows is None else values[rows]
+
+
+def _vectors(column: Any, feature: DenseFeature, where: object, rows: Rows) -> NDArray[np.float32]:
+    assert feature.width is not None
+    try:
+        with np.errstate(over="ignore"):
+            values = vectors(column, feature.width).astype(np.float32)
+    except WrongLengthError as wrong:
+        raise DataError(
+            f"{where}: {wrong} numbers in {_place(where, wrong.row)} of dense column {feature.name}, whose lists have "
+            f"{feature.width} each; give all lists one length"
+        ) from wrong
     return values if rows is None else values[rows]
 
 

@@ -1,5 +1,6 @@
 """The facts about a data set that are known before training."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
@@ -83,10 +84,27 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         tasks=len(dataset.labels),
         source=text,
         settled=found.settled,
-        warnings=() if isinstance(dataset.split, PredictSplit | EvalSplit) else scale_warnings(found.scales),
+        warnings=() if isinstance(dataset.split, PredictSplit | EvalSplit) else _warnings(found),
         train_data=found.train_data,
         found=found,
     )
+
+
+def _warnings(found: ParquetScan) -> tuple[str, ...]:
+    return (*scale_warnings(found.scales), *_single_values(found))
+
+
+def _single_values(found: ParquetScan) -> Iterator[str]:
+    """Yield a sentence for each feature that is declared as one of lists, and whose column has none."""
+    for feature in found.settled.sparse:
+        key = f"pooling: {feature.pooling}" if feature.pooling != "sum" else "max_length"
+        is_declared = feature.pooling != "sum" or feature.max_length is not None
+        if is_declared and not feature.makes_lists and feature.column_name not in found.lists:
+            yield (
+                f"sparse feature {feature.name} has {key}, and its column has one value per row, not lists: if its "
+                f"texts hold several ids, give what divides them, as in {{name: {feature.name}, separator: '|'}}; else "
+                f"leave out {key}"
+            )
 
 
 def _size(nbytes: int) -> str:

@@ -21,6 +21,7 @@ from persia_cli.data.row_groups import RowGroup, read_footer
 from persia_cli.data.splits import SplitRows, count_rows
 from persia_cli.data.text_files import TextLines, UnreadRows
 from persia_cli.data.training_data import training_data
+from persia_cli.data.vector_widths import with_widths
 from persia_cli.errors import DataError, one_line
 
 SPLIT_USES: dict[SplitName, str] = {"train": "train on", "eval": "evaluate on"}
@@ -162,6 +163,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
             for problem in fractions_as_text(settled, schema):
                 findings.of_file(file.name, problem)
     findings.raise_if_any()
+    settled = with_widths(settled, filesystem, found.groups, found.schemas)
     split_rows = count_rows(dataset.split, filesystem, found.groups)
     _require_rows(dataset, kind, found.rows, split_rows)
     refuse_wrong(dataset, filesystem, found.groups, found.suspects)

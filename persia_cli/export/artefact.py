@@ -172,7 +172,7 @@ def list_features(run: Run) -> set[str]:
     if not isinstance(run.dataset, ParquetDataset) or uses_stand_in(run.dataset):
         return set()
     columns = scan(run.dataset).lists
-    return {feature.name for feature in run.dataset.sparse if feature.column_name in columns}
+    return {each.name for each in run.dataset.sparse if each.column_name in columns or each.makes_lists}
 
 
 def _single_columns(run: Run) -> frozenset[str]:

@@ -77,6 +77,7 @@ class RequestReader:
 
     def __init__(self, inputs: Sequence[ModelInput], outputs: Sequence[ModelOutput], most_samples: int) -> None:
         self._lists = {each.name: len(each.shape) == 2 for each in inputs}
+        self._texts = {each.name for each in inputs if each.datatype == "BYTES"}
         self._lengths = {each.name + LENGTHS for each in inputs if len(each.shape) == 2}
         self._outputs = {each.name: number for number, each in enumerate(outputs)}
         self._most_samples = most_samples
@@ -131,6 +132,8 @@ class RequestReader:
                 require_plain(name, values)
                 continue
             for value in values:
+                if isinstance(value, str) and name in self._texts:
+                    continue  # a list of one, or of several that a separator divides
                 if value is not None and not isinstance(value, list):
                     raise bad(f"input {name} is a list of ids in each row, such as [7, 12]")
                 require_plain(name, value or [])

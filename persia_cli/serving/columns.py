@@ -1,11 +1,10 @@
 """The columns of a request, as they come: lists, arrays, lists of ids, and what is made of several at once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.raw import RawColumns
@@ -20,6 +19,16 @@ class Lists(NamedTuple):
 
     values: Any
     lengths: NDArray[np.integer[Any]]
+
+
+def with_lists(columns: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
+    """Return a request's columns with `Lists` in place of arrays of two dimensions, in the fields that take lists."""
+    made = {
+        name: Lists(each.reshape(-1), np.full(each.shape[0], each.shape[1], np.int64))
+        for name, each in columns.items()
+        if name in names and isinstance(each, np.ndarray) and each.ndim == 2
+    }
+    return {**columns, **made} if made else columns
 
 
 class MadeColumns:
@@ -133,14 +142,6 @@ def _inferred(values: Any, is_list: bool) -> Any:
             return pa.array(values, pa.list_(pa.uint64()) if is_list else pa.uint64())
         except OverflowError as error:
             raise OverflowError("an integer has more than 64 bits, or is negative beside one from 2^63 on") from error
-
-
-def with_values(lists: Any, values: Any) -> Any:
-    """Return an Arrow array of lists with other values, as many, in place of its own."""
-    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    mask = lists.is_null() if lists.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=mask)
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

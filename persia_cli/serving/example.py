@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.golden import Golden
 
@@ -38,6 +36,7 @@ def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
     place = 0
     for each in fields.dense:
         if each.name not in raw and each.transform is None:
-            row[each.name] = float(str(np.float32(batch.dense[0, place])))
-        place += each.width
+            own = [float(str(value)) for value in batch.dense[0, place : place + each.inputs]]
+            row[each.name] = own[0] if each.width is None else own
+        place += each.inputs
     return row

@@ -21,7 +21,7 @@ from persia_cli.data.batch import Batch, assemble
 from persia_cli.data.decode import Ids, decode_dense, decode_ids
 from persia_cli.data.ids import seed_of
 from persia_cli.errors import CheckpointError, DataError, one_line
-from persia_cli.serving.columns import WHERE, MadeColumns, arrow_column, rows_of
+from persia_cli.serving.columns import WHERE, MadeColumns, arrow_column, rows_of, with_lists
 from persia_cli.serving.description import FEATURES
 from persia_cli.serving.packed import PackedColumns, PackedLayout, PackedReader
 from persia_cli.serving.request_texts import CsvFields, Time, read_times
@@ -42,7 +42,7 @@ class RequestFields(Node):
     fill: float | None = None
     """Value in place of null or non-finite dense values; without it, such values are an error."""
     dense: tuple[DenseFeature, ...]
-    """Dense features; the field has the feature's name."""
+    """Dense features; the field has the feature's name, and lists of numbers if the feature has a `width`."""
     sparse: tuple[SparseFeature, ...]
     """Sparse features; the field has the name of the feature's column."""
     raw: tuple[RawColumns, ...] = ()
@@ -106,13 +106,17 @@ class RequestFields(Node):
         for feature in self.sparse:
             if feature.column_name in raw:
                 continue
-            kind: Datatype = "BYTES" if feature.ids == "text" else "FP64" if feature.buckets is not None else "UINT64"
+            is_split = feature.separator is not None
+            kind: Datatype = (
+                "BYTES" if feature.ids == "text" or is_split else "FP64" if feature.buckets is not None else "UINT64"
+            )
             shape = (-1, -1) if feature.name in self.lists else (-1,)
             found[feature.column_name] = (feature.column_name, kind, shape)
         for each in self.dense:
             if each.name in raw:
                 continue
-            found[each.name] = (each.name, "FP32" if each.transform is None else "FP64", (-1,))
+            width = () if each.width is None else (each.width,)
+            found[each.name] = (each.name, "FP32" if each.transform is None else "FP64", (-1, *width))
         return list(found.values())
 
     @cached_property
@@ -121,9 +125,14 @@ class RequestFields(Node):
         return dict.fromkeys(name for name, _, _ in self.inputs())
 
     @cached_property
+    def list_names(self) -> frozenset[str]:
+        """The names of fields that take a list in each sample."""
+        return frozenset(name for name, _, shape in self.inputs() if len(shape) == 2)
+
+    @cached_property
     def dense_inputs(self) -> int:
         """Number of dense inputs of the network."""
-        return sum(feature.width for feature in self.dense)
+        return sum(feature.inputs for feature in self.dense)
 
     def batch(self, columns: Mapping[str, Any]) -> Batch:
         """Return the samples of a request's columns: lists, numpy or Arrow arrays, or `Lists`, by field.
@@ -140,6 +149,7 @@ class RequestFields(Node):
             raise DataError(
                 f"{WHERE} has a field {unknown[0]}, which the model does not read; it reads {', '.join(names)}"
             )
+        columns = with_lists(columns, self.list_names)
         sizes = {name: rows_of(columns[name], name) for name in names}
         size = next((rows for rows in sizes.values() if rows != 1), 1)
         if wrong := [name for name, rows in sizes.items() if rows not in (1, size)]:
@@ -185,7 +195,7 @@ class RequestFields(Node):
             return None
         dense = [layout.columns[feature.name] for feature in self.dense]
         ids = [layout.columns[feature.column_name] for feature in self.sparse]
-        are_plain = all(feature.transform is None and feature.width == 1 for feature in self.dense) and all(
+        are_plain = all(feature.transform is None and feature.width is None for feature in self.dense) and all(
             self._has_plain_ids(feature) for feature in self.sparse
         )
         if not are_plain or {each.dtype for each in dense} - {SINGLE} or {each.dtype for each in ids} - set(INTEGERS):
@@ -203,7 +213,8 @@ class RequestFields(Node):
             at = 0
             for feature in self.dense:
                 column = made.column(feature.name)
-                is_plain = feature.transform is None and isinstance(column, np.ndarray) and column.dtype == SINGLE
+                is_plain = isinstance(column, np.ndarray) and column.dtype == SINGLE
+                is_plain = is_plain and feature.transform is None and feature.width is None
                 if is_plain and takes_plain:
                     block[:, at] = column
                     at += 1
@@ -217,11 +228,12 @@ class RequestFields(Node):
 
     def _dense(self, feature: DenseFeature, column: Any) -> NDArray[np.float32]:
         try:
-            given = arrow_column(column, feature.name)
+            given = arrow_column(column, feature.name, feature.width is not None)
             return decode_dense(given, feature, WHERE, None, self.fill, Counter(), "the model needs a number there")
         except (pa.ArrowException, TypeError) as error:
+            wanted = "numbers" if feature.width is None else f"lists of {feature.width} numbers"
             raise DataError(
-                f"{WHERE}: field {feature.name} has values that are no numbers, {one_line(error)}"
+                f"{WHERE}: field {feature.name} has values that are no {wanted}, {one_line(error)}"
             ) from error
 
     def _has_plain_ids(self, feature: SparseFeature) -> bool:

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from persia_cli.config.schema.base import Node
 from persia_cli.data.arrow_types import class_of, is_list
 from persia_cli.data.csv_files import numbers_of
+from persia_cli.data.lists import with_values
 from persia_cli.errors import DataError, one_line
-from persia_cli.serving.columns import WHERE, Lists, arrow_column, with_values
+from persia_cli.serving.columns import WHERE, Lists, arrow_column
 
 Held = Literal["text", "number", "boolean"]
 """What a column of CSV files holds."""

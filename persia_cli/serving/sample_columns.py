@@ -16,9 +16,10 @@ import pyarrow as pa
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.arrow_types import class_of, is_list
 from persia_cli.data.decode import decode_ids
+from persia_cli.data.lists import with_values
 from persia_cli.data.values import NotAnIdError, float_values, id_values, texts_of
 from persia_cli.errors import DataError
-from persia_cli.serving.columns import WHERE, arrow_column, with_values
+from persia_cli.serving.columns import WHERE, arrow_column
 from persia_cli.serving.fields import RequestFields
 
 Reader = DenseFeature | SparseFeature
@@ -36,7 +37,7 @@ class SampleColumns:
         for each in fields.dense:
             readers.setdefault(each.name, []).append(each)
         self._columns = {
-            name: _LoggedColumn(name, found, any(each.name in fields.lists for each in found))
+            name: _LoggedColumn(name, found, any(_has_lists(each, fields) for each in found))
             for name, found in readers.items()
         }
         self.names = list(self._columns)
@@ -86,6 +87,10 @@ class _LoggedColumn:
                 )
 
 
+def _has_lists(reader: Reader, fields: RequestFields) -> bool:
+    return reader.width is not None if isinstance(reader, DenseFeature) else reader.name in fields.lists
+
+
 def _form(readers: list[Reader]) -> tuple[Any, Callable[[Any], Any]]:
     """Return the Arrow type of a column's values, and what makes them of an array."""
     ids = [each for each in readers if isinstance(each, SparseFeature) and each.buckets is None]
@@ -105,7 +110,8 @@ def _form(readers: list[Reader]) -> tuple[Any, Callable[[Any], Any]]:
 def _read(reader: Reader, column: Any, as_lists: bool) -> bytes:
     """Return what a feature reads from a column, before it is transformed or truncated."""
     if isinstance(reader, DenseFeature) or reader.buckets is not None:
-        numbers = float_values(column)
+        column = column.combine_chunks()
+        numbers = float_values(column.flatten() if is_list(column.type) else column)
         return np.where(np.isnan(numbers), np.nan, numbers).tobytes()
     whole = reader.model_copy(update={"max_length": None})
     ids = decode_ids(column, whole, as_lists, WHERE, None, Counter())

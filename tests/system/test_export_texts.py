@@ -126,3 +126,23 @@ def test_samples_that_are_alike_are_in_no_order(exported: Callable[[Path, str], 
             likes = draw.random() < 0.3 + 0.1 * (user == "a") + 0.1 * (item == "p")
             writer.writerow([int(likes), draw.choice(["0", "1", "2.5"]), user, item])
     exported(tmp_path / "kinds.csv", "dense: [x]\n  sparse: [user, item]")
+
+
+def test_lists_with_a_separator_padding_and_vectors_are_scored_as_in_training(
+    tmp_path: Path, exported: Callable[[Path, str], tuple[ServingApp, Any]]
+) -> None:
+    draw = np.random.default_rng(0)
+    words = [list(draw.choice(["a", "b", "c"], draw.integers(0, 4), replace=False)) for _ in range(400)]
+    seen = [draw.integers(1, 9, draw.integers(0, 5)).tolist() for _ in range(400)]
+    vectors = draw.normal(size=(400, 3)).astype(np.float32)
+    joined, padded = ["|".join(each) for each in words], [each + [0] * (5 - len(each)) for each in seen]
+    labels = [int(("a" in each) ^ (x > 0)) for each, x in zip(words, vectors[:, 0], strict=True)]
+    table = pa.table({"y": labels, "g": joined, "seen": padded, "v": vectors.tolist()})
+    pq.write_table(table, tmp_path / "data.parquet")
+    columns = """dense: [v]
+  sparse: [{name: g, separator: "|"}, {name: seen, padding: 0, pooling: mean, max_length: 3}]"""
+    server, expected = exported(tmp_path / "data.parquet", columns)
+    assert np.std(expected) > 0.05
+    for g, own in ((joined, padded), (words, seen)):
+        given = [{"g": a, "seen": b, "v": c} for a, b, c in zip(g, own, vectors.tolist(), strict=True)]
+        assert np.abs(predicted(server, given) - expected).max() < 1e-6

@@ -105,8 +105,9 @@ def _golden_values(batch: Batch, fields: RequestFields, features: Sequence[str])
     column = 0
     for each in fields.dense:
         if each.name not in raw and each.transform is None:
-            found[each.name] = batch.dense[:, column]
-        column += each.width
+            own = batch.dense[:, column : column + each.inputs]
+            found[each.name] = own[:, 0] if each.width is None else list(own)
+        column += each.inputs
     return found
 
 

@@ -112,7 +112,8 @@ class ParquetDataset(Node):
     this row is not known: the row does not count for it, neither in the loss nor in metrics."""
     dense: tuple[str | DenseFeature, ...] = ()
     """Dense columns; `{name: NAME, transform: log1p}` or `standardise` changes their scale, and
-    `{name: NAME, transform: piecewise, bins: 16}` makes several inputs of each."""
+    `{name: NAME, transform: piecewise, bins: 16}` makes several inputs of each. A column of lists of numbers of one
+    length is as many inputs; `{name: NAME, width: 64}` gives the length."""
     sparse: tuple[Sparse, ...] = ()
     """Sparse features; a plain name is short for `{name: NAME}`."""
     weight: str | None = None
@@ -157,7 +158,7 @@ class ParquetDataset(Node):
     @property
     def dense_width(self) -> int:
         """Number of inputs of the network that all dense features become."""
-        return sum(feature.width for feature in self.dense_features)
+        return sum(feature.inputs for feature in self.dense_features)
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -26,6 +26,11 @@ class SparseFeature(Node):
     """Source of the ids: `integer`, the value itself; `text`, the hash of its text; by default the column's type
     decides."""
 
+    separator: Annotated[str, Field(min_length=1)] | None = None
+    """What divides the ids in a text, such as `"|"`: each text is a list, and an empty text or null an empty
+    list. Blanks around an id do not belong to it. Texts in lists are split too."""
+    padding: Annotated[int, Field(ge=-(2**63), lt=2**64), NUMBER] | str | None = None
+    """A value that fills lists up, such as `0`: it is left out before `max_length` and pooling."""
     buckets: (
         Annotated[int, Field(ge=2, le=65536), NUMBER] | Annotated[tuple[Number, ...], Field(min_length=1)] | None
     ) = None
@@ -38,7 +43,14 @@ class SparseFeature(Node):
             raise ValueError(f"the boundaries of {self.name}'s buckets must be ascending")
         if self.buckets is not None and self.ids == "text":
             raise ValueError(f"the ids of {self.name} are its buckets, and no text is hashed; leave out ids: text")
+        if self.buckets is not None and self.makes_lists:
+            raise ValueError(f"buckets are of numbers, one per row: leave out separator and padding of {self.name}")
         return self
+
+    @property
+    def makes_lists(self) -> bool:
+        """Whether samples may have no or several ids also where the column has one value for each."""
+        return self.separator is not None or self.padding is not None
 
     @property
     def column_name(self) -> str:
@@ -65,10 +77,13 @@ Sparse = Annotated[SparseFeature, BeforeValidator(_feature)]
 
 
 class DenseFeature(Node):
-    """A column of numbers, and the transform to apply before training."""
+    """A column of numbers, or of lists of numbers of one length, and the transform to apply before training."""
 
     name: str
     """Name of the column."""
+    width: Annotated[int, Field(gt=0, le=65536), NUMBER] | None = None
+    """Numbers in each list of a column of lists, such as vectors of content; by default as many as in the first row,
+    which is kept in the run's configuration."""
     transform: Literal["log1p", "standardise", "piecewise"] | None = None
     """`log1p`: sign(x) log(1 + |x|); `standardise`: (x - mean) / deviation, of the training rows; `piecewise`: one
     number for each of some `bins`: how far the value is through it (arXiv 2203.05556)."""
@@ -92,13 +107,15 @@ class DenseFeature(Node):
             raise ValueError(f"{self.name}: transform: piecewise needs bins, such as bins: 16, and no other has them")
         if isinstance(self.bins, tuple) and list(self.bins) != sorted(set(self.bins)):
             raise ValueError(f"the edges of {self.name}'s bins must be ascending")
+        if self.width is not None and self.transform is not None:
+            raise ValueError(f"{self.name}: a transform is of one number per row; leave out transform, or width")
         return self
 
     @property
-    def width(self) -> int:
+    def inputs(self) -> int:
         """Number of inputs of the network that the column becomes; bins of equal edges may yet become one."""
         if self.bins is None:
-            return 1
+            return self.width or 1
         return self.bins if isinstance(self.bins, int) else len(self.bins) - 1
 
 

@@ -1,0 +1,210 @@
+"""Lists of ids and of numbers: padding, separators, vectors of one length, and what planning finds about them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data.batch import Batch
+from persia_cli.data.facts import inspect
+from persia_cli.data.scan import scan
+from persia_cli.data.source import open_source
+from persia_cli.errors import DataError
+from persia_cli.serving.columns import Lists
+from persia_cli.serving.fields import RequestFields
+
+LISTS = [[3, 1, 2], [], [5], [7, 7, 4, 9], [1], [2, 6]]
+ROWS = len(LISTS)
+
+
+def dataset(path: Path, sparse: object = (), dense: object = (), **keys: Any) -> ParquetDataset:
+    split = {"kind": "eval"}
+    return ParquetDataset.model_validate(
+        {
+            "kind": "parquet",
+            "path": str(path),
+            "labels": ["y"],
+            "sparse": sparse,
+            "dense": dense,
+            "split": split,
+            **keys,
+        }
+    )
+
+
+def write(path: Path, **columns: Any) -> Path:
+    pq.write_table(pa.table({"y": [0, 1] * (ROWS // 2), **columns}), path, row_group_size=4)
+    return path
+
+
+def read(data: ParquetDataset) -> Batch:
+    source = open_source(data, "eval", 0)
+    try:
+        return source.read(0, 0, source.rows)
+    finally:
+        source.close()
+
+
+def lists_of(batch: Batch) -> list[list[int]]:
+    return [each.tolist() for each in np.split(batch.ids, batch.offsets[1:-1].astype(np.int64))]
+
+
+@pytest.mark.parametrize("max_length", [None, 2])
+def test_padding_is_left_out_before_the_newest_ids_are_kept(tmp_path: Path, max_length: int | None) -> None:
+    padded = [each + [0] * (5 - len(each)) for each in LISTS]
+    path = write(
+        tmp_path / "a.parquet",
+        plain=pa.array(LISTS, pa.list_(pa.int64())),
+        padded=padded,
+        before=[each[::-1] for each in padded],
+        fixed=pa.array(padded, pa.list_(pa.int32(), 5)),
+        floats=pa.array(padded, pa.list_(pa.float32())),
+    )
+    rest = {"max_length": max_length}
+    plain = read(dataset(path, [{"name": "plain", **rest}]))
+    for column in ("padded", "fixed", "floats"):
+        found = read(dataset(path, [{"name": column, "padding": 0, **rest}]))
+        assert lists_of(found) == lists_of(plain) == [each[-(max_length or 9) :] for each in LISTS]
+    before = read(dataset(path, [{"name": "before", "padding": 0, **rest}]))
+    assert lists_of(before) == [each[::-1][-(max_length or 9) :] for each in LISTS]
+
+
+def test_padding_of_text_and_of_single_values(tmp_path: Path) -> None:
+    words = [[f"w{each}" for each in row] for row in LISTS]
+    padded = [row + ["PAD"] * (5 - len(row)) for row in words]
+    zeros = [[str(each) for each in row] + ["0"] * (5 - len(row)) for row in LISTS]
+    texts = [[str(each) for each in row] for row in LISTS]
+    path = write(
+        tmp_path / "a.parquet",
+        a=pa.array(words, pa.list_(pa.string())),
+        b=padded,
+        c=pa.array(texts, pa.list_(pa.string())),
+        d=zeros,
+        one=[4, 0, 5, 0, 0, 6],
+    )
+    assert lists_of(read(dataset(path, [{"name": "a", "table": "t"}]))) == lists_of(
+        read(dataset(path, [{"name": "b", "table": "t", "padding": "PAD"}]))
+    )
+    for ids in (None, "integer"):
+        plain = read(dataset(path, [{"name": "c", "table": "t", "ids": ids}]))
+        assert lists_of(read(dataset(path, [{"name": "d", "table": "t", "padding": 0, "ids": ids}]))) == lists_of(plain)
+    assert lists_of(read(dataset(path, [{"name": "one", "padding": 0}]))) == [[4], [], [5], [], [], [6]]
+
+
+def test_a_separator_makes_the_lists_that_a_column_of_lists_has(tmp_path: Path, cache: Path) -> None:
+    words = [[f"w{each}" for each in row] for row in LISTS]
+    joined = [" | ".join(row) + ("|" if row else "") for row in words]
+    path = write(
+        tmp_path / "a.parquet",
+        w=pa.array(words, pa.list_(pa.string())),
+        j=joined,
+        coded=pa.array(joined).dictionary_encode(),
+        nulls=pa.array([text or None for text in joined]).dictionary_encode(),
+        n=[",".join(map(str, row)) for row in LISTS],
+    )
+    (tmp_path / "b.csv").write_text("y,j\n" + "".join(f"{n % 2},{text}\n" for n, text in enumerate(joined)))
+    plain = lists_of(read(dataset(path, [{"name": "w", "table": "t"}])))
+    assert [len(each) for each in plain] == [3, 0, 1, 4, 1, 2]
+    split = {"table": "t", "separator": "|"}
+    for column in ("j", "coded", "nulls", "w"):
+        assert lists_of(read(dataset(path, [{"name": column, **split}]))) == plain
+    assert lists_of(read(dataset(tmp_path / "b.csv", [{"name": "j", **split}]))) == plain
+    numbers = read(dataset(path, [{"name": "n", "separator": ",", "ids": "integer", "max_length": 2}]))
+    assert lists_of(numbers) == [row[-2:] for row in LISTS]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32(), 3), pa.list_(pa.float64()), pa.list_(pa.int64())])
+def test_a_dense_column_of_lists_is_as_many_inputs_as_its_lists_are_long(tmp_path: Path, kind: Any) -> None:
+    vectors = np.arange(3 * ROWS).reshape(ROWS, 3)
+    path = write(tmp_path / "a.parquet", v=pa.array([*vectors.tolist()[:-1], None], kind), x=np.arange(ROWS) / 2)
+    data = dataset(path, dense=["x", "v"], fill=-1.0)
+    facts = inspect(data)
+    assert facts.dense == 4
+    assert facts.settled is not None
+    assert [each.width for each in facts.settled.dense_features] == [None, 3]
+    batch = read(data)
+    vectors[-1] = -1
+    assert batch.dense.tolist() == np.column_stack([np.arange(ROWS) / 2, vectors]).tolist()
+    assert read(facts.settled).dense.tolist() == batch.dense.tolist()
+
+
+def test_lists_of_several_lengths_are_refused_with_the_row(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "a.parquet", v=[[1.0, 2.0]] * 5 + [[1.0]], f=pa.array([[1.0, 2.0]] * 6, pa.list_(pa.float64(), 2))
+    )
+    with pytest.raises(DataError, match=r"row group 1: a list of 1 numbers in row 1 of dense column v.*have 2 each"):
+        read(dataset(path, dense=["v"]))
+    with pytest.raises(DataError, match="dense feature f has lists of 2 and 3 numbers"):
+        inspect(dataset(path, dense=[{"name": "f", "width": 3}]))
+    with pytest.raises(DataError, match=r"row group 0: a list of 2 numbers in row 0 of dense column v.*have 3 each"):
+        read(dataset(path, dense=[{"name": "v", "width": 3}]))
+
+
+def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", v=[[1.0, 2.0]] * ROWS, x=[0.5] * ROWS, i=[1] * ROWS, t=[["a"]] * ROWS)
+    for dense, says in (
+        ([{"name": "v", "transform": "log1p"}], "transform: log1p, which is of one number per row"),
+        ([{"name": "x", "width": 2}], "column x holds numbers with a fraction, and dataset.dense gives it width: 2"),
+        (["t"], "list it under dataset.sparse"),
+    ):
+        with pytest.raises(DataError, match=says):
+            inspect(dataset(path, dense=dense))
+    for sparse, says in (
+        ({"name": "i", "padding": "PAD"}, "padding: 'PAD' of i is no number"),
+        ({"name": "x", "separator": "|"}, "separator is of texts; leave it out of x"),
+    ):
+        with pytest.raises(DataError, match=says):
+            inspect(dataset(path, sparse=[sparse]))
+    for feature in ({"name": "x", "buckets": 3, "padding": 0}, {"name": "i", "separator": ""}):
+        with pytest.raises(ValidationError):
+            dataset(path, sparse=[feature])
+    with pytest.raises(ValidationError, match="leave out transform, or width"):
+        dataset(path, dense=[{"name": "v", "width": 2, "transform": "log1p"}])
+
+
+def test_a_pooling_without_lists_is_reported_before_training(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", g=["a|b", "c"] * (ROWS // 2), n=LISTS, split=["t", "e"] * (ROWS // 2))
+    split = {"kind": "column", "column": "split", "train": "t", "eval": "e"}
+    sparse = [{"name": "g", "pooling": "mean"}, {"name": "n", "pooling": "mean"}]
+    (warning,) = inspect(dataset(path, sparse, split=split)).warnings
+    assert "sparse feature g has pooling: mean" in warning
+    assert "separator: '|'" in warning
+    divided = [{"name": "g", "pooling": "mean", "separator": "|"}]
+    assert inspect(dataset(path, divided, split=split)).warnings == ()
+
+
+def test_requests_give_the_samples_of_the_data(tmp_path: Path) -> None:
+    words = [[f"w{each}" for each in row] for row in LISTS]
+    vectors = np.random.default_rng(0).normal(size=(ROWS, 3)).astype(np.float32)
+    path = write(
+        tmp_path / "a.parquet",
+        g=["|".join(row) for row in words],
+        p=[row + [0] * (5 - len(row)) for row in LISTS],
+        v=vectors.tolist(),
+    )
+    sparse = [{"name": "g", "separator": "|"}, {"name": "p", "padding": 0, "max_length": 2, "pooling": "mean"}]
+    data = dataset(path, sparse, ["v"])
+    settled, trained = scan(data).settled, read(data)
+    fields = RequestFields.of(settled, frozenset({"g", "p"}))
+    assert [shape for _, _, shape in fields.inputs()] == [(-1, -1), (-1, -1), (-1, 3)]
+    table = pq.read_table(path)
+    as_lists = Lists(np.array([word for row in words for word in row]), np.array([len(row) for row in words]))
+    given: list[Callable[[], dict[str, Any]]] = [
+        lambda: {name: table[name].to_pylist() for name in ("g", "p", "v")},
+        lambda: {"g": words, "p": LISTS, "v": vectors},
+        lambda: {"g": as_lists, "p": table["p"], "v": Lists(vectors.reshape(-1), np.full(ROWS, 3))},
+    ]
+    for columns in given:
+        batch = fields.batch(columns())
+        assert batch.ids.tolist() == trained.ids.tolist()
+        assert batch.offsets.tolist() == trained.offsets.tolist()
+        assert batch.dense.tolist() == trained.dense.tolist()
+    for wrong in ([1.0], [[1.0, 2.0]], [["a", "b", "c"]]):
+        with pytest.raises(DataError, match=r"the request.* v\b"):
+            fields.batch({"g": ["w1"], "p": [[1]], "v": wrong})
