@@ -115,7 +115,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         price=text,
         word=text,
         nested=[{"a": 1}] * 4,
-        when=[[0.5]] * 4,
+        when=[["a"]] * 4,
         D=[1.0] * 4,
     )
     (tmp_path / "b.parquet").write_bytes(b"")
@@ -136,7 +136,8 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         "its place",
         f"{a}: column price holds strings, but a dense feature is a number; list it under dataset.sparse, where "
         "strings are hashed, or write numbers in its place",
-        f"{a}: column when holds lists, but a dense feature is a number, one per row; write numbers in its place",
+        f"{a}: column when is list<element: string>, but a dense feature is a number, or a list of numbers of one "
+        "length; list it under dataset.sparse, where lists of ids are pooled",
         f"{a}: there is no column weather (dense column of dataset.dense); correct dataset.dense; columns there are: "
         "d, c, part, label, price, word, nested, when, D",
         f"{a}: column nested is struct<a: int64>, but a sparse feature is an id or a list of ids, integers or strings",
