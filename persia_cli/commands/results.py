@@ -12,6 +12,7 @@ from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.config.schema.metric import is_of_retrieval
 from persia_cli.launch.job import JobResult
 from persia_cli.observe import staleness
+from persia_cli.observe.advice import advice
 from persia_cli.observe.history import QUALITY
 from persia_cli.plan.job import JobPlan
 from persia_cli.store.manifest import checkpoints_of
@@ -62,6 +63,9 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
     ):
         labelled(err(), "best", str(chosen))
     labelled(err(), "metrics", str(result.run_dir / "metrics.jsonl"))
+    is_real = plan.job.task == "train" and not plan.facts.stand_in
+    if is_real and (sentence := advice(plan.run, plan.job.steps, result.metrics)):
+        labelled(err(), "advice", sentence)
     if saved and plan.job.task == "train" and plan.job.eval_steps:
         propose(err(), f"persia eval {result.run_dir}")
     elif plan.job.task == "evaluate":

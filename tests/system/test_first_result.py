@@ -39,6 +39,7 @@ def test_training_ends_by_itself_and_its_result_is_the_best_checkpoint(tmp_path:
     best = max(found, key=lambda step: found[step]["auc"])
     assert list(found) == [*range(10, best + 30, 10)], "an evaluation after each epoch, and two after the best"
     assert best + 20 < 200
+    assert "got worse while the training loss fell: more dropout may help, such as model.dropout=0.2" in trained.stderr
     shown = key_values(trained.stdout)
     assert (shown["best_by"], shown["step"], float(shown["auc"])) == ("auc", str(best), found[best]["auc"])
     assert finished_steps(run / CHECKPOINTS) == [best, best + 20]

@@ -1,0 +1,88 @@
+"""The end of a training names the one setting that would help, by its curves."""
+
+from typing import Any
+
+import pytest
+
+from persia_cli.config.schema import Run
+from persia_cli.observe.advice import advice
+from tests.support.runs import make_run
+
+STOP = {"metric": "auc", "patience": 2}
+
+
+def made(**train: Any) -> Run:
+    return make_run(train={"batch_size": 32, "epochs": 3} | train, eval={"every_epochs": 1})
+
+
+def curves(losses: list[float], aucs: list[float], metric: str = "auc") -> list[dict[str, Any]]:
+    """Lines of metrics with evaluations every 100 steps, and two of training between them, around each loss."""
+    lines: list[dict[str, Any]] = []
+    for number, (loss, auc) in enumerate(zip(losses, aucs, strict=True)):
+        for half in (1, 2):
+            step = 100 * number + 50 * half
+            lines.append(
+                {"split": "train", "step": step, "samples": 32 * step, "loss": loss * (1.1 if half == 1 else 0.9)}
+            )
+        lines.append({"split": "eval", "step": 100 * number + 100, "samples": 3200 * (number + 1), metric: auc})
+    return lines
+
+
+FALLING = [0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+RISING = [0.70, 0.72, 0.73]
+OVERFIT = [0.70, 0.74, 0.73, 0.71]
+
+
+@pytest.mark.parametrize(
+    ("losses", "aucs", "train", "told"),
+    [
+        (FALLING[:3], RISING, {}, "auc was still improving at the last evaluation: train longer, by train.epochs=6"),
+        (FALLING[:3], RISING, {"steps": 300}, "train longer, by train.steps=600"),
+        (FALLING[:4], OVERFIT, {}, "keep the best model, by checkpoint.best_by=auc"),
+        (FALLING[:4], OVERFIT, {"stop_early": STOP}, "more dropout may help, such as model.dropout=0.2"),
+        ([0.5, 0.4, 0.9, 2.0], [0.70, 0.71, 0.66, 0.52], {}, "may help, such as optimizer.dense.lr=0.03"),
+        ([0.50, 0.49, 0.48, 0.48, 0.47], [0.70, 0.66, 0.71, 0.67, 0.72], {}, "auc goes up and down"),
+    ],
+)
+def test_clear_curves(losses: list[float], aucs: list[float], train: dict[str, Any], told: str) -> None:
+    said = advice(made(**train), 100 * len(losses), curves(losses, aucs))
+    assert said is not None
+    assert told in said
+
+
+@pytest.mark.parametrize(
+    ("losses", "aucs", "steps"),
+    [
+        ([], [], 100),
+        ([0.5], [0.7], 100),
+        ([0.5, 0.4], [0.7, None], 200),
+        ([0.50, 0.49, 0.485], [0.9279, 0.9293, 0.9279], 300),
+        ([0.50, 0.49, 0.485], [0.9290, 0.9291, 0.92915], 300),
+        ([0.5, 0.4, 0.3], [0.70, 0.72, 0.73], 2000),
+    ],
+    ids=["no evaluation", "one", "undefined", "noise", "all learnt", "ended by a signal"],
+)
+def test_nothing_clear(losses: list[float], aucs: list[Any], steps: int) -> None:
+    assert advice(made(), steps, curves(losses, aucs)) is None
+
+
+def test_errors_are_to_fall() -> None:
+    run = make_run(
+        train={"batch_size": 32, "epochs": 3, "losses": {"click": {"kind": "mse"}}}, eval={"every_epochs": 1}
+    )
+    said = advice(run, 300, curves(FALLING[:3], [3.0, 2.0, 1.5], "rmse"))
+    assert said is not None
+    assert said.startswith("rmse was still improving")
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ({"kind": "ffnn", "dim": 8, "hidden": [4], "dropout": 0.2}, "model.dropout=0.4"),
+        ({"kind": "ffnn", "dim": 8, "hidden": [4], "dropout": 0.5}, "optimizer.embedding.lr=0.03"),
+        ({"kind": "fm", "dim": 8}, "optimizer.embedding.lr=0.03"),
+    ],
+)
+def test_overfitting_is_met_by_what_the_network_has(model: dict[str, Any], told: str) -> None:
+    run = make_run(train={"batch_size": 32, "epochs": 3, "stop_early": STOP}, eval={"every_epochs": 1}, model=model)
+    assert (advice(run, 400, curves(FALLING[:4], [0.70, 0.74, 0.73, 0.71])) or "").endswith(told)
