@@ -85,7 +85,8 @@ def decode_block(
     labels = np.zeros((size, len(dataset.labels)), np.float32)
     weights = None if dataset.weight is None else np.empty(size, np.float32)
     query_ids = None if query_column is None else np.empty(size, np.uint64)
-    ids = _IdsOfBlock([each.column_name in lists or each.makes_lists for each in dataset.sparse], places)
+    has_lists = [each.column_name in lists or each.makes_lists or each.drops_nulls for each in dataset.sparse]
+    ids = _IdsOfBlock(has_lists, places)
     done = 0
     for group in groups:
         check_stop()

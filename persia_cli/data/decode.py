@@ -14,8 +14,9 @@ from persia_cli.data.arrow_types import class_of, is_list, plain_type
 from persia_cli.data.dense_transforms import bucket_ids, transform
 from persia_cli.data.ids import text_id
 from persia_cli.data.lists import WrongLengthError, split_texts, vectors
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.data.row_groups import RowGroup
-from persia_cli.data.values import Made, NotAnIdError, float_values, id_values
+from persia_cli.data.values import NotAnIdError, float_values, id_values
 from persia_cli.errors import DataError
 
 Rows = NDArray[np.int64] | None
@@ -140,40 +141,33 @@ def decode_ids(
 ) -> Ids:
     """Return ids; nulls become `missing_id`, and of a list the newest `max_length` ids are kept, the others counted.
 
-    `as_lists` is True if the feature holds lists, for columns that hold only nulls. Raises DataError naming the row of
-    a value that cannot be an id, and saying `remedy`.
+    `as_lists` is True if the feature holds lists, for columns that hold only nulls; so does a feature that drops nulls.
+    Raises DataError naming the row of a value that cannot be an id, and saying `remedy`.
     """
-    missing, made = np.uint64(feature.missing_id), feature.ids
     if feature.separator is not None:
         column = split_texts(column, feature.separator)
-    if feature.buckets is not None:
-        assert isinstance(feature.buckets, tuple)
-        buckets = bucket_ids(float_values(column), feature.buckets, missing)
-        return Ids(buckets if rows is None else buckets[rows], None)
     if not is_list(plain_type(column.type)):
         try:
-            single = id_values(column, feature.table_name, made, missing)
+            single = _flat_ids(column, feature)
         except NotAnIdError as bad:
             raise _no_id(bad, feature, where, bad.index, remedy) from bad
         single = single if rows is None else single[rows]
-        if feature.padding is not None:
-            return _without(Ids(single, np.arange(single.size + 1)), _padding_id(column, feature))
+        if feature.padding is not None or feature.drops_nulls:
+            return _without_dropped(Ids(single, np.arange(single.size + 1)), column, feature)
         return Ids(single, np.arange(single.size + 1) if as_lists else None)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     pieces: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []
     for chunk in column.chunks:
         try:
-            pieces.append(_list_ids(chunk, feature.table_name, made, missing))
+            pieces.append(_list_ids(chunk, feature))
         except NotAnIdError as bad:
             before = sum(lengths.size for _, lengths in pieces)
             raise _no_id(bad, feature, where, before + _row_of(chunk, bad.index), remedy) from bad
     values = np.concatenate([piece[0] for piece in pieces]) if pieces else np.empty(0, np.uint64)
     lengths = np.concatenate([piece[1] for piece in pieces]) if pieces else np.empty(0, np.int64)
-    ids = Ids(values, _offsets(lengths))
-    if feature.padding is not None:
-        ids = _without(ids, _padding_id(column, feature))
-        lengths = _lengths_of(ids)
+    ids = _without_dropped(Ids(values, _offsets(lengths)), column, feature)
+    lengths = _lengths_of(ids)
     chosen = np.arange(lengths.size) if rows is None else rows
     if feature.max_length is not None:
         truncated = int(np.count_nonzero(lengths[chosen] > feature.max_length))
@@ -182,9 +176,30 @@ def decode_ids(
 
 
 def decode_query_ids(column: Any, name: str, rows: Rows) -> NDArray[np.uint64]:
-    """Return query ids: integers unchanged, strings as hashed ids, null as 0."""
-    values = id_values(column, name, None, np.uint64(0))
+    """Return query ids: integers unchanged, strings as hashed ids, null as `NULL_ID`, which is no query."""
+    values = id_values(column, name, None, np.uint64(NULL_ID))
     return values if rows is None else values[rows]
+
+
+def _flat_ids(array: Any, feature: SparseFeature) -> NDArray[np.uint64]:
+    """Return an id for each value of an array without lists; that of a null is `NULL_ID` if it is to be dropped."""
+    missing = _null_id(feature)
+    if feature.buckets is None:
+        return id_values(array, feature.table_name, feature.ids, missing)
+    assert isinstance(feature.buckets, tuple)
+    return bucket_ids(float_values(array), feature.buckets, missing)
+
+
+def _null_id(feature: SparseFeature) -> np.uint64:
+    given = feature.missing_id
+    return np.uint64(given % 2**64 if isinstance(given, int) else NULL_ID)
+
+
+def _without_dropped(ids: Ids, column: Any, feature: SparseFeature) -> Ids:
+    """Return lists of ids without padding, and without nulls that have no id."""
+    if feature.padding is not None:
+        ids = _without(ids, _padding_id(column, feature))
+    return _without(ids, np.uint64(NULL_ID)) if feature.drops_nulls else ids
 
 
 def _without(ids: Ids, dropped: np.uint64 | None) -> Ids:
@@ -256,9 +271,9 @@ def _float32(column: Any, rows: Rows) -> NDArray[np.float32]:
     return values if rows is None else values[rows]
 
 
-def _list_ids(chunk: Any, table: str, made: Made, missing: np.uint64) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _list_ids(chunk: Any, feature: SparseFeature) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return the values and lengths of a list array; a null list becomes one missing id."""
-    values = id_values(chunk.flatten(), table, made, missing)
+    values = _flat_ids(chunk.flatten(), feature)
     lengths = _lengths(chunk)
     if not chunk.null_count:
         return values, lengths
@@ -267,7 +282,7 @@ def _list_ids(chunk: Any, table: str, made: Made, missing: np.uint64) -> tuple[N
     full = np.empty(int(lengths.sum()), np.uint64)
     is_missing = np.zeros(full.size, np.bool_)
     is_missing[_offsets(lengths)[:-1][null]] = True
-    full[is_missing] = missing
+    full[is_missing] = _null_id(feature)
     full[~is_missing] = values
     return full, lengths
 

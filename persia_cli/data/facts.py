@@ -11,6 +11,7 @@ from persia_cli.data.columns import prepare_command
 from persia_cli.data.converted import Progress, silent
 from persia_cli.data.dense_transforms import scale_warnings
 from persia_cli.data.files import NOUNS
+from persia_cli.data.nulls import null_shares
 from persia_cli.data.scan import ParquetScan, scan
 from persia_cli.data.source import uses_stand_in
 
@@ -72,6 +73,8 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         text += f", {found.unread} unreadable row{'s' if found.unread > 1 else ''} left out"
     if unused_rows:
         text += f", {unused_rows} rows in neither split"
+    if (shares := null_shares(found.nulls, sum(group.rows for group in found.groups))) is not None:
+        text += f", {shares}"
     return DatasetFacts(
         train_rows=train_rows,
         eval_rows=eval_rows,

@@ -10,9 +10,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-RARE_ID = 0x52_61_72_65_5F_49_64_21
-"""The id that replaces rare ids: a number unlikely to occur in data, unlike -1, which often stands for unknown."""
-
 
 def text_id(name: str, text: str) -> int:
     """Return the id of a category; `name` is its column, or the table that several columns read."""

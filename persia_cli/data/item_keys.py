@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.data.batch import Batch
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.kernels.splitmix import GOLDEN, mix64
 
 Keys = NDArray[np.uint64]
@@ -27,3 +28,14 @@ def item_keys(batch: Batch, features: Sequence[int]) -> Keys:
         ends = bounds - bounds[0]
         keys = mix64((keys ^ mix64(sums[ends[1:]] - sums[ends[:-1]])) + GOLDEN)
     return keys
+
+
+def has_item(batch: Batch, features: Sequence[int]) -> NDArray[np.bool_]:
+    """Return bool [n], True for samples with an id in one of these features that is not null."""
+    n = batch.size
+    found = np.zeros(n, np.bool_)
+    for feature in features:
+        bounds = batch.offsets[feature * n : (feature + 1) * n + 1].astype(np.int64)
+        known = np.cumsum(np.r_[0, batch.ids[bounds[0] : bounds[-1]] != np.uint64(NULL_ID)])
+        found |= np.diff(known[bounds - bounds[0]]) > 0
+    return found

@@ -1,5 +1,6 @@
 """The contents of Parquet files by their footers: row groups, rows of each split, and every problem."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,13 +11,14 @@ from pyarrow.fs import LocalFileSystem
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
 from persia_cli.control.position import SplitName, TrainingData
-from persia_cli.data.columns import classes, column_problems, fractions_as_text, list_columns
+from persia_cli.data.columns import classes, column_problems, fractions_as_text, list_columns, uses
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.dense_transforms import column_scales, fit, is_fitted
 from persia_cli.data.files import DataFile, Format, find_all, locate_all, without_rows
 from persia_cli.data.hive import HiveColumns
 from persia_cli.data.known_values import refuse_absent, refuse_wrong, suspects
 from persia_cli.data.members import members_of
+from persia_cli.data.nulls import column_nulls
 from persia_cli.data.row_groups import RowGroup, read_footer
 from persia_cli.data.splits import SplitRows, count_rows
 from persia_cli.data.text_files import TextLines, UnreadRows
@@ -49,6 +51,8 @@ class ParquetScan:
     """The data set with what was found from its files: the kind of each feature's ids, statistics for transforms."""
     scales: Mapping[str, float]
     """Greatest absolute value of dense columns without transform, where the files hold it."""
+    nulls: Counter[str]
+    """Nulls of the features' columns that are no lists."""
     train_data: TrainingData
 
 
@@ -99,11 +103,13 @@ class _Contents:
     def __init__(self, dataset: ParquetDataset, findings: _Findings) -> None:
         self._dataset, self._findings = dataset, findings
         self._plain = {each.name for each in dataset.dense_features if each.transform is None}
+        self._features = {use.column for use in uses(dataset) if use.role in ("dense", "sparse")}
         self.files: list[DataFile] = []
         self.schemas: list[Any] = []
         self.groups: list[RowGroup] = []
         self.unread: dict[str, UnreadRows] = {}
         self.scales: dict[str, float] = {}
+        self.nulls: Counter[str] = Counter()
         self.suspects: list[tuple[str, ...]] = []
         self.rows = 0
 
@@ -118,6 +124,7 @@ class _Contents:
         self.unread[file.name] = unread_rows(metadata)
         for name, scale in column_scales(metadata, self._plain).items():
             self.scales[name] = max(scale, self.scales.get(name, 0.0))
+        self.nulls += column_nulls(metadata, self._features)
         constants, start = hive.constants(file.name, own), self.rows
         for number in range(metadata.num_row_groups):
             rows, before = metadata.row_group(number).num_rows, self.rows - start
@@ -182,6 +189,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         unread=sum(each.count for each in found.unread.values()),
         settled=settled,
         scales=found.scales,
+        nulls=found.nulls,
         train_data=training_data(dataset, found.groups, split_rows.train),
     )
 

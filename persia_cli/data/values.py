@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from persia_cli.data.arrow_types import class_of
 from persia_cli.data.ids import text_buffers, text_ids
+from persia_cli.data.reserved_ids import NULL_ID
 
 Made = Literal["integer", "text"] | None
 """The source of an id: the value as an integer, the text of the value, or None for the usual one of the type."""
@@ -45,13 +46,14 @@ def id_values(array: Any, table: str, made: Made, missing: np.uint64) -> NDArray
     kind = class_of(array.type)
     if kind == "null":
         return np.full(len(array), missing, np.uint64)
-    if kind == "text" and made == "integer":
-        array = _parsed(array)
-    elif kind == "text" or made == "text":
+    is_hashed = made == "text" or (kind == "text" and made is None)
+    if is_hashed:
         array = text_ids(table, array if kind == "text" else texts_of(array))
     else:
-        array = _integers(array)
+        array = _parsed(array) if kind == "text" else _integers(array)
     values: NDArray[np.uint64] = array.fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64)
+    if not is_hashed and (clash := values == np.uint64(NULL_ID)).any():
+        raise NotAnIdError(int(np.argmax(clash)), NULL_ID, "is the id that stands for null")
     if not array.null_count:
         return values
     return np.where(array.is_valid().to_numpy(zero_copy_only=False), values, missing)

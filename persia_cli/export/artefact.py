@@ -20,7 +20,7 @@ from persia_cli.export.saved_network import SavedNetwork
 from persia_cli.export.text_fields import csv_fields, time_columns
 from persia_cli.export.verification import portions
 from persia_cli.observe.saved_run import SavedModel
-from persia_cli.plan.columns import label_names
+from persia_cli.plan.columns import label_names, sparse_features
 from persia_cli.serving.description import (
     FEATURES,
     FORMAT_VERSION,
@@ -158,11 +158,15 @@ def _features(network: SavedNetwork) -> list[FrozenFeature]:
 
 
 def _lists(run: Run, golden: Golden, network: SavedNetwork) -> frozenset[str]:
-    """Return the features whose columns hold lists, those of which a golden sample has no or several ids, sequences."""
+    """Return the features whose columns hold lists, those of which a golden sample has no or several ids, sequences.
+
+    A feature that drops nulls has no id of a null alone.
+    """
     size, found = golden.batch.size, list_features(run)
-    for number, feature in enumerate(network.layout.features):
+    for number, (feature, declared) in enumerate(zip(network.layout.features, sparse_features(run), strict=True)):
         lengths = np.diff(golden.batch.offsets[number * size : (number + 1) * size + 1].astype(np.int64))
-        if feature.pooling != "sum" or feature.max_length is not None or (lengths != 1).any():
+        has_lists = (lengths > 1).any() if declared.drops_nulls else (lengths != 1).any()
+        if feature.pooling != "sum" or feature.max_length is not None or has_lists:
             found.add(feature.name)
     return frozenset(found)
 

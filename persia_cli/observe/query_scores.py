@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.errors import WireError
 from persia_cli.observe.cells import rising
 from persia_cli.wire.job_messages import ScoredSamples
@@ -29,10 +30,15 @@ class QueryScores:
         labels: NDArray[np.float32],
         weights: NDArray[np.float32] | None = None,
     ) -> None:
-        """Add n samples: query_ids [n], logits and labels [n, T] (NaN if not known), weights [n] or None for ones."""
+        """Add n samples: query_ids [n], logits and labels [n, T] (NaN if not known), weights [n] or None for ones.
+
+        Samples whose query id is null belong to no query and are left out.
+        """
         # Copies, since an array of a message may keep the memory of the whole message.
-        kept = None if weights is None else weights.copy()
-        self._parts.append(ScoredSamples(query_ids.copy(), logits.copy(), labels.copy(), kept))
+        rows = np.flatnonzero(query_ids != np.uint64(NULL_ID))
+        self._parts.append(
+            ScoredSamples(query_ids[rows], logits[rows], labels[rows], None if weights is None else weights[rows])
+        )
 
     def encode(self) -> ScoredSamples | None:
         """Return all samples, for `merge_encoded`; None if there are none."""

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.data.arrow_types import is_list
-from persia_cli.data.ids import RARE_ID, seed_of
+from persia_cli.data.ids import seed_of
 from persia_cli.data.random_bits import salt, stream, uniform
+from persia_cli.data.reserved_ids import RARE_ID
 from persia_cli.errors import DataError
 from persia_cli.kernels.sketch import count_ids, replace_rare_ids
 from persia_cli.prepare.options import PrepareOptions

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import Run
 from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch, join
-from persia_cli.data.item_keys import item_keys
+from persia_cli.data.item_keys import has_item, item_keys
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.kernels.splitmix import mix64
@@ -107,18 +108,21 @@ def ask(run: Run, keep_seen: bool, progress: Progress = lambda: None) -> Questio
     """Read both splits of a run's data once, for a network of two sides.
 
     A query's relevant items are those of its evaluation samples with a label of 1/2 or more; items of its training
-    samples count as seen, unless they are kept. Raises DataError without a positive evaluation sample.
+    samples count as seen, unless they are kept. Samples whose item is null are left out, and those whose query is null
+    ask for nothing. Raises DataError without a positive evaluation sample.
     """
     names = items_of(run.model)
     features = [number for number, feature in enumerate(sparse_features(run)) if feature.name in names]
     catalogue, queries = Catalogue(), AskingUsers()
     relevant, seen, bought = [], [np.empty((2, 0), np.int64)], [np.empty(0, np.int64)]
-    for batch in _batches(run, "eval", progress):
+    for batch in _batches(run, "eval", features, progress):
         items, positive = catalogue.add(item_keys(batch, features), batch), _positive(batch)
+        if batch.query_ids is not None:
+            positive = positive[batch.query_ids[positive] != np.uint64(NULL_ID)]
         relevant.append(np.stack([queries.add(batch, positive), items[positive]]))
     if not queries.numbers:
         raise DataError("no evaluation sample is positive, so there is nothing to retrieve; give dataset.split others")
-    for batch in _batches(run, "train", progress):
+    for batch in _batches(run, "train", features, progress):
         items = catalogue.add(item_keys(batch, features), batch)
         bought.append(items[_positive(batch)])
         asking = queries.known(batch)
@@ -137,11 +141,14 @@ def _positive(batch: Batch) -> Numbers:
     return np.flatnonzero(batch.labels[:, 0] >= 0.5)
 
 
-def _batches(run: Run, split: SplitName, progress: Progress) -> Iterator[Batch]:
+def _batches(run: Run, split: SplitName, features: list[int], progress: Progress) -> Iterator[Batch]:
+    """Yield the samples of a split that have an item, which these features make."""
     source = open_source(run.dataset, split, run.seed, run.links, queries=True)
     try:
         for start in range(0, source.rows, SAMPLES):
             progress()
-            yield source.read(0, start, min(start + SAMPLES, source.rows))
+            batch = source.read(0, start, min(start + SAMPLES, source.rows))
+            there = has_item(batch, features)
+            yield batch if there.all() else batch.take(np.flatnonzero(there))
     finally:
         source.close()

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.raw_values import column_of_request
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.errors import DataError, one_line
 
 WHERE = "the request"
@@ -134,7 +135,12 @@ def arrow_column(column: Any, name: str, is_list: bool = False) -> Any:
 
 
 def _inferred(values: Any, is_list: bool) -> Any:
-    """Return values as an Arrow array; pyarrow alone does not find the type of integers from 2^63 on."""
+    """Return values as an Arrow array; pyarrow alone does not find the type of integers from 2^63 on.
+
+    Arrays of numbers have no null: `NULL_ID` stands for it there.
+    """
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and (null := values == NULL_ID).any():
+        return pa.array(values, mask=null)
     try:
         return pa.array(values)
     except OverflowError:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.golden import Golden
 
@@ -27,12 +28,12 @@ def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
         if feature.column_name in raw or feature.buckets is not None or feature.ids == "text":
             continue
         first, last = batch.offsets[number * batch.size : number * batch.size + 2].tolist()
-        ids = batch.ids[first:last].tolist()
-        if max(ids, default=0) > EXACT:
+        ids = [None if id_ == NULL_ID else id_ for id_ in batch.ids[first:last].tolist()]
+        if max((id_ for id_ in ids if id_ is not None), default=0) > EXACT:
             if feature.ids is None:  # its texts would be hashed
                 continue
-            ids = [str(each) for each in ids]
-        row[feature.column_name] = ids if feature.name in fields.lists else ids[0]
+            ids = [id_ if id_ is None else str(id_) for id_ in ids]
+        row[feature.column_name] = ids if feature.name in fields.lists else ids[0] if ids else None
     place = 0
     for each in fields.dense:
         if each.name not in raw and each.transform is None:

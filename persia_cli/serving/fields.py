@@ -237,8 +237,13 @@ class RequestFields(Node):
             ) from error
 
     def _has_plain_ids(self, feature: SparseFeature) -> bool:
-        """Say whether whole numbers are the feature's ids as they are, one for each sample."""
-        return feature.buckets is None and feature.ids != "text" and feature.name not in self.lists
+        """Say whether whole numbers are the feature's ids as they are, one for each sample, also `NULL_ID` for null."""
+        return (
+            feature.buckets is None
+            and feature.ids != "text"
+            and feature.name not in self.lists
+            and feature.missing_id is None
+        )
 
     def _ids(self, feature: SparseFeature, column: Any) -> Ids:
         if isinstance(column, np.ndarray) and column.dtype in INTEGERS and self._has_plain_ids(feature):

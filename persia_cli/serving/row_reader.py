@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.data.ids import RARE_ID
+from persia_cli.data.reserved_ids import RARE_ID
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.kernels.frozen_index import WORDS

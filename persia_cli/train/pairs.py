@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.train.distributed import World
 from persia_cli.train.staging import Staged
 
@@ -55,8 +56,9 @@ def pairwise(
     partly negative, but no sample is paired with itself. Each of the two samples has half of a pair's loss. Without
     pairs all parts are 0.
 
-    With `queries` int64 [n] only samples of one query are paired: Rendle et al., "BPR: Bayesian Personalized Ranking
-    from Implicit Feedback" (2009), whose users are the queries, with the pairs that the batch has.
+    With `queries` int64 [n] only samples of one query are paired, and samples without a query with none: Rendle et al.,
+    "BPR: Bayesian Personalized Ranking from Implicit Feedback" (2009), whose users are the queries, with the pairs that
+    the batch has.
 
     Pairs are formed among these n samples and the `others`. The gradient is that of all ranks' parts by these logits:
     a pair with a sample of another rank has all of its gradient here and half of its loss. It needs memory for all
@@ -73,6 +75,9 @@ def pairwise(
         weight = weight + others.weights.sum()
         if queries is not None and others.queries is not None:
             queries = torch.cat([queries, others.queries])
+    if queries is not None:
+        has_query = queries != NULL_ID
+        up, down = up * has_query, down * has_query
     positive, negative = up.nonzero().squeeze(1), down.nonzero().squeeze(1)
     total = _mass_of_pairs(up.double(), down.double(), queries)
     parts = torch.zeros_like(logits)

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from persia_cli.config.schema import Bce, Bpr, Focal, Huber, Loss, Mse, Pairwise, Poisson
+from persia_cli.data.reserved_ids import NULL_ID
 
 
 def batch_loss(
@@ -78,7 +79,7 @@ def mean_of_pairs(
     for i in range(len(z)):
         for j in range(len(z)):
             weight = float(w[i] * y[i] * w[j] * (1 - y[j])) if i != j else 0.0
-            if queries is not None and queries[i] != queries[j]:
+            if queries is not None and (queries[i] != queries[j] or queries[i] == NULL_ID):
                 continue
             if weight:
                 total, mass = total - weight * functional.logsigmoid(z[i] - z[j]), mass + weight

@@ -20,8 +20,9 @@ class SparseFeature(Node):
     """The operation that makes one vector of a sample's rows; `none` keeps a padded sequence and its mask."""
     max_length: Count | None = None
     """Ids kept per sample, the newest (last) ones; required with `pooling: none`."""
-    missing_id: Annotated[int, Field(ge=0, lt=2**64), NUMBER] = 0
-    """Id for a null (an empty list stays empty)."""
+    missing_id: Annotated[int, Field(ge=-(2**63), lt=2**64), NUMBER] | Literal["none"] | None = None
+    """Id for a null: by default one of its own, which no value of the data has; an integer, such as `-1`; or `none` for
+    no id at all. An empty list stays empty."""
     ids: Literal["integer", "text"] | None = None
     """Source of the ids: `integer`, the value itself; `text`, the hash of its text; by default the column's type
     decides."""
@@ -61,6 +62,11 @@ class SparseFeature(Node):
     def table_name(self) -> str:
         """Table that it reads; its name seeds the hash of text."""
         return self.table or self.name
+
+    @property
+    def drops_nulls(self) -> bool:
+        """Whether a null has no id, so that a sample may have none."""
+        return self.missing_id == "none"
 
     @model_validator(mode="after")
     def _sequence_has_a_length(self) -> Self:

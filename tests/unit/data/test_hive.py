@@ -14,6 +14,7 @@ from persia_cli.data.batch import Batch
 from persia_cli.data.facts import inspect
 from persia_cli.data.hive import HiveColumns, folder_values
 from persia_cli.data.ids import text_id
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.data.scan import scan
 from persia_cli.data.scores_file import KeptColumns
 from persia_cli.data.source import open_source
@@ -68,7 +69,7 @@ def test_folders_are_features_and_make_the_split(folder: Path) -> None:
     ]  # fmt: skip
     train = read(data, "train")
     assert sorted(train.dense[:, 0].tolist()) == [*range(8), *range(16, 24)]
-    assert train.ids.tolist()[8:16] == [0] * 8  # the day that nobody knows
+    assert train.ids.tolist()[8:16] == [NULL_ID] * 8  # the day that nobody knows
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,12 @@ def test_facts_of_files(tmp_path: Path) -> None:
     assert facts.source == f"2 Parquet files at {tmp_path}, {size / 1024:.1f} KiB, 2 rows in neither split"
 
 
+def test_facts_name_the_columns_with_nulls(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", c=[1, None, 3, 4], part=[None] * 4)
+    write(tmp_path / "b.parquet", c=[None, None, 3, 4])
+    assert inspect(dataset(tmp_path)).source.endswith(", nulls in c 37.5%")
+
+
 def test_facts_of_a_generator() -> None:
     generator = {"train_rows": 10, "eval_rows": 5, "dense": 3, "cardinalities": [4, 6]}
     facts = inspect(GeneratedDataset.model_validate({"kind": "generated", "generator": generator}))

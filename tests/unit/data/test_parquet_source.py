@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.batch import Batch, join
 from persia_cli.data.ids import text_id
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.data.source import Source, open_source
 from persia_cli.errors import DataError
 
@@ -148,6 +149,26 @@ def test_ids_keep_their_64_bits_and_nulls_become_the_missing_id(tmp_path: Path) 
     ]
 
 
+def test_a_null_has_an_id_of_its_own_that_no_value_has(tmp_path: Path) -> None:
+    columns = {
+        "number": pa.array([0, None, 5]), "word": pa.array(["", None, "5"]), "price": pa.array([0.5, None, 9.0]),
+        "l": pa.array([[1, None], None, []], pa.list_(pa.int64())),
+    }  # fmt: skip
+    write(tmp_path / "a.parquet", columns)
+
+    def ids(missing: object) -> list[list[list[int]]]:
+        features = [{"name": name, "missing_id": missing} for name in columns]
+        features[2]["buckets"] = [1.0]
+        return taken_apart(read_all(dataset(tmp_path, sparse=features, shuffle=False)))
+
+    empty, five = text_id("word", ""), text_id("word", "5")
+    for missing, null in ((None, [NULL_ID]), (-1, [2**64 - 1]), (0, [0]), (2**64 - 2, [2**64 - 2]), ("none", [])):
+        assert ids(missing) == [[[0], [empty], [1], [1, *null]], [null] * 4, [[5], [five], [2], []]], missing
+    write(tmp_path / "a.parquet", {"c": pa.array([1, None, NULL_ID])})
+    with pytest.raises(DataError, match="row 2 of column c, so sparse feature c has no id there"):
+        read_all(dataset(tmp_path, sparse=["c"]))
+
+
 def test_long_sequences_keep_their_newest_ids_and_are_counted(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", {"l": [[1, 2, 3, 4], [5], [], [6, 7, 8]]})
     feature = {"name": "clicks", "column": "l", "pooling": "none", "max_length": 2}
@@ -197,9 +218,9 @@ def test_evaluation_samples_alone_have_groups(tmp_path: Path) -> None:
         assert found is not None
         return found.tolist()
 
-    assert groups("c") == [2**64 - 1, 2, 0, 4]
-    assert groups("word") == [text_id("word", "b"), 0, text_id("word", "a"), text_id("word", "b")]
-    assert groups("coded") == [text_id("coded", "b"), 0, text_id("coded", "a"), text_id("coded", "b")]
+    assert groups("c") == [2**64 - 1, 2, NULL_ID, 4]
+    assert groups("word") == [text_id("word", "b"), NULL_ID, text_id("word", "a"), text_id("word", "b")]
+    assert groups("coded") == [text_id("coded", "b"), NULL_ID, text_id("coded", "a"), text_id("coded", "b")]
     assert groups("few") == [3, 1, 2, 3]
     assert read_all(dataset(tmp_path, group_by="word")).query_ids is None
     with pytest.raises(DataError, match=r"column d is double, but query ids are integers or strings"):

@@ -12,6 +12,7 @@ import yaml
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.facts import inspect
 from persia_cli.data.ids import text_id
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.data.scan import scan
 from persia_cli.data.scores_file import KeptColumns
 from persia_cli.errors import DataError
@@ -74,7 +75,7 @@ def test_what_a_column_holds_is_found_over_the_whole_file(tmp_path: Path) -> Non
     assert types == {"y": "int64", "d": "double", "c": "string", "small": "int64", "big": "uint64", "code": "string",
                      "none": "null", "flag": "bool"}  # fmt: skip
     batch = read(dataset(tmp_path, sparse=["big", "code", "none"], split={"kind": "predict"}), "eval")
-    assert batch.ids[[0, 300, 602]].tolist() == [2**64 - 1, 5, 0]
+    assert batch.ids[[0, 300, 602]].tolist() == [2**64 - 1, 5, NULL_ID]
     assert batch.ids[601] == text_id("code", "01")
 
 

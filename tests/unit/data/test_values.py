@@ -18,6 +18,7 @@ from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.batch import Batch
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
 from persia_cli.data.source import open_source
 from persia_cli.data.values import NotAnIdError, float_values, id_values
@@ -175,7 +176,7 @@ def test_a_data_frame_is_read_as_it_is(tmp_path: Path) -> None:
     assert rows == [
         [[hashed("city", "Bern")], [40], [3], [1], tags, shared],
         [[77], [42], [77], [0], [], []],
-        [[hashed("city", "Rome")], [40], [5], [1], [77], [0]],
+        [[hashed("city", "Rome")], [40], [5], [1], [77], [NULL_ID]],
     ]
 
 

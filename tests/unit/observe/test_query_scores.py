@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchmetrics.functional.classification import binary_auroc
 
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.errors import WireError
 from persia_cli.observe.query_scores import QueryScores
 
@@ -81,3 +82,12 @@ def test_samples_of_other_tasks_are_refused():
     assert samples.weights is None
     with pytest.raises(WireError, match="of 1 tasks, and 2 are needed"):
         QueryScores(2).merge_encoded(samples)
+
+
+def test_samples_without_a_query_are_left_out():
+    ids, logits, labels = made_up(200, 8, seed=5)
+    without = np.arange(200) % 3 == 0
+    expected = scored((ids[~without], logits[~without], labels[~without])).gauc()
+    ids[without] = NULL_ID
+    assert scored((ids, logits, labels)).gauc() == expected
+    assert scored((ids[without], logits[without], labels[without])).gauc() is None

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.data.facts import inspect
-from persia_cli.data.ids import RARE_ID
 from persia_cli.data.kinds import INTEGER
+from persia_cli.data.reserved_ids import RARE_ID
 from persia_cli.errors import DataError, DiskError
 from persia_cli.prepare import preparation
 from persia_cli.prepare.bad_rows import BadRows

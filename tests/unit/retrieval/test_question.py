@@ -11,6 +11,7 @@ from persia_cli.config.schema import Run
 from persia_cli.config.schema.split import FileSplit
 from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError, UserError
 from persia_cli.retrieval import question
@@ -117,6 +118,21 @@ def test_a_model_that_knows_nothing_finds_no_more_than_chance(tmp_path: Path) ->
     found = figures(asked, nothing, [100, 2000])
     assert found["recall@100"] == pytest.approx(100 / 4000, abs=0.06)
     assert found["recall@2000"] == pytest.approx(0.5, abs=0.2)
+
+
+def test_samples_without_an_item_or_a_query_ask_for_nothing(tmp_path: Path) -> None:
+    run = run_of(tmp_path, True)
+    table = pd.read_parquet(tmp_path / "eval.parquet").astype({"user": "Int64", "item": "Int64"})
+    empty = table["tags"].map(len) == 0
+    table.loc[table.index % 3 == 0, "user"] = pd.NA
+    table.loc[(table.index % 4 == 0) & empty, "item"] = pd.NA
+    table.to_parquet(tmp_path / "eval.parquet")
+    asked = ask(run, False)
+    known = table[table["user"].notna() & table["item"].notna() & (table["label"] > 0)]
+    assert {user for user, _, _, _ in as_rows(asked.users)} == set(known["user"])
+    assert len(pairs(asked, "relevant")) == len(known[["user", "item"]].drop_duplicates())
+    assert NULL_ID not in {item[0] for _, item, _, _ in as_rows(asked.items)}
+    assert table["item"].isna().any()
 
 
 def test_without_a_positive_sample_nothing_is_asked(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from persia_cli.config.schema import Run
 from persia_cli.data.decode import decode_dense, decode_ids
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.data.scan import scan
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
@@ -206,4 +207,4 @@ def test_the_example_is_of_what_training_knows_as_missing(run: Run) -> None:
     row = example_row(fields, Golden(empty, np.zeros((0, 1), np.float32)))
     assert (row["city"], row["code"], row["user"]) == (None, None, [None])
     made = fields.batch({name: [value] for name, value in row.items()})
-    assert made.ids.tolist()[:3] == [0, 5, 6]
+    assert made.ids.tolist()[:3] == [NULL_ID, 5, 6]

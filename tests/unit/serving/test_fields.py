@@ -17,6 +17,7 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.ids import text_id
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.data.source import open_source
 from persia_cli.errors import CheckpointError, DataError
 from persia_cli.prepare.recipe import load_recipe
@@ -102,7 +103,7 @@ def test_counts_and_hexadecimal_ids_are_those_of_the_criteo_recipe() -> None:
     batch = fields.batch({"I1": [3, None, -2], "I2": [0, 1, 2**40], "C1": ["68fd1e64", None, "00000001"]})
     counts = np.array([[3, 0], [0, 1], [0, 2**40]], np.float32)
     np.testing.assert_array_equal(batch.dense, np.log1p(counts))
-    assert batch.ids.tolist() == [0x68FD1E64, 0, 1]
+    assert batch.ids.tolist() == [0x68FD1E64, NULL_ID, 1]
     for wrong in (["xyz"], ["123"], [5]):
         with pytest.raises(DataError, match="field C1 has a value that is no hexadecimal"):
             fields.batch({"I1": [1], "I2": [1], "C1": wrong})
@@ -143,7 +144,7 @@ def test_ids_come_as_numbers_digits_texts_and_lists() -> None:
             7,
             *(text_id("item", text) for text in ("lamp", "desk", "b", "c")),
             2,
-            0,
+            NULL_ID,
         ]
         assert batch.offsets.tolist() == [0, 1, 2, 3, 4, 6, 6, 7, 8]
         np.testing.assert_array_equal(batch.dense, np.log1p(np.ones((2, 1))).astype(np.float32) * [[1], [-1]])

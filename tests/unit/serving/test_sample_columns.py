@@ -13,6 +13,7 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.decode import decode_dense, decode_ids
+from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.serving.columns import Lists
@@ -42,7 +43,7 @@ FIELDS = RequestFields(
 )
 ARRAYS = {
     "user": np.array([1, LARGE, 3], np.uint64),
-    "where": np.array([-4, 5, 6], np.int64),
+    "where": np.array([-4, 5, NULL_ID], np.int64),
     "word": ["lamp", "", None],
     "words": Lists(["lamp", "sofa", "bed"], np.array([1, 0, 2])),
     "seen": Lists(np.array([1, 2, 3, 4], np.uint64), np.array([3, 0, 1])),
