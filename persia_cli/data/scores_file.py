@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from persia_cli.config.schema import Link, ParquetDataset
-from persia_cli.data.arrow_types import plain_type
+from persia_cli.data.arrow_types import class_of, plain_type
 from persia_cli.data.predictions import predictions
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
 from persia_cli.data.scan import ParquetScan, scan
@@ -264,9 +264,20 @@ def _check_columns(path: Path, schema: Any) -> None:
     twice = [name for name in schema.names if schema.names.count(name) > 1]
     if twice:
         raise UserError(f"{path.name} would have two columns {twice[0]}; keep each column once")
-    nested = [field.name for field in schema if pa.types.is_nested(field.type)]
-    if path.suffix == ".csv" and nested:
-        raise UserError(f"column {nested[0]} holds several values a row, which CSV cannot hold; write .parquet instead")
+    for field in schema if path.suffix == ".csv" else ():
+        if not _fits_csv(field.type):
+            raise UserError(f"column {field.name} is {field.type}, which CSV cannot hold; write .parquet instead")
+
+
+def _fits_csv(kind: Any) -> bool:
+    """Return whether CSV can hold every value of an Arrow type; bytes may be no text."""
+    if class_of(kind) == "text" and not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return False
+    try:
+        csv.write_csv(pa.table({"column": pa.nulls(1, kind)}), pa.BufferOutputStream())
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _unwritable(path: Path, error: BaseException) -> UserError:

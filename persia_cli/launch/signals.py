@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -82,9 +83,8 @@ class PreemptedNow(KeyboardInterrupt):
 class JobSignals:
     """A launcher's handler of the signals that end its job, as a context; does nothing outside the main thread.
 
-    SIGTERM and SIGUSR1 are `passed_on` to a job that trains, and raise PreemptedNow in one that has not begun. A second
-    SIGTERM raises it too. SIGHUP raises KeyboardInterrupt, but stays ignored if it was: `nohup` lets a job outlive its
-    terminal.
+    SIGTERM, SIGUSR1 and SIGHUP are `passed_on` to a job that trains, and raise PreemptedNow in one that has not begun.
+    A second SIGTERM raises it too. SIGHUP stays ignored if it was: `nohup` lets a job outlive its terminal.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class JobSignals:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            raise KeyboardInterrupt
+            _drop_terminal()
         name = signal.Signals(number).name
         if number == signal.SIGUSR2:
             self._came.append(name)
@@ -133,6 +133,15 @@ class JobSignals:
         if not self.trains:
             raise PreemptedNow(name)
         self._came.append(name)
+
+
+def _drop_terminal() -> None:
+    """Send the output that would go to a terminal nowhere: writing to one that is closed is an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+            os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 @contextmanager

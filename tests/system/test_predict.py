@@ -172,7 +172,7 @@ def test_a_file_that_is_there_stays_unless_told_otherwise(saved: JobResult, unla
         ("unlabelled", "s.parquet", ["--keep", "nmae"], "there is no column nmae to keep; did you mean name?"),
         ("unlabelled", "none/s.parquet", [], "there is no folder"),
         ("unlabelled", "s.txt", [], "end the name in .parquet or .csv"),
-        ("unlabelled", "s.csv", ["--keep", "tags"], "column tags holds several values a row"),
+        ("unlabelled", "s.csv", ["--keep", "tags"], "column tags is list<"),
         ("nowhere", "s.parquet", ["dataset.recipe=avazu"], "does not exist; correct"),
     ],
 )

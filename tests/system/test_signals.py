@@ -2,11 +2,13 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -205,6 +207,44 @@ def test_sigterm_in_every_phase(tmp_path: Path, straight: JobResult, phase: str,
 @pytest.mark.parametrize("phase", ["evaluating", "saving"])
 def test_sigusr1_in_one_process(tmp_path: Path, straight: JobResult, phase: str) -> None:
     interrupted_and_resumed(tmp_path, straight, phase, "embedded", everyone=False, number=signal.SIGUSR1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["embedded", "local"])
+def test_a_terminal_that_is_closed_saves_and_ends_the_job(tmp_path: Path, cluster: str) -> None:
+    run_dir = tmp_path / "run"
+    words = [*ENDLESS, f"cluster={cluster}", "--run-dir", str(run_dir)]
+    script = (
+        "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+        "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    )
+    command = [sys.executable, "-m", "persia_cli", "train", *words]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(sys.executable, [sys.executable, "-c", script, *command[1:]])
+    os.set_blocking(terminal, False)
+    ended: list[int] = []
+
+    def shows_training() -> bool:
+        with suppress(BlockingIOError):
+            os.read(terminal, 2**16)  # a terminal that is full holds the command up
+        return trains(run_dir)
+
+    def has_ended() -> bool:
+        ended.extend(status for pid, status in [os.waitpid(child, os.WNOHANG)] if pid)
+        return bool(ended)
+
+    try:
+        poll_for(shows_training, 120.0, "steps trained")
+        os.close(terminal)
+        poll_for(has_ended, 60.0, "the end of the command")
+    finally:
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(ended[0]) == 75
+    [stopped] = [event for event in events(run_dir) if event.get("phase") == "stopped"]
+    assert stopped["signal"] in ("SIGHUP", "SIGUSR1")
+    assert finished_steps(run_dir / CHECKPOINTS) == [stopped["step"]]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from persia_cli.wire.job_messages import CutShort, Held, Hold, Instruction
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer, Server
 
-SAVE_AND_END = ("SIGTERM", "SIGUSR1")
+SAVE_AND_END = ("SIGTERM", "SIGUSR1", "SIGHUP")
 """Signals after which the model is saved and the job ends, to go on later."""
 SAVE = "SIGUSR2"
 """The signal after which the model is saved and the job goes on; `persia checkpoint now` sends it."""

@@ -34,6 +34,7 @@ def samples(start: int, stop: int) -> dict[str, Any]:
         "text": pa.array([None if n % 7 == 3 else f"row {n}, “{n}”" for n in numbers], pa.string()),
         "kind": pa.array([f"k{n % 3}" for n in numbers], pa.string()).dictionary_encode(),
         "list": pa.array([list(range(n % 4)) for n in numbers], pa.list_(pa.int32())),
+        "bytes": pa.array([b"\xff" * (n % 3) for n in numbers], pa.binary()),
         "when": pa.array([n * 86_400_000 for n in numbers], pa.timestamp("ms")),
     }
 
@@ -237,7 +238,8 @@ def test_a_name_that_is_given_while_it_is_waited_for_is_claimed_anew(tmp_path: P
     [
         ("s.parquet", ["txt"], "a.parquet: there is no column txt to keep; did you mean text?"),
         ("s.parquet", ["text", "d", "text"], "s.parquet would have two columns text"),
-        ("s.csv", ["list"], "column list holds several values a row, which CSV cannot"),
+        ("s.csv", ["text", "list"], "column list is list<.*, which CSV cannot hold; write .parquet instead"),
+        ("s.csv", ["bytes"], "column bytes is binary, which CSV cannot hold"),
         ("s.json", [], "end the name in .parquet or .csv"),
         ("none/s.parquet", [], "none/s.parquet"),
     ],
