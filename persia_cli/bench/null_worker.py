@@ -80,6 +80,7 @@ class NullWorker:
         self._scores = ScoreHistogram(tasks)
         rng = np.random.default_rng(run.seed)
         self._gradients = []
+        self._frozen = [group.is_frozen for group in layout.feature_groups]
         for group in layout.feature_groups:
             most = run.train.batch_size * len(layout.features_of(group.number))
             values = rng.standard_normal((most, group.dim), np.float32) * np.float32(GRADIENT)
@@ -108,7 +109,10 @@ class NullWorker:
         since = time.monotonic()
         done = first
         while (ready := self._pipeline.take()) is not None:
-            sizes = [sum(map(len, group.rows)) for group in ready.rows.groups]
+            sizes = [
+                0 if frozen else sum(map(len, group.rows))
+                for group, frozen in zip(ready.rows.groups, self._frozen, strict=True)
+            ]
             pushed = [values[:size] for values, size in zip(self._gradients, sizes, strict=True)]
             self._pipeline.push(ready.batch, pushed)
             samples += len(ready.samples.labels)

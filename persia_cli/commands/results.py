@@ -1,7 +1,7 @@
 """The results of a finished job: its evaluation, the places of its files, and the next command."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -9,7 +9,8 @@ from rich.console import Console
 from persia_cli.commands.describe import warn_of_stand_in
 from persia_cli.commands.screen import err, key_values, labelled, out, propose, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
-from persia_cli.config.schema.metric import is_of_retrieval
+from persia_cli.config.schema import Bce, Run
+from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, is_of_retrieval, keys_of
 from persia_cli.launch.job import JobResult
 from persia_cli.observe import staleness
 from persia_cli.observe.advice import advice
@@ -46,6 +47,9 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
         show_evaluation(out(), evaluation, plan)
         for text in undefined(evaluation):
             labelled(err(), "note", text)
+        if plan.job.task == "train":
+            for text in worse_than_the_mean(plan.run, best_of(result) or evaluation):
+                labelled(err(), "note", text)
     elif training := last_of(result.metrics, "train"):
         say(out(), key_values(in_words(training)))
     saved = [event["path"] for event in result.events if event["event"] == "saved"]
@@ -104,7 +108,9 @@ def undefined(line: Mapping[str, Any]) -> list[str]:
         missing = [word for key, word in QUALITY.items() if line.get(key + suffix, 0.0) is None]
         if not missing:
             continue
-        if line["pr_auc" + suffix] is None:
+        if line["log_loss" + suffix] is None:
+            why = "no evaluation sample has the label, with a weight"
+        elif line["pr_auc" + suffix] is None:
             why = "no evaluation sample is positive"
         elif line["auc" + suffix] is None:
             why = "no evaluation sample is negative"
@@ -115,6 +121,20 @@ def undefined(line: Mapping[str, Any]) -> list[str]:
         of = f" of {suffix.removeprefix('_')}" if suffix else ""
         sentences.append(f"{', '.join(missing)}{of}: not defined, because {why}")
     return sentences
+
+
+def worse_than_the_mean(run: Run, line: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each label whose probabilities are worse than its mean, where the loss is of these."""
+    keys = keys_of("ne", run.dataset.label_names)
+    for key, name, loss in zip(keys, run.dataset.label_names, run.losses, strict=True):
+        entropy = line.get(key)
+        if isinstance(loss, Bce) and loss.pos_weight == 1.0 and entropy is not None and entropy > 1.0:
+            yield (
+                f"NE of {name} is {entropy:.4g} at step {line['step']:,}: the probabilities of this model are worse "
+                "than the mean label for every row, even if it ranks well; choose it by checkpoint.best_by="
+                f"{keys_of(AUC_MINUS_LOG_LOSS, run.dataset.label_names)[keys.index(key)]}, or train with more "
+                "regularisation (model.dropout, l2) or a lower learning rate"
+            )
 
 
 def best_of(result: JobResult) -> dict[str, Any] | None:

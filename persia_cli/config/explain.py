@@ -12,6 +12,8 @@ from persia_cli.config import expected
 from persia_cli.config.schema import Node
 
 _LONGEST_VALUE = 60
+_POS_WEIGHTS = ("pos_weight", "scale_pos_weight", "class_weight", "class_weights")
+"""Names by which other programs have `pos_weight`."""
 _TOO_GREAT = ("less_than", "less_than_equal", "int_parsing_size")
 """Pydantic's error types for numbers above an upper bound."""
 
@@ -56,6 +58,11 @@ def spell(value: Any) -> str:
 
 def unknown_key(path: str, root: type[Node], values: Any, owner: type[Node] | None = None) -> str:
     """Return the end of a sentence on a key that does not exist; `owner` is the class that it is missing in."""
+    if path.rpartition(".")[2] in _POS_WEIGHTS:
+        return (
+            "no such key; the weight of a label's positive samples is in its loss: train.losses={LABEL: {kind: bce, "
+            "pos_weight: 3}}"
+        )
     known = dict(expected.keys(root, values))
     if owner is not None and path.endswith("]", 0, path.rfind(".")):  # members of lists are not keys
         group = path.rpartition(".")[0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from persia_cli.config.schema import DenseOptimizer, Optimizer, PlateauSchedule, Run
-from persia_cli.config.schema.metric import Aim, goodness
+from persia_cli.config.schema.metric import Aim, goodness, value_of
 
 Part = Literal["dense", "embedding"]
 """What has a learning rate: the dense weights, or the rows."""
@@ -64,7 +64,7 @@ class Plateau:
 
     def note(self, step: int, figures: Mapping[str, float | None]) -> None:
         """Add the figures of an evaluation: each `patience` in a row that are no improvement reduce the rate."""
-        risen = self.best.note(step, figures[self.best.metric])
+        risen = self.best.note(step, value_of(figures, self.best.metric))
         due = not risen and self.best.since % self.patience == 0
         # 0.1 squared is a little above 0.01.
         self.reduced = due and self.factor**self.reductions > self.floor * (1.0 + 1e-9)
@@ -105,9 +105,9 @@ class EvaluationTracker:
 
     def note(self, step: int, figures: Mapping[str, float | None]) -> bool:
         """Add the figures of the evaluation at a step; returns True if `best` is now of this step."""
-        risen = self._stop is not None and self._stop.note(step, figures[self._stop.metric])
+        risen = self._stop is not None and self._stop.note(step, value_of(figures, self._stop.metric))
         self.over = self._stop is not None and self._stop.since >= self._patience
-        self.improved = self._keep is not None and self._keep.note(step, figures[self._keep.metric])
+        self.improved = self._keep is not None and self._keep.note(step, value_of(figures, self._keep.metric))
         for plateau in self.plateaus:
             plateau.note(step, figures)
         return self.improved if self._keep else risen
@@ -125,7 +125,7 @@ class EvaluationTracker:
         ]
         found: dict[str, list[str]] = {}
         for best, consequence in asked:
-            value = figures[best.metric]
+            value = value_of(figures, best.metric)
             if value is None or not math.isfinite(value):
                 found.setdefault(best.metric, []).append(consequence)
         return found

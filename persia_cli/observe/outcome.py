@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from persia_cli.config.schema.metric import AIMS, aim_of, goodness, is_of_retrieval
+from persia_cli.config.schema.metric import AIMS, AUC_MINUS_LOG_LOSS, aim_of, goodness, is_of_retrieval, value_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 
 LEAST_STEPS = 50
@@ -57,7 +57,7 @@ def figures_of(metrics: Sequence[Line], metric: str, chosen: int | None = None) 
     judged = judged_by(evaluations, metric, chosen) if evaluations else training[-1]
     return Figures(
         samples_per_s=speed_of(training),
-        quality=_quality(judged),
+        quality=_quality(judged, metric),
         judged_step=judged["step"] if evaluations else None,
         steps=training[-1]["step"],
         staleness_max=max(line["staleness_max"] for line in training),
@@ -81,16 +81,18 @@ def judged_by(evaluations: Sequence[Line], metric: str, chosen: int | None) -> L
     of_step = [line for line in evaluations if line["step"] == chosen]
     if of_step:
         return of_step[-1]
-    scored = [(line, value) for line in evaluations if (value := _quality(line).get(metric)) is not None]
+    scored = [(line, value) for line in evaluations if (value := _quality(line, metric).get(metric)) is not None]
     return max(scored, key=lambda each: goodness(aim_of(metric), each[1]))[0] if scored else evaluations[-1]
 
 
-def _quality(line: Line) -> dict[str, float | None]:
-    """Return a line's figures of quality, and the mean over labels of each figure."""
+def _quality(line: Line, metric: str) -> dict[str, float | None]:
+    """Return a line's figures of quality, each one's mean over labels, and `metric` if it is made of two."""
     found: dict[str, float | None] = {"loss": line.get("loss")}
     for figure in AIMS:
         values = {key: value for key, value in line.items() if key == figure or key.startswith(f"{figure}_")}
         if values:
             defined = [value for value in values.values() if value is not None]
             found |= {figure: fmean(defined) if len(defined) == len(values) else None} | values
+    if metric.startswith(AUC_MINUS_LOG_LOSS):
+        found[metric] = value_of(found, metric)
     return found | {key: value for key, value in line.items() if is_of_retrieval(key)}

@@ -167,11 +167,6 @@ class RunRecord:
         return self._samples
 
     @property
-    def has_weight(self) -> bool:
-        """True if any training sample reported so far has a weight above 0."""
-        return any(self._progressive.weight(task) > 0.0 for task in range(self._progressive.tasks))
-
-    @property
     def steps_scored(self) -> int:
         """Number of steps of evaluations or of a prediction that all ranks have finished, by their last figures."""
         scored = dict.fromkeys((f"nn-worker-{rank}" for rank in range(len(self._reports))), 0)
@@ -250,7 +245,8 @@ class RunRecord:
         self._progressive.merge(scores)
         self._ids += sum(interval.ids for interval in intervals)
         self._unknown += sum(interval.unknown for interval in intervals)
-        if self._weighted and self._samples and not self.has_weight:
+        tasks = range(self._progressive.tasks)
+        if self._weighted and self._samples and not any(self._progressive.weight(task) for task in tasks):
             self._notify(
                 "warning", "weight", f"the {self._samples:,} samples trained so far all weigh 0: nothing is learnt"
             )

@@ -30,6 +30,9 @@ from persia_cli.store.layout import (
 SPARE = 1.15
 """Ratio of the capacity of a hash stack in several partitions to its rows: six standard deviations more."""
 
+FROZEN = RowOptimizer("sgd", lr=0.0)
+"""That of rows that never change: it keeps no state, and servers get no gradients for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
@@ -115,24 +118,28 @@ def _own(run: Run, name: str) -> Table:
 
 def _kind(run: Run, name: str) -> _Kind:
     own, common = _own(run, name), run.embedding
-    optimizer = row_optimizer(
-        own.optimizer or run.optimizer.embedding,
-        clip_norm=own.clip_norm or common.clip_norm,
-        weight_bound=own.weight_bound or common.weight_bound,
-    )
+    optimizer = FROZEN
+    if own.trainable:
+        optimizer = row_optimizer(
+            own.optimizer or run.optimizer.embedding,
+            clip_norm=own.clip_norm or common.clip_norm,
+            weight_bound=own.weight_bound or common.weight_bound,
+        )
     return _Kind(own.dim or run.model.dim, own.dtype or common.dtype, optimizer, None if own.share is None else name)
 
 
 def _table(run: Run, name: str, number: int) -> TableSpec:
     own, common = _own(run, name), run.embedding
     stack, admission = own.hash_stack, own.admission or common.admission
+    fraction = 1.0 if stack or isinstance(admission, Frequent) else admission
+    counts = own.trainable and isinstance(admission, Frequent) and not stack
     return TableSpec(
         name=name,
         number=number,
         salt=table_salt(name),
         init_bound=common.init_bound if own.init_bound is None else own.init_bound,
-        admission=1.0 if stack or isinstance(admission, Frequent) else admission,
-        min_count=admission.min_count if isinstance(admission, Frequent) and not stack else 1,
+        admission=fraction if own.trainable else 0.0,
+        min_count=admission.min_count if counts and isinstance(admission, Frequent) else 1,
         rounds=stack.rounds if stack else 0,
         size=stack.size if stack else 0,
     )

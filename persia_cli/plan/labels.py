@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from persia_cli.config.schema import Bce, Bpr, Esmm, Focal, InBatchSoftmax, Pairwise, ParquetDataset, Run
-from persia_cli.config.schema.metric import keys_of
+from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, keys_of
 from persia_cli.errors import DataError
 
 if TYPE_CHECKING:
     from persia_cli.data.facts import DatasetFacts
     from persia_cli.data.label_check import LabelEnds
 
-_TWO_CLASSES = ("auc", "gauc", "ne", "auc_minus_log_loss")
+_TWO_CLASSES = ("auc", "gauc", "ne", AUC_MINUS_LOG_LOSS)
 """Metrics that need positive and negative samples."""
 
 

@@ -45,7 +45,7 @@ def require_same_training(saved: Run, run: Run) -> None:
     found = differences(saved.model_dump(mode="json"), run.model_dump(mode="json"))
     wrong = [
         f"{key}={_spelled(now)}: the run was trained {_with(before)}, and a resumed run cannot change it; "
-        "leave it out, or start a new run"
+        "leave it out, or begin a new run with this model: persia train … init_from=RUN"
         for key, (before, now) in found
         if not is_changeable(key)
     ]
@@ -66,7 +66,8 @@ def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
         if before != now:
             raise DataError(
                 f"the data set has {now:,} {split} samples and had {before:,} when the checkpoint was saved; "
-                "a resumed run needs the same files"
+                "a resumed run needs the same files; to train on with others, begin a new run with this model: persia "
+                "train … init_from=RUN"
             )
     _require_unfinished(plan, manifest)
     saved, found = manifest.progress.train_data, plan.facts.train_data

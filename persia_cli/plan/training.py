@@ -21,6 +21,12 @@ def _reasons(run: Run, eval_rows: int) -> Iterator[str]:
             yield f"{key}={metric} compares evaluations during training; set eval.every_epochs=1"
     if not eval_rows and run.eval.retrieval:
         yield "eval.retrieval is of evaluation samples; give dataset.split an evaluation part"
+    for name, table in run.embedding.tables.items():
+        if not table.trainable and run.init_from is None:
+            yield (
+                f"embedding.tables.{name}.trainable=false: nothing gives this table its rows; name a saved model or "
+                "vectors in init_from"
+            )
     yield from _of_losses(run)
     yield from _of_one_sample(run)
 

@@ -37,6 +37,11 @@ def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
     for new, old in pairs.items():
         wrong += _differences(run, saved, layout, old, new, named=old.name in source.tables)
     vectors = [_vectors(run, layout, name, file, wrong) for name, file in source.vectors.items()]
+    wrong += [
+        f"embedding.tables.{table.name}.trainable=false: init_from gives this table no rows; name a table for it"
+        for table, group in _tables(layout).values()
+        if group.is_frozen and table.name not in pairs and table.name not in source.vectors
+    ]
     if wrong:
         raise ConfigError("\n".join(wrong))
     found = WarmStart(

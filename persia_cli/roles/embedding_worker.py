@@ -258,7 +258,7 @@ class EmbeddingWorker:
 
     def _check_gradients(self, planned: PlannedBatch, gradients: list[Array]) -> None:
         expected = [
-            (rows.keys.size, row_bytes(group.dim, group.wire))
+            (0 if group.is_frozen else rows.keys.size, row_bytes(group.dim, group.wire))
             for rows, group in zip(planned.groups, self._groups, strict=True)
         ]
         if [array.shape for array in gradients] != expected:
@@ -271,8 +271,8 @@ class EmbeddingWorker:
         planned.unacked = set(range(len(self._servers)))
         for server, client in enumerate(self._servers):
             groups = []
-            for group, gradient in zip(planned.groups, gradients, strict=True):
-                part = slice(group.bounds[server], group.bounds[server + 1])
+            for spec, group, gradient in zip(self._groups, planned.groups, gradients, strict=True):
+                part = slice(0) if spec.is_frozen else slice(group.bounds[server], group.bounds[server + 1])
                 groups.append(GroupGradients(group.keys[part], group.tables[part], gradient[part]))
             client.request(
                 Update(batch, planned.finished, reductions, groups),

@@ -280,9 +280,8 @@ class Pipeline:
             raise WireError(f"the samples came {'without' if query_ids is None else 'with'} query ids")
         if (message.item_keys is not None) != self._has_items:
             raise WireError(f"the samples came {'with' if message.item_keys is not None else 'without'} keys of items")
-        totals = message.weight_totals.tolist()
-        if len(totals) != self._tasks or not all(0.0 <= total < math.inf for total in totals):
-            raise WireError(f"the weights of step {batch.step} cannot add up to {totals}")
+        if not ((totals := message.weight_totals) >= 0.0).all() or not (totals < math.inf).all():
+            raise WireError(f"the weights of step {batch.step} cannot add up to {totals.tolist()}")
 
     def _on_rows(self, batch: BatchId, rows: Rows) -> None:
         lane = self._lanes[batch.split]

@@ -185,6 +185,11 @@ class GroupSpec:
     """Counts of look-ups are halved each 2^epoch_bits steps."""
 
     @property
+    def is_frozen(self) -> bool:
+        """True if its rows never change: there are no gradients of them."""
+        return self.optimizer.lr == 0.0
+
+    @property
     def counts_all_new(self) -> bool:
         """True if ids without a row are counted from the first on: their admission depends on it."""
         return any(table.min_count > 1 for table in self.tables)

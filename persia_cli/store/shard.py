@@ -261,6 +261,8 @@ class Shard:
         self.check(group, keys, tables, step)
         dim, wire = self.stores[group].group.dim, self.stores[group].group.wire
         columns = row_bytes(dim, wire) if gradients.dtype == np.uint8 else dim
+        if self.stores[group].group.is_frozen and keys.size:
+            raise WireError(f"feature group {group} is frozen, and an update has {keys.size} gradients for it")
         if gradients.shape != (keys.size, columns):
             raise WireError(
                 f"update of feature group {group} has gradients of shape {gradients.shape}, not {(keys.size, columns)}"

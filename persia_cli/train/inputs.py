@@ -21,6 +21,8 @@ class GroupShape:
     """Dtype in which its rows travel."""
     rounds: tuple[int, ...] = ()
     """Number of rows per id of each feature, whose sum is the id's embedding; empty if all ids have one row."""
+    is_frozen: bool = False
+    """True if its rows get no gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +56,6 @@ def group_shapes(layout: EmbeddingLayout) -> tuple[GroupShape, ...]:
         own = layout.features_of(group.number)
         per_id = tuple(rounds[layout.features[feature].table] for feature in own)
         stacks = per_id if max(per_id, default=1) > 1 else ()
-        shapes.append(GroupShape(group.dim, tuple(features[feature] for feature in own), group.wire, stacks))
+        read = tuple(features[feature] for feature in own)
+        shapes.append(GroupShape(group.dim, read, group.wire, stacks, group.is_frozen))
     return tuple(shapes)

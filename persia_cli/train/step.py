@@ -59,7 +59,9 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class StepResult(Scored):
-    """The scores, and one gradient float32 [U, dim] per group: of the global batch's loss, summed, not averaged."""
+    """The scores, and one gradient float32 [U, dim] per group, [0, dim] if its rows are frozen.
+
+    Gradients are of the global batch's loss, summed, not averaged."""
 
     gradients: list[NDArray[np.float32]]
     loss_scale: float | None = None
@@ -103,6 +105,7 @@ class DenseStep:
         self.module, self.world = module, world
         self._optimizer = optimizer
         self._settings = settings
+        self._frozen = [group.is_frozen for group in groups]
         self._staging = Staging(groups, world.device, settings.by_kernels, settings.empty)
         self.loss_scale = LossScale() if settings.precision == "float16" else None
         self._overflow = False
@@ -145,7 +148,8 @@ class DenseStep:
             cuts = self._settings.parts.filled if self.world.size == 1 else self._settings.parts.cuts
             parts = self._staging.stage_parts(samples, groups, cuts(len(samples.labels)))
         leaves = parts[0].leaves
-        for leaf in leaves:
+        trained = [leaf for leaf, frozen in zip(leaves, self._frozen, strict=True) if not frozen]
+        for leaf in trained:
             leaf.requires_grad_()
         with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"):
             outputs = [self._accumulate(part, samples.weight_totals, span) for part in parts[:-1]]
@@ -165,7 +169,7 @@ class DenseStep:
             if self.world.size > 1:
                 self._trace.begin("all-reduce", step)
 
-        outgoing = OutgoingRows(leaves, send_rows)
+        outgoing = OutgoingRows(trained, send_rows)
         with self.world.watched(f"adding up the dense gradients of step {step}"), span("backward"):
             self._backward(weighted, samples.weight_totals)
             outgoing.finish()
@@ -191,8 +195,11 @@ class DenseStep:
         (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()  # type: ignore[no-untyped-call]
 
     def _row_gradients(self, leaves: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:
-        """Return the gradients of the rows, without the loss scale, in the host's memory."""
-        gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+        """Return the gradients of the rows, without the loss scale, in the host's memory; none of frozen rows."""
+        gradients = [
+            leaf[:0] if frozen else torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            for leaf, frozen in zip(leaves, self._frozen, strict=True)
+        ]
         if self.loss_scale is not None:
             self.loss_scale.unscale(gradients)
             self._overflow = not all_finite(gradients)

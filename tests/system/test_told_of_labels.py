@@ -18,7 +18,10 @@ ROWS, EVERY = 200, 5
 def job(folder: Path, clicked: np.ndarray, bought: np.ndarray, *words: str) -> JobResult:
     """Train on samples with these labels, of which each fifth is for evaluations."""
     ids = np.arange(ROWS) % 7
-    pq.write_table(pa.table({"clicked": clicked, "bought": bought, "item": ids}), folder / "samples.parquet")
+    pq.write_table(
+        pa.table({"clicked": clicked, "bought": bought, "item": ids, "row": np.arange(ROWS)}),
+        folder / "samples.parquet",
+    )
     data = {"kind": "parquet", "path": str(folder / "samples.parquet"), "dense": [], "sparse": ["item"]}
     data |= {"labels": ["clicked"], "split": {"kind": "every", "n": EVERY}}
     (folder / "data.yaml").write_text(yaml.safe_dump(data))
@@ -38,17 +41,20 @@ def one_class_in_evaluations() -> np.ndarray:
 
 
 def test_an_evaluation_without_the_figure_that_chooses_the_best_is_told_once(tmp_path: Path) -> None:
-    labels = one_class_in_evaluations()
-    result = job(tmp_path, labels, labels, "checkpoint.best_by=auc", "checkpoint.at_end=false")
-    assert [line["auc"] for line in result.metrics if line["split"] == "eval"] == [None, None]
+    labels = (np.arange(ROWS) % 2).astype(np.float32)
+    words = ["checkpoint.best_by=gauc", "dataset.group_by=row", "checkpoint.at_end=false"]
+    result = job(tmp_path, labels, labels, *words)
+    assert [line["gauc"] for line in result.metrics if line["split"] == "eval"] == [None, None]
     assert told(result) == [
-        "the evaluation at step 2 has no auc (all its labels are of one class), so no checkpoint is kept as the best"
+        "the evaluation at step 2 has no gauc (no query has labels of both classes), so no checkpoint is kept as the "
+        "best"
     ]
     assert finished_steps(result.run_dir / CHECKPOINTS) == []
 
 
 def test_labels_of_one_class_are_told_once_where_nothing_is_decided_by_them(tmp_path: Path) -> None:
-    result = job(tmp_path, np.ones(ROWS, np.float32), np.ones(ROWS, np.float32), "checkpoint.at_end=false")
+    labels = one_class_in_evaluations()
+    result = job(tmp_path, labels, labels, "checkpoint.at_end=false")
     assert told(result) == [
         "the evaluation at step 2 has no auc (all its labels are of one class); look at dataset.labels and "
         "dataset.split"

@@ -71,6 +71,16 @@ class Table(Node):
     """Share of `embedding.memory` (or `capacity`) reserved for this table; tables without one divide the rest."""
     hash_stack: HashStack | None = None
     """Sum a few rows for each id, so that the table never grows beyond rounds x size rows."""
+    trainable: bool = True
+    """False freezes the table: its rows, which come from `init_from`, are read and never change. Ids without a row get
+    none; they read as zeros."""
+
+    @model_validator(mode="after")
+    def _frozen_rows_do_not_train(self) -> Self:
+        for key in ("optimizer", "init_bound", "admission", "weight_bound", "clip_norm"):
+            if not self.trainable and getattr(self, key) is not None:
+                raise ValueError(f"{key} has no effect on a table that is not trainable; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _hash_stack_admits_all(self) -> Self:

@@ -1,12 +1,12 @@
 """The losses that the dense network is trained on: one per label."""
 
 import math
-from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from persia_cli.config.schema.base import NUMBER, Decay, Node, NonNegative, NotTiny
+from persia_cli.config.schema.base import NUMBER, Decay, Node, NonNegative, NotTiny, Positive
 
 Link = Literal["logistic", "identity", "exp"]
 """The function that makes a prediction of the network's output: a probability, the number itself, or a number above 0.
@@ -32,7 +32,7 @@ class Bce(_Loss):
     """`bce`"""
     smoothing: Decay = 0.0
     """Label smoothing: a label y counts as (1 - smoothing) y + smoothing / 2 in the loss, and as itself elsewhere."""
-    pos_weight: NotTiny = 1.0
+    pos_weight: Positive = 1.0
     """Factor of the loss of positive samples, for labels that are rarely positive. Predictions are then too high by
     about this factor in the odds; metrics such as log loss and calibration do not use it."""
 
@@ -121,6 +121,14 @@ class Poisson(_Loss):
 
 Loss = Annotated[Bce | Focal | Pairwise | Bpr | InBatchSoftmax | Mse | Huber | Poisson, Field(discriminator="kind")]
 BCE = Bce(kind="bce")
+
+
+def _as_bce(value: Any) -> Any:
+    return {"kind": BCE.kind} | dict(value) if isinstance(value, Mapping) and "kind" not in value else value
+
+
+LossOfLabel = Annotated[Loss, BeforeValidator(_as_bce)]
+"""A loss in the configuration, `bce` if it names no kind."""
 
 
 def task_weights(losses: Sequence[Loss]) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.init_from import Source
 from persia_cli.config.schema.interactions import FinalNet
-from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Link, Loss, Pairwise
+from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Link, Loss, LossOfLabel, Pairwise
 from persia_cli.config.schema.metric import headlines, is_of_retrieval, metrics_of
 from persia_cli.config.schema.mode import AsyncMode, Mode, SyncMode
 from persia_cli.config.schema.model import Model
@@ -60,7 +60,7 @@ class Training(Node):
     """Stop after this number of steps, if that is earlier."""
     threads: Few = 1
     """Torch threads of each NN worker."""
-    losses: dict[str, Loss] = Field(default_factory=dict)
+    losses: dict[str, LossOfLabel] = Field(default_factory=dict)
     """Loss of each label, by the label's name; labels that are not named have `bce` of weight 1."""
     task_weights: Literal["given", "uncertainty"] = "given"
     """How losses of several labels are weighed: by their weights alone, or also by a learnt uncertainty of each

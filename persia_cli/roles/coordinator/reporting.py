@@ -1,6 +1,7 @@
 """The coordinator's part in figures: it records what ranks report, shows progress, and lets evaluations decide."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from persia_cli.config.schema import Run
@@ -118,7 +119,7 @@ class Reporting:
         for metric, consequences in self._tracker.without(line).items():
             if metric not in self._undefined:
                 self._undefined.add(metric)
-                text = f"the evaluation at step {line['step']} has no {metric}{why_undefined(metric)}, so "
+                text = f"the evaluation at step {line['step']} has no {metric}{why_undefined(metric, line)}, so "
                 self._events.write(event="warning", text=text + " and ".join(consequences))
 
     def _warn_of_one_class(self, line: dict[str, Any]) -> None:
@@ -126,13 +127,15 @@ class Reporting:
         for metric in [name for name, value in line.items() if name.partition("_")[0] == "auc" and value is None]:
             if line["eval_samples"] and self._undefined.isdisjoint((metric, f"ne{metric.removeprefix('auc')}")):
                 self._undefined.add(metric)
-                text = f"the evaluation at step {line['step']} has no {metric}{why_undefined(metric)}; look at "
+                text = f"the evaluation at step {line['step']} has no {metric}{why_undefined(metric, line)}; look at "
                 self._events.write(event="warning", text=text + "dataset.labels and dataset.split")
 
 
-def why_undefined(metric: str) -> str:
+def why_undefined(metric: str, line: Mapping[str, Any]) -> str:
     """Return what the samples of an evaluation are likely to lack that has no such figure, in brackets."""
-    figure = metric.partition("_")[0]
+    figure, _, label = metric.partition("_")
+    if label and line.get(f"log_loss_{label}", 0.0) is None:
+        return " (no sample has its label)"
     if figure in ("auc", "ne"):
         return " (all its labels are of one class)"
     if figure == "gauc":

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from persia_cli.commands.results import lost, undefined, unknown
+from persia_cli.commands.results import lost, undefined, unknown, worse_than_the_mean
+from tests.support.runs import make_run
 
 WROTE = {"event": "phase", "phase": "done"}
 
@@ -39,6 +40,19 @@ def test_figures_that_are_not_defined_say_why_of_each_label() -> None:
         "AUC, GAUC, PR-AUC of b: not defined, because no evaluation sample is positive",
     ]
     assert undefined({"auc": 0.5, "pr_auc": 1.0}) == []
+    unlabelled = dict.fromkeys(("auc", "pr_auc", "log_loss"))
+    assert undefined(unlabelled) == [
+        "AUC, PR-AUC, log loss: not defined, because no evaluation sample has the label, with a weight"
+    ]
+
+
+def test_a_model_that_is_worse_than_the_mean_label_is_reported() -> None:
+    line = {"step": 40, "ne_a": 1.25, "ne_b": 0.99, "ne_c": 1.5}
+    losses = {"c": {"kind": "bce", "pos_weight": 3}}
+    run = make_run(dataset={"labels": ["a", "b", "c"], "sparse": ["x"]}, train={"batch_size": 32, "losses": losses})
+    (text,) = worse_than_the_mean(run, line)
+    assert text.startswith("NE of a is 1.25 at step 40: ")
+    assert "checkpoint.best_by=auc_minus_log_loss_a" in text
 
 
 def test_what_was_unknown() -> None:

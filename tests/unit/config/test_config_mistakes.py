@@ -63,8 +63,13 @@ GROUPS = (
         ("train.losses.wombat={kind: bce}", "train.losses.wombat: no label has this name; there are label"),
         ("train.losses.label={kind: bec}", "train.losses.label.kind=bec: expected bce, focal, pairwise, bpr, "
          "in_batch_softmax, mse, huber or poisson; did you mean bce?"),
-        ("train.losses.label.weight=2", "train.losses.label.kind: needs a value (bce, focal, pairwise, bpr, "
-         "in_batch_softmax, mse, huber or poisson)"),
+        ("train.losses.label.pos_weight=0", "train.losses.label.pos_weight=0: expected a number above 0"),
+        ("train.pos_weight=3", "train.pos_weight=3: no such key; the weight of a label's positive samples is in its "
+         "loss: train.losses={LABEL: {kind: bce, pos_weight: 3}}"),
+        ("dataset.scale_pos_weight=3", "dataset.scale_pos_weight=3: no such key; the weight of a label's positive "
+         "samples is in its loss: train.losses={LABEL: {kind: bce, pos_weight: 3}}"),
+        ("train.losses.label={kind: focal, pos_weight: 3}", "train.losses.label.pos_weight=3: no such key where "
+         "train.losses.label.kind=focal; train.losses.label.kind=bce has it"),
         ("train.losses.label={kind: focal, alpha: 1}", "train.losses.label.alpha=1: expected a number above 0 and "
          "below 1 or null"),
         ("train.losses.label={kind: focal, gamma: 1000}", "train.losses.label.gamma=1000: expected a number of at "
@@ -79,7 +84,8 @@ GROUPS = (
         ("optimizer.dense.schedule.kind=linear", "optimizer.dense.schedule.kind=linear: expected constant, step, "
          "cosine, one_cycle or reduce_on_plateau"),
         ("optimizer.embedding.schedule={kind: reduce_on_plateau, metric: uac}", "optimizer.embedding.schedule.metric="
-         "uac: no such metric; did you mean auc? there are auc, pr_auc, accuracy, log_loss, ne, calibration, loss"),
+         "uac: no such metric; did you mean auc? there are auc, pr_auc, accuracy, log_loss, ne, calibration, "
+         "auc_minus_log_loss, loss"),
         ("optimizer.embedding.schedule={kind: reduce_on_plateau, factor: 1}", "optimizer.embedding.schedule.factor=1: "
          "expected a number above 0 and below 1"),
         ("embedding.tables.a.optimizer={kind: sgd, lr: 1, schedule: {kind: reduce_on_plateau}}", "embedding.tables.a."
@@ -263,7 +269,7 @@ def test_losses_that_compare_samples_are_not_computed_in_parts(mistakes: Told, k
         (
             ["train.stop_early={metric: acu}", "eval.every_steps=5"],
             "train.stop_early.metric=acu: no such metric; did you mean auc? there are auc, pr_auc, accuracy, log_loss, "
-            "ne, calibration, loss",
+            "ne, calibration, auc_minus_log_loss, loss",
         ),
         (
             ["checkpoint.best_by=recall@10", "eval.every_steps=5"],

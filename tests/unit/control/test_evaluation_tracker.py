@@ -134,6 +134,21 @@ def test_a_learning_rate_falls_until_it_is_the_least(least, falls):
     assert (told, tracker.reductions) == (falls, (len(falls), 0))
 
 
+def test_auc_less_log_loss_is_made_of_the_two():
+    run = make_run(
+        dataset={"labels": ["click", "buy"]},
+        eval={"every_steps": 5},
+        checkpoint={"best_by": "auc_minus_log_loss_buy"},
+        train={"batch_size": 32, "stop_early": {"metric": "auc_minus_log_loss_click", "patience": 2}},
+    )
+    tracker = tracker_of(run, metric_aims(run))
+    for step, (auc, log_loss) in enumerate([(0.8, 0.4), (0.82, 0.5), (0.79, 0.38), (None, 0.1)]):
+        click, buy = {"auc_click": 0.5, "log_loss_click": 0.5}, {"auc_buy": auc, "log_loss_buy": log_loss}
+        tracker.note(step, click | buy)
+    assert (tracker.best.step, tracker.best.value) == (2, pytest.approx(0.41))
+    assert tracker.over
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

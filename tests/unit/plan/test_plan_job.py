@@ -86,9 +86,9 @@ def test_evaluating_without_evaluation_samples_is_refused() -> None:
         plan(make_run(), eval_rows=0, task="evaluate")
 
 
-@pytest.mark.parametrize("key", ["train.stop_early", "checkpoint.best_by"])
+@pytest.mark.parametrize("key", ["train.stop_early.metric", "checkpoint.best_by"])
 def test_nothing_is_judged_without_evaluation_samples(key: str) -> None:
-    group, _, name = key.partition(".")
+    group, name, *_ = key.split(".")
     value: Any = {"metric": "auc"} if name == "stop_early" else "auc"
     changes: dict[str, Any] = {"train": {"batch_size": 32}, "eval": {"every_steps": 5}}
     run = make_run(**changes | {group: changes.get(group, {}) | {name: value}})
