@@ -100,12 +100,13 @@ def assemble(
     dense: NDArray[np.float32],
     labels: NDArray[np.float32],
     weights: NDArray[np.float32] | None,
-    ids: Sequence[NDArray[np.uint64]],
+    ids: Sequence[NDArray[np.uint64]] | NDArray[np.uint64],
     offsets: Sequence[NDArray[np.integer] | None],
     query_ids: NDArray[np.uint64] | None = None,
 ) -> Batch:
     """Make a batch from one id array per feature, each with offsets [n + 1] from 0, or None where each sample has one.
 
+    The ids may be a matrix [features, n], which the batch then keeps.
     Raises DataError if there are more ids than 32-bit offsets can count.
     """
     features, n = len(ids), labels.shape[0]
@@ -121,7 +122,10 @@ def assemble(
             ends = np.arange(1, n + 1) if own is None else own[1:]
             joined[f * n + 1 : (f + 1) * n + 1] = ends + first
             first += part.size
-    block = np.concatenate(ids) if ids else np.empty(0, np.uint64)
+    if isinstance(ids, np.ndarray):
+        block = ids.reshape(-1)
+    else:
+        block = np.concatenate(ids) if ids else np.empty(0, np.uint64)
     return Batch(dense, labels, weights, block, joined, features, query_ids)
 
 

@@ -1,16 +1,15 @@
-"""A block of row groups, decoded, shuffled and ready to be cut into batches."""
+"""A block of rows, decoded, shuffled and ready to be cut into batches."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.loss import Link
-from persia_cli.config.schema.split import ColumnSplit
-from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch, assemble
 from persia_cli.data.columns import QUERY, label_columns, uses
 from persia_cli.data.decode import (
@@ -23,124 +22,150 @@ from persia_cli.data.decode import (
     join_ids,
     take_ids,
 )
-from persia_cli.data.row_groups import RowGroup, RowGroupReader
-from persia_cli.data.splits import selected_rows
+from persia_cli.data.slices import Piece
+
+_ROWS_AT_ONCE, _TAKEN_AT_ONCE = 4096, 512
+"""Rows whose ids are moved together: they fit into a processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedBlock:
-    """Samples of a block in the epoch's order; `counts` holds the numbers of values that decoding filled or cut."""
+    """Samples of a block as they were decoded; the k-th in the epoch's order is row order[k].
 
+    The values of a sample lie next to each other, so that a sample is read from few places in memory.
+    """
+
+    order: NDArray[np.int64]
     dense: NDArray[np.float32]
     labels: NDArray[np.float32]
     weights: NDArray[np.float32] | None
-    ids: tuple[Ids, ...]
+    single: NDArray[np.uint64]
+    """[rows, features that have one id per sample]"""
+    lists: tuple[Ids | None, ...]
+    """The ids of each feature, None for those in `single`."""
     query_ids: NDArray[np.uint64] | None
     counts: Counter[str]
+    """Numbers of values that decoding filled or cut."""
 
     def batch(self, start: int, stop: int) -> Batch:
-        """Return copies of samples [start, stop) of the block, so that they do not keep the block in memory."""
-        ids: list[NDArray[np.uint64]] = []
-        offsets: list[NDArray[np.int64] | None] = []
-        for values, own in self.ids:
-            if own is None:
-                ids.append(values[start:stop])
-                offsets.append(None)
-            else:
-                ids.append(values[own[start] : own[stop]])
-                offsets.append(own[start : stop + 1] - own[start])
-        weights = None if self.weights is None else self.weights[start:stop].copy()
+        """Return copies of samples [start, stop) of the epoch's order."""
+        rows = self.order[start:stop]
+        columns = np.empty((self.single.shape[1], rows.size), np.uint64)
+        for first in range(0, rows.size, _TAKEN_AT_ONCE):
+            portion = slice(first, first + _TAKEN_AT_ONCE)
+            columns[:, portion] = self.single.take(rows[portion], axis=0).T
+        single = iter(columns)
+        taken = [Ids(next(single), None) if each is None else take_ids(each, rows) for each in self.lists]
         return assemble(
-            self.dense[start:stop].copy(),
-            self.labels[start:stop].copy(),
-            weights,
-            ids,
-            offsets,
-            None if self.query_ids is None else self.query_ids[start:stop].copy(),
+            self.dense.take(rows, axis=0),
+            self.labels.take(rows, axis=0),
+            None if self.weights is None else self.weights[rows],
+            [each.values for each in taken] if any(each is not None for each in self.lists) else columns,
+            [each.offsets for each in taken],
+            None if self.query_ids is None else self.query_ids[rows],
         )
+
+
+class Room:
+    """The memory of a block, for one after the other: a system takes long to give so much anew."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def array(self, name: str, shape: tuple[int, int], dtype: type) -> NDArray[Any]:
+        """Return an array of any content, which a block that was decoded before has no more."""
+        held = self._arrays.get(name)
+        if held is None or len(held) < shape[0]:
+            held = self._arrays[name] = np.empty(shape, dtype)
+        return held[: shape[0]]
+
+
+def block_columns(dataset: ParquetDataset, query_column: str | None) -> list[str]:
+    """Return the columns that samples are made of, and those that make the split."""
+    return list(dict.fromkeys(use.column for use in uses(dataset) if use.role != QUERY or query_column))
 
 
 def decode_block(
     dataset: ParquetDataset,
     lists: frozenset[str],
-    split: SplitName,
-    reader: RowGroupReader,
-    groups: Sequence[RowGroup],
+    pieces: Iterable[Piece],
     places: NDArray[np.int64],
-    check_stop: Callable[[], None],
+    room: Room,
     links: Mapping[str, Link],
     query_column: str | None,
 ) -> DecodedBlock:
-    """Read a split's rows of some row groups; the i-th of them, in file order, goes to position `places[i]`.
+    """Decode the pieces of a block; the i-th of their rows has position `places[i]` in the epoch's order.
 
-    `lists` names the columns that hold lists. Calls `check_stop`, which may raise to stop the work, before each row
-    group. `links` has what predicts each label, a probability where it is not named. `query_column` is that of query
-    ids, if they are wanted. Raises DataError.
+    The block is valid until `room` is used again.
+    `lists` names the columns that hold lists. `links` has what predicts each label, a probability where it is not
+    named. `query_column` is that of query ids, if they are wanted. Raises DataError.
     """
-    columns = list(dict.fromkeys(use.column for use in uses(dataset) if use.role != QUERY or query_column))
     size = places.size
     counts: Counter[str] = Counter()
-    dense = np.empty((size, dataset.dense_width), np.float32)
+    dense = room.array("dense", (size, dataset.dense_width), np.float32)
     # Samples that are only to be scored have no labels; zeros take their place and are never read.
     labels = np.zeros((size, len(dataset.labels)), np.float32)
     weights = None if dataset.weight is None else np.empty(size, np.float32)
     query_ids = None if query_column is None else np.empty(size, np.uint64)
-    has_lists = [each.column_name in lists or each.makes_lists or each.drops_nulls for each in dataset.sparse]
-    ids = _IdsOfBlock(has_lists, places)
+    is_list = [each.column_name in lists or each.makes_lists or each.drops_nulls for each in dataset.sparse]
+    ids = _IdsOfBlock(is_list, room.array("single", (size, len(is_list) - sum(is_list)), np.uint64))
     done = 0
-    for group in groups:
-        check_stop()
-        table = reader.read(group, columns)
-        split_column = table.column(dataset.split.column) if isinstance(dataset.split, ColumnSplit) else None
-        rows = selected_rows(dataset.split, split, group, split_column)
-        stop = done + (group.rows if rows is None else rows.size)
-        target = places[done:stop]
+    for piece in pieces:
+        table, rows = piece.table, piece.rows
+        stop = done + piece.size
+        target = slice(done, stop)
         first = 0
         for feature in dataset.dense_features:
-            values = decode_dense(table.column(feature.name), feature, group, rows, dataset.fill, counts)
+            values = decode_dense(table.column(feature.name), feature, piece, rows, dataset.fill, counts)
             dense[target, first : first + feature.inputs] = values
             first += feature.inputs
         for number, (name, label) in enumerate(zip(label_columns(dataset), dataset.labels, strict=False)):
             link = links.get(name, "logistic")
             labels[target, number] = decode_labels(
-                table.column(name), label, group, rows, link, dataset.has_optional_labels
+                table.column(name), label, piece, rows, link, dataset.has_optional_labels
             )
         if weights is not None and dataset.weight is not None:
-            weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, group, rows)
+            weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, piece, rows)
         if query_ids is not None and query_column is not None:
             query_ids[target] = decode_query_ids(table.column(query_column), query_column, rows)
-        for number, sparse in enumerate(dataset.sparse):
-            column = table.column(sparse.column_name)
-            as_lists = sparse.column_name in lists or sparse.makes_lists
-            ids.add(number, target, decode_ids(column, sparse, as_lists, group, rows, counts))
+        ids.add(
+            done,
+            [
+                decode_ids(
+                    table.column(each.column_name),
+                    each,
+                    each.column_name in lists or each.makes_lists,
+                    piece,
+                    rows,
+                    counts,
+                )
+                for each in dataset.sparse
+            ],
+        )
         done = stop
-    return DecodedBlock(dense, labels, weights, ids.in_order(), query_ids, counts)
+    order = np.empty_like(places)
+    order[places] = np.arange(size)
+    return DecodedBlock(order, dense, labels, weights, ids.single, ids.lists(), query_ids, counts)
 
 
 class _IdsOfBlock:
-    """Ids of a block while it is read: single ids are stored at their place at once, lists are joined at the end."""
+    """Ids of a block while it is read."""
 
-    def __init__(self, is_list: Sequence[bool], places: NDArray[np.int64]) -> None:
-        self._places = places
-        self._slots = np.cumsum([not each for each in is_list]) - 1
-        self._single = np.empty((len(is_list) - sum(is_list), places.size), np.uint64)
-        self._lists: list[list[Ids] | None] = [[] if each else None for each in is_list]
+    def __init__(self, is_list: Sequence[bool], single: NDArray[np.uint64]) -> None:
+        self._parts: list[list[Ids] | None] = [[] if each else None for each in is_list]
+        self.single = single
 
-    def add(self, feature: int, target: NDArray[np.int64], ids: Ids) -> None:
-        parts = self._lists[feature]
-        if parts is None:
-            self._single[self._slots[feature], target] = ids.values
-        else:
-            parts.append(ids)
+    def add(self, done: int, ids: list[Ids]) -> None:
+        """Add the ids of each feature, for the rows from `done` on."""
+        single = [each.values for each, parts in zip(ids, self._parts, strict=True) if parts is None]
+        for each, parts in zip(ids, self._parts, strict=True):
+            if parts is not None:
+                parts.append(each)
+        for first in range(0, single[0].size if single else 0, _ROWS_AT_ONCE):
+            for slot, values in enumerate(single):
+                portion = values[first : first + _ROWS_AT_ONCE]
+                self.single[done + first : done + first + portion.size, slot] = portion
 
-    def in_order(self) -> tuple[Ids, ...]:
-        order = np.empty_like(self._places)
-        order[self._places] = np.arange(order.size)
-        done: list[Ids] = []
-        for slot, parts in zip(self._slots, self._lists, strict=True):
-            if parts is None:
-                done.append(Ids(self._single[slot], None))
-            else:
-                done.append(take_ids(join_ids(parts), order))
-                parts.clear()
-        return tuple(done)
+    def lists(self) -> tuple[Ids | None, ...]:
+        """Return the joined ids of features that have lists."""
+        return tuple(None if parts is None else join_ids(parts) for parts in self._parts)

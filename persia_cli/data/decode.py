@@ -15,7 +15,6 @@ from persia_cli.data.dense_transforms import bucket_ids, transform
 from persia_cli.data.ids import text_id
 from persia_cli.data.lists import WrongLengthError, split_texts, vectors
 from persia_cli.data.reserved_ids import NULL_ID
-from persia_cli.data.row_groups import RowGroup
 from persia_cli.data.values import NotAnIdError, float_values, id_values
 from persia_cli.errors import DataError
 
@@ -301,7 +300,8 @@ def _row_of(chunk: Any, value: int) -> int:
 
 def _place(where: object, row: int) -> str:
     """Return the position of a row in words."""
-    return where.place_of(row) if isinstance(where, RowGroup) else f"row {row}"
+    place_of = getattr(where, "place_of", None)
+    return f"row {row}" if place_of is None else str(place_of(row))
 
 
 def _no_id(bad: NotAnIdError, feature: SparseFeature, where: object, row: int, remedy: str) -> DataError:

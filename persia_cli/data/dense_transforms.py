@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
-from persia_cli.data.splits import selected_rows
+from persia_cli.data.splits import selected_rows, split_columns
 from persia_cli.data.values import float_values
 from persia_cli.errors import DataError
 
@@ -145,9 +145,8 @@ def _open_buckets(dataset: ParquetDataset) -> list[SparseFeature]:
 def _training_values(
     dataset: ParquetDataset, reader: RowGroupReader, group: RowGroup, columns: list[str]
 ) -> dict[str, Floats]:
-    split_column = getattr(dataset.split, "column", None)
-    table = reader.read(group, list(dict.fromkeys([*columns, *([split_column] if split_column else [])])))
-    rows = selected_rows(dataset.split, "train", group, table.column(split_column) if split_column else None)
+    table = reader.read(group, list(dict.fromkeys([*columns, *split_columns(dataset.split)])))
+    rows = selected_rows(dataset.split, "train", group.first_row, table)
     found = {}
     for name in columns:
         values = float_values(table.column(name))

@@ -14,7 +14,7 @@ from persia_cli.data.arrow_types import class_of, plain_type
 from persia_cli.data.columns import label_columns
 from persia_cli.data.decode import decode_dense, decode_labels, decode_weights
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
-from persia_cli.data.splits import selected_rows
+from persia_cli.data.splits import selected_rows, split_columns
 from persia_cli.data.values import float_values
 from persia_cli.errors import DataError
 
@@ -49,17 +49,15 @@ def refuse_wrong(
 
     Only these columns are read, and the one that makes the split.
     """
-    split_column = getattr(dataset.split, "column", None)
     labels = {label if isinstance(label, str) else label.name: label for label in dataset.labels}
     dense = {feature.name for feature in dataset.dense_features} if dataset.fill is None else set()
     with RowGroupReader(filesystem) as reader:
         for group, names in zip(groups, suspected, strict=True):
             if not names:
                 continue
-            table = reader.read(group, list(dict.fromkeys([*names, *([split_column] if split_column else [])])))
+            table = reader.read(group, list(dict.fromkeys([*names, *split_columns(dataset.split)])))
             for split in SPLITS:
-                parts = table.column(split_column) if split_column else None
-                rows = selected_rows(dataset.split, split, group, parts)
+                rows = selected_rows(dataset.split, split, group.first_row, table)
                 for name in names:
                     if name == dataset.weight:
                         decode_weights(table.column(name), name, group, rows)

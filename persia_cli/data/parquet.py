@@ -1,73 +1,21 @@
-"""Samples from Parquet files with bounded memory; their order is a pure function of seed, epoch, files and block."""
+"""Samples from Parquet files with bounded memory."""
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from threading import Event
 
 import numpy as np
-from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.loss import Link
 from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.batch import Batch, join
-from persia_cli.data.block import DecodedBlock, decode_block
-from persia_cli.data.random_bits import permutation, salt
-from persia_cli.data.row_groups import RowGroupReader
+from persia_cli.data.block import DecodedBlock, Room, block_columns, decode_block
+from persia_cli.data.order import Block, SampleOrder, block_size
 from persia_cli.data.scan import ParquetScan
-
-_GROUPS, _ROWS = 1, 2
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Consecutive rows [start, stop) of an epoch's order, and the row groups that hold them, in order."""
-
-    number: int
-    start: int
-    stop: int
-    groups: tuple[int, ...]
-
-
-class SampleOrder:
-    """Order of one split's rows.
-
-    Row groups that hold rows of the split are permuted; consecutive ones form blocks of `block_groups`; rows are
-    permuted within a block. Without shuffle all rows stay in file order and a block is one row group.
-    """
-
-    def __init__(self, group_rows: Sequence[int], block_groups: int, shuffle: bool, seed: int) -> None:
-        """Take the number of the split's rows in every row group, in file order."""
-        self._group_rows = np.asarray(group_rows, np.int64)
-        self._groups = np.flatnonzero(self._group_rows)
-        self._block_groups = block_groups if shuffle else 1
-        self._shuffle = shuffle
-        self._seed = seed
-        self.rows = int(self._group_rows.sum())
-
-    def blocks(self, epoch: int) -> tuple[Block, ...]:
-        """Return the blocks of an epoch; they cover rows [0, self.rows) without gaps."""
-        groups = self._groups
-        if self._shuffle:
-            groups = groups[permutation(salt(self._seed, epoch, _GROUPS), groups.size)]
-        blocks: list[Block] = []
-        start = 0
-        for first in range(0, groups.size, self._block_groups):
-            members = groups[first : first + self._block_groups]
-            stop = start + int(self._group_rows[members].sum())
-            blocks.append(Block(len(blocks), start, stop, tuple(members.tolist())))
-            start = stop
-        return tuple(blocks)
-
-    def places(self, epoch: int, block: Block) -> NDArray[np.int64]:
-        """Return the position in the block of each row, in the order read: int64 [rows], a permutation."""
-        size = block.stop - block.start
-        if not self._shuffle:
-            return np.arange(size)
-        return permutation(salt(self._seed, epoch, _ROWS, block.number), size)
+from persia_cli.data.slices import Piece, SliceReader
 
 
 class ParquetSource:
@@ -89,14 +37,19 @@ class ParquetSource:
         self._split = split
         self._query_column = dataset.group_by if split == "eval" or queries else None
         shuffle = dataset.shuffle and split == "train"
-        self._order = SampleOrder(found.split_rows.of(split), dataset.shuffle_row_groups, shuffle, seed)
+        split_rows = found.split_rows.of(split)
+        size = block_size(dataset, found.groups, split_rows)
+        self._order = SampleOrder(split_rows, size, shuffle, seed)
         self._shuffle = shuffle
         self._counts: Counter[str] = Counter()
         self._blocks: dict[int, tuple[Block, ...]] = {}
         self._current: tuple[tuple[int, int], DecodedBlock] | None = None
         self._next: tuple[tuple[int, int], Future[DecodedBlock]] | None = None
+        self._rooms = [Room(), Room()]
+        """That of the next block, and that of the current one."""
         self._stop = Event()
-        self._reader = RowGroupReader(found.filesystem)
+        columns = block_columns(dataset, self._query_column)
+        self._reader = SliceReader(found.filesystem, dataset.split, split, columns, size.rows)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="persia-read")
 
     @property
@@ -152,6 +105,7 @@ class ParquetSource:
             block = self._next[1].result()
             self._counts.update(block.counts)
             self._current, self._next = (key, block), None
+            self._rooms.reverse()
             following = self._after(epoch, number)
             if following != key:
                 self._prefetch(following)
@@ -166,24 +120,17 @@ class ParquetSource:
         if self._next is not None:
             self._next[1].cancel()
         epoch, number = key
-        self._next = key, self._thread.submit(self._decode, epoch, self._epoch(epoch)[number])
+        self._next = key, self._thread.submit(self._decode, epoch, self._epoch(epoch)[number], self._rooms[0])
 
-    def _decode(self, epoch: int, block: Block) -> DecodedBlock:
-        groups = [self._found.groups[group] for group in block.groups]
+    def _decode(self, epoch: int, block: Block, room: Room) -> DecodedBlock:
         places = self._order.places(epoch, block)
-        lists, reader = self._found.lists, self._reader
         return decode_block(
-            self._dataset,
-            lists,
-            self._split,
-            reader,
-            groups,
-            places,
-            self._check_stop,
-            self._links,
-            self._query_column,
+            self._dataset, self._found.lists, self._pieces(block), places, room, self._links, self._query_column
         )
 
-    def _check_stop(self) -> None:
-        if self._stop.is_set():
-            raise CancelledError
+    def _pieces(self, block: Block) -> Iterator[Piece]:
+        self._reader.keep(block.groups)
+        for number, first, last in zip(*map(np.ndarray.tolist, (block.groups, block.first, block.last)), strict=True):
+            if self._stop.is_set():
+                raise CancelledError
+            yield from self._reader.read(number, self._found.groups[number], first, last, block.parts)

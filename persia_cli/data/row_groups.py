@@ -1,6 +1,7 @@
 """Row groups of Parquet files: the footers that list them, a reader of their columns, and a writer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from persia_cli.data.hive import with_constants
 from persia_cli.data.text_files import TextLines
 from persia_cli.errors import DataError, one_line
 from persia_cli.storage.remote import ask
+
+_BUFFER_BYTES = 1 << 18
+"""Bytes of a column that a stream reads at a time."""
 
 
 def read_footer(filesystem: Any, file: DataFile, uri: str | None) -> tuple[Any, Any]:
@@ -49,6 +53,10 @@ class RowGroup:
     """Its first row in that file."""
     lines: TextLines | None = None
     """Finds the lines of that file."""
+    nbytes: int = 0
+    """Bytes of all its columns, before compression."""
+    list_bytes: int = 0
+    """Bytes of the ids in its lists, decoded."""
 
     def __str__(self) -> str:
         if self.source is not None:
@@ -77,22 +85,15 @@ class RowGroupReader:
 
     def read(self, group: RowGroup, columns: list[str]) -> Any:
         """Return a pyarrow table of the columns; raises DataError if the file is damaged, changed or gone."""
-        try:
+        own = [name for name in columns if name not in group.constants]
+        with _as_data_errors(group):
             if self._path != group.path:
                 self.close()
                 self._parquet = _opened(self._filesystem.open_input_file(group.path), group.number)
                 self._path = group.path
-            own = [name for name in columns if name not in group.constants]
+            _check_rows(group, self._parquet.metadata)
             table = self._parquet.read_row_group(group.number, columns=own, use_threads=False).select(own)
-        except (OSError, KeyError, IndexError, pa.ArrowException) as error:
-            raise DataError(f"{group}: cannot be read ({one_line(error)}); prepare the file again") from error
-        if table.num_rows != group.rows:
-            raise DataError(
-                f"{group}: it has {table.num_rows} rows, but the footer said {group.rows}; prepare the file again"
-            )
-        table = without_extensions(table)
-        wanted = {name: group.constants[name] for name in columns if name in group.constants}
-        return with_constants(table, wanted).select(columns) if wanted else table
+        return _completed(table, group, columns)
 
     def close(self) -> None:
         """Close the file that is open."""
@@ -101,10 +102,60 @@ class RowGroupReader:
         self._parquet = self._path = None
 
 
-def _opened(source: Any, number: int) -> Any:
+class RowGroupStream:
+    """Reads columns of one row group from front to back, in portions; holds a few pages of each column."""
+
+    def __init__(self, filesystem: Any, group: RowGroup, columns: list[str], rows: int) -> None:
+        """Open the file, to read at most `rows` rows at a time; raises DataError as `read` does."""
+        self._group, self._columns = group, columns
+        self._own = [name for name in columns if name not in group.constants]
+        with _as_data_errors(group):
+            self._parquet = _opened(filesystem.open_input_file(group.path), group.number, _BUFFER_BYTES)
+            _check_rows(group, self._parquet.metadata)
+            self._batches = self._parquet.iter_batches(rows, [group.number], self._own, use_threads=False)
+
+    def read(self) -> Any:
+        """Return the next rows as a pyarrow table; raises DataError if the file is damaged, changed or at its end."""
+        with _as_data_errors(self._group):
+            batch = next(self._batches, None)
+            if batch is None:
+                raise OSError("it has fewer rows than its footer says")
+            table = pa.Table.from_batches([batch]).select(self._own)
+        return _completed(table, self._group, self._columns)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._parquet.close(force=True)
+
+
+@contextmanager
+def _as_data_errors(group: RowGroup) -> Iterator[None]:
+    """Raise DataError in place of an error while a row group is read."""
+    try:
+        yield
+    except (OSError, KeyError, IndexError, pa.ArrowException) as error:
+        raise DataError(f"{group}: cannot be read ({one_line(error)}); prepare the file again") from error
+
+
+def _check_rows(group: RowGroup, metadata: Any) -> None:
+    """Raise DataError if the row group has another number of rows than when its file was planned with."""
+    rows = metadata.row_group(group.number).num_rows
+    if rows != group.rows:
+        raise DataError(f"{group}: it has {rows} rows, but the footer said {group.rows}; prepare the file again")
+
+
+def _completed(table: Any, group: RowGroup, columns: list[str]) -> Any:
+    """Return the columns asked for: those of the file, and those that its folders name."""
+    table = without_extensions(table)
+    wanted = {name: group.constants[name] for name in columns if name in group.constants}
+    return with_constants(table, wanted).select(columns) if wanted else table
+
+
+def _opened(source: Any, number: int, buffer_bytes: int = 0) -> Any:
     """Open a file; text with few distinct values per row group is read as a dictionary, so that each is hashed once.
 
     Plain text takes 4 bytes and its own length per value; for text that hardly repeats, a dictionary costs more.
+    With `buffer_bytes`, columns are read through buffers of this size instead of all at once.
     """
     metadata = pq.read_metadata(source)
     group = metadata.row_group(number)
@@ -114,7 +165,10 @@ def _opened(source: Any, number: int) -> Any:
         is_text = kind.logical_type.type == "STRING" and kind.max_repetition_level == 0
         if is_text and column.total_uncompressed_size < 4 * group.num_rows:
             repeated.append(column.path_in_schema)
-    return pq.ParquetFile(source, metadata=metadata, read_dictionary=repeated, pre_buffer=True)
+    whole = buffer_bytes == 0
+    return pq.ParquetFile(
+        source, metadata=metadata, read_dictionary=repeated, pre_buffer=whole, buffer_size=buffer_bytes
+    )
 
 
 class GroupedWriter:

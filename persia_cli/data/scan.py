@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow.fs import LocalFileSystem
 
+from persia_cli.config.schema.base import MOST
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
 from persia_cli.control.position import SplitName, TrainingData
@@ -126,13 +127,47 @@ class _Contents:
             self.scales[name] = max(scale, self.scales.get(name, 0.0))
         self.nulls += column_nulls(metadata, self._features)
         constants, start = hive.constants(file.name, own), self.rows
+        lists = _list_places(self._dataset, self.schemas[-1], metadata)
         for number in range(metadata.num_row_groups):
-            rows, before = metadata.row_group(number).num_rows, self.rows - start
+            group, before = metadata.row_group(number), self.rows - start
             self.groups.append(
-                RowGroup(file.path, number, self.rows, rows, part, constants, file.source, before, lines)
+                RowGroup(
+                    file.path,
+                    number,
+                    self.rows,
+                    group.num_rows,
+                    part,
+                    constants,
+                    file.source,
+                    before,
+                    lines,
+                    group.total_byte_size,
+                    _list_bytes(group, lists),
+                )
             )
-            self.suspects.append(suspects(self._dataset, metadata.row_group(number)))
-            self.rows += rows
+            self.suspects.append(suspects(self._dataset, group))
+            self.rows += group.num_rows
+
+
+def _list_places(dataset: ParquetDataset, schema: Any, metadata: Any) -> list[tuple[int, int]]:
+    """Return the columns of sparse lists: their number in the file, and the length that their lists are cut to."""
+    names = list_columns(dataset, schema) | {each.column_name for each in dataset.sparse if each.makes_lists}
+    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    return [
+        (place, each.max_length or MOST)
+        for each in dataset.sparse
+        for place, path in enumerate(paths if each.column_name in names else ())
+        if f"{path}.".startswith(f"{each.column_name}.")
+    ]
+
+
+def _list_bytes(group: Any, lists: Sequence[tuple[int, int]]) -> int:
+    """Return about the bytes of a row group's ids in lists; a text holds an id in 8 bytes."""
+    columns = [(group.column(place), length) for place, length in lists]
+    return sum(
+        8 * min(max(column.num_values, column.total_uncompressed_size // 8), group.num_rows * length)
+        for column, length in columns
+    )
 
 
 def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
@@ -190,7 +225,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         settled=settled,
         scales=found.scales,
         nulls=found.nulls,
-        train_data=training_data(dataset, found.groups, split_rows.train),
+        train_data=training_data(settled, found.groups, split_rows.train),
     )
 
 

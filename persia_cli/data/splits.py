@@ -31,13 +31,21 @@ class SplitRows:
         return self.train if name == "train" else self.eval
 
 
-def selected_rows(split: Split, name: SplitName, group: RowGroup, column: Any | None) -> NDArray[np.int64] | None:
-    """Return the rows of a row group that are in a split, ascending, or None for all; `column` is the split column."""
+def split_columns(split: Split) -> list[str]:
+    """Return the columns that decide which split a row is in."""
+    return [split.column] if isinstance(split, ColumnSplit) else []
+
+
+def selected_rows(split: Split, name: SplitName, first_row: int, table: Any) -> NDArray[np.int64] | None:
+    """Return which rows of a table are in a split, ascending, or None for all.
+
+    `first_row` is the number of its first row over all files; it has the columns of `split_columns`.
+    """
     if isinstance(split, EverySplit):
-        is_eval = (np.arange(group.first_row, group.first_row + group.rows) - split.offset) % split.n == 0
+        is_eval = (np.arange(first_row, first_row + table.num_rows) - split.offset) % split.n == 0
         return np.flatnonzero(is_eval if name == "eval" else ~is_eval)
     if isinstance(split, ColumnSplit):
-        return np.flatnonzero(_of_split(column, split, name))
+        return np.flatnonzero(_of_split(table.column(split.column), split, name))
     return None  # split by files, or all rows in one split: a row group has one split
 
 

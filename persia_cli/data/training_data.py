@@ -7,6 +7,7 @@ from posixpath import commonpath, dirname, relpath
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import EverySplit
 from persia_cli.control.position import MADE_UP, TrainingData
+from persia_cli.data.order import block_size
 from persia_cli.data.row_groups import RowGroup
 
 
@@ -31,6 +32,7 @@ def training_data(dataset: ParquetDataset, groups: Sequence[RowGroup], train_row
         (relpath(name, folder), first, rows if dataset.shuffle else [sum(rows)])
         for name, (first, rows) in held.items()
     ]
-    digest = sha256(repr(order).encode()).hexdigest()
+    size = block_size(dataset, groups, train_rows) if dataset.shuffle else None
+    digest = sha256(repr((order, size)).encode()).hexdigest()
     row_groups = sum(len(rows) for _, rows in held.values()) if dataset.shuffle else 0
     return TrainingData(len(held), row_groups, digest)

@@ -107,7 +107,6 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
         "raw": release.raw,
         "group_by": "user",
         "split": {"kind": "every", "n": 5, "offset": 4},
-        "shuffle_row_groups": 16,  # files are sorted by user, that of 1M fits
     }
     if file.suffix == ".parquet":
         parts = [DatasetPart("ratings", (file, side), partial(_parquet_tables, file, release, known))]

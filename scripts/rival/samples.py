@@ -14,9 +14,6 @@ LABEL, PART = "label", "part"
 PARTS = ("train", "train", "train", "eval", "test")
 """Part of row r by r mod 5: three fifths train, one ends training early, one is for the figures of the table."""
 
-ROW_GROUPS = 64
-"""Row groups of a million rows that our loader shuffles together: all of any of these data sets, as FuxiCTR does."""
-
 
 class Samples(NamedTuple):
     """The files of a comparison, and the ids of each column: 0 is of none, the last of all that training never saw."""
@@ -47,7 +44,7 @@ def write_samples(prepared: Path, folder: Path) -> Samples:
     whole = pa.table(columns | {PART: pa.array(part)})
     files = Samples(folder / "train.parquet", folder / "test.parquet", ids)
     described = {"kind": "parquet", "path": files.train.name, "labels": [LABEL], "dense": [], "sparse": [*ids]}
-    described |= {"split": {"kind": "column", "column": PART, "eval": "eval"}, "shuffle_row_groups": ROW_GROUPS}
+    described |= {"split": {"kind": "column", "column": PART, "eval": "eval"}}
     (folder / "dataset.yaml").write_text(yaml.safe_dump(described))
     pq.write_table(whole.filter(pa.array(part != "test")), files.train)
     pq.write_table(whole.filter(pa.array(part == "test")), files.test)

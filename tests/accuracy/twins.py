@@ -23,7 +23,7 @@ from torchmetrics.functional.classification import binary_auroc
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Model
-from persia_cli.data.parquet import SampleOrder
+from persia_cli.data.order import BlockSize, SampleOrder
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import Output, split_output
@@ -164,7 +164,7 @@ class Twin:
 
 def in_order(rows: torch.Tensor, seed: int) -> torch.Tensor:
     """Return the rows of a file that is one row group in the order of the first epoch."""
-    order = SampleOrder([len(rows)], block_groups=1, shuffle=True, seed=seed)
+    order = SampleOrder([len(rows)], BlockSize(), shuffle=True, seed=seed)
     [block] = order.blocks(0)
     return rows[np.argsort(order.places(0, block))]
 

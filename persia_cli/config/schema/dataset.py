@@ -126,9 +126,7 @@ class ParquetDataset(Node):
     fill: Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False), NUMBER] | None = None
     """Value in place of null or non-finite dense values; without it, such values are an error."""
     shuffle: bool = True
-    """Shuffle row groups, and the rows within blocks of them, by the seed."""
-    shuffle_row_groups: Count = 8
-    """Row groups in one shuffled block; a loader holds a block in memory."""
+    """Shuffle the training rows by the seed: about a million at a time, from row groups of all parts of the files."""
     if_missing: Literal["error", "generate"] = "error"
     """Behaviour where the files are missing: stop with an error, or train on `stand_in` and report this."""
     stand_in: Generator | None = None

@@ -15,9 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data import parquet, slices
 from persia_cli.data.batch import Batch, join
 from persia_cli.data.ids import text_id
+from persia_cli.data.order import BlockSize
 from persia_cli.data.reserved_ids import NULL_ID
+from persia_cli.data.row_groups import RowGroupStream
 from persia_cli.data.source import Source, open_source
 from persia_cli.errors import DataError
 
@@ -35,6 +38,15 @@ def write(path: Path, columns: dict[str, Any], group_rows: int = 5) -> Path:
     default = {"y": [0.0] * rows, "d": [0.5] * rows, "c": list(range(rows))}
     pq.write_table(pa.table({**default, **columns}), path, row_group_size=group_rows)
     return path
+
+
+@contextmanager
+def blocks_of(size: BlockSize) -> Iterator[None]:
+    """Make blocks of this size; streams read few rows at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet, "block_size", lambda *_: size)
+        patch.setattr(slices, "FEWEST_ROWS", 2)
+        yield
 
 
 @contextmanager
@@ -68,16 +80,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(
     cuts=st.lists(st.integers(0, 63), max_size=6),
     seed=st.integers(0, 2**63 - 1),
-    block=st.integers(1, 5),
+    size=st.builds(BlockSize, rows=st.integers(5, 70), groups=st.integers(1, 9)),
     shuffle=st.booleans(),
     epoch=st.integers(0, 2),
 )
 def test_samples_do_not_depend_on_how_they_are_read(
-    folder: Path, cuts: list[int], seed: int, block: int, shuffle: bool, epoch: int
+    folder: Path, cuts: list[int], seed: int, size: BlockSize, shuffle: bool, epoch: int
 ) -> None:
     split = {"kind": "every", "n": 4, "offset": 1}
-    data = dataset(folder, sparse=["c", "l"], split=split, shuffle=shuffle, shuffle_row_groups=block)
-    with opened(data, seed=seed) as source:
+    data = dataset(folder, sparse=["c", "l"], split=split, shuffle=shuffle)
+    with blocks_of(size), opened(data, seed=seed) as source:
         whole = source.read(epoch, 0, source.rows)
         edges = sorted({0, source.rows, *(min(cut, source.rows) for cut in cuts)})
         pairs = list(pairwise(edges))
@@ -107,13 +119,56 @@ def taken_apart(batch: Batch) -> list[list[list[int]]]:
     ],
 )
 def test_splits_are_disjoint_and_complete(folder: Path, split: dict[str, Any]) -> None:
-    data = dataset(folder, split=split, shuffle_row_groups=2)
+    data = dataset(folder, split=split)
     train, evaluation = (read_all(data, name).dense[:, 0].astype(int).tolist() for name in ("train", "eval"))
     assert sorted(train + evaluation) == list(range(63))
     assert evaluation == sorted(evaluation)  # never shuffled
     assert train != sorted(train)
     expected = {"every": lambda n: n % 5 == 4, "column": lambda n: n % 3 == 0, "files": lambda n: n >= 23}
     assert evaluation == [n for n in range(63) if expected[split["kind"]](n)]
+
+
+def test_slices_of_large_row_groups_give_every_row_with_its_values(tmp_path: Path) -> None:
+    rows = 4000
+    words = [f"w{n % 7}" if n % 11 else None for n in range(rows)]
+    columns = {"c": words, "l": [list(range(n % 5)) for n in range(rows)], "d": np.arange(rows, dtype=np.float32)}
+    write(tmp_path / "a.parquet", columns, group_rows=900)
+    data = dataset(tmp_path, sparse=["c", "l"], split={"kind": "every", "n": 3})
+    with opened(data) as source:
+        whole = source.read(0, 0, source.rows)
+    in_file_order = np.argsort(whole.dense[:, 0])
+    with blocks_of(BlockSize(rows=100, groups=2)), opened(data) as source:
+        sliced = source.read(0, 0, source.rows)
+        middle = source.read(0, 1234, 1334)
+        before = source.read(0, 1100, 1200)
+    assert not np.array_equal(whole.dense, sliced.dense)
+    order = np.argsort(sliced.dense[:, 0])
+    for one, other in ((whole.take(in_file_order), sliced.take(order)), (middle, sliced.rows(1234, 1334))):
+        np.testing.assert_array_equal(one.dense, other.dense)
+        np.testing.assert_array_equal(one.ids, other.ids)
+        np.testing.assert_array_equal(one.offsets, other.offsets)
+    np.testing.assert_array_equal(before.ids, sliced.rows(1100, 1200).ids)
+
+
+def test_a_wrong_value_in_a_slice_is_found_at_its_row(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"d": [0.5] * 777 + [float("nan")] + [0.5] * 222}, group_rows=500)
+    with (
+        blocks_of(BlockSize(rows=100, groups=1)),
+        opened(dataset(tmp_path)) as source,
+        pytest.raises(DataError, match=r"row group 1: 1 of .* in row 277;"),
+    ):
+        source.read(0, 0, source.rows)
+
+
+def test_row_groups_are_read_on_not_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = 8000
+    write(tmp_path / "a.parquet", {"c": list(range(rows))}, group_rows=2000)
+    opens = []
+    create = RowGroupStream.__init__
+    monkeypatch.setattr(RowGroupStream, "__init__", lambda *given: (opens.append(given[2].number), create(*given))[1])
+    with blocks_of(BlockSize(rows=200, groups=4)), opened(dataset(tmp_path)) as source:
+        source.read(0, 0, source.rows - 500)  # the block after it is read ahead
+    assert sorted(opens) == [0, 1, 2, 3]
 
 
 def test_epochs_differ_and_come_again(folder: Path) -> None:
@@ -280,11 +335,12 @@ def test_rows_beyond_the_split_are_a_mistake_of_the_caller(folder: Path) -> None
 
 def test_one_background_thread_reads_ahead_and_close_ends_it(folder: Path) -> None:
     before = threading.active_count()
-    source = open_source(dataset(folder, shuffle_row_groups=1), "train", 0)
-    for start in range(0, 60, 6):
-        source.read(0, start, start + 6)
-        assert threading.active_count() == before + 1
-    source.close()
+    with blocks_of(BlockSize(rows=10, groups=2)):
+        source = open_source(dataset(folder), "train", 0)
+        for start in range(0, 60, 6):
+            source.read(0, start, start + 6)
+            assert threading.active_count() == before + 1
+        source.close()
     source.close()
     assert threading.active_count() == before
 
