@@ -11,7 +11,7 @@ from persia_cli.data.decode import decode_labels, decode_weights
 from persia_cli.data.masked_labels import fill_chain
 from persia_cli.data.row_groups import RowGroupReader
 from persia_cli.data.scan import ParquetScan
-from persia_cli.data.splits import selected_rows
+from persia_cli.data.splits import selected_rows, split_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,14 @@ def label_ends(found: ParquetScan, split: SplitName, links: Mapping[str, Link], 
     """
     dataset = found.settled
     low, high = (np.full(len(dataset.labels), end) for end in (np.inf, -np.inf))
-    split_column = getattr(dataset.split, "column", None)
-    columns = dict.fromkeys([*dataset.label_names, *filter(None, [dataset.weight, split_column])])
+    columns = dict.fromkeys([*dataset.label_names, *filter(None, [dataset.weight]), *split_columns(dataset.split)])
     has_weight, rows_of = False, found.split_rows.of(split)
     with RowGroupReader(found.filesystem) as reader:
         # Data are often sorted by label: groups in random order soon show both values.
         for number in np.random.default_rng(0).permutation(np.flatnonzero(rows_of)).tolist():
             group = found.groups[number]
             table = reader.read(group, list(columns))
-            rows = selected_rows(dataset.split, split, group, table.column(split_column) if split_column else None)
+            rows = selected_rows(dataset.split, split, group.first_row, table)
             labels = np.stack(
                 [
                     decode_labels(

@@ -1,7 +1,7 @@
 """The contents of Parquet files by their footers: row groups, rows of each split, and every problem."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -20,7 +20,7 @@ from persia_cli.data.batch import Batch, join
 from persia_cli.data.ids import text_id
 from persia_cli.data.order import BlockSize
 from persia_cli.data.reserved_ids import NULL_ID
-from persia_cli.data.row_groups import RowGroupStream
+from persia_cli.data.row_groups import RowGroup, RowGroupStream
 from persia_cli.data.source import Source, open_source
 from persia_cli.errors import DataError
 
@@ -163,9 +163,14 @@ def test_a_wrong_value_in_a_slice_is_found_at_its_row(tmp_path: Path) -> None:
 def test_row_groups_are_read_on_not_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = 8000
     write(tmp_path / "a.parquet", {"c": list(range(rows))}, group_rows=2000)
-    opens = []
-    create = RowGroupStream.__init__
-    monkeypatch.setattr(RowGroupStream, "__init__", lambda *given: (opens.append(given[2].number), create(*given))[1])
+    opens: list[int] = []
+
+    class Counted(RowGroupStream):
+        def __init__(self, filesystem: Any, group: RowGroup, columns: list[str], rows: int) -> None:
+            opens.append(group.number)
+            super().__init__(filesystem, group, columns, rows)
+
+    monkeypatch.setattr(slices, "RowGroupStream", Counted)
     with blocks_of(BlockSize(rows=200, groups=4)), opened(dataset(tmp_path)) as source:
         source.read(0, 0, source.rows - 500)  # the block after it is read ahead
     assert sorted(opens) == [0, 1, 2, 3]
