@@ -12,7 +12,7 @@ from persia_cli.config.schema.base import MOST
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
 from persia_cli.control.position import SplitName, TrainingData
-from persia_cli.data.columns import classes, column_problems, fractions_as_text, list_columns, uses
+from persia_cli.data.columns import classes, column_problems, fractions_as_text, label_columns, list_columns, uses
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.dense_transforms import column_scales, fit, is_fitted
 from persia_cli.data.files import DataFile, Format, find_all, locate_all, without_rows
@@ -104,7 +104,8 @@ class _Contents:
     def __init__(self, dataset: ParquetDataset, findings: _Findings) -> None:
         self._dataset, self._findings = dataset, findings
         self._plain = {each.name for each in dataset.dense_features if each.transform is None}
-        self._features = {use.column for use in uses(dataset) if use.role in ("dense", "sparse")}
+        self._nullable = {use.column for use in uses(dataset) if use.role in ("dense", "sparse")}
+        self._nullable |= {*label_columns(dataset)} if dataset.has_optional_labels else set()
         self.files: list[DataFile] = []
         self.schemas: list[Any] = []
         self.groups: list[RowGroup] = []
@@ -125,7 +126,7 @@ class _Contents:
         self.unread[file.name] = unread_rows(metadata)
         for name, scale in column_scales(metadata, self._plain).items():
             self.scales[name] = max(scale, self.scales.get(name, 0.0))
-        self.nulls += column_nulls(metadata, self._features)
+        self.nulls += column_nulls(metadata, self._nullable)
         constants, start = hive.constants(file.name, own), self.rows
         lists = _list_places(self._dataset, self.schemas[-1], metadata)
         for number in range(metadata.num_row_groups):

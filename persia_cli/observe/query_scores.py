@@ -61,10 +61,9 @@ class QueryScores:
         """Return the mean of the AUC of each query, weighted by the query's samples (their weights).
 
         Samples without a known label are left out, and queries with labels of one class, which have no AUC; None if
-        all are left out. Pairs of equal logits
-        count half. This is the impression-weighted form of Zhu et al., "Optimized Cost per Click in Taobao Display
-        Advertising" (KDD 2017), which DIN (KDD 2018) reports. A million samples take about 0.3 s on an idle core, and
-        130 MB of memory meanwhile.
+        all are left out. Pairs of equal logits count half. This is the impression-weighted form of Zhu et al.,
+        "Optimized Cost per Click in Taobao Display Advertising" (KDD 2017), which DIN (KDD 2018) reports. A million
+        samples take about 0.3 s on an idle core, and 130 MB of memory meanwhile.
         """
         samples = self.encode()
         if samples is None or not len(samples.query_ids):

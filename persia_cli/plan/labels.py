@@ -78,20 +78,17 @@ def _of_evaluation(run: Run, rows: int, found: "LabelEnds", trains: bool) -> Ite
 def _of_metric(key: str, figure: str, label: str, ends: tuple[float, float] | None) -> Iterator[str]:
     """Yield why a metric is undefined for the evaluation rows, if it is."""
     held = "null" if ends is None else f"{ends[0]:g}"
-    needs = None
+    instead, needs = ", or choose log_loss or loss", None
     if ends is None:
-        needs = "rows that have the label"
+        needs, instead = "rows that have the label", ""
     elif figure in _TWO_CLASSES and ends in ((0.0, 0.0), (1.0, 1.0)):
         needs = "rows of both classes"
     elif figure in ("pr_auc", "calibration") and ends[1] == 0.0:
         needs = "rows with a label above 0"
     elif figure == "r2" and ends[0] == ends[1]:
-        needs = "rows with different labels"
+        needs, instead = "rows with different labels", ", or choose rmse or loss"
     if needs:
-        yield (
-            f"{key} needs {needs}, and label {label} is {held} in all evaluation rows; correct dataset.split, or "
-            "choose log_loss"
-        )
+        yield f"{key} needs {needs}, and label {label} is {held} in all evaluation rows; correct dataset.split{instead}"
 
 
 def _without_weight(run: Run, samples: str) -> str:

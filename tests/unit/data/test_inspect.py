@@ -54,6 +54,11 @@ def test_facts_name_the_columns_with_nulls(tmp_path: Path) -> None:
     assert inspect(dataset(tmp_path)).source.endswith(", nulls in c 37.5%")
 
 
+def test_facts_name_the_share_of_labels_that_are_not_known(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", part=[1, None, None, 0])
+    assert inspect(dataset(tmp_path, labels=["y", "part"])).source.endswith(", nulls in part 50%")
+
+
 def test_facts_of_a_generator() -> None:
     generator = {"train_rows": 10, "eval_rows": 5, "dense": 3, "cardinalities": [4, 6]}
     facts = inspect(GeneratedDataset.model_validate({"kind": "generated", "generator": generator}))

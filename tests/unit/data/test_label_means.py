@@ -45,6 +45,19 @@ def test_they_are_those_of_numpy_and_read_nothing_but_labels(tmp_path, monkeypat
     assert label_means(data, 0, {"y": "identity"}) == pytest.approx(expected, rel=1e-6)
 
 
+def test_rows_without_a_label_do_not_count_for_it(tmp_path):
+    draw = np.random.default_rng(0)
+    y, stars, w = (draw.integers(0, 2, ROWS), draw.integers(1, 6, ROWS), draw.random(ROWS).astype(np.float32))
+    known = draw.random(ROWS) < 0.4
+    data = write(tmp_path, y=y, stars=pa.array(stars, mask=~known), w=w)
+    train = np.arange(ROWS) % 3 != 0
+    liked = np.average(stars[train & known] >= 4, weights=w[train & known])
+    assert label_means(data, 0, {}) == pytest.approx([np.average(y[train], weights=w[train]), liked], rel=1e-6)
+    chain = np.where(known, stars >= 4, 0)[train & (known | (y == 0))]
+    liked = np.average(chain, weights=w[train & (known | (y == 0))])
+    assert label_means(data, 0, {}, is_chain=True)[1] == pytest.approx(liked, rel=1e-6)
+
+
 def test_weights_of_zero_leave_no_mean(tmp_path):
     assert label_means(write(tmp_path, y=[0.0] * ROWS, stars=[5] * ROWS, w=[0.0] * ROWS), 0, {}) == (None, None)
 

@@ -77,6 +77,16 @@ def test_weights_count_as_so_many_samples():
     assert scored((ids, logits, labels, weights)).gauc() == pytest.approx(expected, rel=1e-12)
 
 
+def test_samples_without_the_label_do_not_count():
+    ids, logits, labels = made_up(600, 40, tasks=2)
+    known = np.random.default_rng(1).random(600) < 0.5
+    labels[~known, 1] = np.nan
+    scores = scored((ids, logits, labels))
+    assert scores.gauc(0) == pytest.approx(oracle(ids, logits[:, 0], labels[:, 0]), abs=1e-6)
+    assert scores.gauc(1) == pytest.approx(oracle(ids[known], logits[known, 1], labels[known, 1]), abs=1e-6)
+    assert scored((ids, logits, np.full_like(labels, np.nan))).gauc() is None
+
+
 def test_samples_of_other_tasks_are_refused():
     samples = scored(made_up(6, 2)).encode()
     assert samples.weights is None

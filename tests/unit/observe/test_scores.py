@@ -12,6 +12,7 @@ from torchmetrics.functional.classification import (
 )
 
 from persia_cli.errors import PersiaError, WireError
+from persia_cli.observe.quality import QUALITY
 from persia_cli.observe.scores import MOST, MOST_IN_TRAINING, ScoreHistogram
 from persia_cli.wire.job_messages import ScoreCounts
 from tests import naive_scores
@@ -242,6 +243,22 @@ def test_tasks_are_kept_apart():
         alone = filled(logits[:, task : task + 1], labels[:, task : task + 1])
         assert both.auc(task) == alone.auc()
         assert both.log_loss(task) == alone.log_loss()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_label_that_is_not_known_does_not_count_in_its_task(weighted):
+    logits, labels = made_up(4000, 2)
+    weights = np.random.default_rng(1).random(4000) if weighted else None
+    known = np.random.default_rng(2).random(4000) < 0.4
+    labels[~known, 1] = np.nan
+    scores = filled(logits, labels, weights)
+    for task, rows in enumerate((np.ones(4000, bool), known)):
+        alone = filled(logits[rows][:, [task]], labels[rows][:, [task]], None if weights is None else weights[rows])
+        for name in ("auc", "log_loss", "ne", "calibration", "pr_auc", "accuracy"):
+            assert QUALITY[name](scores, task) == pytest.approx(QUALITY[name](alone, 0), rel=1e-12)
+        assert scores.weight(task) == pytest.approx(alone.weight(), rel=1e-12)
+    nothing = filled(logits, np.full_like(labels, np.nan), weights)
+    assert (nothing.weight(1), nothing.auc(1), nothing.log_loss(1)) == (0.0, None, None)
 
 
 def test_tasks_share_the_cells_evenly():
