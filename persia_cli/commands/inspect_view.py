@@ -99,6 +99,8 @@ def _column(found: Inspection, column: ColumnProfile) -> dict[str, Any]:
         "table": guess.table,
         "nulls": column.nulls,
         "coverage": column.coverage,
+        "filler": column.hints.filler[0] if column.hints.filler else None,
+        "filler_fraction": column.hints.filler[1] if column.hints.filler else None,
         "distinct": column.distinct,
         "is_exact": column.is_exact if column.distinct is not None else None,
         "most_frequent": column.top[0][0] if column.top else None,
@@ -145,9 +147,16 @@ def _is_numeric(column: ColumnProfile, guess: Guess) -> bool:
 
 
 def _figures(column: ColumnProfile, guess: Guess) -> str:
+    filler = column.hints.filler
+    padding = "" if filler is None else f"{filler[0] or 'empty text'} may be padding: {filler[1]:.1%} "
+    return padding + _sizes(column, guess)
+
+
+def _sizes(column: ColumnProfile, guess: Guess) -> str:
     if column.lengths:
         lengths = column.lengths
-        return f"{lengths.least}…{lengths.greatest} ids, mean {lengths.mean:.1f} {bars(lengths.counts)}"
+        noun = "numbers" if column.kind == "vector" else "ids"
+        return f"{lengths.least}…{lengths.greatest} {noun}, mean {lengths.mean:.1f} {bars(lengths.counts)}"
     if column.numbers and column.numbers.mean is not None and _is_numeric(column, guess):
         numbers = column.numbers
         return f"{numbers.least:.4g} … {numbers.greatest:.4g}, mean {numbers.mean:.4g}"

@@ -1,6 +1,6 @@
 """Checks of a file's columns against the uses that the config makes of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -44,20 +44,19 @@ def label_columns(dataset: ParquetDataset) -> tuple[str, ...]:
     return () if isinstance(dataset.split, PredictSplit) else dataset.label_names
 
 
-def column_problems(dataset: ParquetDataset, schema: Any, is_text: bool = False) -> list[str]:
-    """Return a sentence for each use of a column that does not fit the Arrow schema of a file, which was text or not.
+def column_problems(dataset: ParquetDataset, schema: Any, look: Callable[[str], str | None]) -> list[str]:
+    """Return a sentence for each use of a column that does not fit the Arrow schema of a file.
 
-    A header that another character divides is all that is told.
+    `look` returns a sentence on the texts of a column where numbers are due, or None.
     """
-    if is_text and (undivided := _undivided(dataset, schema.names)) is not None:
-        return [undivided]
     problems = []
     for use in uses(dataset):
         count = schema.names.count(use.column)
         if count != 1:
             problems.append(_missing(dataset, use, schema.names) if count == 0 else _twice(use))
         elif (problem := _wrong_type(dataset, use, schema.field(use.column).type)) is not None:
-            problems.append(problem)
+            is_text = use.role == "dense" and class_of(schema.field(use.column).type) == "text"
+            problems.append((is_text and look(use.column)) or problem)
     return list(dict.fromkeys(problems))
 
 
@@ -110,7 +109,7 @@ _DELIMITERS = {"\t": ("tabs", "tab"), ";": ("semicolons", "';'"), "|": ("bars", 
 """Characters that may divide the fields of a CSV: their name, and how to write them as a value."""
 
 
-def _undivided(dataset: ParquetDataset, names: list[str]) -> str | None:
+def undivided(dataset: ParquetDataset, names: list[str]) -> str | None:
     """Return a sentence on the header of a CSV that was taken for one name, for another character divides it."""
     missing = {use.column for use in uses(dataset)} - {*names}
     for name in names:
@@ -126,6 +125,13 @@ def _undivided(dataset: ParquetDataset, names: list[str]) -> str | None:
 
 
 def _missing(dataset: ParquetDataset, use: Use, names: list[str]) -> str:
+    whole, _, inner = use.column.partition(".")
+    if inner and whole in names:
+        return (
+            f"there is no column {use.column} ({use.role} column of {use.key}), and the fields of a column of structs, "
+            f"as {whole} may be, are not read; write {inner} as a column of its own, as DuckDB does by SELECT *, "
+            f'"{whole}".{inner} AS {whole}_{inner}'
+        )
     near = get_close_matches(use.column, names, 1)
     if not near:
         near = [name for name in names if name.lower() == use.column.lower()]
@@ -237,6 +243,12 @@ _IDS: frozenset[Class] = frozenset({"integer", "text", "boolean", "float", "deci
 def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
     plain = plain_type(kind)
     held = class_of(plain.value_type if is_list(plain) else plain)
+    if pa.types.is_struct(plain):
+        inner = plain.field(0).name if plain.num_fields else "FIELD"
+        return (
+            f"column {use.column} holds structs, whose fields are not read; write each as a column of its own, as "
+            f'DuckDB does by SELECT *, "{use.column}".{inner} AS {use.column}_{inner}'
+        )
     if held not in _IDS:
         return f"column {use.column} is {kind}, but a sparse feature is an id or a list of ids, integers or strings"
     if any(feature.buckets is not None and feature.column_name == use.column for feature in dataset.sparse) and (

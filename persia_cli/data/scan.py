@@ -1,8 +1,9 @@
 """The contents of Parquet files by their footers: row groups, rows of each split, and every problem."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,15 @@ from persia_cli.config.schema.base import MOST
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
 from persia_cli.control.position import SplitName, TrainingData
-from persia_cli.data.columns import classes, column_problems, fractions_as_text, label_columns, list_columns, uses
+from persia_cli.data.columns import (
+    classes,
+    column_problems,
+    fractions_as_text,
+    label_columns,
+    list_columns,
+    undivided,
+    uses,
+)
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.dense_transforms import column_scales, fit, is_fitted
 from persia_cli.data.files import DataFile, Format, find_all, locate_all, without_rows
@@ -20,9 +29,10 @@ from persia_cli.data.hive import HiveColumns
 from persia_cli.data.known_values import refuse_absent, refuse_wrong, suspects
 from persia_cli.data.members import members_of
 from persia_cli.data.nulls import column_nulls
-from persia_cli.data.row_groups import RowGroup, read_footer
+from persia_cli.data.row_groups import RowGroup, RowGroupReader, read_footer
 from persia_cli.data.splits import SplitRows, count_rows
 from persia_cli.data.text_files import TextLines, UnreadRows
+from persia_cli.data.text_numbers import meant_as_numbers
 from persia_cli.data.training_data import training_data
 from persia_cli.data.vector_widths import with_widths
 from persia_cli.errors import DataError, one_line
@@ -76,9 +86,9 @@ class _Findings:
         for name, held in classes(dataset, schema).items():
             self.held.setdefault(name, set()).add(held)
 
-    def check(self, dataset: ParquetDataset, file: DataFile, schema: Any) -> None:
+    def check(self, dataset: ParquetDataset, file: DataFile, schema: Any, look: Callable[[str], str | None]) -> None:
         """Record the problems of a file's columns, alone and in comparison with earlier files."""
-        for text in column_problems(dataset, schema, file.source is not None):
+        for text in column_problems(dataset, schema, look):
             self.of_file(file.name, text)
         for name, held in classes(dataset, schema).items():
             first, other = self.classes.setdefault(name, (held, file.name))
@@ -198,10 +208,15 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
                 text = None if file.source is None else DataFile(file.source, file.nbytes)
                 lines = None if text is None else TextLines(texts, text, kind, dataset.csv)
                 found.add(part, file, metadata, hive, lines)
+    if kind == "csv":
+        for file, schema in zip(found.files, found.schemas, strict=True):
+            if (problem := undivided(dataset, schema.names)) is not None:
+                findings.of_file(file.name, problem)
+        findings.raise_if_any()
     _allow(found.unread, dataset.max_bad_rows)
     settled = _settled(dataset, findings, kind != "parquet")
     for file, schema in zip(found.files, found.schemas, strict=True):
-        findings.check(settled, file, schema)
+        findings.check(settled, file, schema, partial(_meant_as_numbers, dataset, kind, filesystem, found, file))
         if kind == "csv":
             for problem in fractions_as_text(settled, schema):
                 findings.of_file(file.name, problem)
@@ -249,6 +264,17 @@ def _footer(filesystem: Any, file: DataFile, uri: str | None, findings: _Finding
         text = f"this is not a readable Parquet file ({one_line(error)}); {remedy}"
         findings.of_file(file.name, text)
         return None
+
+
+def _meant_as_numbers(
+    dataset: ParquetDataset, kind: Format, filesystem: Any, found: _Contents, file: DataFile, name: str
+) -> str | None:
+    """Return a sentence on a column of texts in a file, by its first rows."""
+    group = next((group for group in found.groups if group.path == file.path and group.rows), None)
+    if group is None or name in group.constants:
+        return None
+    with RowGroupReader(filesystem) as reader:
+        return meant_as_numbers(name, reader.read(group, [name]).column(name), kind, dataset.csv.nulls)
 
 
 def _settled(dataset: ParquetDataset, findings: _Findings, is_text: bool) -> ParquetDataset:

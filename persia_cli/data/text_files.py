@@ -145,6 +145,27 @@ def delimiter_of(file: DataFile, form: CsvFormat) -> str:
     return form.delimiter or ("\t" if ".tsv" in file.path.rpartition("/")[2].lower() else ",")
 
 
+_GUESSED = (",", ";", "\t", "|")
+_GUESS_ROWS = 50
+
+
+def guessed_delimiter(filesystem: Any, file: DataFile, form: CsvFormat) -> str | None:
+    """Return the delimiter that divides the first rows of a file into equally many fields, if it is not the usual one.
+
+    None if the usual one divides them, or no other does.
+    """
+
+    def columns(delimiter: str) -> int:
+        with TextStream(filesystem, file) as stream:
+            rows = [len(fields) for _, fields in islice(csv_lines(stream, form, delimiter), _GUESS_ROWS)]
+        return rows[0] if len(set(rows)) == 1 else 0
+
+    usual = delimiter_of(file, form)
+    found = {each: columns(each) for each in dict.fromkeys([usual, *_GUESSED])}
+    best = max(found, key=lambda each: found[each])
+    return None if form.delimiter is not None or found[usual] > 1 or found[best] < 2 else best
+
+
 def csv_lines(stream: Any, form: CsvFormat, delimiter: str) -> Iterator[tuple[int, Sequence[str]]]:
     """Yield the first line and the fields of each row, including the header; blank lines are not rows."""
     text = as_text(stream)

@@ -1,5 +1,6 @@
 """The queries about the columns of files, and the figures from their answers."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from persia_cli.control.position import SplitName
 from persia_cli.data.arrow_types import class_of, is_list, is_number, is_text, plain_type
 from persia_cli.inspect.drift import drift_of
+from persia_cli.inspect.hints import Hints, filler_of, numeric_hints, text_hints
 from persia_cli.inspect.ids import IdCounts, count_ids
 from persia_cli.inspect.profile import ColumnProfile, Kind, LengthFigures, NumberFigures
 from persia_cli.inspect.queries import Queries
@@ -35,7 +37,7 @@ def profile_columns(queries: Queries, split: str) -> tuple[dict[SplitName, int],
     profiles = {}
     for start in range(0, len(columns), AT_ONCE):
         part = columns[start : start + AT_ONCE]
-        sampled = [column.sql for column in part if column.kind not in ("time", "other")]
+        sampled = [column.sql for column in part if column.kind not in ("time", "other", "vector")]
         queries.select({column.sql: column.name for column in part}, split, sampled)
         figures: list[list[Figures]] = [[{}, {}] for _ in part]
         for number, rows, *found in queries.run(
@@ -61,6 +63,8 @@ def kind_of(arrow_type: Any) -> Kind:
         return "number"
     if is_list(plain) and class_of(plain.value_type) in ("integer", "text"):
         return "list"
+    if is_list(plain) and class_of(plain.value_type) in ("float", "decimal"):
+        return "vector"
     if is_text(plain):
         return "text"
     return "time" if class_of(plain) in ("date", "timestamp") else "other"
@@ -75,7 +79,9 @@ class _Column:
         self.name, self.sql, self.kind = name, sql, kind_of(arrow_type)
         self._queries = queries
         self._type = f"list<{element}>" if is_list(arrow_type) else str(arrow_type)
+        self._element = pa.string() if class_of(element) == "text" and not _is_bytes(element) else element
         self._is_text, self._is_unsigned = is_text(element), pa.types.is_unsigned_integer(element)
+        self._digits = {pa.float16(): 11, pa.float32(): 24}.get(element, 53)
         value = {"list": f"unnest({self.sql})", "number": f"finite({self.sql})"}.get(self.kind, self.sql)
         self._values = f"(SELECT split, v FROM (SELECT split, {value} AS v FROM {{}}) WHERE v IS NOT NULL)"
 
@@ -84,16 +90,22 @@ class _Column:
         """SQL for a struct of figures."""
         figures = {"filled": f"count({self.sql})", "count": f"count({self.sql})"}
         size = {"integer": f"finite({self.sql})", "number": f"finite({self.sql})", "list": f"len({self.sql})"}
+        size["vector"] = size["list"]
         if (number := size.get(self.kind)) is not None:
             figures |= {"least": f"min({number})", "greatest": f"max({number})", "total": f"sum({number})"}
         if self.kind == "list":
             bin_ = f"CASE WHEN {number} > 0 THEN 1 + floor(log2({number}))::INTEGER ELSE 0 END"
             figures["count"] = f"coalesce(sum(list_count({self.sql})), 0)"
             figures["bins"] = f"histogram({bin_}) FILTER ({self.sql} IS NOT NULL)"
+        elif self.kind == "vector":
+            whole = f"list_count({self.sql}) = len({self.sql}) AND isfinite(list_sum({self.sql}::DOUBLE[]))"
+            figures["not_finite"] = (
+                f"count(*) FILTER ({self.sql} IS NOT NULL AND len({self.sql}) > 0 AND NOT ({whole}))"
+            )
         elif number is not None:
             figures["count"] = f"count({number})"
             figures["is_binary"] = f"bool_and({number} IN (0, 1))"
-            figures["is_whole"] = f"bool_and(trunc({number}) = {number} AND abs({number}) < {2**53})"
+            figures["is_whole"] = f"bool_and(trunc({number}) = {number} AND abs({number}) < {2**self._digits})"
         return "{" + ", ".join(f"'{name}': {sql}" for name, sql in figures.items()) + "}"
 
     def profile(self, parts: list[Figures], rows: NDArray[np.int64]) -> ColumnProfile:
@@ -103,7 +115,9 @@ class _Column:
         sample = self._sampled_numbers() if self.kind == "number" else None
         bins = _bins(parts) if self.kind == "list" else None
         ids = self._ids(parts)
+        top = () if ids is None else self._top(ids)
         has_numbers = self.kind in ("number", "integer")
+        numbers = _number_figures(parts, sample) if has_numbers else None
         return ColumnProfile(
             name=self.name,
             type=self._type,
@@ -111,20 +125,31 @@ class _Column:
             nulls=int(nulls.sum()),
             coverage=1.0 - int(nulls.sum()) / total if total else 0.0,
             ids=ids,
-            top=() if ids is None else self._top(ids),
-            numbers=_number_figures(parts, sample) if has_numbers else None,
-            lengths=None if bins is None else _length_figures(parts, bins.sum(0)),
+            top=top,
+            numbers=_vector_figures(parts) if self.kind == "vector" else numbers,
+            lengths=_length_figures(parts, bins) if self.kind in ("list", "vector") else None,
             means={
                 name: part["total"] / part["count"]
                 for name, part in zip(_SPLITS, parts, strict=True)
                 if has_numbers and part.get("count")
             },
             drift=drift_of(rows, nulls, ids, sample, bins),
+            hints=replace(self._hints(parts, ids, numbers), filler=filler_of(top)),
         )
+
+    def _hints(self, parts: list[Figures], ids: IdCounts | None, numbers: NumberFigures | None) -> Hints:
+        """Return what the values look like, but for a filler."""
+        count = sum(part.get("count", 0) for part in parts)
+        if self.kind == "text" and pa.types.is_string(self._element):
+            return text_hints(lambda sql: self._run(f"SELECT {sql} FROM", "sample")) if count else Hints()
+        if numbers is None or numbers.least is None or numbers.greatest is None:
+            return Hints()
+        distinct = None if ids is None else ids.distinct if ids.is_exact else count
+        return numeric_hints(numbers.least, numbers.greatest, count, distinct, numbers.is_whole)
 
     def _ids(self, parts: list[Figures]) -> IdCounts | None:
         """Count the ids; None for a column without ids, and for numbers with a fraction or too many whole ones."""
-        if self.kind in ("time", "other"):
+        if self.kind in ("time", "other", "vector"):
             return None
         if self.kind == "number" and (
             any(part.get("is_whole") is False for part in parts)
@@ -158,8 +183,16 @@ class _Column:
         return self._queries.run(f"{select} {self._values.format(table)} {condition}")
 
 
+def _is_bytes(kind: Any) -> bool:
+    return "binary" in str(kind)
+
+
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _vector_figures(parts: list[Figures]) -> NumberFigures:
+    return NumberFigures(None, None, None, None, sum(part.get("not_finite", 0) for part in parts), False)
 
 
 def _number_figures(parts: list[Figures], sample: list[NDArray[np.float64]] | None) -> NumberFigures:
@@ -167,11 +200,12 @@ def _number_figures(parts: list[Figures], sample: list[NDArray[np.float64]] | No
     full = [part for part in parts if part.get("count")]
     if not full:
         return NumberFigures(None, None, None, None, filled, False)
+    is_whole = all(part["is_whole"] for part in full)
     least, greatest = min(part["least"] for part in full), max(part["greatest"] for part in full)
     mean = sum(part["total"] for part in full) / count
     median = None if sample is None else float(np.median(np.concatenate(sample)))
     is_binary = least < greatest and all(part["is_binary"] for part in full)
-    return NumberFigures(least, greatest, mean, median, filled - count, is_binary)
+    return NumberFigures(least, greatest, mean, median, filled - count, is_binary, is_whole)
 
 
 def _bins(parts: list[Figures]) -> NDArray[np.int64]:
@@ -183,10 +217,11 @@ def _bins(parts: list[Figures]) -> NDArray[np.int64]:
     return bins
 
 
-def _length_figures(parts: list[Figures], bins: NDArray[np.int64]) -> LengthFigures | None:
+def _length_figures(parts: list[Figures], bins: NDArray[np.int64] | None) -> LengthFigures | None:
     full = [part for part in parts if part.get("filled")]
     if not full:
         return None
     least, greatest = min(part["least"] for part in full), max(part["greatest"] for part in full)
-    counts = tuple(np.trim_zeros(bins, "b").tolist())
-    return LengthFigures(least, greatest, sum(part["total"] for part in full) / sum(counts), counts)
+    counts = () if bins is None else tuple(np.trim_zeros(bins.sum(0), "b").tolist())
+    lists = sum(part["filled"] for part in full)
+    return LengthFigures(least, greatest, sum(part["total"] for part in full) / lists, counts)

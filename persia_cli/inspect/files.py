@@ -12,6 +12,7 @@ from persia_cli.data.files import DataFile, list_files, locate, nothing_there, o
 from persia_cli.data.hive import HiveColumns
 from persia_cli.data.members import left_out
 from persia_cli.data.row_groups import read_footer
+from persia_cli.data.text_files import guessed_delimiter
 from persia_cli.errors import DataError, one_line
 
 _PLAIN = CsvFormat()
@@ -30,6 +31,8 @@ class SourceFiles:
     schema: Any
     constants: tuple[dict[str, Any], ...]
     """Columns named by the folders of each file, as Arrow scalars."""
+    form: CsvFormat
+    """The format of CSV files, with a delimiter that was guessed."""
     left_out: str
     """A clause on data files at the path that are not read; empty if there are none."""
     unread: tuple[str, ...]
@@ -49,6 +52,8 @@ def open_files(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent)
     kind, files = of_one_format(listing.files, "auto", remedy)
     others = left_out(path, [listing], files)
     filesystem = place.filesystem
+    if kind == "csv" and files and (delimiter := guessed_delimiter(filesystem, files[0], form)) is not None:
+        form = form.model_copy(update={"delimiter": delimiter})
     if kind != "parquet" and files:
         files, filesystem = as_parquet(filesystem, files, kind, form, progress), LocalFileSystem()
     if not files:
@@ -78,7 +83,7 @@ def open_files(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent)
     if twice:
         raise DataError(f"{files[0].path}: there are several columns {twice[0]}; give each a different name")
     return SourceFiles(
-        path, filesystem, files, tuple(rows), row_groups, schema, tuple(constants), others, tuple(unread)
+        path, filesystem, files, tuple(rows), row_groups, schema, tuple(constants), form, others, tuple(unread)
     )
 
 

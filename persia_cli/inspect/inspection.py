@@ -54,7 +54,7 @@ def inspect_data(
     is_local = "://" not in path and not path.startswith(BUILTIN)
     place = str(Path(path).absolute()) if is_local else path
     if known is None:
-        suggestion = suggest_dataset(profile, roles, place, form)
+        suggestion = suggest_dataset(profile, roles, place, source.form)
     else:
         suggestion = to_yaml(known.model_copy(update={"path": place}))
     return Inspection(profile, known, roles, _table_rows(profile, roles), suggestion)

@@ -8,12 +8,13 @@ import numpy as np
 from persia_cli.control.position import SplitName
 from persia_cli.inspect.drift import Drift
 from persia_cli.inspect.files import SourceFiles
+from persia_cli.inspect.hints import Hints
 from persia_cli.inspect.ids import IdCounts
 from persia_cli.inspect.split_rule import SplitRule
 
-Kind = Literal["number", "integer", "list", "text", "time", "other"]
-"""The kind of a column's values: numbers with a fraction, integers, lists of integers or text, text, dates or
-timestamps, or others."""
+Kind = Literal["number", "integer", "list", "vector", "text", "time", "other"]
+"""The kind of a column's values: numbers with a fraction, integers, lists of integers or text, lists of numbers with a
+fraction, text, dates or timestamps, or others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class NumberFigures:
     not_finite: int
     is_binary: bool
     """True if 0 and 1 both occur, and no other number."""
+    is_whole: bool = False
+    """True if no number has a fraction, or is so large that it may have been rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,12 @@ class ColumnProfile:
     means: dict[SplitName, float]
     """Mean of the numbers in each split; for a label, the part of positives."""
     drift: Drift
+    hints: Hints
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every row has a finite number, or lists of such."""
+        return self.nulls == 0 and (self.numbers is None or self.numbers.not_finite == 0)
 
     @property
     def count(self) -> int:

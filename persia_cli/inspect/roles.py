@@ -3,12 +3,13 @@
 import json
 import math
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.data.dense_transforms import LARGE
+from persia_cli.inspect.hints import FILLERS
 from persia_cli.inspect.profile import ColumnProfile, DatasetProfile, NumberFigures
 from persia_cli.inspect.sharing import shared_tables
 
@@ -19,11 +20,11 @@ LABELS = ("label", "labels", "target", "y", "click", "clicked", "clk", "is_click
 WEIGHTS = ("weight", "weights", "sample_weight")
 TIMES = ("timestamp", "time", "date", "datetime", "ts", "time_stamp")
 POSITIVE = ("yes", "true", "y", "t", "1", "positive", "click", "clicked", "bought")
-NULLS = ("na", "n/a", "nan", "null", "none", "nil", "-", "?", ".", "missing", "unknown")
-"""Words that stand for a missing number in files of others."""
 ROW_NUMBER_FRACTION = 0.95
 """Distinct ids per row from which on a column only identifies rows."""
 _FEW_ROWS = 1000
+_LEAST_ROWS = 20
+"""Rows from which on a column without any repeated value only identifies rows."""
 _ROWS_PER_ID = 20
 """Rows per distinct whole number from which on floats are ids: pandas writes ids so where there are nulls."""
 _SKEWED = 20.0
@@ -42,6 +43,10 @@ class Guess:
     """The positive value of a label whose values are not 0 and 1."""
     transform: str | None = None
     """The transform that brings a dense column's numbers near 1."""
+    separator: str | None = None
+    """What divides the ids in a text."""
+    padding: str | int | None = None
+    """The value that fills lists up."""
     doubt: str = ""
     """A question that the data leaves open, and the setting for one of its answers."""
 
@@ -74,7 +79,8 @@ def _known(name: str, dataset: ParquetDataset) -> Guess:
 
 def _labels(profile: DatasetProfile) -> dict[str, Guess]:
     """Return the columns of 0 and 1 that have a usual name of labels, or else the first column of 0 and 1."""
-    binary = [column.name for column in profile.columns.values() if column.numbers and column.numbers.is_binary]
+    zeros_and_ones = [column for column in profile.columns.values() if column.numbers and column.numbers.is_binary]
+    binary = [column.name for column in zeros_and_ones if column.is_complete]
     named = [name for name in binary if name.lower() in LABELS]
     other = {name: guess for name, column in profile.columns.items() if (guess := _two_values(column)) is not None}
     if named:
@@ -102,35 +108,76 @@ def _guess(column: ColumnProfile, profile: DatasetProfile) -> Guess:
     split, name, numbers = profile.split_rule.split, column.name.lower(), column.numbers
     if isinstance(split, ColumnSplit) and column.name == split.column:
         return Guess("split", "says train or eval")
+    if numbers and numbers.is_binary and not column.is_complete and name in LABELS:
+        return Guess("unused", "a label without a value in some rows: leave these rows out, or declare several labels")
+    if column.kind == "vector":
+        return _vector(column)
     if column.kind == "other":
         return Guess("unused", f"{column.type} is neither numbers nor ids")
     if column.kind == "time":
         return Guess("unused", "a time: `dense` takes its days since 1970, `sparse` an id for each; or split by it")
     if column.count == 0 and (numbers is None or numbers.mean is None):
         return Guess("unused", "it has no values")
+    if column.hints.time is not None:
+        return Guess("unused", f"{column.hints.time}: split by it, or prepare hours and days")
     if name in TIMES or name.endswith(("_at", "_time", "_timestamp", "_date")):
         return Guess("unused", "a time: split by it, or prepare hours and days")
+    if column.hints.numbers_rows and not column.nulls:
+        return Guess("unused", "it numbers the rows")
+    if column.hints.has_decimal_comma:
+        return Guess("unused", "numbers with a decimal comma: write them with a point, and inspect again")
     if column.kind == "number":
         return _number(column, profile.rows)
     if column.distinct == 1 and column.kind != "list" and not column.nulls:
         return Guess("unused", "always the same")
+    if column.hints.separator is not None:
+        return Guess(
+            "sparse",
+            f"texts of several ids, divided by {column.hints.separator}",
+            separator=column.hints.separator,
+            doubt="each text is a list: take out the separator if it is one id",
+        )
     if column.kind != "list" and _tells_rows_apart(column, profile.rows):
         return Guess("unused", f"nearly every row has a different {'text' if column.kind == 'text' else 'id'}")
     values = "text, hashed when it is read" if _is_text(column) else "integers"
-    return Guess("sparse", f"lists of {values}" if column.kind == "list" else values, doubt=_doubt(column))
+    if column.kind == "list":
+        return Guess("sparse", f"lists of {values}", padding=_padding(column), doubt=_doubt(column))
+    return Guess("sparse", values, doubt=_doubt(column))
+
+
+def _vector(column: ColumnProfile) -> Guess:
+    lengths = column.lengths
+    if lengths is None or not lengths.greatest:
+        return Guess("unused", "it has no values")
+    if lengths.least != lengths.greatest:
+        return Guess(
+            "unused", f"lists of {lengths.least} to {lengths.greatest} numbers: a dense feature has lists of one length"
+        )
+    return Guess("dense", f"lists of {lengths.greatest} numbers")
+
+
+def _padding(column: ColumnProfile) -> str | int | None:
+    """Return the value that seems to fill lists up to one length."""
+    lengths, filler = column.lengths, column.hints.filler
+    if filler is None or lengths is None or not lengths.least == lengths.greatest > 1:
+        return None
+    return filler[0] if _is_text(column) else int(filler[0])
 
 
 def _doubt(column: ColumnProfile) -> str:
     """Return what a column of text may be instead of ids: a label of two words, or numbers with words for null."""
     if column.kind != "text":
-        return ""
+        filler = column.hints.filler
+        return (
+            f"{filler[0]} in {filler[1]:.0%} of them: set padding: {filler[0]} if it stands for none" if filler else ""
+        )
     values = [value for value, _ in column.top]
     positive = next((value for value in values if value.lower() in POSITIVE), None)
     if column.distinct == len(values) == 2 and positive is not None:
         label = json.dumps({"name": column.name, "positive": positive}, ensure_ascii=False)
         return f"if it is the label, take it out here: labels: [{label}]"
     words = [value for value in values if not _is_number(value)]
-    if words and len(words) < len(values) and all(word.lower() in NULLS for word in words):
+    if words and len(words) < len(values) and all(word.lower() in FILLERS for word in words):
         return f"if these are numbers but for {' and '.join(words)}, say so in dataset.csv.nulls, and inspect again"
     return ""
 
@@ -145,7 +192,7 @@ def _number(column: ColumnProfile, rows: int) -> Guess:
     numbers = column.numbers
     if numbers is None or numbers.mean is None or numbers.least == numbers.greatest:
         return Guess("unused", "always the same")
-    if column.name.lower() in WEIGHTS and numbers.least is not None and numbers.least >= 0:
+    if column.name.lower() in WEIGHTS and column.is_complete and numbers.least is not None and numbers.least >= 0:
         return Guess("weight", "a usual name of weights")
     if column.distinct and 2 < column.distinct <= rows / _ROWS_PER_ID:
         return Guess("sparse", "whole numbers, few of them", doubt="whole numbers: list it in dense if it is an amount")
@@ -168,6 +215,8 @@ def _transform(numbers: NumberFigures) -> str | None:
 
 
 def _tells_rows_apart(column: ColumnProfile, rows: int) -> bool:
+    if column.is_exact and column.distinct == column.count >= _LEAST_ROWS:
+        return True
     return rows >= _FEW_ROWS and (column.distinct or 0) > ROW_NUMBER_FRACTION * rows
 
 
@@ -177,8 +226,11 @@ def _shared(profile: DatasetProfile, guesses: dict[str, Guess]) -> dict[str, Gue
     lists = [column for column in sparse if column.kind == "list"]
     singles = [column for column in sparse if column.kind != "list"]
     return {
-        name: Guess(
-            "sparse", f"{guesses[name].reason}, {found.text}", found.table, doubt="" if found.table else found.text
+        name: replace(
+            guesses[name],
+            reason=f"{guesses[name].reason}, {found.text}",
+            table=found.table,
+            doubt="; ".join(filter(None, (guesses[name].doubt, "" if found.table else found.text))),
         )
         for name, found in shared_tables(lists, singles).items()
     }

@@ -1,11 +1,14 @@
 """A suggested `dataset.yaml` for files that have none; users read and correct it."""
 
+import json
+
 import yaml
 
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.config.schema.split import ColumnSplit, FileSplit
 from persia_cli.inspect.profile import ColumnProfile, DatasetProfile
 from persia_cli.inspect.roles import Guess
+from persia_cli.store.layout import DENSE_TABLE
 
 LONG = 100
 """Lists longer than this are cut to a length that 99 % of them do not exceed."""
@@ -24,34 +27,45 @@ def suggest_dataset(profile: DatasetProfile, guesses: dict[str, Guess], path: st
         "kind: parquet",
         f"path: {_quoted(path)}",
         *([f"csv: {_flow(form.model_dump(mode='json', exclude_defaults=True))}"] if form != CsvFormat() else []),
-        f"labels: {_entries(of_role['label'], guesses) if of_role['label'] else _NO_LABEL}",
-        f"dense: {_entries(of_role['dense'], guesses)}",
+        f"labels: {_entries(of_role['label'], guesses, profile.columns) if of_role['label'] else _NO_LABEL}",
+        f"dense: {_entries(of_role['dense'], guesses, profile.columns)}",
         "sparse:" if of_role["sparse"] else "sparse: []",
         *(_feature(profile.columns[name], guesses[name]) for name in of_role["sparse"]),
         f"weight: {_quoted(of_role['weight'][0]) if of_role['weight'] else 'null'}",
         f"split: {_split(profile)}",
     ]
-    if any(not _is_whole(profile.columns[name]) for name in of_role["dense"]):
+    if any(not profile.columns[name].is_complete for name in of_role["dense"]):
         lines.append("fill: 0.0  # in place of null and non-finite dense values")
     if of_role["unused"]:
-        lines += ["# Not used:", *(f"#   {name}: {guesses[name].reason}" for name in of_role["unused"])]
+        lines += [
+            "# Not used:",
+            *(_on_one_line(f"#   {name}: {guesses[name].reason}") for name in of_role["unused"]),
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _feature(column: ColumnProfile, guess: Guess) -> str:
     about = f"{'' if column.is_exact else 'about '}{column.distinct or 0:,} ids"
-    if column.lengths is None and guess.table in (None, column.name):
-        item = _quoted(column.name)
-    else:
-        settings = {"name": _quoted(column.name)}
-        if guess.table is not None and guess.table != column.name:
-            settings["table"] = _quoted(guess.table)
-        if column.lengths is not None:
-            settings["pooling"] = "mean"
-            if column.lengths.greatest > LONG:
-                settings["max_length"] = str(column.lengths.covering(0.99))
-        item = "{" + ", ".join(f"{key}: {value}" for key, value in settings.items()) + "}"
-    return f"  - {item:<24}  # {'; '.join(filter(None, (about, guess.doubt)))}"
+    table = guess.table or (f"{column.name} ids" if column.name == DENSE_TABLE else column.name)
+    settings = {"name": _quoted(column.name)}
+    if table != column.name:
+        settings["table"] = _quoted(table)
+    if guess.separator is not None or column.lengths is not None:
+        settings["pooling"] = "mean"
+    if guess.separator is not None:
+        settings["separator"] = _quoted(guess.separator)
+    if guess.padding is not None:
+        settings["padding"] = _quoted(guess.padding) if isinstance(guess.padding, str) else str(guess.padding)
+    if column.lengths is not None and column.lengths.greatest > LONG:
+        settings["max_length"] = str(column.lengths.covering(0.99))
+    item = "{" + ", ".join(f"{key}: {value}" for key, value in settings.items()) + "}"
+    item = item if len(settings) > 1 else settings["name"]
+    return f"  - {item:<24}  # {_on_one_line('; '.join(filter(None, (about, guess.doubt))))}"
+
+
+def _on_one_line(text: str) -> str:
+    """Return text for a comment: names of columns may have line ends."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _split(profile: DatasetProfile) -> str:
@@ -65,11 +79,7 @@ def _split(profile: DatasetProfile) -> str:
     return "{kind: every, n: 10}  # nothing says what evaluates: every tenth row; drift is shown for the last fifth"
 
 
-def _is_whole(column: ColumnProfile) -> bool:
-    return column.nulls == 0 and (column.numbers is None or column.numbers.not_finite == 0)
-
-
-def _entries(names: list[str], guesses: dict[str, Guess]) -> str:
+def _entries(names: list[str], guesses: dict[str, Guess], columns: dict[str, ColumnProfile]) -> str:
     """Return columns as a YAML list; those with more than a name are mappings."""
     entries: list[str | dict[str, str | int]] = []
     for name in names:
@@ -78,6 +88,8 @@ def _entries(names: list[str], guesses: dict[str, Guess]) -> str:
             entries.append({"name": name, "positive": guess.positive})
         elif guess.transform is not None:
             entries.append({"name": name, "transform": guess.transform})
+        elif (lengths := columns[name].lengths) is not None:
+            entries.append({"name": name, "width": lengths.greatest})
         else:
             entries.append(name)
     return _flow(entries)
@@ -95,4 +107,6 @@ def _names(names: list[str]) -> str:
 
 def _quoted(text: str) -> str:
     """Return text as a YAML string, in quotes where it needs them."""
+    if not text.isprintable():  # such as line ends, which would divide a comment
+        return json.dumps(text)
     return _names([text])[1:-1]

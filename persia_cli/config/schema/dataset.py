@@ -16,6 +16,13 @@ def tab_of(value: Any) -> Any:
     return "\t" if value in ("tab", "\\t") else value
 
 
+def _refuse_null(value: Any) -> Any:
+    """Refuse YAML's null, which is what NULL, null and ~ without quotes are."""
+    if value is None:
+        raise ValueError('YAML takes NULL, null and ~ for no value: write a text in quotes, such as "NULL"')
+    return value
+
+
 Character = Annotated[str, Field(min_length=1, max_length=1)]
 Delimiter = Annotated[str, Field(min_length=1, max_length=1), BeforeValidator(tab_of)]
 BUILTIN = "builtin:"
@@ -78,7 +85,7 @@ class CsvFormat(Node):
     """True if the first line names the columns; otherwise the names."""
     quote: Character | None = '"'
     """Quote around fields that hold delimiters or line ends; null: no field is quoted."""
-    nulls: tuple[str, ...] = ("",)
+    nulls: tuple[Annotated[str, BeforeValidator(_refuse_null)], ...] = ("",)
     """Fields that stand for a missing value."""
     text: tuple[str, ...] = ()
     """Columns that are text even if they look like another type."""
