@@ -61,6 +61,7 @@ def words_of(samples: Samples, settings: Settings, mode: str) -> list[str]:
         f"model={settings.network}",
         f"model.dim={dim + (settings.network in FIRST_ORDER)}",
         *OWN_WORDS.get(settings.network, []),
+        "dataset.rescale=false",
         "optimizer=adam",
         f"optimizer.embedding.lr={settings.lr}",
         f"optimizer.dense.lr={settings.lr}",

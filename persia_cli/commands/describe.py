@@ -14,6 +14,7 @@ from persia_cli.commands.screen import err, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.commands.warm_view import describe_warm_start
 from persia_cli.config.schema import ByLayer, DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
+from persia_cli.config.schema.features import DenseFeature
 from persia_cli.config.schema.perceptrons import Concatenated
 from persia_cli.errors import count
 from persia_cli.launch.key_files import key_file_of
@@ -33,6 +34,8 @@ def describe(console: Console, plan: JobPlan) -> None:
         "",
         f"{_samples(plan)}; {facts.dense} dense and {len(facts.sparse)} sparse features, {count(facts.tasks, 'label')}",
     )
+    if plan.facts.found and (rescaled := plan.facts.found.rescaled):
+        labelled(console, "", f"numbers far from 1: {_rescaled(rescaled)}; dataset.rescale=false leaves them")
     labelled(console, "model", model_words(run))
     if plan.job.load:
         labelled(console, "loaded", plan.job.load)
@@ -126,6 +129,14 @@ def _length(plan: JobPlan) -> str:
     if plan.run.train.stop_early is None:
         return count(plan.job.steps, "step")
     return f"up to {count(plan.job.steps, 'step')}" + ("" if rest else f" ({count(epochs, 'epoch')})")
+
+
+def _rescaled(features: Sequence[DenseFeature]) -> str:
+    """Return the transforms that features got by default, and their names."""
+    names: dict[str, list[str]] = {}
+    for each in features:
+        names.setdefault(str(each.transform), []).append(each.name)
+    return "; ".join(f"{transform} for {', '.join(columns)}" for transform, columns in names.items())
 
 
 def _samples(plan: JobPlan) -> str:

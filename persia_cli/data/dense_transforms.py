@@ -18,6 +18,12 @@ from persia_cli.errors import DataError
 
 Floats = NDArray[np.float64]
 
+FAR = 20.0
+"""An absolute value above this is far from 1: it dominates the other inputs of a network."""
+TAIL = 10.0
+"""Deviations from the mean beyond which a value belongs to a long tail."""
+READ_ROWS = 1 << 22
+"""Training rows, about, from which the transform of a column is chosen."""
 SAMPLED_ROWS = 1 << 18
 """Rows that quantiles are computed from, approximately: evenly spaced over the training rows."""
 
@@ -74,13 +80,67 @@ def fit(
     Only the columns of features without these statistics are read. Raises DataError if there are no training rows, or
     if a column has the same value in all of them.
     """
-    dense, buckets = _open_dense(dataset), _open_buckets(dataset)
-    columns = list(dict.fromkeys([*(each.name for each in dense), *(each.column_name for each in buckets)]))
+    columns = [each.name for each in _open_dense(dataset)]
+    columns = list(dict.fromkeys([*columns, *(each.column_name for each in _open_buckets(dataset))]))
     if not sum(train_rows):
         raise DataError(
             f"{columns[0]} is transformed by statistics of the training rows, but there are none here; train first, or "
             "give mean and deviation, the edges of bins, or the boundaries of buckets"
         )
+    moments, samples = _read(dataset, filesystem, groups, train_rows, columns)
+    return dataset.model_copy(
+        update={
+            "dense": tuple(_with_edges(_with_moments(each, moments), samples) for each in dataset.dense),
+            "sparse": tuple(_with_boundaries(each, samples) for each in dataset.sparse),
+        }
+    )
+
+
+def rescaled(
+    dataset: ParquetDataset,
+    filesystem: Any,
+    groups: Sequence[RowGroup],
+    train_rows: Sequence[int],
+    scales: Mapping[str, float],
+) -> ParquetDataset:
+    """Return the data set with transforms for columns of numbers far from 1 that have none, and `rescale` off.
+
+    `scales` has the greatest absolute value of columns. The rows are read of as many row groups as have READ_ROWS.
+    """
+    far = [each.name for each in dataset.dense_features if _is_plain(each) and scales.get(each.name, 0.0) > FAR]
+    found = dataset.dense
+    if far and sum(train_rows):
+        every = -(-sum(train_rows) // READ_ROWS)
+        moments, _ = _read(dataset, filesystem, groups[::every], train_rows[::every], far)
+        chosen = {name: _chosen(name, moments[name]) for name in far}
+        found = tuple(chosen.get(_name(each), each) for each in dataset.dense)
+    return dataset.model_copy(update={"dense": found, "rescale": False})
+
+
+def _is_plain(feature: DenseFeature) -> bool:
+    return feature.transform is None and feature.width is None
+
+
+def _name(feature: str | DenseFeature) -> str:
+    return feature if isinstance(feature, str) else feature.name
+
+
+def _chosen(name: str, known: "_Moments") -> DenseFeature:
+    """Return a column with the transform that brings its values near 1."""
+    deviation = known.deviation
+    if not 0.0 < deviation < math.inf or known.largest > abs(known.mean) + TAIL * deviation:
+        return DenseFeature(name=name, transform="log1p")
+    return DenseFeature(name=name, transform="standardise", mean=known.mean, deviation=deviation)
+
+
+def _read(
+    dataset: ParquetDataset,
+    filesystem: Any,
+    groups: Sequence[RowGroup],
+    train_rows: Sequence[int],
+    columns: list[str],
+) -> tuple[dict[str, "_Moments"], dict[str, list[Floats]]]:
+    """Return moments and samples of columns, over the training rows of row groups."""
     moments = {name: _Moments() for name in columns}
     samples: dict[str, list[Floats]] = {name: [] for name in columns}
     every = -(-sum(train_rows) // SAMPLED_ROWS)
@@ -90,12 +150,7 @@ def fit(
                 for name, values in _training_values(dataset, reader, group, columns).items():
                     moments[name].add(values)
                     samples[name].append(values[::every])
-    return dataset.model_copy(
-        update={
-            "dense": tuple(_with_edges(_with_moments(each, moments), samples) for each in dataset.dense),
-            "sparse": tuple(_with_boundaries(each, samples) for each in dataset.sparse),
-        }
-    )
+    return moments, samples
 
 
 class _Moments:
@@ -107,16 +162,24 @@ class _Moments:
 
     def __init__(self) -> None:
         self.count, self._first, self._mean, self.squares = 0, 0.0, 0.0, 0.0
+        self.largest = 0.0
+        """Greatest absolute value."""
 
     @property
     def mean(self) -> float:
         """Mean of the numbers."""
         return self._first + self._mean
 
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the numbers; 0 without any."""
+        return float(np.sqrt(self.squares / self.count)) if self.count else 0.0
+
     def add(self, values: Floats) -> None:
         """Add finite numbers."""
         if not values.size:
             return
+        self.largest = max(self.largest, float(np.abs(values).max()))
         if not self.count:
             self._first = float(values[0])
         with np.errstate(over="ignore", invalid="ignore"):
@@ -159,7 +222,7 @@ def _with_moments(feature: str | DenseFeature, moments: dict[str, _Moments]) -> 
     if isinstance(feature, str) or feature.transform != "standardise" or feature.mean is not None:
         return feature
     known = moments[feature.name]
-    deviation = float(np.sqrt(known.squares / known.count)) if known.count else 0.0
+    deviation = known.deviation
     if not deviation or not np.isfinite(deviation):
         raise DataError(
             f"dense feature {feature.name} cannot be standardised: its values are the same, or too large, in all "
@@ -202,7 +265,7 @@ def _with_boundaries(feature: SparseFeature, samples: dict[str, list[Floats]]) -
 
 
 LARGE = 1000.0
-"""A dense value above this dominates the others, and its gradients overshoot."""
+"""A dense value above this gets a transform in a suggested data set."""
 
 
 def column_scales(metadata: Any, names: Collection[str]) -> dict[str, float]:
@@ -227,13 +290,3 @@ def _number(value: object) -> float:
         day = value.date() if isinstance(value, datetime) else value
         return float((day - date(1970, 1, 1)).days)
     return float(value) if isinstance(value, int | float | Decimal) else math.nan
-
-
-def scale_warnings(scales: Mapping[str, float]) -> tuple[str, ...]:
-    """Return a sentence for each dense feature whose values are too large to train on as they are."""
-    return tuple(
-        f"dense feature {name} has values up to {scale:.3g}, and networks learn badly from numbers far from 1: declare "
-        f"{{name: {name}, transform: log1p}} or {{name: {name}, transform: standardise}} in dataset.dense"
-        for name, scale in scales.items()
-        if scale > LARGE
-    )

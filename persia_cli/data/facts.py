@@ -9,7 +9,6 @@ from persia_cli.config.schema.split import EvalSplit, PredictSplit
 from persia_cli.control.position import MADE_UP, TrainingData
 from persia_cli.data.columns import prepare_command
 from persia_cli.data.converted import Progress, silent
-from persia_cli.data.dense_transforms import scale_warnings
 from persia_cli.data.files import NOUNS
 from persia_cli.data.nulls import null_shares
 from persia_cli.data.scan import ParquetScan, scan
@@ -94,7 +93,7 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
 
 
 def _warnings(found: ParquetScan) -> tuple[str, ...]:
-    return (*scale_warnings(found.scales), *_single_values(found))
+    return tuple(_single_values(found))
 
 
 def _single_values(found: ParquetScan) -> Iterator[str]:

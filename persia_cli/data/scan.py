@@ -1,7 +1,7 @@
 """The contents of Parquet files by their footers: row groups, rows of each split, and every problem."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.base import MOST
 from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.features import DenseFeature
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
 from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.columns import (
@@ -23,7 +24,7 @@ from persia_cli.data.columns import (
     uses,
 )
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
-from persia_cli.data.dense_transforms import column_scales, fit, is_fitted
+from persia_cli.data.dense_transforms import column_scales, fit, is_fitted, rescaled
 from persia_cli.data.files import DataFile, Format, find_all, locate_all, without_rows
 from persia_cli.data.hive import HiveColumns
 from persia_cli.data.known_values import refuse_absent, refuse_wrong, suspects
@@ -60,8 +61,8 @@ class ParquetScan:
     """Rows of text files that could not be read and were left out."""
     settled: ParquetDataset
     """The data set with what was found from its files: the kind of each feature's ids, statistics for transforms."""
-    scales: Mapping[str, float]
-    """Greatest absolute value of dense columns without transform, where the files hold it."""
+    rescaled: tuple[DenseFeature, ...]
+    """Dense columns that got a transform since their numbers are far from 1."""
     nulls: Counter[str]
     """Nulls of the features' columns that are no lists."""
     train_data: TrainingData
@@ -226,6 +227,10 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     _require_rows(dataset, kind, found.rows, split_rows)
     refuse_wrong(dataset, filesystem, found.groups, found.suspects)
     refuse_absent(dataset, filesystem, found.groups)
+    before = settled.dense_features
+    if settled.rescale:
+        settled = rescaled(settled, filesystem, found.groups, split_rows.train, found.scales)
+    far = tuple(each for each in settled.dense_features if each not in before)
     if not is_fitted(settled):
         settled = fit(settled, filesystem, found.groups, split_rows.train)
     return ParquetScan(
@@ -239,7 +244,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         left_out=found_files.left_out,
         unread=sum(each.count for each in found.unread.values()),
         settled=settled,
-        scales=found.scales,
+        rescaled=far,
         nulls=found.nulls,
         train_data=training_data(settled, found.groups, split_rows.train),
     )

@@ -247,7 +247,7 @@ def _notes_of_figures(saved: Run, run: Run, source: InitFrom) -> Iterator[str]:
     before, now = ({f.name: f for f in each.dense_features} for each in datasets if isinstance(each, ParquetDataset))
     for name, dense in now.items():
         old = before.get(name)
-        if dense.transform and old and old.transform == dense.transform and old != dense:
+        if old and old != dense and (dense.transform or old.transform):
             yield (
                 f"dense feature {name} is transformed by figures of this run's training rows, and the saved "
                 f"model's weights know it by those of its own: take its entry in dataset.dense from the saved run's "

@@ -130,6 +130,9 @@ class ParquetDataset(Node):
     """Column of integers or strings, such as the user; GAUC ranks the evaluation samples within each of its values."""
     split: Split
     """The rule that divides samples into training and evaluation."""
+    rescale: bool = True
+    """Give a dense column without a transform one where it has numbers above 20 or below -20: `log1p` for a long tail,
+    else `standardise`. The run's configuration keeps what was chosen."""
     fill: Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False), NUMBER] | None = None
     """Value in place of null or non-finite dense values; without it, such values are an error."""
     shuffle: bool = True

@@ -161,23 +161,39 @@ def test_boundaries_are_numbers(boundaries: list[float]) -> None:
         dataset(".", sparse=[{"name": "x", "buckets": boundaries}])
 
 
-def test_dates_and_decimals_are_warned_of_as_well(tmp_path: Path) -> None:
-    day = pa.array([19000, 20000], pa.date32())
-    table = {"y": [0, 1], "at": day.cast(pa.timestamp("us")), "day": day, "price": pa.array([5000, 6000])}
+def test_dates_and_decimals_are_scaled_as_well(tmp_path: Path) -> None:
+    day = pa.array([19000, 20000, 20000, 19000], pa.date32())
+    table = {"y": [0, 1, 0, 1], "at": day.cast(pa.timestamp("us")), "day": day, "price": pa.array([5000, 6000] * 2)}
     table["price"] = table["price"].cast(pa.decimal128(21, 2))
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
-    warnings = inspect(dataset(tmp_path, dense=["at", "day", "price"])).warnings
-    assert [text.split(",")[0] for text in warnings] == [
-        f"dense feature {name} has values up to {scale}"
-        for name, scale in (("at", "2e+04"), ("day", "2e+04"), ("price", "6e+03"))
-    ]
+    rows = read(dataset(tmp_path, dense=["at", "day", "price"], split={"kind": "eval"}), "eval").dense
+    assert np.abs(rows).min() > 20, "nothing is known of training rows"
+    settled = inspect(dataset(tmp_path, dense=["at", "day", "price"], split={"kind": "every", "n": 4})).settled
+    assert settled is not None
+    assert [each.transform for each in settled.dense_features] == ["standardise"] * 3
+    assert np.abs(read(settled, "train").dense).max() < 2
 
 
-def test_large_values_are_warned_of(folder: Path) -> None:
-    (warning,) = inspect(dataset(folder)).warnings
-    assert warning.startswith("dense feature x has values up to 1e+09, and networks learn badly")
-    assert inspect(dataset(folder, dense=[{"name": "x", "transform": "log1p"}])).warnings == ()
-    assert inspect(dataset(folder, dense=["stars"])).warnings == ()
+def test_numbers_far_from_1_are_scaled_by_the_training_rows(folder: Path) -> None:
+    settled = inspect(dataset(folder, dense=["x", "stars"])).settled
+    assert settled is not None
+    [x, stars] = settled.dense_features
+    assert (x.transform, settled.rescale, stars.transform) == ("standardise", False, None)
+    assert x.mean == pytest.approx(1e6, abs=200)
+    assert inspect(settled).settled == settled, "the choice is kept"
+    for data in (dataset(folder, rescale=False), dataset(folder, dense=[{"name": "x", "transform": "log1p"}])):
+        found = inspect(data).found
+        assert found is not None
+        assert (found.rescaled, found.settled.dense) == ((), data.dense)
+
+
+def test_a_long_tail_is_taken_by_its_logarithm(tmp_path: Path) -> None:
+    draw = np.random.default_rng(2)
+    columns = {"y": np.arange(ROWS) % 2, "gain": draw.pareto(1.0, ROWS) * 100, "age": draw.integers(17, 90, ROWS)}
+    pq.write_table(pa.table(columns | {"small": draw.normal(0, 3, ROWS)}), tmp_path / "a.parquet")
+    settled = inspect(dataset(tmp_path, dense=["gain", "age", "small"])).settled
+    assert settled is not None
+    assert [each.transform for each in settled.dense_features] == ["log1p", "standardise", None]
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_nulls_stay_nulls() -> None:
 A_TEXT, A_WHOLE = {"name": "text", "column": "a", "ids": "text"}, {"name": "whole", "column": "a", "ids": "integer"}
 OTHER = {"name": "other", "column": "a", "ids": "integer", "missing_id": 9}
 ANY, STEPS = {"name": "any", "column": "a", "missing_id": 5}, {"name": "steps", "column": "a", "buckets": [-5.0, 0.0]}
-DENSE = {"dense": ["a"], "fill": 40.0}
+DENSE = {"dense": ["a"], "fill": 40.0, "rescale": False}
 
 
 @pytest.mark.parametrize(
