@@ -153,7 +153,8 @@ def _planned(
         raise UserError(
             f"cluster={run.cluster.kind} is one process, of which nothing can be disturbed alone; use cluster=local"
         )
-    if run.train.epochs == "auto":  # the disturbed and the undisturbed job are to have the same steps
+    if run.train.epochs == "auto" and run.train.steps is None:
+        # The disturbed and the undisturbed job are to have the same steps.
         settings = [*settings, "train.epochs=1"]
         run = compose_run(settings, conf_dir)
     facts = facts_of(run.dataset)
