@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from persia_cli.config.schema import Run
-from persia_cli.config.schema.metric import aim_of, goodness
+from persia_cli.config.schema.metric import aim_of, goodness, value_of
 from persia_cli.config.schema.perceptrons import Perceptrons
 
 CLEAR = 0.003
@@ -67,8 +67,8 @@ def _points(metric: str, metrics: Sequence[Line]) -> list[_Point]:
             if line["loss"] is not None:
                 losses.append((line["loss"], line["samples"] - samples))
             samples = line["samples"]
-        elif line.get(metric) is not None and losses:
-            value = goodness(aim_of(metric), line[metric])
+        elif (figure := value_of(line, metric)) is not None and losses:
+            value = goodness(aim_of(metric), figure)
             scale = scale or abs(value) or 1.0
             count = sum(number for _, number in losses) or 1
             found.append(_Point(line["step"], value / scale, sum(loss * number for loss, number in losses) / count))

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from persia_cli.config.schema import CosineSchedule, EarlyStop, GeneratedDataset, OneCycleSchedule, Run, Schedule
+from persia_cli.config.schema import Bce, CosineSchedule, EarlyStop, GeneratedDataset, OneCycleSchedule, Run, Schedule
 from persia_cli.config.schema.base import MOST
+from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS
 from persia_cli.control.position import StepGrid
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
         run = run.model_copy(update={"eval": run.eval.model_copy(update={"every_epochs": 1})})
     if run.train.stop_early is None:
         patience = max(PATIENCE, -(-PATIENCE * steps // (evaluation_interval(run, facts.train_rows) or steps)))
-        stop = EarlyStop(metric=run.checkpoint.best_by or run.headline, patience=patience)
+        stop = EarlyStop(metric=run.checkpoint.best_by or _metric(run), patience=patience)
         run = _with(run, stop_early=stop)
     end = min(max(_ends(run), default=MOST_EPOCHS * steps), MOST_EPOCHS * steps)
     epochs = -(-end // steps)
@@ -73,6 +74,13 @@ def end_of(schedule: Schedule) -> int | None:
     if isinstance(schedule, CosineSchedule):
         return schedule.warmup_steps + schedule.over_steps
     return schedule.over_steps if isinstance(schedule, OneCycleSchedule) else None
+
+
+def _metric(run: Run) -> str:
+    """Return the metric that decides: where the loss is of probabilities, their ranks and their calibration."""
+    [loss, *others] = run.losses
+    is_of_probabilities = not others and isinstance(loss, Bce) and loss.pos_weight == 1.0
+    return AUC_MINUS_LOG_LOSS if is_of_probabilities else run.headline
 
 
 def _ends(run: Run) -> list[int]:

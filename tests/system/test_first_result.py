@@ -40,12 +40,13 @@ def test_training_ends_by_itself_and_its_result_is_the_best_checkpoint(tmp_path:
     trained = persia("train", *words, "--run-dir", run)
     assert "up to 200 steps (20 epochs) of 128 samples" in trained.stderr
     found = evaluations(run)
-    best = max(found, key=lambda step: found[step]["auc"])
+    best = max(found, key=lambda step: found[step]["auc"] - found[step]["log_loss"])
     assert list(found) == [*range(10, best + 30, 10)], "an evaluation after each epoch, and two after the best"
     assert best + 20 < 200
     assert "got worse while the training loss fell: more dropout may help, such as model.dropout=0.2" in trained.stderr
     shown = key_values(trained.stdout)
-    assert (shown["best_by"], shown["step"], float(shown["auc"])) == ("auc", str(best), found[best]["auc"])
+    assert (shown["best_by"], shown["step"]) == ("auc_minus_log_loss", str(best))
+    assert float(shown["auc"]) == found[best]["auc"]
     assert finished_steps(run / CHECKPOINTS) == [best, best + 20]
     again = key_values(persia("eval", run).stdout)
     assert float(again["auc"]) == found[best]["auc"]

@@ -25,7 +25,7 @@ def test_a_small_data_set_is_trained_until_it_no_longer_improves() -> None:
     stop = plan.run.train.stop_early
     assert (plan.run.train.epochs, plan.job.steps, plan.run.eval.every_epochs) == (20, 80, 1)
     assert stop is not None
-    assert (stop.metric, stop.patience) == ("auc", 2)
+    assert (stop.metric, stop.patience) == ("auc_minus_log_loss", 2)
     again = planned(plan.run)
     assert (again.run, again.job) == (plan.run, plan.job), "the settled configuration means the same"
 
@@ -78,6 +78,7 @@ def test_the_figure_that_decides_is_one_that_the_loss_improves() -> None:
         return stop.metric
 
     assert metric({"click": {"kind": "mse"}}) == "rmse"
+    assert metric({"click": {"kind": "bce", "pos_weight": 3}}) == "auc"
     assert metric({"click": {"kind": "pairwise"}}) == "auc"
     assert metric({"click": {"kind": "bpr"}}, group_by="user") == "gauc"
     assert metric({}, labels=["click", "buy"]) == "loss"
