@@ -55,7 +55,7 @@ def test_training_ends_by_itself_and_its_result_is_the_best_checkpoint(tmp_path:
     assert max(evaluations(run)) == 210
 
 
-SWEEP = [[], ["model.dropout=0.2"], ["optimizer.dense.lr=0.0003"], ["optimizer.embedding.lr=0.01"]]
+SWEEP = [[], ["model.dropout=0.2"], ["optimizer.dense.lr=0.0003"]]
 """Settings that one would try; the first is none."""
 CENSUS = [
     "dataset.path=builtin:adult_income",
@@ -66,6 +66,7 @@ CENSUS = [
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "least"), [("planted", 0.77), ("census", 0.905)])
 def test_the_defaults_are_close_to_the_best_of_a_small_sweep(name: str, least: float, tmp_path: Path) -> None:
     """A configuration that names path, labels, features and split alone is within 0.004 AUC, as the mean of seeds."""
