@@ -25,7 +25,7 @@ def split_texts(column: Any, separator: str) -> Any:
     """Return a chunked array of texts as lists of texts, which have no blanks around them and are not empty.
 
     A null text is an empty list, for CSV knows no other. Texts in lists are split too, and nulls among them left out.
-    Columns of other values are returned as they are.
+    Columns of other values are returned unchanged.
     """
     kind = plain_type(column.type)
     if is_list(kind) and class_of(kind.value_type) == "text":
@@ -43,7 +43,7 @@ def _joined(lists: Any, separator: str) -> Any:
 
 
 def with_values(lists: Any, values: Any) -> Any:
-    """Return an Arrow array of lists with other values, as many, in place of its own."""
+    """Return an Arrow array of lists with as many other values in place of the present ones."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     mask = lists.is_null() if lists.null_count else None
