@@ -11,6 +11,8 @@ from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
 from persia_cli.data.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
+from persia_cli.data.column_kinds import wrong_ids, wrong_numbers
+from persia_cli.data.times import READ_AS_TIMES, TIMES
 from persia_cli.data.values import INTEGER
 
 QUERY = "query"
@@ -44,8 +46,10 @@ def label_columns(dataset: ParquetDataset) -> tuple[str, ...]:
     return () if isinstance(dataset.split, PredictSplit) else dataset.label_names
 
 
-def column_problems(dataset: ParquetDataset, schema: Any, look: Callable[[str], str | None]) -> list[str]:
-    """Return a sentence for each use of a column that does not fit the Arrow schema of a file.
+def column_problems(
+    dataset: ParquetDataset, schema: Any, is_text_file: bool, look: Callable[[str], str | None]
+) -> list[str]:
+    """Return a sentence for each use of a column that does not fit the Arrow schema of a file, which was text or not.
 
     `look` returns a sentence on the texts of a column where numbers are due, or None.
     """
@@ -54,7 +58,7 @@ def column_problems(dataset: ParquetDataset, schema: Any, look: Callable[[str], 
         count = schema.names.count(use.column)
         if count != 1:
             problems.append(_missing(dataset, use, schema.names) if count == 0 else _twice(use))
-        elif (problem := _wrong_type(dataset, use, schema.field(use.column).type)) is not None:
+        elif (problem := _wrong_type(dataset, use, schema.field(use.column).type, is_text_file)) is not None:
             is_text = use.role == "dense" and class_of(schema.field(use.column).type) == "text"
             problems.append((is_text and look(use.column)) or problem)
     return list(dict.fromkeys(problems))
@@ -86,6 +90,8 @@ def classes(dataset: ParquetDataset, schema: Any) -> dict[str, str]:
     Columns that hold only nulls are left out: they fit any other.
     """
     hashed = {feature.column_name for feature in dataset.sparse if feature.ids == "text"}
+    timed = {feature.column_name for feature in dataset.sparse if feature.ids == "time"}
+    timed |= {feature.name for feature in dataset.dense_features if feature.values == "time"}
     found = {}
     for name in dict.fromkeys(use.column for use in uses(dataset) if schema.names.count(use.column) == 1):
         kind = plain_type(schema.field(name).type)
@@ -95,6 +101,8 @@ def classes(dataset: ParquetDataset, schema: Any) -> dict[str, str]:
         held = "numbers" if values in NUMBERS else WORDS.get(values, str(kind))
         if name in hashed and not (is_list(kind) and values == "list"):
             held = "what can be hashed"
+        elif name in timed and values in READ_AS_TIMES:
+            held = "times"
         found[name] = f"lists of {held}" if is_list(kind) else held
     return found
 
@@ -146,7 +154,7 @@ def _twice(use: Use) -> str:
     return f"there are several columns {use.column} ({use.key}); give each a different name"
 
 
-def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
+def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> str | None:
     plain = plain_type(kind)
     held = class_of(plain)
     if held == "integer" and _is_hashed(dataset, use.column) and (number := _number_of(dataset, use)):
@@ -155,7 +163,7 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
             "column of numbers"
         )
     if use.role == "sparse":
-        return _wrong_ids(dataset, use, kind)
+        return _wrong_ids(dataset, use, kind, is_text)
     if use.role == "dense" and (is_list(plain) or _width_of(dataset, use.column) is not None):
         return _wrong_vectors(dataset, use, plain)
     if use.role == "label":
@@ -165,13 +173,20 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
     if use.role == QUERY:
         fits = held in ("integer", "text", "boolean", "date", "null")
         return None if fits else f"column {use.column} is {kind}, but query ids are integers or strings"
-    if held in NUMBERS or held == "null" or (use.role == "dense" and held in ("date", "timestamp")):
+    if use.role == "dense":
+        feature = next(each for each in dataset.dense_features if each.name == use.column)
+        if (wrong := wrong_numbers(feature, held)) is not None:
+            return wrong
+        if feature.values == "time":
+            return None
+        if held == "text":
+            return (
+                f"column {use.column} holds strings, but a dense feature is a number; list it under dataset.sparse, "
+                "where strings are hashed, write numbers in its place, or declare times: "
+                f"{{name: {use.column}, values: time}}"
+            )
+    if held in NUMBERS or held == "null":
         return None
-    if use.role == "dense" and held == "text":
-        return (
-            f"column {use.column} holds strings, but a dense feature is a number; list it under dataset.sparse, where "
-            "strings are hashed, or write numbers in its place"
-        )
     wanted = {"weight": "a weight is a number that is not negative"}
     rule = wanted.get(use.role, "a dense feature is a number")
     return f"column {use.column} holds {WORDS.get(held, kind)}, but {rule}, one per row; write numbers in its place"
@@ -240,7 +255,7 @@ _IDS: frozenset[Class] = frozenset({"integer", "text", "boolean", "float", "deci
 """The classes that ids can be made from; of `float` and `decimal`, whole numbers only."""
 
 
-def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
+def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> str | None:
     plain = plain_type(kind)
     held = class_of(plain.value_type if is_list(plain) else plain)
     if pa.types.is_struct(plain):
@@ -251,16 +266,16 @@ def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
         )
     if held not in _IDS:
         return f"column {use.column} is {kind}, but a sparse feature is an id or a list of ids, integers or strings"
-    if any(feature.buckets is not None and feature.column_name == use.column for feature in dataset.sparse) and (
-        held not in NUMBERS | {"date", "timestamp", "null"} or is_list(plain)
-    ):
-        return f"column {use.column} is {kind}, but buckets are made of numbers, one per row"
     for feature in dataset.sparse:
-        if feature.column_name == use.column and (wrong := _wrong_settings(feature, held, is_list(plain))) is not None:
+        if feature.column_name != use.column:
+            continue
+        allowed = READ_AS_TIMES if feature.ids == "time" else NUMBERS | TIMES | {"null"}
+        if feature.buckets is not None and (held not in allowed or is_list(plain)):
+            return f"column {use.column} is {kind}, but buckets are made of numbers, one per row"
+        if (wrong := _wrong_settings(feature, held, is_list(plain))) is not None:
             return f"column {use.column} holds {WORDS.get(held, plain)}, {wrong}"
-    made = next(feature.ids for feature in dataset.sparse if feature.column_name == use.column)
-    if held == "timestamp" and made == "text":
-        return f"column {use.column} holds timestamps, which have no one text; leave out ids: text of this feature"
+        if (wrong := wrong_ids(feature, held, is_text)) is not None:
+            return wrong
     return None
 
 

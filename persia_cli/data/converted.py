@@ -44,7 +44,7 @@ def silent(path: str, done: int, total: int) -> None:
     """Ignore the progress."""
 
 
-_VERSION = 3
+_VERSION = 4
 _UNREAD = b"persia.unread_rows"
 
 

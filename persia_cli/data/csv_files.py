@@ -1,7 +1,8 @@
 """CSV to tables; the type of a column is found from the whole file.
 
 A column holds integers if every field is an integer in its usual form (7, not 07); else numbers if every field is one;
-else true and false if every field is one of these words; else text. Fields that are null markers are left out of this.
+else true and false if every field is one of these words; else dates if every field is one (2024-01-31), or timestamps
+(2024-01-31T12:30:00Z, all with a zone or all without); else text. Fields that are null markers are left out of this.
 Blanks around a number, or around a column's name, do not belong to it; blanks around text do.
 """
 
@@ -93,7 +94,15 @@ _INTEGER = r"^[ \t]*(?:0|-?[1-9][0-9]*)[ \t]*$"
 _FRACTION = r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMBER = rf"^[ \t]*(?:{_FRACTION}|-?(?:nan|NaN|inf|Infinity))[ \t]*$"
 _BOOLEAN = r"^(?:true|True|TRUE|false|False|FALSE)$"
-_KINDS = ((_INTEGER, pa.int64()), (_INTEGER, pa.uint64()), (_NUMBER, pa.float64()), (_BOOLEAN, pa.bool_()))
+_NUMBERS = ((_INTEGER, pa.int64()), (_INTEGER, pa.uint64()), (_NUMBER, pa.float64()), (_BOOLEAN, pa.bool_()))
+_DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK = r"[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?"
+_KINDS = (
+    *_NUMBERS,
+    (rf"^{_DATE}$", pa.date32()),
+    (rf"^{_DATE}{_CLOCK}$", pa.timestamp("us")),
+    (rf"^{_DATE}{_CLOCK}(?:Z|[+-][0-9]{{2}}:?[0-9]{{2}})$", pa.timestamp("us", "UTC")),
+)
 """The types a column may have, the narrowest first: the pattern of its fields, and the Arrow type they must fit."""
 
 
@@ -190,7 +199,7 @@ def numbers_of(texts: Any, has_booleans: bool) -> Any:
     """
     values = texts.drop_null()
     trimmed = pc.utf8_trim(texts, _BLANKS)
-    for pattern, kind in _KINDS:
+    for pattern, kind in _NUMBERS:
         if (kind != pa.bool_() or has_booleans) and _fits(values, pattern, kind):
             return trimmed.cast(kind)
     return trimmed

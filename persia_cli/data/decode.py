@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.features import DenseFeature, Label, SparseFeature
 from persia_cli.config.schema.loss import Link
 from persia_cli.data.arrow_types import class_of, is_list, plain_type
-from persia_cli.data.dense_transforms import bucket_ids, transform
+from persia_cli.data.dense_transforms import CORRECT_TIMES, bucket_ids, numbers_of, transform
 from persia_cli.data.ids import text_id
 from persia_cli.data.lists import WrongLengthError, split_texts, vectors
 from persia_cli.data.reserved_ids import NULL_ID
+from persia_cli.data.times import NotATimeError, part_of
 from persia_cli.data.values import NotAnIdError, float_values, id_values
 from persia_cli.errors import DataError
 
@@ -118,8 +119,7 @@ def decode_dense(
     if feature.width is not None:
         values = _vectors(column, feature, where, rows)
     else:
-        values = _float32(column, rows) if feature.transform is None else _transformed(column, feature, rows)
-        values = values.reshape(-1, feature.inputs)
+        values = _transformed(column, feature, where, rows).reshape(-1, feature.inputs)
     good: NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(values), axis=1)
     if fill is None:
         _check(good, values.sum(axis=1), rows, f"dense column {name}", where, remedy)
@@ -183,10 +183,17 @@ def decode_query_ids(column: Any, name: str, rows: Rows) -> NDArray[np.uint64]:
 def _flat_ids(array: Any, feature: SparseFeature) -> NDArray[np.uint64]:
     """Return an id for each value of an array without lists; that of a null is `NULL_ID` if it is to be dropped."""
     missing = _null_id(feature)
-    if feature.buckets is None:
+    if feature.buckets is not None:
+        assert isinstance(feature.buckets, tuple)
+        try:
+            return bucket_ids(numbers_of(array, feature), feature.buckets, missing)
+        except NotATimeError as bad:
+            raise NotAnIdError(bad.index, bad.value, bad.reason) from bad
+    if feature.transform is None:
         return id_values(array, feature.table_name, feature.ids, missing)
-    assert isinstance(feature.buckets, tuple)
-    return bucket_ids(float_values(array), feature.buckets, missing)
+    times = id_values(array, feature.table_name, "time", np.uint64(NULL_ID))
+    parts = part_of(times.view(np.int64), feature.transform).view(np.uint64)
+    return np.where(times == np.uint64(NULL_ID), missing, parts)
 
 
 def _null_id(feature: SparseFeature) -> np.uint64:
@@ -244,9 +251,14 @@ def join_ids(parts: list[Ids]) -> Ids:
     return Ids(np.concatenate([part.values for part in parts]), _offsets(np.concatenate(lengths)))
 
 
-def _transformed(column: Any, feature: DenseFeature, rows: Rows) -> NDArray[np.float32]:
+def _transformed(column: Any, feature: DenseFeature, where: object, rows: Rows) -> NDArray[np.float32]:
+    try:
+        numbers = numbers_of(column, feature)
+    except NotATimeError as bad:
+        place = _place(where, bad.index)
+        raise DataError(f"{where}: {bad} in {place} of dense column {feature.name}; {CORRECT_TIMES}") from bad
     with np.errstate(over="ignore", invalid="ignore"):
-        values = transform(float_values(column), feature).astype(np.float32)
+        values = transform(numbers, feature).astype(np.float32)
     return values if rows is None else values[rows]
 
 

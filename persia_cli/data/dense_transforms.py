@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -13,11 +12,15 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
 from persia_cli.data.splits import selected_rows, split_columns
+from persia_cli.data.times import FORM, NotATimeError, time_numbers
 from persia_cli.data.values import float_values
 from persia_cli.errors import DataError
 
 Floats = NDArray[np.float64]
+Fitted = DenseFeature | SparseFeature
+"""A feature whose transform or buckets need statistics."""
 
+CORRECT_TIMES = f"write it as {FORM}, or leave it empty"
 FAR = 20.0
 """An absolute value above this is far from 1: it dominates the other inputs of a network."""
 TAIL = 10.0
@@ -28,10 +31,21 @@ SAMPLED_ROWS = 1 << 18
 """Rows that quantiles are computed from, approximately: evenly spaced over the training rows."""
 
 
+def numbers_of(column: Any, feature: DenseFeature | SparseFeature) -> Floats:
+    """Return the numbers of a column that a dense feature or buckets are made of, [n], NaN for null.
+
+    Raises NotATimeError for a text that is no time where the feature is of times.
+    """
+    if isinstance(feature, DenseFeature):
+        return time_numbers(column, feature.part) if feature.values == "time" else float_values(column)
+    return time_numbers(column) if feature.ids == "time" else float_values(column)
+
+
 def transform(values: Floats, feature: DenseFeature) -> Floats:
     """Return the transformed numbers of a dense feature, [n], or [n, bins] if it is `piecewise`; NaN stays NaN.
 
-    `log1p` is sign(x) log(1 + |x|), so that negative numbers keep their order; `standardise` is (x - mean) / deviation.
+    `log1p` is sign(x) log(1 + |x|), so that negative numbers keep their order; `standardise` and parts of times are
+    (x - mean) / deviation.
     """
     if feature.transform == "piecewise":
         assert isinstance(feature.bins, tuple)
@@ -39,7 +53,7 @@ def transform(values: Floats, feature: DenseFeature) -> Floats:
     if feature.transform == "log1p":
         logs: Floats = np.copysign(np.log1p(np.abs(values)), values)
         return logs
-    if feature.transform == "standardise":
+    if feature.is_standardised:
         assert feature.mean is not None
         assert feature.deviation is not None
         standard: Floats = (values - feature.mean) / feature.deviation
@@ -80,14 +94,16 @@ def fit(
     Only the columns of features without these statistics are read. Raises DataError if there are no training rows, or
     if a column has the same value in all of them.
     """
-    columns = [each.name for each in _open_dense(dataset)]
-    columns = list(dict.fromkeys([*columns, *(each.column_name for each in _open_buckets(dataset))]))
+    dense, buckets = _open_dense(dataset), _open_buckets(dataset)
+    features: dict[str, Fitted] = {f"dense {each.name}": each for each in dense}
+    features |= {f"sparse {each.name}": each for each in buckets}
     if not sum(train_rows):
+        first = next(iter(features.values())).name
         raise DataError(
-            f"{columns[0]} is transformed by statistics of the training rows, but there are none here; train first, or "
-            "give mean and deviation, the edges of bins, or the boundaries of buckets"
+            f"{first} is transformed by statistics of the training rows, but there are none here; train first, or give "
+            "mean and deviation, the edges of bins, or the boundaries of buckets"
         )
-    moments, samples = _read(dataset, filesystem, groups, train_rows, columns)
+    moments, samples = _read(dataset, filesystem, groups, train_rows, features)
     return dataset.model_copy(
         update={
             "dense": tuple(_with_edges(_with_moments(each, moments), samples) for each in dataset.dense),
@@ -107,7 +123,9 @@ def rescaled(
 
     `scales` has the greatest absolute value of columns. The rows are read of as many row groups as have READ_ROWS.
     """
-    far = [each.name for each in dataset.dense_features if _is_plain(each) and scales.get(each.name, 0.0) > FAR]
+    far: dict[str, Fitted] = {
+        each.name: each for each in dataset.dense_features if _is_plain(each) and scales.get(each.name, 0.0) > FAR
+    }
     found = dataset.dense
     if far and sum(train_rows):
         every = -(-sum(train_rows) // READ_ROWS)
@@ -129,8 +147,8 @@ def _chosen(name: str, known: "_Moments") -> DenseFeature:
     """Return a column with the transform that brings its values near 1."""
     deviation = known.deviation
     if not 0.0 < deviation < math.inf or known.largest > abs(known.mean) + TAIL * deviation:
-        return DenseFeature(name=name, transform="log1p")
-    return DenseFeature(name=name, transform="standardise", mean=known.mean, deviation=deviation)
+        return DenseFeature(name=name, values="number", transform="log1p")
+    return DenseFeature(name=name, values="number", transform="standardise", mean=known.mean, deviation=deviation)
 
 
 def _read(
@@ -138,18 +156,18 @@ def _read(
     filesystem: Any,
     groups: Sequence[RowGroup],
     train_rows: Sequence[int],
-    columns: list[str],
+    features: Mapping[str, Fitted],
 ) -> tuple[dict[str, "_Moments"], dict[str, list[Floats]]]:
-    """Return moments and samples of columns, over the training rows of row groups."""
-    moments = {name: _Moments() for name in columns}
-    samples: dict[str, list[Floats]] = {name: [] for name in columns}
+    """Return moments and samples of features, over the training rows of row groups."""
+    moments = {key: _Moments() for key in features}
+    samples: dict[str, list[Floats]] = {key: [] for key in features}
     every = -(-sum(train_rows) // SAMPLED_ROWS)
     with RowGroupReader(filesystem) as reader:
         for group, rows in zip(groups, train_rows, strict=True):
             if rows:
-                for name, values in _training_values(dataset, reader, group, columns).items():
-                    moments[name].add(values)
-                    samples[name].append(values[::every])
+                for key, values in _training_values(dataset, reader, group, features).items():
+                    moments[key].add(values)
+                    samples[key].append(values[::every])
     return moments, samples
 
 
@@ -197,7 +215,7 @@ def _open_dense(dataset: ParquetDataset) -> list[DenseFeature]:
     return [
         each
         for each in dataset.dense_features
-        if (each.transform == "standardise" and each.mean is None) or isinstance(each.bins, int)
+        if (each.is_standardised and each.mean is None) or isinstance(each.bins, int)
     ]
 
 
@@ -206,27 +224,35 @@ def _open_buckets(dataset: ParquetDataset) -> list[SparseFeature]:
 
 
 def _training_values(
-    dataset: ParquetDataset, reader: RowGroupReader, group: RowGroup, columns: list[str]
+    dataset: ParquetDataset,
+    reader: RowGroupReader,
+    group: RowGroup,
+    features: Mapping[str, Fitted],
 ) -> dict[str, Floats]:
-    table = reader.read(group, list(dict.fromkeys([*columns, *split_columns(dataset.split)])))
+    names = {key: each.name if isinstance(each, DenseFeature) else each.column_name for key, each in features.items()}
+    table = reader.read(group, list(dict.fromkeys([*names.values(), *split_columns(dataset.split)])))
     rows = selected_rows(dataset.split, "train", group.first_row, table)
     found = {}
-    for name in columns:
-        values = float_values(table.column(name))
+    for key, feature in features.items():
+        try:
+            values = numbers_of(table.column(names[key]), feature)
+        except NotATimeError as error:
+            place = group.place_of(error.index)
+            raise DataError(f"{group}: {error} in {place} of column {names[key]}; {CORRECT_TIMES}") from error
         values = values if rows is None else values[rows]
-        found[name] = values[np.isfinite(values)]
+        found[key] = values[np.isfinite(values)]
     return found
 
 
 def _with_moments(feature: str | DenseFeature, moments: dict[str, _Moments]) -> str | DenseFeature:
-    if isinstance(feature, str) or feature.transform != "standardise" or feature.mean is not None:
+    if isinstance(feature, str) or not feature.is_standardised or feature.mean is not None:
         return feature
-    known = moments[feature.name]
+    known = moments[f"dense {feature.name}"]
     deviation = known.deviation
     if not deviation or not np.isfinite(deviation):
         raise DataError(
             f"dense feature {feature.name} cannot be standardised: its values are the same, or too large, in all "
-            "training rows; leave it out, or use transform: log1p"
+            f"training rows; leave it out{'' if feature.values == 'time' else ', or use transform: log1p'}"
         )
     return feature.model_copy(update={"mean": known.mean, "deviation": deviation})
 
@@ -234,7 +260,7 @@ def _with_moments(feature: str | DenseFeature, moments: dict[str, _Moments]) -> 
 def _with_edges(feature: str | DenseFeature, samples: dict[str, list[Floats]]) -> str | DenseFeature:
     if isinstance(feature, str) or not isinstance(feature.bins, int):
         return feature
-    values = np.concatenate(samples[feature.name])
+    values = np.concatenate(samples[f"dense {feature.name}"])
     fractions = np.linspace(0.0, 1.0, feature.bins + 1)
     edges = np.unique(np.quantile(values, fractions, method="inverted_cdf")) if values.size else values
     if edges.size < 2:
@@ -248,7 +274,7 @@ def _with_edges(feature: str | DenseFeature, samples: dict[str, list[Floats]]) -
 def _with_boundaries(feature: SparseFeature, samples: dict[str, list[Floats]]) -> SparseFeature:
     if not isinstance(feature.buckets, int):
         return feature
-    distinct, counts = np.unique(np.concatenate(samples[feature.column_name]), return_counts=True)
+    distinct, counts = np.unique(np.concatenate(samples[f"sparse {feature.name}"]), return_counts=True)
     if distinct.size < 2:
         raise DataError(
             f"sparse feature {feature.name} cannot have buckets: its values are missing, or equal, in all training "
@@ -285,8 +311,5 @@ def column_scales(metadata: Any, names: Collection[str]) -> dict[str, float]:
 
 
 def _number(value: object) -> float:
-    """Return a value as a dense feature reads it: dates and timestamps as days since 1970; NaN for other types."""
-    if isinstance(value, date):
-        day = value.date() if isinstance(value, datetime) else value
-        return float((day - date(1970, 1, 1)).days)
+    """Return a number; NaN for values of other types, such as times, which are always standardised."""
     return float(value) if isinstance(value, int | float | Decimal) else math.nan

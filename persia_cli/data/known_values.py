@@ -50,7 +50,7 @@ def refuse_wrong(
     Only these columns are read, and the one that makes the split.
     """
     labels = {label if isinstance(label, str) else label.name: label for label in dataset.labels}
-    dense = {feature.name for feature in dataset.dense_features} if dataset.fill is None else set()
+    dense = {each.name: _plain(each) for each in dataset.dense_features} if dataset.fill is None else {}
     with RowGroupReader(filesystem) as reader:
         for group, names in zip(groups, suspected, strict=True):
             if not names:
@@ -64,7 +64,12 @@ def refuse_wrong(
                     elif name in labels:
                         decode_labels(table.column(name), labels[name], group, rows, "identity")
                     if name in dense:
-                        decode_dense(table.column(name), DenseFeature(name=name), group, rows, None, Counter())
+                        decode_dense(table.column(name), dense[name], group, rows, None, Counter())
+
+
+def _plain(feature: DenseFeature) -> DenseFeature:
+    """Return a feature without its transform, whose statistics may not be known yet."""
+    return feature.model_copy(update={"transform": None, "mean": None, "deviation": None, "bins": None})
 
 
 def refuse_absent(dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup]) -> None:

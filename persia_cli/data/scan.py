@@ -14,6 +14,7 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
 from persia_cli.control.position import SplitName, TrainingData
+from persia_cli.data.column_kinds import with_kinds
 from persia_cli.data.columns import (
     classes,
     column_problems,
@@ -89,7 +90,7 @@ class _Findings:
 
     def check(self, dataset: ParquetDataset, file: DataFile, schema: Any, look: Callable[[str], str | None]) -> None:
         """Record the problems of a file's columns, alone and in comparison with earlier files."""
-        for text in column_problems(dataset, schema, look):
+        for text in column_problems(dataset, schema, file.source is not None, look):
             self.of_file(file.name, text)
         for name, held in classes(dataset, schema).items():
             first, other = self.classes.setdefault(name, (held, file.name))
@@ -215,7 +216,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
                 findings.of_file(file.name, problem)
         findings.raise_if_any()
     _allow(found.unread, dataset.max_bad_rows)
-    settled = _settled(dataset, findings, kind != "parquet")
+    settled = with_kinds(dataset, findings.held, kind != "parquet")
     for file, schema in zip(found.files, found.schemas, strict=True):
         findings.check(settled, file, schema, partial(_meant_as_numbers, dataset, kind, filesystem, found, file))
         if kind == "csv":
@@ -225,7 +226,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     settled = with_widths(settled, filesystem, found.groups, found.schemas)
     split_rows = count_rows(dataset.split, filesystem, found.groups)
     _require_rows(dataset, kind, found.rows, split_rows)
-    refuse_wrong(dataset, filesystem, found.groups, found.suspects)
+    refuse_wrong(settled, filesystem, found.groups, found.suspects)
     refuse_absent(dataset, filesystem, found.groups)
     before = settled.dense_features
     if settled.rescale:
@@ -280,24 +281,6 @@ def _meant_as_numbers(
         return None
     with RowGroupReader(filesystem) as reader:
         return meant_as_numbers(name, reader.read(group, [name]).column(name), kind, dataset.csv.nulls)
-
-
-def _settled(dataset: ParquetDataset, findings: _Findings, is_text: bool) -> ParquetDataset:
-    """Return the data set with `ids` set for every feature whose files show the kind of its ids.
-
-    Files that are read later with the model may look different: a column of names may happen to hold only digits. In
-    text files, numbers may stand for text where another file of the column holds text.
-    """
-    features = []
-    for feature in dataset.sparse:
-        held = {each.removeprefix("lists of ") for each in findings.held.get(feature.column_name, ())}
-        made = feature.ids
-        if made is None and "strings" in held and (len(held) == 1 or is_text):
-            made = "text"
-        elif made is None and held == {"numbers"}:
-            made = "integer"
-        features.append(feature.model_copy(update={"ids": made}))
-    return dataset.model_copy(update={"sparse": tuple(features)})
 
 
 def _allow(unread: dict[str, UnreadRows], most: int) -> None:

@@ -1,9 +1,9 @@
 """The documented rules that convert values of any Arrow type to 64-bit ids or to numbers, whole arrays at a time.
 
 An id is the integer itself (a negative one as its two's complement); 1 for true and 0 for false; a float or decimal
-that is whole, as an integer; the days since 1970-01-01 of a date; the microseconds since then of a timestamp (UTC); the
-hash of a text (persia_cli.data.ids). A number is the value itself, and the days since 1970-01-01 of dates and
-timestamps, with their fraction.
+that is whole, as an integer; the microseconds since 1970-01-01 of a date or timestamp (persia_cli.data.times); the hash
+of a text (persia_cli.data.ids). A number is the value itself, and the days since 1970-01-01 of dates and timestamps,
+with their fraction.
 """
 
 import re
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from persia_cli.data.arrow_types import class_of
 from persia_cli.data.ids import text_buffers, text_ids
 from persia_cli.data.reserved_ids import NULL_ID
+from persia_cli.data.times import TIMES, NotATimeError, microseconds, time_numbers
 
-Made = Literal["integer", "text"] | None
-"""The source of an id: the value as an integer, the text of the value, or None for the usual one of the type."""
+Made = Literal["integer", "text", "time"] | None
+"""The source of an id: the value as an integer, its text, its time, or None for the usual one of the type."""
 
 INTEGER = re.compile(r"-?[0-9]{1,20}\Z", re.ASCII)
-MICROSECONDS_PER_DAY = 86_400_000_000
 
 
 class NotAnIdError(Exception):
@@ -47,7 +47,9 @@ def id_values(array: Any, table: str, made: Made, missing: np.uint64) -> NDArray
     if kind == "null":
         return np.full(len(array), missing, np.uint64)
     is_hashed = made == "text" or (kind == "text" and made is None)
-    if is_hashed:
+    if made == "time" or (kind in TIMES and made is None):
+        array = _times(array)
+    elif is_hashed:
         array = text_ids(table, array if kind == "text" else texts_of(array))
     else:
         array = _parsed(array) if kind == "text" else _integers(array)
@@ -63,12 +65,8 @@ def float_values(column: Any) -> NDArray[np.float64]:
     """Return the numbers of an Arrow array or chunked array as float64, NaN for null."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    kind = class_of(column.type)
-    if kind == "date":
-        column = column.cast(pa.date32()).cast(pa.int32())
-    elif kind == "timestamp":
-        days: NDArray[np.float64] = _numpy(_microseconds(column).cast(pa.float64()))
-        return days / MICROSECONDS_PER_DAY
+    if class_of(column.type) in TIMES:
+        return time_numbers(column)
     return _numpy(column.cast(pa.float64(), safe=False))
 
 
@@ -113,11 +111,14 @@ def _integers(array: Any) -> Any:
             return whole_floats(array)
         case "decimal":
             return _whole_decimals(array)
-        case "date":
-            return array.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
-        case "timestamp":
-            return _microseconds(array)
-    raise TypeError(f"{array.type} holds no ids")
+    raise TypeError(f"{array.type} holds no {'integers' if class_of(array.type) in TIMES else 'ids'}")
+
+
+def _times(array: Any) -> Any:
+    try:
+        return microseconds(array)
+    except NotATimeError as error:
+        raise NotAnIdError(error.index, error.value, error.reason) from error
 
 
 def whole_floats(array: Any) -> Any:
@@ -145,10 +146,6 @@ def _whole_decimals(array: Any) -> Any:
     whole = pc.fill_null(pc.equal(pc.floor(array), array), True).to_numpy(zero_copy_only=False)
     first = int(np.argmin(whole)) if not whole.all() else int(np.argmax(np.abs(_numpy(array.cast(pa.float64())))))
     raise NotAnIdError(first, array[first], "does not fit into 64 bits" if whole.all() else "is not a whole number")
-
-
-def _microseconds(array: Any) -> Any:
-    return array.cast(pa.timestamp("us", array.type.tz), safe=False).cast(pa.int64())
 
 
 def _parsed(texts: Any) -> Any:

@@ -17,7 +17,7 @@ from persia_cli.export.graph import write_network
 from persia_cli.export.output import Output
 from persia_cli.export.rows import OnWork, require_rows, write_rows
 from persia_cli.export.saved_network import SavedNetwork
-from persia_cli.export.text_fields import csv_fields, time_columns
+from persia_cli.export.text_fields import csv_fields
 from persia_cli.export.verification import portions
 from persia_cli.observe.saved_run import SavedModel
 from persia_cli.plan.columns import label_names, sparse_features
@@ -84,9 +84,7 @@ def _write_into(folder: Path, order: Order, network: SavedNetwork, on_work: OnWo
     write_golden(folder, features, labels, golden)
     lists = _lists(order.golden, golden, network)
     csv = csv_fields(order.model.run, order.golden)
-    fields = RequestFields.of(
-        order.golden.dataset, lists, _single_columns(order.golden), csv, time_columns(order.golden)
-    )
+    fields = RequestFields.of(order.golden.dataset, lists, _single_columns(order.golden), csv)
     write_fields(folder, fields)
     paths = [NETWORK, *(path for group in groups for path in (group.index, group.values)), FEATURES, GOLDEN]
     total = sum((folder / path).stat().st_size for path in paths)

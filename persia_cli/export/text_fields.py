@@ -1,14 +1,14 @@
-"""What an exported model keeps of how texts are read: fields of CSV files, and which columns are dates."""
+"""What an exported model keeps of how the fields of CSV files are read."""
 
 from contextlib import suppress
 
 from persia_cli.config.schema import ParquetDataset, Run
-from persia_cli.data.arrow_types import class_of, is_list, plain_type
+from persia_cli.data.arrow_types import class_of
 from persia_cli.data.files import Format, find_all, format_of, locate_all, of_one_format
 from persia_cli.data.scan import ParquetScan, scan
 from persia_cli.data.source import uses_stand_in
 from persia_cli.errors import DataError
-from persia_cli.serving.request_texts import CsvFields, Held, Time
+from persia_cli.serving.request_texts import CsvFields, Held
 
 
 def csv_fields(trained: Run, samples: Run) -> CsvFields | None:
@@ -25,21 +25,6 @@ def csv_fields(trained: Run, samples: Run) -> CsvFields | None:
     from_folders = {name for group in found.groups for name in group.constants}
     held = {name: _held(found, name) for name in _columns(dataset) if name not in from_folders}
     return CsvFields(nulls=own.csv.nulls, columns=held)
-
-
-def time_columns(run: Run) -> dict[str, Time]:
-    """Return the columns of a run's features that are dates or timestamps in its files, also in lists."""
-    dataset = run.dataset
-    if not isinstance(dataset, ParquetDataset) or uses_stand_in(dataset):
-        return {}
-    found: dict[str, Time] = {}
-    for schema in scan(dataset).schemas:
-        for name in _columns(dataset):
-            kind = plain_type(schema.field(name).type)
-            held = class_of(kind.value_type if is_list(kind) else kind)
-            if held in ("date", "timestamp"):
-                found[name] = held
-    return found
 
 
 def _columns(dataset: ParquetDataset) -> list[str]:
@@ -61,6 +46,10 @@ def _format_of(dataset: ParquetDataset) -> Format | None:
 def _held(found: ParquetScan, column: str) -> Held:
     """Return what a column holds in all files; numbers, where they have no value and a feature reads numbers."""
     dataset = found.settled
+    if any(each.name == column and each.values == "time" for each in dataset.dense_features) or any(
+        each.column_name == column and each.ids == "time" for each in dataset.sparse
+    ):
+        return "text"
     classes = {class_of(schema.field(column).type) for schema in found.schemas} - {"null"}
     if classes == {"boolean"}:
         return "boolean"

@@ -178,7 +178,8 @@ def _sources_of_ids(run: Run, table: str) -> frozenset[str]:
         if feature.table_name == table:
             buckets = feature.buckets if isinstance(feature.buckets, tuple) else ()
             bounds = f"buckets at {', '.join(f'{each:g}' for each in buckets)}"
-            found.add(bounds if feature.buckets is not None else "text" if feature.ids == "text" else "numbers")
+            made = {"text": "text", "time": f"the {feature.transform or 'microsecond'} of times"}
+            found.add(bounds if feature.buckets is not None else made.get(feature.ids or "", "numbers"))
     return frozenset(found)
 
 

@@ -27,7 +27,7 @@ class TakenVectors:
     vector: str
     """Names of the columns."""
     rows: int
-    made: Literal["integer", "text"] | None
+    made: Literal["integer", "text", "time"] | None
     """The source of the ids of the table's features."""
 
 

@@ -8,24 +8,25 @@ from persia_cli.serving.golden import Golden
 
 EXACT = 2**53
 """JSON numbers of programs are exact up to here."""
+SOME_TIME = "2024-01-31T12:30:00Z"
 
 
 def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
     """Return a row that can be predicted: the first golden sample, as far as its ids and numbers tell the fields.
 
     Texts, and fields that columns are made of, cannot be told from them: texts are null, which is what training knows
-    as missing, lists are empty (of CSV files, which have no lists, null), and numbers 0.
+    as missing, lists are empty (of CSV files, which have no lists, null), numbers 0, and times the same in all.
     """
     raw, batch = fields.raw_by_column(), golden.batch
     single = () if fields.csv is None else fields.csv.columns
     row: dict[str, Any] = {}
     for name, datatype, shape in fields.inputs():
-        plain = None if datatype == "BYTES" else 0
+        plain = SOME_TIME if name in fields.time_names else None if datatype == "BYTES" else 0
         row[name] = plain if len(shape) == 1 else [None] if name in single else []
     if not batch.size:
         return row
     for number, feature in enumerate(fields.sparse):
-        if feature.column_name in raw or feature.buckets is not None or feature.ids == "text":
+        if feature.column_name in raw or feature.buckets is not None or feature.ids in ("text", "time"):
             continue
         first, last = batch.offsets[number * batch.size : number * batch.size + 2].tolist()
         ids = [None if id_ == NULL_ID else id_ for id_ in batch.ids[first:last].tolist()]

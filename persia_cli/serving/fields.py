@@ -20,14 +20,17 @@ from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.batch import Batch, assemble
 from persia_cli.data.decode import Ids, decode_dense, decode_ids
 from persia_cli.data.ids import seed_of
+from persia_cli.data.times import FORM
 from persia_cli.errors import CheckpointError, DataError, one_line
 from persia_cli.serving.columns import WHERE, MadeColumns, arrow_column, rows_of, with_lists
 from persia_cli.serving.description import FEATURES
 from persia_cli.serving.packed import PackedColumns, PackedLayout, PackedReader
-from persia_cli.serving.request_texts import CsvFields, Time, read_times
+from persia_cli.serving.request_texts import CsvFields
 
 INTEGERS = (np.dtype(np.int64), np.dtype(np.uint64))
 SINGLE = np.dtype(np.float32)
+WANTED = {"text": "texts", "time": f"times such as {FORM}", "integer": "whole numbers", None: "whole numbers"}
+"""What a request gives for ids of each source."""
 Datatype = Literal["FP32", "FP64", "INT64", "UINT64", "BYTES"]
 RAW_TYPES: dict[str, Datatype] = {
     "integer": "INT64", "number": "FP64", "absence": "FP64", "text": "BYTES", "texts": "BYTES", "hexadecimal": "BYTES",
@@ -51,8 +54,6 @@ class RequestFields(Node):
     """Sparse features that have a list of ids in each sample."""
     csv: CsvFields | None = None
     """How the fields of CSV files were read, if training read such; texts of requests are read so."""
-    times: Mapping[str, Time] = Field(default_factory=dict)
-    """Columns of dates and of timestamps, for which requests may give texts."""
     text_seeds: Mapping[str, str] = Field(default_factory=dict)
     """For people: the seed of XXH64, in hexadecimal, by which texts become ids, of each table whose ids are texts."""
 
@@ -60,12 +61,10 @@ class RequestFields(Node):
     def of(
         cls, dataset: ParquetDataset | GeneratedDataset, lists: frozenset[str], singles: frozenset[str] = frozenset(),
         csv: CsvFields | None = None,
-        times: Mapping[str, Time] | None = None,
     ) -> Self:  # fmt: skip
         """Return the fields of a data set.
 
-        The features in `lists` have lists of ids, the columns in `singles` are float32, and those in `times` are dates
-        or timestamps.
+        The features in `lists` have lists of ids, and the columns in `singles` are float32.
         """
         if isinstance(dataset, ParquetDataset):
             dense, sparse, fill, raw = dataset.dense_features, dataset.sparse, dataset.fill, dataset.raw
@@ -90,7 +89,6 @@ class RequestFields(Node):
             raw=raw,
             lists=tuple(each.name for each in sparse if each.name in lists),
             csv=csv,
-            times=times or {},
             text_seeds={table: f"{seed_of(table):016x}" for table in dict.fromkeys(texts)},
         )
 
@@ -106,18 +104,23 @@ class RequestFields(Node):
         for feature in self.sparse:
             if feature.column_name in raw:
                 continue
-            is_split = feature.separator is not None
-            kind: Datatype = (
-                "BYTES" if feature.ids == "text" or is_split else "FP64" if feature.buckets is not None else "UINT64"
-            )
+            is_text = feature.ids in ("text", "time") or feature.separator is not None
+            kind: Datatype = "BYTES" if is_text else "FP64" if feature.buckets is not None else "UINT64"
             shape = (-1, -1) if feature.name in self.lists else (-1,)
             found[feature.column_name] = (feature.column_name, kind, shape)
         for each in self.dense:
             if each.name in raw:
                 continue
             width = () if each.width is None else (each.width,)
-            found[each.name] = (each.name, "FP32" if each.transform is None else "FP64", (-1, *width))
+            number: Datatype = "FP32" if each.transform is None else "FP64"
+            found[each.name] = (each.name, "BYTES" if each.values == "time" else number, (-1, *width))
         return list(found.values())
+
+    @cached_property
+    def time_names(self) -> frozenset[str]:
+        """The names of fields that take dates, timestamps or texts of these."""
+        sparse = {each.column_name for each in self.sparse if each.ids == "time"}
+        return frozenset(sparse | {each.name for each in self.dense if each.values == "time"})
 
     @cached_property
     def names(self) -> dict[str, None]:
@@ -174,8 +177,6 @@ class RequestFields(Node):
 
     def _read(self, name: str, given: Any) -> Any:
         """Return a column of a request, with its texts read as those of the data were."""
-        if name in self.times:
-            return read_times(name, self.times[name], given)
         return given if self.csv is None else self.csv.read(name, given)
 
     def _packed_batch(self, columns: PackedColumns) -> Batch | None:
@@ -229,9 +230,11 @@ class RequestFields(Node):
     def _dense(self, feature: DenseFeature, column: Any) -> NDArray[np.float32]:
         try:
             given = arrow_column(column, feature.name, feature.width is not None)
-            return decode_dense(given, feature, WHERE, None, self.fill, Counter(), "the model needs a number there")
+            remedy = f"the model needs a {'time' if feature.values == 'time' else 'number'} there"
+            return decode_dense(given, feature, WHERE, None, self.fill, Counter(), remedy)
         except (pa.ArrowException, TypeError) as error:
-            wanted = "numbers" if feature.width is None else f"lists of {feature.width} numbers"
+            plain = "times" if feature.values == "time" else "numbers"
+            wanted = plain if feature.width is None else f"lists of {feature.width} numbers"
             raise DataError(
                 f"{WHERE}: field {feature.name} has values that are no {wanted}, {one_line(error)}"
             ) from error
@@ -240,7 +243,7 @@ class RequestFields(Node):
         """Say whether whole numbers are the feature's ids as they are, one for each sample, also `NULL_ID` for null."""
         return (
             feature.buckets is None
-            and feature.ids != "text"
+            and feature.ids not in ("text", "time")
             and feature.name not in self.lists
             and feature.missing_id is None
         )
@@ -249,7 +252,7 @@ class RequestFields(Node):
         if isinstance(column, np.ndarray) and column.dtype in INTEGERS and self._has_plain_ids(feature):
             return Ids(column.view(np.uint64), None)
         is_list = feature.name in self.lists
-        name, wanted = feature.column_name, "texts" if feature.ids == "text" else "whole numbers"
+        name, wanted = feature.column_name, WANTED[feature.ids]
         try:
             given = arrow_column(column, name, is_list)
             return decode_ids(given, feature, is_list, WHERE, None, Counter(), f"give {wanted}, or null")

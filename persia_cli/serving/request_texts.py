@@ -1,4 +1,4 @@
-"""Texts of requests, read as training read the fields of its CSV files, and dates where the data had dates."""
+"""Texts of requests, read as training read the fields of its CSV files."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -12,14 +12,11 @@ from persia_cli.config.schema.base import Node
 from persia_cli.data.arrow_types import class_of, is_list
 from persia_cli.data.csv_files import numbers_of
 from persia_cli.data.lists import with_values
-from persia_cli.errors import DataError, one_line
-from persia_cli.serving.columns import WHERE, Lists, arrow_column
+from persia_cli.errors import DataError
+from persia_cli.serving.columns import Lists, arrow_column
 
 Held = Literal["text", "number", "boolean"]
 """What a column of CSV files holds."""
-Time = Literal["date", "timestamp"]
-"""What a column of times holds."""
-_ZONE = r"[T ][0-9:.]+(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 
 
 class CsvFields(Node):
@@ -65,36 +62,6 @@ class CsvFields(Node):
         markers = pa.array(self.nulls, pa.string())
         texts = pc.if_else(pc.is_in(texts, value_set=markers), None, texts)
         return texts if held == "text" else numbers_of(texts, held == "boolean")
-
-
-def read_times(name: str, held: Time, given: Any) -> Any:
-    """Return a column of a request with its texts as dates or timestamps; digits alone are numbers, as they are given.
-
-    A timestamp is of UTC where it tells no zone. Raises DataError for other texts, and values of several types.
-    """
-    if isinstance(given, Lists):
-        return Lists(read_times(name, held, given.values), given.lengths)
-    return of_texts(name, given, partial(_times, name, held))
-
-
-def _times(name: str, held: Time, texts: Any) -> Any:
-    numbers = numbers_of(texts, False)
-    if class_of(numbers.type) != "text":
-        return numbers
-    try:
-        if held == "date":
-            return numbers.cast(pa.date32())
-        has_zone = pc.match_substring_regex(numbers, _ZONE)
-        told = pc.if_else(has_zone, numbers, None).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        plain = pc.if_else(has_zone, None, numbers).cast(pa.timestamp("us")).cast(pa.int64())
-        return pc.coalesce(told, plain).cast(pa.timestamp("us", "UTC"))
-    except pa.ArrowInvalid as error:
-        form = "2024-01-31" if held == "date" else "2024-01-31T12:30:00Z"
-        raise DataError(
-            f"{WHERE}: field {name} has a text that is no {held}, {one_line(error)}; write it as {form}, or give null "
-            "or a number: a dense feature is in days since 1970-01-01, and so is the id of a date, while the id of a "
-            "timestamp is in microseconds"
-        ) from error
 
 
 def of_texts(name: str, given: Any, made: Callable[[Any], Any]) -> Any:

@@ -1,9 +1,9 @@
 """The samples of requests as columns of the model's data set, so that training and prediction read them as its files.
 
-What preparation makes of a field of the source is made of it. Texts that training hashes stay texts, other ids are
-uint64 and numbers float64, whichever way a request gave them; what is read in several of these ways is a whole number
-or a text, from which all of them are made. Nulls stay nulls. The batch of a data set of these columns is the one that
-was predicted, to the bit.
+What preparation makes of a field of the source is made of it. Texts that training hashes stay texts, times are
+timestamps, other ids are uint64 and numbers float64, whichever way a request gave them; what is read in several of
+these ways is a whole number or a text, from which all of them are made. Nulls stay nulls. The batch of a data set of
+these columns is the one that was predicted, to the bit.
 """
 
 from collections import Counter
@@ -16,7 +16,9 @@ import pyarrow as pa
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.arrow_types import class_of, is_list
 from persia_cli.data.decode import decode_ids
+from persia_cli.data.dense_transforms import numbers_of
 from persia_cli.data.lists import with_values
+from persia_cli.data.times import NotATimeError, microseconds
 from persia_cli.data.values import NotAnIdError, float_values, id_values, texts_of
 from persia_cli.errors import DataError
 from persia_cli.serving.columns import WHERE, arrow_column
@@ -93,7 +95,11 @@ def _has_lists(reader: Reader, fields: RequestFields) -> bool:
 
 def _form(readers: list[Reader]) -> tuple[Any, Callable[[Any], Any]]:
     """Return the Arrow type of a column's values, and what makes them of an array."""
+    if all(_is_time(each) for each in readers):
+        return pa.timestamp("us", "UTC"), _times
     ids = [each for each in readers if isinstance(each, SparseFeature) and each.buckets is None]
+    if any(map(_is_time, readers)):
+        return pa.string(), _texts
     if not ids:
         return pa.float64(), _numbers
     made = {each.ids for each in ids}
@@ -107,15 +113,26 @@ def _form(readers: list[Reader]) -> tuple[Any, Callable[[Any], Any]]:
     return pa.string(), _texts
 
 
+def _is_time(reader: Reader) -> bool:
+    return (reader.values if isinstance(reader, DenseFeature) else reader.ids) == "time"
+
+
 def _read(reader: Reader, column: Any, as_lists: bool) -> bytes:
     """Return what a feature reads from a column, before it is transformed or truncated."""
     if isinstance(reader, DenseFeature) or reader.buckets is not None:
         column = column.combine_chunks()
-        numbers = float_values(column.flatten() if is_list(column.type) else column)
+        numbers = numbers_of(column.flatten() if is_list(column.type) else column, reader)
         return np.where(np.isnan(numbers), np.nan, numbers).tobytes()
     whole = reader.model_copy(update={"max_length": None})
     ids = decode_ids(column, whole, as_lists, WHERE, None, Counter())
     return ids.values.tobytes() + (b"" if ids.offsets is None else ids.offsets.tobytes())
+
+
+def _times(array: Any) -> Any:
+    try:
+        return microseconds(array).cast(pa.timestamp("us", "UTC"))
+    except NotATimeError as error:
+        raise DataError(f"{WHERE}: {error}") from error
 
 
 def _numbers(array: Any) -> Any:

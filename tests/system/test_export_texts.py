@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
@@ -38,8 +39,8 @@ cluster: {kind: embedded}
 CSV = """dense: [Age, paid]
   sparse: ["city/town", {name: user, pooling: mean}]
   csv: {nulls: ["", NA]}"""
-DATES = """dense: [{name: seen, transform: standardise}]
-  sparse: [day]"""
+DATES = """dense: [seen]
+  sparse: [day, {name: hour, column: seen, transform: hour}, shop, {name: known, column: shop, missing_id: none}]"""
 CITIES = ["", "NA", "Rome", " Oslo", "Lima"]
 
 
@@ -101,18 +102,22 @@ def test_texts_of_requests_have_the_scores_of_the_fields_of_csv(exported: Any, t
     assert example["city/town"] is None
 
 
-def test_dates_of_requests_have_the_scores_of_those_of_parquet(exported: Any, tmp_path: Path) -> None:
+def test_dates_and_nulls_of_requests_have_the_scores_of_those_of_parquet(exported: Any, tmp_path: Path) -> None:
     draw = np.random.default_rng(3)
     days = pa.array((draw.integers(19_700, 19_730, 400)).astype(np.int32)).cast(pa.date32())
     seen = pa.array(draw.integers(17 * 10**14, 17 * 10**14 + 10**12, 400)).cast(pa.timestamp("us"))
-    columns = {"y": pa.array((draw.random(400) < 0.4).astype(np.int8)), "day": days, "seen": seen}
+    shop = pa.array(draw.integers(0, 4, 400), mask=draw.random(400) < 0.3)
+    likely = pc.if_else(pc.is_null(shop), 0.9, 0.3).to_numpy()
+    columns = {"y": pa.array((draw.random(400) < likely).astype(np.int8)), "day": days, "seen": seen, "shop": shop}
     pq.write_table(pa.table(columns), tmp_path / "data.parquet", row_group_size=100)
     server, expected = exported(tmp_path / "data.parquet", DATES)
     instances = [
-        {"day": day.isoformat(), "seen": time.isoformat()}
-        for day, time in zip(days.to_pylist(), seen.to_pylist(), strict=True)
+        {"day": day.isoformat(), "seen": time.isoformat(), "shop": where}
+        for day, time, where in zip(days.to_pylist(), seen.to_pylist(), shop.to_pylist(), strict=True)
     ]
     assert np.abs(predicted(server, instances) - expected).max() <= 5e-6
+    nulls = shop.is_null().to_numpy(zero_copy_only=False)
+    assert expected[nulls].mean() > expected[~nulls].mean() + 0.1
 
 
 def test_samples_that_are_alike_are_in_no_order(exported: Callable[[Path, str], Any], tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from persia_cli.server.answers import inferred
 from persia_cli.server.requests import LENGTHS, RequestReader
 from persia_cli.server.tensors import NUMBERS
 from persia_cli.serving.description import ModelInput
+from persia_cli.serving.example import SOME_TIME
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.golden import read_golden
 from persia_cli.serving.predictor import Predictor
@@ -85,7 +86,8 @@ def pool_of(predictor: Predictor) -> Pool:
             values[each.name] = known[each.name]
         else:
             made_up.append(each.name)
-            values[each.name] = _made_up(each, each.name in hexadecimal, samples, draw)
+            form = "{:08x}" if each.name in hexadecimal else SOME_TIME if each.name in fields.time_names else "word-{}"
+            values[each.name] = _made_up(each, form, samples, draw)
     return Pool(samples, values, made_up)
 
 
@@ -93,7 +95,7 @@ def _golden_values(batch: Batch, fields: RequestFields, features: Sequence[str])
     raw = {column for each in fields.raw for column in each.columns}
     found: dict[str, Values] = {}
     for feature in fields.sparse:
-        if feature.column_name in raw or feature.ids == "text" or feature.buckets is not None:
+        if feature.column_name in raw or feature.ids in ("text", "time") or feature.buckets is not None:
             continue
         begin = features.index(feature.name) * batch.size
         bounds = batch.offsets[begin : begin + batch.size + 1].astype(np.int64)
@@ -111,10 +113,11 @@ def _golden_values(batch: Batch, fields: RequestFields, features: Sequence[str])
     return found
 
 
-def _made_up(field: ModelInput, is_hexadecimal: bool, samples: int, draw: np.random.Generator) -> Values:
+def _made_up(field: ModelInput, form: str, samples: int, draw: np.random.Generator) -> Values:
+    """Return numbers, or texts that `form` makes of them."""
     numbers = draw.integers(0, MADE_UP, samples)
     if field.datatype == "BYTES":
-        values: Values = [f"{each:08x}" if is_hexadecimal else f"word-{each}" for each in numbers.tolist()]
+        values: Values = [form.format(each) for each in numbers.tolist()]
     else:
         values = numbers.astype(NUMBERS[field.datatype])
     return [[each] for each in values] if len(field.shape) == 2 else values

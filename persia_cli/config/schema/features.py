@@ -1,10 +1,12 @@
 """The meaning of a data set's columns: sparse features, dense features, labels."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from persia_cli.config.schema.base import NUMBER, Count, Node, Number, Values
+
+TimePart = Literal["hour", "weekday", "day"]
 
 
 class SparseFeature(Node):
@@ -23,9 +25,11 @@ class SparseFeature(Node):
     missing_id: Annotated[int, Field(ge=-(2**63), lt=2**64), NUMBER] | Literal["none"] | None = None
     """Id for a null: by default one of its own, which no value of the data has; an integer, such as `-1`; or `none` for
     no id at all. An empty list stays empty."""
-    ids: Literal["integer", "text"] | None = None
-    """Source of the ids: `integer`, the value itself; `text`, the hash of its text; by default the column's type
-    decides."""
+    ids: Literal["integer", "text", "time"] | None = None
+    """Source of the ids: `integer`, the value itself; `text`, the hash of its text; `time`, the microsecond of a date,
+    a timestamp or an ISO 8601 text; by default the column's type decides, and is kept in the run's configuration."""
+    transform: TimePart | None = None
+    """Ids from times: their `hour` (0-23) or `weekday` (0-6, Monday is 0) in UTC, or their `day` since 1970-01-01."""
 
     separator: Annotated[str, Field(min_length=1)] | None = None
     """What divides the ids in a text, such as `"|"`: each text is a list, and an empty text or null an empty
@@ -38,8 +42,16 @@ class SparseFeature(Node):
     """Ids from a column of numbers: 1 + how many of these ascending boundaries a number has reached; or a number of
     buckets with equally many training rows, whose boundaries are kept in the run's configuration."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _parts_are_of_times(cls, given: Any) -> Any:
+        is_open = isinstance(given, dict) and given.get("transform") is not None and given.get("ids") is None
+        return {**given, "ids": "time"} if is_open else given
+
     @model_validator(mode="after")
     def _buckets_are_of_numbers(self) -> Self:
+        if self.transform is not None and (self.ids != "time" or self.buckets is not None or self.padding is not None):
+            raise ValueError(f"transform: {self.transform} of {self.name} is of times: leave out ids, buckets, padding")
         if isinstance(self.buckets, tuple) and list(self.buckets) != sorted(set(self.buckets)):
             raise ValueError(f"the boundaries of {self.name}'s buckets must be ascending")
         if self.buckets is not None and self.ids == "text":
@@ -90,9 +102,13 @@ class DenseFeature(Node):
     width: Annotated[int, Field(gt=0, le=65536), NUMBER] | None = None
     """Numbers in each list of a column of lists, such as vectors of content; by default as many as in the first row,
     which is kept in the run's configuration."""
-    transform: Literal["log1p", "standardise", "piecewise"] | None = None
-    """`log1p`: sign(x) log(1 + |x|); `standardise`: (x - mean) / deviation, of the training rows; `piecewise`: one
-    number for each of some `bins`: how far the value is through it (arXiv 2203.05556)."""
+    values: Literal["number", "time"] | None = None
+    """What the column holds: `number`; `time`, dates, timestamps or ISO 8601 texts, which are days since 1970-01-01; by
+    default the column's type decides, and is kept in the run's configuration."""
+    transform: Literal["log1p", "standardise", "piecewise"] | TimePart | None = None
+    """`log1p`: sign(x) log(1 + |x|); `standardise`: (x - mean) / deviation, of the training rows, the default of times;
+    `piecewise`: one number for each of some `bins`: how far the value is through it (arXiv 2203.05556); `hour`,
+    `weekday` (Monday is 0) or `day` of times in UTC, standardised."""
     mean: Number | None = None
     """Mean for `standardise`; by default that of the training rows, which is kept in the run's configuration."""
     deviation: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = None
@@ -103,12 +119,27 @@ class DenseFeature(Node):
     """Bins for `piecewise`: the ascending edges of all, or a number of bins with equally many training rows, whose
     edges are kept in the run's configuration."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _times_are_standardised(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        if given.get("transform") in get_args(TimePart) and given.get("values") is None:
+            return {**given, "values": "time"}
+        if given.get("values") == "time" and given.get("transform") is None:
+            return {**given, "transform": "standardise"}
+        return given
+
     @model_validator(mode="after")
     def _figures_come_together(self) -> Self:
         if (self.mean is None) != (self.deviation is None):
             raise ValueError(f"give both mean and deviation of {self.name}, or none")
-        if self.mean is not None and self.transform != "standardise":
+        if self.mean is not None and not self.is_standardised:
             raise ValueError(f"mean and deviation of {self.name} are for transform: standardise")
+        if self.part is not None and self.values != "time":
+            raise ValueError(f"transform: {self.transform} of {self.name} is of times: leave out values: {self.values}")
+        if self.values == "time" and self.transform == "log1p":
+            raise ValueError(f"transform: log1p of {self.name} is of numbers; leave it out: times are standardised")
         if (self.bins is None) == (self.transform == "piecewise"):
             raise ValueError(f"{self.name}: transform: piecewise needs bins, such as bins: 16, and no other has them")
         if isinstance(self.bins, tuple) and list(self.bins) != sorted(set(self.bins)):
@@ -116,6 +147,19 @@ class DenseFeature(Node):
         if self.width is not None and self.transform is not None:
             raise ValueError(f"{self.name}: a transform is of one number per row; leave out transform, or width")
         return self
+
+    @property
+    def part(self) -> TimePart | None:
+        """The part of times that is taken, if one is."""
+        match self.transform:
+            case "hour" | "weekday" | "day":
+                return self.transform
+        return None
+
+    @property
+    def is_standardised(self) -> bool:
+        """Whether the mean of the training rows is subtracted, and their deviation divides."""
+        return self.transform == "standardise" or self.part is not None
 
     @property
     def inputs(self) -> int:

@@ -146,7 +146,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         f"{a}: column part holds strings, but a weight is a number that is not negative, one per row; write numbers in "
         "its place",
         f"{a}: column price holds strings, but a dense feature is a number; list it under dataset.sparse, where "
-        "strings are hashed, or write numbers in its place",
+        "strings are hashed, write numbers in its place, or declare times: {name: price, values: time}",
         f"{a}: column when is list<element: string>, but a dense feature is a number, or a list of numbers of one "
         "length; list it under dataset.sparse, where lists of ids are pooled",
         f"{a}: there is no column weather (dense column of dataset.dense); correct dataset.dense; columns there are: "

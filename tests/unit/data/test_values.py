@@ -59,8 +59,8 @@ def test_text_of_any_type_is_hashed(texts: list[str | None], kind: Any, encoded:
     ("array", "expected"),
     [
         (pa.array([True, None, False]), [1, 77, 0]),
-        (pa.array([DAY, None]), [10, 77]),
-        (pa.array([DAY, None], pa.date64()), [10, 77]),
+        (pa.array([DAY, None]), [10 * 86_400_000_000, 77]),
+        (pa.array([DAY, None], pa.date64()), [10 * 86_400_000_000, 77]),
         (pa.array([3, None], pa.timestamp("s")), [3_000_000, 77]),
         (pa.array([3_000_001_999], pa.timestamp("ns", "Asia/Tokyo")), [3_000_001]),
         (pa.array([1.0, float("nan"), None, -2.0, 2.0**53 - 1]), [1, 77, 77, 2**64 - 2, 2**53 - 1]),
@@ -163,7 +163,9 @@ def test_a_data_frame_is_read_as_it_is(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "a.parquet", row_group_size=2)
     names = ["city", "size", "user", "new", "tags"]
     features = [{"name": name, "missing_id": 77} for name in names] + [{"name": "t", "column": "tags", "table": "city"}]
-    batch = read(tmp_path, labels=["y"], dense=["new", "day", "seen"], sparse=features, fill=-1.0)
+    days = {"transform": "standardise", "mean": 0.0, "deviation": 1.0}
+    dense = ["new", {"name": "day", **days}, {"name": "seen", **days}]
+    batch = read(tmp_path, labels=["y"], dense=dense, sparse=features, fill=-1.0)
     assert batch.labels.ravel().tolist() == [1.0, 0.0, 1.0]
     assert batch.dense.tolist() == [[1.0, 10.0, 1.0], [0.0, 10.0, 0.25], [1.0, -1.0, -1.0]]
     n = batch.size

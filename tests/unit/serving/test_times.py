@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import ParquetDataset, Run
+from persia_cli.config.schema.features import DenseFeature
 from persia_cli.data.scan import scan
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
-from persia_cli.export.text_fields import time_columns
 from persia_cli.serving.fields import RequestFields, read_fields, write_fields
 from persia_cli.serving.sample_columns import SampleColumns
 from tests.support.runs import make_run
@@ -37,11 +37,26 @@ GIVEN = {
 }
 SPARSE: list[Any] = [
     {"name": "day", "missing_id": 3},
-    {"name": "word", "column": "day", "ids": "text"},
+    {"name": "hour", "column": "seen", "transform": "hour"},
     "paid",
     "visits",
     {"name": "old", "column": "seen", "buckets": [0.0, 1000.5]},
 ]
+
+
+def settled(run: Run) -> ParquetDataset:
+    """Return the data set as its training rows would settle it, with plain numbers for days."""
+    found = {each.name: {"mean": 0.0, "deviation": 1.0, "values": "time"} for each in run.dataset.dense_features}
+    return scan(
+        run.dataset.model_copy(
+            update={
+                "dense": tuple(
+                    DenseFeature(name=name, transform="standardise", **found[name]) if name != "price" else name
+                    for name in found
+                )
+            }
+        )
+    ).settled
 
 
 @pytest.fixture
@@ -53,14 +68,12 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def fields(run: Run, tmp_path: Path) -> RequestFields:
-    known = time_columns(run)
-    assert known == {"day": "date", "paid": "timestamp", "visits": "date", "seen": "timestamp"}
-    write_fields(tmp_path, RequestFields.of(scan(run.dataset).settled, frozenset({"visits"}), times=known))
+    write_fields(tmp_path, RequestFields.of(settled(run), frozenset({"visits"})))
     return read_fields(tmp_path)
 
 
 def test_texts_are_the_dates_of_the_files(run: Run, fields: RequestFields) -> None:
-    source = open_source(run.dataset, "eval", 0)
+    source = open_source(settled(run), "eval", 0)
     expected = source.read(0, 0, 3)
     source.close()
     for given in (GIVEN, {name: pa.array(values) for name, values in GIVEN.items()}):
@@ -76,22 +89,33 @@ def test_a_timestamp_may_be_a_date_alone(fields: RequestFields) -> None:
     assert batch.dense[0, 1] == 19727.0
 
 
-def test_numbers_go_as_they_did(fields: RequestFields) -> None:
+@pytest.mark.parametrize("day", [19727, 19727.5, "19727", True])
+def test_numbers_are_no_times(day: object, fields: RequestFields) -> None:
     one = {name: values[:1] for name, values in GIVEN.items()}
-    for day in (19727, "19727", " 19727.0"):
-        batch = fields.batch(one | {"day": [day]})
-        np.testing.assert_array_equal(batch.dense, fields.batch(one).dense)
-        assert batch.ids[0] == 19727
+    with pytest.raises(DataError, match=r"day .*2024-01-31T12:30:00Z"):
+        fields.batch(one | {"day": [day]})
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_instants_have_the_same_ids_in_any_unit(unit: str, fields: RequestFields) -> None:
+    days = pa.array(DAYS, pa.date32())
+    for column in (
+        days,
+        days.cast(pa.timestamp(unit)),
+        days.cast(pa.timestamp(unit)).cast(pa.timestamp(unit, "Asia/Tokyo")),
+    ):
+        batch = fields.batch(GIVEN | {"day": column})
+        assert batch.ids[:3].tolist() == [19727 * 86_400_000_000, 3, 2**64 - 86_400_000_000]
 
 
 def test_the_log_has_what_is_read_as_the_same(run: Run, tmp_path: Path) -> None:
-    sparse = [SPARSE[2], SPARSE[3]]
-    fields = make_run(sparse, dataset=run.dataset.model_dump() | {"sparse": sparse, "dense": ["day", "seen"]})
-    known = RequestFields.of(fields.dataset, frozenset({"visits"}), times=time_columns(run))
+    whole = settled(run)
+    sparse, dense = (whole.sparse[2], whole.sparse[3]), whole.dense[:2]
+    known = RequestFields.of(whole.model_copy(update={"sparse": sparse, "dense": dense}), frozenset({"visits"}))
     made = SampleColumns(known)
     given = {name: values for name, values in GIVEN.items() if name != "price"}
     table = pa.Table.from_arrays(made.arrays(given, 3), schema=made.schema())
-    assert table.column("day").to_pylist() == [19727.0, None, -1.0]
+    assert table.column("day").to_pylist()[:2] == [datetime(2024, 1, 5, tzinfo=UTC), None]
     again = known.batch({name: table.column(name) for name in table.column_names})
     expected = known.batch(given)
     np.testing.assert_array_equal(again.ids, expected.ids)
@@ -101,11 +125,10 @@ def test_the_log_has_what_is_read_as_the_same(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"day": ["05/01/2024"]}, "field day has a text that is no date, .*write it as 2024-01-31"),
-        ({"day": ["2024-01-05T12:00:00"]}, "field day has a text that is no date"),
-        ({"day": [""]}, "or give null or a number: a dense feature is in days since 1970-01-01"),
-        ({"seen": ["yesterday"]}, "field seen has a text that is no timestamp, .*write it as 2024-01-31T12:30:00Z"),
-        ({"seen": ["2024-02-30"]}, "field seen has a text that is no timestamp"),
+        ({"day": ["05/01/2024"]}, "'05/01/2024' is not a date or time such as 2024-01-31"),
+        ({"day": [""]}, "'' is not a date or time"),
+        ({"seen": ["yesterday"]}, "'yesterday' is not a date or time .*2024-01-31T12:30:00Z"),
+        ({"seen": ["2024-02-30"]}, "'2024-02-30' is not a date or time"),
     ],
 )
 def test_other_texts_are_refused_with_what_to_write(change: dict[str, Any], says: str, fields: RequestFields) -> None:
