@@ -79,8 +79,9 @@ def _tables(plan: JobPlan) -> Table:
         known = group is not plan.layout.dense_group
         most = (f"{group.capacity:,}", size(group.nbytes)) if known else ("-", "-")
         own = most if len(group.tables) == 1 else ("", "")
+        optimizer = "none (frozen)" if group.is_frozen else group.optimizer.kind
         for table in group.tables:
-            shown.add_row(table.name, str(group.dim), group.dtype, group.optimizer.kind, *own)
+            shown.add_row(table.name, str(group.dim), group.dtype, optimizer, *own)
         if len(group.tables) > 1:
             shown.add_row(f"these {len(group.tables)} together", "", "", "", *most)
     shown.add_row("all", "", "", "", "", size(plan.memory), style="bold")

@@ -24,16 +24,22 @@ class LabelEnds:
     """Two different values of each label that has two, else its only value twice; None of a label without a value."""
 
 
+EVALUATION_ROWS = 2**24
+"""Rows of an evaluation whose labels and weights are all read: a wrong one would end a job after its training."""
+
+
 def label_ends(found: ParquetScan, split: SplitName, links: Mapping[str, Link], is_chain: bool = False) -> LabelEnds:
     """Read labels and weights of a split that has rows, in row groups in random order, until each label has two values.
 
-    Rows without weight do not count, nor labels that are not known; in a chain a label is 0 where the one before it is.
-    Raises DataError for a value that training would refuse.
+    Of evaluations at least `EVALUATION_ROWS` are read, if there are so many. Rows without weight do not count, nor
+    labels that are not known; in a chain a label is 0 where the one before it is. Raises DataError for a value that
+    training would refuse.
     """
     dataset = found.settled
     low, high = (np.full(len(dataset.labels), end) for end in (np.inf, -np.inf))
     columns = dict.fromkeys([*dataset.label_names, *filter(None, [dataset.weight]), *split_columns(dataset.split)])
     has_weight, rows_of = False, found.split_rows.of(split)
+    unread = EVALUATION_ROWS if split == "eval" else 0
     with RowGroupReader(found.filesystem) as reader:
         # Data are often sorted by label: groups in random order soon show both values.
         for number in np.random.default_rng(0).permutation(np.flatnonzero(rows_of)).tolist():
@@ -56,7 +62,8 @@ def label_ends(found: ParquetScan, split: SplitName, links: Mapping[str, Link], 
             has_weight |= bool(len(labels))
             low = np.fmin(low, np.fmin.reduce(labels, axis=0, initial=np.inf))
             high = np.fmax(high, np.fmax.reduce(labels, axis=0, initial=-np.inf))
-            if (low < high).all():
+            unread -= rows_of[number]
+            if (low < high).all() and unread <= 0:
                 break
     ends = zip(dataset.label_names, low.tolist(), high.tolist(), strict=True)
     return LabelEnds(has_weight, {name: (a, b) if a <= b else None for name, a, b in ends})

@@ -75,6 +75,7 @@ def test_what_can_be_trained_is_taken(tmp_path, columns, words):
             ["optimizer.dense.schedule={kind: reduce_on_plateau}", "eval.every_steps=5"],
             "optimizer.dense.schedule.metric=auc needs rows of both classes",
         ),
+        ({"y": np.where(np.arange(ROWS) == 396, 2.0, MIXED)}, [], "1 of .* values of label column y are unusable"),
         ({"y": MIXED, "w": np.zeros(ROWS)}, [], "all 300 training samples weigh 0 in column w"),
         ({"y": MIXED, "w": np.where(EVAL, 0.0, 1.0)}, [], "all 100 evaluation samples weigh 0 in column w"),
         ({"y": MIXED, "z": np.where(np.arange(ROWS) % 3, MIXED, -1)}, [], "if -1 stands for .* write null for it"),
