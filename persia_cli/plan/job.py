@@ -260,12 +260,12 @@ def plan_job(
     if isinstance(run.model, CustomModel) and not Path(run.model.file).expanduser().is_file():
         raise ConfigError(f"model.file={run.model.file}: there is no such file; give the Python file with your model")
     check_extras(run)
+    if task != "predict":
+        require_labels(run, facts, task == "train")
     if task == "train":
         run = with_length(run, facts)
         require_sense(run, facts.eval_rows)
-    if task != "predict":
-        require_labels(run, facts, task == "train")
-    run = with_base_rate(run) if task == "train" else run
+        run = with_base_rate(run)
     steps = training_steps(run, facts.train_rows) if task == "train" else 0
     layout = embedding_layout(run)
     first, last = traced_steps(run.train.trace_steps, steps)

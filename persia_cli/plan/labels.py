@@ -36,6 +36,16 @@ def require_labels(run: Run, facts: "DatasetFacts", trains: bool) -> None:
         raise DataError(reasons[0])
 
 
+def defined(run: Run, facts: "DatasetFacts", metric: str) -> str:
+    """Return a metric if the evaluation rows define it, and the loss otherwise."""
+    if facts.found is None or not facts.eval_rows:
+        return metric
+    from persia_cli.data.label_check import label_ends  # needs pyarrow
+
+    found = label_ends(facts.found, "eval", run.links, isinstance(run.model, Esmm))
+    return "loss" if any(_of_metric("", metric, found)) else metric
+
+
 def _of_training(run: Run, rows: int, found: "LabelEnds") -> Iterator[str]:
     if not found.has_weight:
         yield _without_weight(run, f"{rows:,} training")
@@ -67,16 +77,21 @@ def _of_evaluation(run: Run, rows: int, found: "LabelEnds", trains: bool) -> Ite
     if not found.has_weight:
         yield _without_weight(run, f"{rows:,} evaluation")
     elif trains:
-        names = list(found.ends)
         for key, metric in run.judging_metrics.items():
-            for figure in (*_TWO_CLASSES, "pr_auc", "calibration", "r2"):
-                if metric in (keys := keys_of(figure, names)):
-                    name = names[keys.index(metric)]
-                    yield from _of_metric(f"{key}={metric}", figure, name, found.ends[name])
+            yield from _of_metric(f"{key}={metric}", metric, found)
 
 
-def _of_metric(key: str, figure: str, label: str, ends: tuple[float, float] | None) -> Iterator[str]:
-    """Yield why a metric is undefined for the evaluation rows, if it is."""
+def _of_metric(key: str, metric: str, found: "LabelEnds") -> Iterator[str]:
+    """Yield why a metric, which a key names, is undefined for the evaluation rows, if it is."""
+    names = list(found.ends)
+    for figure in (*_TWO_CLASSES, "pr_auc", "calibration", "r2"):
+        if metric in (keys := keys_of(figure, names)):
+            name = names[keys.index(metric)]
+            yield from _of_label(key, figure, name, found.ends[name])
+
+
+def _of_label(key: str, figure: str, label: str, ends: tuple[float, float] | None) -> Iterator[str]:
+    """Yield why the figure of a label is undefined for the evaluation rows, if it is."""
     held = "null" if ends is None else f"{ends[0]:g}"
     instead, needs = ", or choose log_loss or loss", None
     if ends is None:

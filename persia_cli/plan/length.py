@@ -7,6 +7,7 @@ from persia_cli.config.schema import Bce, CosineSchedule, EarlyStop, GeneratedDa
 from persia_cli.config.schema.base import MOST
 from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS
 from persia_cli.control.position import StepGrid
+from persia_cli.plan.labels import defined
 
 if TYPE_CHECKING:
     from persia_cli.data.facts import DatasetFacts  # needs pyarrow
@@ -37,7 +38,7 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
         run = run.model_copy(update={"eval": run.eval.model_copy(update={"every_epochs": 1})})
     if run.train.stop_early is None:
         patience = max(PATIENCE, -(-PATIENCE * steps // (evaluation_interval(run, facts.train_rows) or steps)))
-        stop = EarlyStop(metric=run.checkpoint.best_by or _metric(run), patience=patience)
+        stop = EarlyStop(metric=run.checkpoint.best_by or defined(run, facts, _metric(run)), patience=patience)
         run = _with(run, stop_early=stop)
     end = min(max(_ends(run), default=MOST_EPOCHS * steps), MOST_EPOCHS * steps)
     epochs = -(-end // steps)
