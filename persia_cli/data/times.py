@@ -80,9 +80,11 @@ def part_of(times: NDArray[np.int64], part: TimePart) -> NDArray[np.int64]:
 
 
 def _scaled(array: Any, numbers: Any, factor: int) -> Any:
+    if factor == 1:
+        return numbers.cast(pa.int64())
     values = numbers.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     most = (2**63 - 1) // factor
-    if factor > 1 and (far := (values > most) | (values < -most)).any():
+    if (far := (values > most) | (values < -most)).any():
         first = int(np.argmax(far))
         raise NotATimeError(first, values[first])
     return _masked(array, values * factor)

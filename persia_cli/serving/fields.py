@@ -30,7 +30,7 @@ from persia_cli.serving.request_texts import CsvFields
 INTEGERS = (np.dtype(np.int64), np.dtype(np.uint64))
 SINGLE = np.dtype(np.float32)
 WANTED = {"text": "texts", "time": f"times such as {FORM}", "integer": "whole numbers", None: "whole numbers"}
-"""What a request gives for ids of each source."""
+"""Values that a request has for ids of each source."""
 Datatype = Literal["FP32", "FP64", "INT64", "UINT64", "BYTES"]
 RAW_TYPES: dict[str, Datatype] = {
     "integer": "INT64", "number": "FP64", "absence": "FP64", "text": "BYTES", "texts": "BYTES", "hexadecimal": "BYTES",

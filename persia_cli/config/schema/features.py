@@ -77,7 +77,7 @@ class SparseFeature(Node):
 
     @property
     def drops_nulls(self) -> bool:
-        """Whether a null has no id, so that a sample may have none."""
+        """True if a null has no id, so that a sample may have none."""
         return self.missing_id == "none"
 
     @model_validator(mode="after")
@@ -158,7 +158,7 @@ class DenseFeature(Node):
 
     @property
     def is_standardised(self) -> bool:
-        """Whether the mean of the training rows is subtracted, and their deviation divides."""
+        """True if the mean of the training rows is subtracted, and their deviation divides."""
         return self.transform == "standardise" or self.part is not None
 
     @property

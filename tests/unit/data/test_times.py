@@ -64,7 +64,7 @@ def moved(settled: ParquetDataset, folder: Path) -> ParquetDataset:
 
 @pytest.mark.parametrize("trained", ["date32", "ms", "zone"])
 def test_the_same_instants_have_the_same_ids_and_numbers_in_every_form(trained: str, tmp_path: Path) -> None:
-    """Trained on one form, rows of all others read as the same: AUC had fallen from .920 to .637 without a word."""
+    """Trained on one of these types, rows of all others are the same; AUC was .637 instead of .920."""
     first = dataset(write(tmp_path / "first", FORMS[trained]), dense=["d"], fill=0.0, sparse=FEATURES)
     settled = scan(first).settled
     expected = read(settled)
