@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
-from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
+from persia_cli.config.schema.split import ColumnSplit, EvalSplit, LastSplit, PredictSplit, TimeSplit
 from persia_cli.data.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
 from persia_cli.data.column_kinds import wrong_ids, wrong_numbers
 from persia_cli.data.times import READ_AS_TIMES, TIMES
@@ -37,8 +37,7 @@ def uses(dataset: ParquetDataset) -> Iterator[Use]:
     yield from (Use(feature.column_name, "dataset.sparse", "sparse") for feature in dataset.sparse)
     if dataset.group_by is not None:
         yield Use(dataset.group_by, "dataset.group_by", QUERY)
-    if isinstance(dataset.split, ColumnSplit):
-        yield Use(dataset.split.column, "dataset.split", "split")
+    yield from (Use(name, "dataset.split", "split") for name in dataset.split.columns)
 
 
 def label_columns(dataset: ParquetDataset) -> tuple[str, ...]:
@@ -290,13 +289,22 @@ def _wrong_settings(feature: SparseFeature, held: Class, has_lists: bool) -> str
 
 
 def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
-    split = dataset.split
-    assert isinstance(split, ColumnSplit)
-    held = class_of(kind)
+    split, held = dataset.split, class_of(kind)
+    if (isinstance(split, TimeSplit) and use.column == split.column) or (
+        isinstance(split, LastSplit) and use.column == split.order
+    ):
+        if held in ("date", "timestamp", "integer", "text"):
+            return None
+        return f"column {use.column} is {kind}, but times are dates, timestamps, integers or texts such as 2024-02-01"
+    if not isinstance(split, ColumnSplit):
+        if held in ("integer", "text", "boolean", "date", "timestamp"):
+            return None
+        return f"column {use.column} is {kind}, but a split takes groups of integers, texts or dates"
     if held not in ("text", "integer", "boolean", "date"):
         return f"column {use.column} is {kind}, but a split column holds strings, integers or dates"
-    for key in ("train", "eval"):
-        for value in split.values("train" if key == "train" else "eval"):
+    keys: tuple[Literal["train", "eval", "test"], ...] = ("train", "eval", "test")
+    for key in keys:
+        for value in split.values(key):
             if held in ("text", "date") and not isinstance(value, str):
                 return f'column {use.column} holds {WORDS[held]}; write dataset.split.{key} in quotes: "{value}"'
             if held in ("integer", "boolean") and not isinstance(value, int):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
-from persia_cli.data.splits import selected_rows, split_columns
+from persia_cli.data.splits import Selector
 from persia_cli.data.times import FORM, NotATimeError, time_numbers
 from persia_cli.data.values import float_values
 from persia_cli.errors import DataError
@@ -87,7 +87,11 @@ def is_fitted(dataset: ParquetDataset) -> bool:
 
 
 def fit(
-    dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup], train_rows: Sequence[int]
+    dataset: ParquetDataset,
+    filesystem: Any,
+    groups: Sequence[RowGroup],
+    selector: Selector,
+    train_rows: Sequence[int],
 ) -> ParquetDataset:
     """Return the data set with means, deviations, edges and boundaries of its training rows, which are read once.
 
@@ -103,7 +107,7 @@ def fit(
             f"{first} is transformed by statistics of the training rows, but there are none here; train first, or give "
             "mean and deviation, the edges of bins, or the boundaries of buckets"
         )
-    moments, samples = _read(dataset, filesystem, groups, train_rows, features)
+    moments, samples = _read(selector, filesystem, groups, train_rows, features)
     return dataset.model_copy(
         update={
             "dense": tuple(_with_edges(_with_moments(each, moments), samples) for each in dataset.dense),
@@ -116,6 +120,7 @@ def rescaled(
     dataset: ParquetDataset,
     filesystem: Any,
     groups: Sequence[RowGroup],
+    selector: Selector,
     train_rows: Sequence[int],
     scales: Mapping[str, float],
 ) -> ParquetDataset:
@@ -129,7 +134,7 @@ def rescaled(
     found = dataset.dense
     if far and sum(train_rows):
         every = -(-sum(train_rows) // READ_ROWS)
-        moments, _ = _read(dataset, filesystem, groups[::every], train_rows[::every], far)
+        moments, _ = _read(selector, filesystem, groups[::every], train_rows[::every], far)
         chosen = {name: _chosen(name, moments[name]) for name in far}
         found = tuple(chosen.get(_name(each), each) for each in dataset.dense)
     return dataset.model_copy(update={"dense": found, "rescale": False})
@@ -152,7 +157,7 @@ def _chosen(name: str, known: "_Moments") -> DenseFeature:
 
 
 def _read(
-    dataset: ParquetDataset,
+    selector: Selector,
     filesystem: Any,
     groups: Sequence[RowGroup],
     train_rows: Sequence[int],
@@ -165,7 +170,7 @@ def _read(
     with RowGroupReader(filesystem) as reader:
         for group, rows in zip(groups, train_rows, strict=True):
             if rows:
-                for key, values in _training_values(dataset, reader, group, features).items():
+                for key, values in _training_values(selector, reader, group, features).items():
                     moments[key].add(values)
                     samples[key].append(values[::every])
     return moments, samples
@@ -224,14 +229,14 @@ def _open_buckets(dataset: ParquetDataset) -> list[SparseFeature]:
 
 
 def _training_values(
-    dataset: ParquetDataset,
+    selector: Selector,
     reader: RowGroupReader,
     group: RowGroup,
     features: Mapping[str, Fitted],
 ) -> dict[str, Floats]:
     names = {key: each.name if isinstance(each, DenseFeature) else each.column_name for key, each in features.items()}
-    table = reader.read(group, list(dict.fromkeys([*names.values(), *split_columns(dataset.split)])))
-    rows = selected_rows(dataset.split, "train", group.first_row, table)
+    table = reader.read(group, list(dict.fromkeys([*names.values(), *selector.columns])))
+    rows = selector.rows("train", group.first_row, table)
     found = {}
     for key, feature in features.items():
         try:

@@ -14,7 +14,7 @@ from persia_cli.data.arrow_types import class_of, plain_type
 from persia_cli.data.columns import label_columns
 from persia_cli.data.decode import decode_dense, decode_labels, decode_weights
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
-from persia_cli.data.splits import selected_rows, split_columns
+from persia_cli.data.splits import Selector
 from persia_cli.data.values import float_values
 from persia_cli.errors import DataError
 
@@ -43,7 +43,11 @@ def suspects(dataset: ParquetDataset, row_group: Any) -> tuple[str, ...]:
 
 
 def refuse_wrong(
-    dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup], suspected: Sequence[Collection[str]]
+    dataset: ParquetDataset,
+    filesystem: Any,
+    groups: Sequence[RowGroup],
+    selector: Selector,
+    suspected: Sequence[Collection[str]],
 ) -> None:
     """Raise DataError for the first wrong value in the `suspected` columns of each row group, if a split has its row.
 
@@ -55,9 +59,9 @@ def refuse_wrong(
         for group, names in zip(groups, suspected, strict=True):
             if not names:
                 continue
-            table = reader.read(group, list(dict.fromkeys([*names, *split_columns(dataset.split)])))
+            table = reader.read(group, list(dict.fromkeys([*names, *selector.columns])))
             for split in SPLITS:
-                rows = selected_rows(dataset.split, split, group.first_row, table)
+                rows = selector.rows(split, group.first_row, table)
                 for name in names:
                     if name == dataset.weight:
                         decode_weights(table.column(name), name, group, rows)

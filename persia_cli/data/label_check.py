@@ -11,7 +11,6 @@ from persia_cli.data.decode import decode_labels, decode_weights
 from persia_cli.data.masked_labels import fill_chain
 from persia_cli.data.row_groups import RowGroupReader
 from persia_cli.data.scan import ParquetScan
-from persia_cli.data.splits import selected_rows, split_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ def label_ends(found: ParquetScan, split: SplitName, links: Mapping[str, Link], 
     """
     dataset = found.settled
     low, high = (np.full(len(dataset.labels), end) for end in (np.inf, -np.inf))
-    columns = dict.fromkeys([*dataset.label_names, *filter(None, [dataset.weight]), *split_columns(dataset.split)])
+    columns = dict.fromkeys([*dataset.label_names, *filter(None, [dataset.weight]), *found.selector.columns])
     has_weight, rows_of = False, found.split_rows.of(split)
     unread = EVALUATION_ROWS if split == "eval" else 0
     with RowGroupReader(found.filesystem) as reader:
@@ -45,7 +44,7 @@ def label_ends(found: ParquetScan, split: SplitName, links: Mapping[str, Link], 
         for number in np.random.default_rng(0).permutation(np.flatnonzero(rows_of)).tolist():
             group = found.groups[number]
             table = reader.read(group, list(columns))
-            rows = selected_rows(dataset.split, split, group.first_row, table)
+            rows = found.selector.rows(split, group.first_row, table)
             labels = np.stack(
                 [
                     decode_labels(

@@ -49,7 +49,7 @@ class ParquetSource:
         """That of the next block, and that of the current one."""
         self._stop = Event()
         columns = block_columns(dataset, self._query_column)
-        self._reader = SliceReader(found.filesystem, dataset.split, split, columns, size.rows)
+        self._reader = SliceReader(found.filesystem, found.selector, split, columns, size.rows)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="persia-read")
 
     @property

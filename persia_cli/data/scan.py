@@ -12,7 +12,7 @@ from pyarrow.fs import LocalFileSystem
 from persia_cli.config.schema.base import MOST
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature
-from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
+from persia_cli.config.schema.split import ColumnSplit, EvalSplit, HashSplit, LastSplit, PredictSplit, TimeSplit
 from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.column_kinds import with_kinds
 from persia_cli.data.columns import (
@@ -32,12 +32,12 @@ from persia_cli.data.known_values import refuse_absent, refuse_wrong, suspects
 from persia_cli.data.members import members_of
 from persia_cli.data.nulls import column_nulls
 from persia_cli.data.row_groups import RowGroup, RowGroupReader, read_footer
-from persia_cli.data.splits import SplitRows, count_rows
+from persia_cli.data.splits import Selector, SplitRows, count_rows, selector_of
 from persia_cli.data.text_files import TextLines, UnreadRows
 from persia_cli.data.text_numbers import meant_as_numbers
 from persia_cli.data.training_data import training_data
 from persia_cli.data.vector_widths import with_widths
-from persia_cli.errors import DataError, one_line
+from persia_cli.errors import DataError, count, one_line
 
 SPLIT_USES: dict[SplitName, str] = {"train": "train on", "eval": "evaluate on"}
 
@@ -54,6 +54,8 @@ class ParquetScan:
     lists: frozenset[str]
     """Columns that hold lists, the same in every file."""
     split_rows: SplitRows
+    selector: Selector
+    """Finds the rows of a split."""
     format: Format
     """Format of the data set's own files, before conversion."""
     left_out: str
@@ -224,16 +226,18 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
                 findings.of_file(file.name, problem)
     findings.raise_if_any()
     settled = with_widths(settled, filesystem, found.groups, found.schemas)
-    split_rows = count_rows(dataset.split, filesystem, found.groups)
+    selector = selector_of(dataset.split, filesystem, found.groups)
+    settled = settled.model_copy(update={"split": selector.split})
+    split_rows = count_rows(selector, filesystem, found.groups)
     _require_rows(dataset, kind, found.rows, split_rows)
-    refuse_wrong(settled, filesystem, found.groups, found.suspects)
+    refuse_wrong(settled, filesystem, found.groups, selector, found.suspects)
     refuse_absent(dataset, filesystem, found.groups)
     before = settled.dense_features
     if settled.rescale:
-        settled = rescaled(settled, filesystem, found.groups, split_rows.train, found.scales)
+        settled = rescaled(settled, filesystem, found.groups, selector, split_rows.train, found.scales)
     far = tuple(each for each in settled.dense_features if each not in before)
     if not is_fitted(settled):
-        settled = fit(settled, filesystem, found.groups, split_rows.train)
+        settled = fit(settled, filesystem, found.groups, selector, split_rows.train)
     return ParquetScan(
         filesystem=filesystem,
         files=tuple(found.files),
@@ -241,6 +245,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         schemas=tuple(found.schemas),
         lists=frozenset(findings.lists),
         split_rows=split_rows,
+        selector=selector,
         format=kind,
         left_out=found_files.left_out,
         unread=sum(each.count for each in found.unread.values()),
@@ -310,6 +315,8 @@ def _require_rows(dataset: ParquetDataset, kind: Format, rows: int, split_rows: 
                     f"dataset.split leaves nothing to {use}: column {split.column} is never {wanted}, but "
                     f"{', '.join(split_rows.values)}; correct dataset.split.{name}"
                 )
+    if isinstance(split, TimeSplit | HashSplit | LastSplit) and not sum(split_rows.eval):
+        raise DataError(f"dataset.split leaves nothing to evaluate on of {count(rows, 'row')}; correct dataset.split")
     if not sum(split_rows.train) and not isinstance(split, EvalSplit):
         raise DataError(
             f"dataset.split leaves nothing to train on of {rows} row{'s' if rows > 1 else ''}; correct dataset.split"

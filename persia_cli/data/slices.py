@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.split import Split
 from persia_cli.control.position import SplitName
 from persia_cli.data.order import BLOCK_BYTES, BLOCK_ROWS
 from persia_cli.data.row_groups import RowGroup, RowGroupReader, RowGroupStream
-from persia_cli.data.splits import selected_rows
+from persia_cli.data.splits import Selector
 
 CHUNK_ROWS = 1 << 16
 FEWEST_ROWS = 1 << 10
@@ -56,10 +55,10 @@ class SliceReader:
     """
 
     def __init__(
-        self, filesystem: Any, split: Split, name: SplitName, columns: list[str], most_rows: int = CHUNK_ROWS
+        self, filesystem: Any, selector: Selector, name: SplitName, columns: list[str], most_rows: int = CHUNK_ROWS
     ) -> None:
         """Read these columns, those that make the split among them; at most `most_rows` rows of a slice at a time."""
-        self._filesystem, self._split, self._name, self._columns = filesystem, split, name, columns
+        self._filesystem, self._selector, self._name, self._columns = filesystem, selector, name, columns
         self._whole = RowGroupReader(filesystem)
         self._open: dict[int, _OpenGroup] = {}
         self._most_rows = min(most_rows, CHUNK_ROWS)
@@ -101,7 +100,7 @@ class SliceReader:
         self.keep(np.empty(0, np.int64))
 
     def _piece(self, group: RowGroup, start: int, table: Any) -> Piece:
-        return Piece(group, start, table, selected_rows(self._split, self._name, group.first_row + start, table))
+        return Piece(group, start, table, self._selector.rows(self._name, group.first_row + start, table))
 
 
 @dataclass(slots=True)

@@ -9,9 +9,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.split import ColumnSplit, EvalSplit, EverySplit, PredictSplit, Split
+from persia_cli.config.schema.split import (
+    ColumnSplit,
+    EvalSplit,
+    EverySplit,
+    HashSplit,
+    LastSplit,
+    PredictSplit,
+    Split,
+    TimeSplit,
+)
 from persia_cli.control.position import SplitName
 from persia_cli.data.arrow_types import class_of, is_text, plain_type
+from persia_cli.data.parts import PARTS, parts_by_hash, parts_by_last, parts_by_time, with_times
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
 
 _SHOWN_VALUES = 6
@@ -31,35 +41,81 @@ class SplitRows:
         return self.train if name == "train" else self.eval
 
 
-def split_columns(split: Split) -> list[str]:
-    """Return the columns that decide which split a row is in."""
-    return [split.column] if isinstance(split, ColumnSplit) else []
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Finds the rows of a split; `parts` holds the part of each row, where only all rows together show it."""
+
+    split: Split
+    parts: NDArray[np.int8] | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that decide which split a row is in."""
+        return [] if isinstance(self.split, LastSplit) else list(self.split.columns)
+
+    def rows(self, name: SplitName, first_row: int, table: Any) -> NDArray[np.int64] | None:
+        """Return which rows of a table are in a split, ascending, or None for all.
+
+        `first_row` is the number of its first row over all files; it has the columns of `columns`. Raises DataError.
+        """
+        split, stop = self.split, first_row + table.num_rows
+        if isinstance(split, EverySplit):
+            is_eval = (np.arange(first_row, stop) - split.offset) % split.n == 0
+            return np.flatnonzero(is_eval if name == "eval" else ~is_eval)
+        if isinstance(split, ColumnSplit):
+            return np.flatnonzero(_of_split(table.column(split.column), split, name))
+        if isinstance(split, TimeSplit):
+            parts = parts_by_time(split, table.column(split.column))
+        elif isinstance(split, HashSplit):
+            parts = parts_by_hash(split, first_row, table)
+        elif self.parts is not None:
+            parts = self.parts[first_row:stop]
+        else:
+            return None  # split by files, or all rows in one split: a row group has one split
+        return np.flatnonzero(parts == PARTS[name])
 
 
-def selected_rows(split: Split, name: SplitName, first_row: int, table: Any) -> NDArray[np.int64] | None:
-    """Return which rows of a table are in a split, ascending, or None for all.
+def selector_of(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> Selector:
+    """Return what finds the rows of a split, whose times are known then; raises DataError.
 
-    `first_row` is the number of its first row over all files; it has the columns of `split_columns`.
+    Fractions by time read the column of times once and take 8 bytes a row; the last rows of groups read two columns
+    and take about 40 bytes a row, and one byte afterwards.
     """
-    if isinstance(split, EverySplit):
-        is_eval = (np.arange(first_row, first_row + table.num_rows) - split.offset) % split.n == 0
-        return np.flatnonzero(is_eval if name == "eval" else ~is_eval)
-    if isinstance(split, ColumnSplit):
-        return np.flatnonzero(_of_split(table.column(split.column), split, name))
-    return None  # split by files, or all rows in one split: a row group has one split
+    if isinstance(split, TimeSplit):
+        return Selector(with_times(split, filesystem, groups))
+    if isinstance(split, LastSplit):
+        return Selector(split, parts_by_last(split, filesystem, groups))
+    return Selector(split)
 
 
-def count_rows(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
+def count_rows(selector: Selector, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
     """Count the rows of both splits; reads only the split column, if there is one."""
+    split = selector.split
     if isinstance(split, ColumnSplit):
         return _count_by_column(split, filesystem, groups)
     if isinstance(split, EverySplit):
         evaluation = [_multiples(g.first_row - split.offset, g.rows, split.n) for g in groups]
         return SplitRows(tuple(g.rows - n for g, n in zip(groups, evaluation, strict=True)), tuple(evaluation))
+    if isinstance(split, TimeSplit | HashSplit | LastSplit):
+        return _count_selected(selector, filesystem, groups)
     if isinstance(split, EvalSplit | PredictSplit):
         return SplitRows((0,) * len(groups), tuple(g.rows for g in groups))
     train, evaluation = ([g.rows if g.part == name else 0 for g in groups] for name in ("train", "eval"))
     return SplitRows(tuple(train), tuple(evaluation))
+
+
+def _count_selected(selector: Selector, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
+    counts: dict[SplitName, list[int]] = {"train": [], "eval": []}
+    with RowGroupReader(filesystem) as reader:
+        for group in groups:
+            if selector.columns:
+                table = reader.read(group, selector.columns)
+            else:
+                table = pa.table({"": pa.nulls(group.rows)})
+            for name, found in counts.items():
+                rows = selector.rows(name, group.first_row, table)
+                found.append(group.rows if rows is None else rows.size)
+    return SplitRows(tuple(counts["train"]), tuple(counts["eval"]))
 
 
 def _multiples(first: int, count: int, n: int) -> int:
@@ -84,7 +140,11 @@ def _count_by_column(split: ColumnSplit, filesystem: Any, groups: Sequence[RowGr
 def _of_split(column: Any, split: ColumnSplit, name: SplitName) -> NDArray[np.bool_]:
     """Return True for each value of the split column in a split; null is in the split of all other values, if any."""
     if split.train is None and name == "train":
-        return ~_of_split(column, split, "eval")
+        return ~_is_one_of(column, (*split.values("eval"), *split.values("test")))
+    return _is_one_of(column, split.values(name))
+
+
+def _is_one_of(column: Any, values: tuple[str | int, ...]) -> NDArray[np.bool_]:
     kind = plain_type(column.type)
     column = column.cast(kind)
     if class_of(kind) == "date":
@@ -93,5 +153,5 @@ def _of_split(column: Any, split: ColumnSplit, name: SplitName) -> NDArray[np.bo
     elif not is_text(kind):
         kind = pa.uint64() if pa.types.is_uint64(kind) else pa.int64()
         column = column.cast(kind)
-    matches: NDArray[np.bool_] = pc.is_in(column, pa.array(split.values(name), kind)).to_numpy()
+    matches: NDArray[np.bool_] = pc.is_in(column, pa.array(values, kind)).to_numpy()
     return matches

@@ -5,7 +5,7 @@ from hashlib import sha256
 from posixpath import commonpath, dirname, relpath
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.config.schema.split import EverySplit
+from persia_cli.config.schema.split import EverySplit, HashSplit
 from persia_cli.control.position import MADE_UP, TrainingData
 from persia_cli.data.order import block_size
 from persia_cli.data.row_groups import RowGroup
@@ -17,11 +17,12 @@ def training_data(dataset: ParquetDataset, groups: Sequence[RowGroup], train_row
     Nothing else of the files is in it: a folder may be elsewhere, text may be converted again, and files without
     training rows may come and go.
     """
+    by_number = isinstance(dataset.split, EverySplit | HashSplit) and not dataset.split.columns
     held: dict[str, tuple[int, list[int]]] = {}
     for group, rows in zip(groups, train_rows, strict=True):
         if rows:
-            # Which rows of a file are for evaluation depends on its place among all rows, if every n-th row is.
-            first = group.first_row - group.start if isinstance(dataset.split, EverySplit) else 0
+            # Where the number of a row decides, its split depends on the place of its file among all rows.
+            first = group.first_row - group.start if by_number else 0
             name = "/" + (group.source or group.path).lstrip("/")  # stores begin with the bucket
             held.setdefault(name, (first, []))[1].append(rows)
     if not held:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from persia_cli.config.schema.split import ColumnSplit, EverySplit, FileSplit, Split
+from persia_cli.config.schema.split import ColumnSplit, EverySplit, FileSplit, HashSplit, LastSplit, Split, TimeSplit
 from persia_cli.control.position import SplitName
 from persia_cli.data.arrow_types import class_of, is_text, plain_type
 from persia_cli.data.files import find_files, locate
@@ -57,6 +57,8 @@ class SplitRule:
 
 def split_rule_of(queries: Queries, split: Split | None) -> SplitRule:
     """Return the rule of `split`; without it that of the columns' values, or else of the files' names."""
+    if isinstance(split, TimeSplit | HashSplit | LastSplit):
+        return SplitRule(None)  # SQL does not show it
     return SplitRule(split or _by_column(queries) or _by_name(queries.source))
 
 

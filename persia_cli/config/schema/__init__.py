@@ -53,5 +53,14 @@ from persia_cli.config.schema.resources import RoleCpus, RoleMemory
 from persia_cli.config.schema.run import EarlyStop, Evaluation, Retrieval, Run, Training
 from persia_cli.config.schema.sequences import Bst, Dien, Din, SasRec, TwoTower
 from persia_cli.config.schema.slurm import Slurm
-from persia_cli.config.schema.split import ColumnSplit, EvalSplit, EverySplit, FileSplit, PredictSplit
+from persia_cli.config.schema.split import (
+    ColumnSplit,
+    EvalSplit,
+    EverySplit,
+    FileSplit,
+    HashSplit,
+    LastSplit,
+    PredictSplit,
+    TimeSplit,
+)
 from persia_cli.config.schema.tasks import Esmm, Mmoe, Ple

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from persia_cli.config.schema.base import NUMBER, Amount, Count, Node, NonNegative, Positive
 from persia_cli.config.schema.features import DenseFeature, Label, Sparse
 from persia_cli.config.schema.raw import RawColumns
-from persia_cli.config.schema.split import ColumnSplit, Split
+from persia_cli.config.schema.split import Split
 
 
 def tab_of(value: Any) -> Any:
@@ -206,8 +206,7 @@ class ParquetDataset(Node):
             "dataset.weight": [self.weight],
             "dataset.group_by": [self.group_by],
         }
-        if isinstance(self.split, ColumnSplit):
-            uses["dataset.split.column"] = [self.split.column]
+        uses["dataset.split"] = self.split.columns
         wrong += [
             f"{key} and dataset.labels both name {label}: a label is what the model is to predict, and nothing else; "
             f"take it out of one of them"

@@ -1,13 +1,44 @@
 """The rules that divide samples into training and evaluation."""
 
-from typing import Annotated, Literal, Self
+from datetime import UTC, date, datetime
+from itertools import combinations
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from persia_cli.config.schema.base import MOST, NUMBER, Amount, Node, Values
 
 
-class FileSplit(Node):
+def _iso(value: Any) -> Any:
+    """Return a date or time as ISO text in UTC, without the zone; integers unchanged."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is no time: write 2024-02-01, 2024-02-01T12:00:00 or an integer") from None
+    if isinstance(value, datetime):
+        return (value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)).isoformat()
+    return f"{value.isoformat()}T00:00:00" if isinstance(value, date) else value
+
+
+Time = Annotated[str | int, BeforeValidator(_iso)]
+Fraction = Annotated[float, Field(gt=0.0, lt=1.0), NUMBER]
+
+
+class _Split(Node):
+    """A rule that splits samples; `columns` are those that decide, and `of_test` has the test samples to evaluate."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that decide which split a sample is in."""
+        return ()
+
+    def of_test(self) -> "Split | None":
+        """Return the split that evaluates on the test samples; None if there are none."""
+        return None
+
+
+class FileSplit(_Split):
     """Training and evaluation samples are in different files."""
 
     kind: Literal["files"]
@@ -16,9 +47,15 @@ class FileSplit(Node):
     """Files of the training split, relative to `dataset.path`; wildcards allowed."""
     eval: tuple[str, ...] = ()
     """Files of the evaluation split."""
+    test: tuple[str, ...] = ()
+    """Files that only `persia eval --test` reads."""
+
+    def of_test(self) -> "Split | None":
+        """Return the split that evaluates on the test samples; None if there are none."""
+        return self.model_copy(update={"eval": self.test, "test": ()}) if self.test else None
 
 
-class ColumnSplit(Node):
+class ColumnSplit(_Split):
     """A column names the split of each sample; folders may name the column, as in `day=2024-01-31/`."""
 
     kind: Literal["column"]
@@ -29,23 +66,38 @@ class ColumnSplit(Node):
     """Its value, or values, for training samples; without it, all samples that do not evaluate train."""
     eval: Values
     """Its value, or values, for evaluation samples."""
+    test: Values | None = None
+    """Its value, or values, for samples that only `persia eval --test` reads."""
 
-    def values(self, name: Literal["train", "eval"]) -> tuple[str | int, ...]:
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that decide which split a sample is in."""
+        return (self.column,)
+
+    def of_test(self) -> "Split | None":
+        """Return the split that evaluates on the test samples; None if there are none."""
+        if self.test is None:
+            return None
+        trains = self.train
+        return self.model_copy(update={"eval": self.test, "test": None, "train": trains})
+
+    def values(self, name: Literal["train", "eval", "test"]) -> tuple[str | int, ...]:
         """Return the values of a split; empty for a training split of all other samples."""
-        given = self.train if name == "train" else self.eval
+        given = {"train": self.train, "eval": self.eval, "test": self.test}[name]
         return given if isinstance(given, tuple) else () if given is None else (given,)
 
     @model_validator(mode="after")
     def _values_differ(self) -> Self:
         if not self.values("eval") or self.train == ():
             raise ValueError("train and eval each need a value")
-        both = set(self.values("train")) & set(self.values("eval"))
-        if both:
-            raise ValueError(f"train and eval are both {min(both, key=str)}; the splits would have samples in common")
+        for one, other in combinations(("train", "eval", "test"), 2):
+            if both := set(self.values(one)) & set(self.values(other)):
+                shared = min(both, key=str)
+                raise ValueError(f"{one} and {other} are both {shared}; the splits would have samples in common")
         return self
 
 
-class EverySplit(Node):
+class EverySplit(_Split):
     """Every n-th row, counted over all files in order, is an evaluation sample."""
 
     kind: Literal["every"]
@@ -62,18 +114,112 @@ class EverySplit(Node):
         return self
 
 
-class EvalSplit(Node):
+class TimeSplit(_Split):
+    """Samples from a time on are evaluation samples."""
+
+    kind: Literal["time"]
+    """`time`: split by a column of times."""
+    column: str
+    """Column of dates, timestamps, texts such as 2024-02-01 or 2024-02-01T12:00:00, or integers. Times without a zone
+    are UTC."""
+    eval_from: Time | None = None
+    """Time of the first evaluation samples."""
+    eval_fraction: Fraction | None = None
+    """Fraction of the samples, the latest, that evaluate; samples of one time stay together."""
+    test_from: Time | None = None
+    """Time from which on samples are read by `persia eval --test` only; it is later than `eval_from`."""
+    test_fraction: Fraction | None = None
+    """Fraction of the samples, the latest, that are read by `persia eval --test` only."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that decide which split a sample is in."""
+        return (self.column,)
+
+    def of_test(self) -> "Split | None":
+        """Return the split that evaluates on the test samples; None if there are none."""
+        if self.test_from is None and self.test_fraction is None:
+            return None
+        return TimeSplit(kind="time", column=self.column, eval_from=self.test_from, eval_fraction=self.test_fraction)
+
+    @model_validator(mode="after")
+    def _has_one_rule(self) -> Self:
+        if (self.eval_from is None) == (self.eval_fraction is None):
+            raise ValueError("give either eval_from, the time of the first evaluation samples, or eval_fraction")
+        if self.test_from is not None and self.test_fraction is not None:
+            raise ValueError("give either test_from or test_fraction")
+        if (self.eval_fraction or 0.0) + (self.test_fraction or 0.0) >= 1.0:
+            raise ValueError("eval_fraction and test_fraction leave nothing to train on")
+        return self
+
+
+class HashSplit(_Split):
+    """A random part of the samples, or of a column's values with all their samples, evaluates."""
+
+    kind: Literal["hash"]
+    """`hash`: split by the hash of a value, which does not depend on the seed."""
+    column: str | None = None
+    """Column, such as the user; all nulls are one value. Without it, each row is for itself, by its number."""
+    eval_fraction: Fraction
+    """Fraction of the values, or rows, that evaluate."""
+    test_fraction: Fraction | None = None
+    """Fraction that is read by `persia eval --test` only."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that decide which split a sample is in."""
+        return () if self.column is None else (self.column,)
+
+    def of_test(self) -> "Split | None":
+        """Return the split that evaluates on the test samples; None if there are none."""
+        if self.test_fraction is None:
+            return None
+        return self.model_copy(update={"eval_fraction": self.test_fraction, "test_fraction": None})
+
+    @model_validator(mode="after")
+    def _something_trains(self) -> Self:
+        if self.eval_fraction + (self.test_fraction or 0.0) >= 1.0:
+            raise ValueError("eval_fraction and test_fraction leave nothing to train on")
+        return self
+
+
+class LastSplit(_Split):
+    """The last sample of each group, such as a user, is an evaluation sample."""
+
+    kind: Literal["last"]
+    """`last`: leave the last one out."""
+    group: str
+    """Column of the groups; a group with one sample trains, and so do nulls."""
+    order: str
+    """Column of times or integers that orders the samples of a group; of equal ones the later row is the last."""
+    test: bool = False
+    """True: the last one is read by `persia eval --test` only, and the one before it evaluates."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that decide which split a sample is in."""
+        return (self.group, self.order)
+
+    def of_test(self) -> "Split | None":
+        """Return the split that evaluates on the test samples; None if there are none."""
+        return self.model_copy(update={"test": False}) if self.test else None
+
+
+class EvalSplit(_Split):
     """Every sample evaluates an existing model."""
 
     kind: Literal["eval"]
     """`eval`: no training samples."""
 
 
-class PredictSplit(Node):
+class PredictSplit(_Split):
     """Every sample is scored by an existing model; labels are not read."""
 
     kind: Literal["predict"]
     """`predict`: no training and no evaluation samples."""
 
 
-Split = Annotated[FileSplit | ColumnSplit | EverySplit | EvalSplit | PredictSplit, Field(discriminator="kind")]
+Split = Annotated[
+    FileSplit | ColumnSplit | EverySplit | TimeSplit | HashSplit | LastSplit | EvalSplit | PredictSplit,
+    Field(discriminator="kind"),
+]

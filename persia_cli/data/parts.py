@@ -1,0 +1,134 @@
+"""The part of each row where times, hashes or the last rows of groups make the split."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from persia_cli.config.schema.split import HashSplit, LastSplit, TimeSplit
+from persia_cli.control.position import SplitName
+from persia_cli.data.arrow_types import class_of, plain_type
+from persia_cli.data.random_bits import salt, stream, uniform
+from persia_cli.data.row_groups import RowGroup, RowGroupReader
+from persia_cli.data.values import id_values
+from persia_cli.errors import DataError
+
+PARTS: dict[SplitName, int] = {"train": 0, "eval": 1}
+_TEST = 2
+_SALT = salt(0x73706C6974)
+_NULL = np.uint64(0x9E3779B97F4A7C15)
+"""What stands for a null when it is hashed."""
+Parts = NDArray[np.int8]
+
+
+def parts_by_time(split: TimeSplit, column: Any) -> Parts:
+    """Return the part of each row by its time, with `eval_from` known; raises DataError."""
+    times = time_values(column, split.column)
+    parts = np.zeros(times.size, np.int8)
+    assert split.eval_from is not None
+    parts[times >= _time(split.eval_from, column, "eval_from")] = PARTS["eval"]
+    if split.test_from is not None:
+        parts[times >= _time(split.test_from, column, "test_from")] = _TEST
+    return parts
+
+
+def with_times(split: TimeSplit, filesystem: Any, groups: Sequence[RowGroup]) -> TimeSplit:
+    """Return the split with times in place of fractions; raises DataError."""
+    if split.eval_fraction is None and split.test_fraction is None:
+        return split
+    found = [np.empty(0, np.int64)]
+    is_integer = True
+    for (column,) in _columns(filesystem, groups, [split.column]):
+        found.append(time_values(column, split.column))
+        is_integer = class_of(plain_type(column.type)) == "integer"
+    times = np.concatenate(found)
+    if not times.size:
+        return split.model_copy(update={"eval_from": 0, "eval_fraction": None, "test_fraction": None})
+    times.sort()
+
+    def first_of(fraction: float) -> str | int:
+        time = int(times[min(int(times.size * (1.0 - fraction)), times.size - 1)])
+        return time if is_integer else str(np.datetime64(time, "us"))
+
+    known: dict[str, Any] = {"eval_fraction": None, "test_fraction": None}
+    if split.test_fraction is not None:
+        known["test_from"] = first_of(split.test_fraction)
+    if split.eval_fraction is not None:
+        known["eval_from"] = first_of(split.eval_fraction + (split.test_fraction or 0.0))
+    return split.model_copy(update=known)
+
+
+def parts_by_hash(split: HashSplit, first_row: int, table: Any) -> Parts:
+    """Return the part of each row by the hash of its value, or of its number."""
+    if split.column is None:
+        values = np.arange(first_row, first_row + table.num_rows, dtype=np.uint64)
+    else:
+        values = id_values(table.column(split.column), split.column, None, _NULL)
+    place = uniform(stream(_SALT, stream(_SALT, values)))
+    test = split.test_fraction or 0.0
+    return np.where(place < test, _TEST, place < test + split.eval_fraction).astype(np.int8)
+
+
+def parts_by_last(split: LastSplit, filesystem: Any, groups: Sequence[RowGroup]) -> Parts:
+    """Return the part of each row by its place in its group; reads two columns once. Raises DataError."""
+    found_keys, found_nulls, found_times = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)], [np.empty(0, np.int64)]
+    for group, time in _columns(filesystem, groups, [split.group, split.order]):
+        found_keys.append(id_values(group, "", None, _NULL))
+        found_nulls.append(group.is_null().to_numpy())
+        found_times.append(time_values(time, split.order))
+    keys, nulls, times = map(np.concatenate, (found_keys, found_nulls, found_times))
+    order = np.lexsort((times, keys))  # stable: rows of equal times stay in the order of the files
+    ordered = keys[order]
+    is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])[: keys.size]
+    start = np.flatnonzero(is_first)
+    sizes = np.diff(np.append(start, keys.size))
+    parts = np.zeros(keys.size, np.int8)
+    last = order[(start + sizes - 1)[sizes > 1]]
+    parts[last] = _TEST if split.test else PARTS["eval"]
+    if split.test:
+        parts[order[(start + sizes - 2)[sizes > 2]]] = PARTS["eval"]
+    parts[nulls] = PARTS["train"]
+    return parts
+
+
+def time_values(column: Any, name: str) -> NDArray[np.int64]:
+    """Return times as microseconds since 1970 in UTC, and integers unchanged; raises DataError for null or no time."""
+    if column.null_count:
+        raise DataError(
+            f"dataset.split: {column.null_count} rows have no time in column {name}, so no split; drop or correct them"
+        )
+    kind = plain_type(column.type)
+    column = column.cast(kind)
+    try:
+        if class_of(kind) == "integer":
+            values: NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+            return values
+        if class_of(kind) == "text":
+            column = column.cast(pa.string())
+        zone = getattr(kind, "tz", None)
+        values = column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"dataset.split: column {name} holds what is no time ({error}); write 2024-02-01, 2024-02-01T12:00:00 or "
+            "integers"
+        ) from error
+    return values
+
+
+def _time(given: str | int, column: Any, key: str) -> int:
+    """Return a time of the configuration as `time_values` has those of the column; raises DataError."""
+    is_integer = class_of(plain_type(column.type)) == "integer"
+    if is_integer != isinstance(given, int):
+        held, wanted = ("integers", "an integer") if is_integer else ("times", "a time such as 2024-02-01")
+        raise DataError(f"dataset.split.{key} is {given}, but the column holds {held}; write {wanted}")
+    return given if isinstance(given, int) else int(np.datetime64(given, "us").astype(np.int64))
+
+
+def _columns(filesystem: Any, groups: Sequence[RowGroup], names: list[str]) -> Iterator[list[Any]]:
+    """Yield the columns of each row group."""
+    with RowGroupReader(filesystem) as reader:
+        for group in groups:
+            table = reader.read(group, list(dict.fromkeys(names)))
+            yield [table.column(name) for name in names]

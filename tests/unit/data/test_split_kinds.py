@@ -1,0 +1,199 @@
+"""Splits by time, by hash, by the last sample of a group, and with test samples."""
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data.scan import scan
+from persia_cli.data.source import open_source
+from persia_cli.errors import DataError
+
+ROWS = 300
+START = datetime(2024, 1, 30, 22)
+TIMES = [START + timedelta(hours=n // 10) for n in range(ROWS)]
+"""Thirty hours; February begins with row 260."""
+
+
+def write(folder: Path, columns: dict[str, Any], group_rows: int = 37) -> None:
+    rows = len(next(iter(columns.values())))
+    table = pa.table({"y": [n % 2 for n in range(rows)], "row": np.arange(rows, dtype=np.float32), **columns})
+    pq.write_table(table.slice(0, rows // 2), folder / "a.parquet", row_group_size=group_rows)
+    pq.write_table(table.slice(rows // 2), folder / "b.parquet", row_group_size=group_rows)
+
+
+def dataset(folder: Path, split: dict[str, Any]) -> ParquetDataset:
+    keys = {"kind": "parquet", "path": str(folder), "labels": ["y"], "dense": ["row"], "split": split}
+    return ParquetDataset.model_validate(keys)
+
+
+def rows_of(data: ParquetDataset, name: Any) -> list[int]:
+    source = open_source(data, name, 0)
+    try:
+        return sorted(source.read(0, 0, source.rows).dense[:, 0].astype(int).tolist())
+    finally:
+        source.close()
+
+
+def parts_of(data: ParquetDataset) -> tuple[list[int], list[int]]:
+    """Return the rows that train and those that evaluate; what planning found gives the same."""
+    settled = scan(data).settled
+    found = rows_of(data, "train"), rows_of(data, "eval")
+    assert (rows_of(settled, "train"), rows_of(settled, "eval")) == found
+    return found
+
+
+def all_but(rows: Sequence[int], among: int = ROWS) -> list[int]:
+    return sorted({*range(among)} - {*rows})
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [
+        (pa.timestamp("s"), "2024-02-01"),
+        (pa.timestamp("ns"), date(2024, 2, 1)),
+        (pa.timestamp("us", tz="America/New_York"), "2024-02-01T00:00:00Z"),
+        (pa.timestamp("ms"), datetime(2024, 2, 1, 3, tzinfo=timezone(timedelta(hours=3)))),
+        (pa.string(), "2024-02-01 00:00:00"),
+        (pa.int64(), int(datetime(2024, 2, 1, tzinfo=UTC).timestamp())),
+    ],
+)
+def test_times_of_every_kind_split_at_the_same_rows(tmp_path: Path, kind: Any, first: Any) -> None:
+    if kind == pa.string():
+        times = pa.array([time.isoformat() for time in TIMES])
+    else:
+        times = pa.array(TIMES, pa.timestamp("s")).cast(kind)
+    write(tmp_path, {"ts": times})
+    train, evaluation = parts_of(dataset(tmp_path, {"kind": "time", "column": "ts", "eval_from": first}))
+    assert evaluation == list(range(260, ROWS))
+    assert train == all_but(evaluation)
+
+
+def test_dates_split_too(tmp_path: Path) -> None:
+    write(tmp_path, {"day": [time.date() for time in TIMES]})
+    assert parts_of(dataset(tmp_path, {"kind": "time", "column": "day", "eval_from": "2024-02-01"}))[1] == [
+        *range(260, ROWS)
+    ]
+
+
+@pytest.mark.parametrize("is_integer", [True, False])
+def test_the_last_fraction_by_time_keeps_ties_together(tmp_path: Path, is_integer: bool) -> None:
+    order = np.random.default_rng(0).permutation(ROWS)
+    times = [order[n] // 10 if is_integer else START + timedelta(hours=int(order[n]) // 10) for n in range(ROWS)]
+    write(tmp_path, {"ts": times})
+    data = dataset(tmp_path, {"kind": "time", "column": "ts", "eval_fraction": 0.1, "test_fraction": 0.2})
+    train, evaluation = parts_of(data)
+    ranks = [sorted(int(order[row]) for row in rows) for rows in (train, evaluation)]
+    assert ranks == [[*range(210)], [*range(210, 240)]]
+    tested = scan(data).settled.split.of_test()
+    assert tested is not None
+    test = rows_of(data.model_copy(update={"split": tested}), "eval")
+    assert sorted(order[test].tolist()) == [*range(240, ROWS)]
+    settled = scan(data).settled.split
+    assert scan(data.model_copy(update={"split": settled})).settled.split == settled
+
+
+@pytest.mark.parametrize(
+    ("times", "first", "message"),
+    [
+        ([1, 2], "2024-02-01", "eval_from is 2024-02-01T00:00:00, but the column holds integers"),
+        ([START, START], 5, "eval_from is 5, but the column holds times"),
+        ([START, None], "2024-02-01", "1 rows have no time in column ts"),
+        (["x", "y"], "2024-02-01", "column ts holds what is no time"),
+        ([0.5, 1.5], 1, "column ts is double, but times are dates"),
+        ([1, 2], 9, "leaves nothing to evaluate on"),
+        ([1, 2], 0, "leaves nothing to train on"),
+    ],
+)
+def test_times_that_cannot_split_are_refused(tmp_path: Path, times: Any, first: Any, message: str) -> None:
+    write(tmp_path, {"ts": times})
+    with pytest.raises(DataError, match=message):
+        scan(dataset(tmp_path, {"kind": "time", "column": "ts", "eval_from": first}))
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        {"kind": "time", "column": "ts"},
+        {"kind": "time", "column": "ts", "eval_from": 1, "eval_fraction": 0.1},
+        {"kind": "time", "column": "ts", "eval_from": "yesterday"},
+        {"kind": "time", "column": "ts", "eval_fraction": 1.0},
+        {"kind": "hash", "eval_fraction": 0.5, "test_fraction": 0.5},
+        {"kind": "column", "column": "ts", "eval": "a", "test": "a"},
+    ],
+)
+def test_splits_without_one_meaning_are_refused(tmp_path: Path, split: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        dataset(tmp_path, split)
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.string(), pa.dictionary(pa.int32(), pa.string())])
+def test_all_rows_of_a_user_are_in_one_split(tmp_path: Path, kind: Any) -> None:
+    rows = 6000
+    users = [None if n % 50 == 0 else n * 7919 % 1000 for n in range(rows)]
+    plain = pa.array(users, pa.int32())
+    write(tmp_path, {"user": plain if kind == pa.int32() else plain.cast(pa.string()).cast(kind)}, group_rows=701)
+    data = dataset(tmp_path, {"kind": "hash", "column": "user", "eval_fraction": 0.2, "test_fraction": 0.1})
+    train, evaluation = parts_of(data)
+    tested = data.split.of_test()
+    assert tested is not None
+    test = rows_of(data.model_copy(update={"split": tested}), "eval")
+    sides = [{users[row] for row in rows} for rows in (train, evaluation, test)]
+    assert sorted(train + evaluation + test) == [*range(rows)]
+    assert not sides[0] & sides[1]
+    assert not sides[2] & (sides[0] | sides[1])
+    assert abs(len(sides[1]) - 200) < 60
+    assert abs(len(sides[2]) - 100) < 45
+
+
+def test_a_random_part_of_the_rows_evaluates(tmp_path: Path) -> None:
+    write(tmp_path, {"x": [0] * 5000})
+    train, evaluation = parts_of(dataset(tmp_path, {"kind": "hash", "eval_fraction": 0.1}))
+    assert abs(len(evaluation) - 500) < 100
+    assert train == all_but(evaluation, 5000)
+
+
+@pytest.mark.parametrize("test", [False, True])
+def test_the_last_row_of_each_user_evaluates(tmp_path: Path, test: bool) -> None:
+    rng = np.random.default_rng(1)
+    users: list[Any] = rng.integers(0, 60, ROWS).tolist()
+    users[17] = users[170] = None
+    users[100] = 999
+    times = rng.integers(0, 50, ROWS)
+    write(tmp_path, {"user": users, "ts": times})
+    data = dataset(tmp_path, {"kind": "last", "group": "user", "order": "ts", "test": test})
+    by_user: dict[Any, list[int]] = {}
+    for row in sorted(range(ROWS), key=lambda row: (times[row], row)):
+        by_user.setdefault(users[row], []).append(row)
+    by_user.pop(None)
+    last = sorted(rows[-1] for rows in by_user.values() if len(rows) > 1)
+    before = sorted(rows[-2] for rows in by_user.values() if len(rows) > 2)
+    train, evaluation = parts_of(data)
+    assert evaluation == (before if test else last)
+    assert train == all_but([*last, *before] if test else last)
+    if test:
+        tested = data.split.of_test()
+        assert rows_of(data.model_copy(update={"split": tested}), "eval") == last
+
+
+def test_test_values_and_files_are_in_no_other_split(tmp_path: Path) -> None:
+    write(tmp_path, {"part": ["train", "eval", "test"] * 100})
+    by_value = dataset(tmp_path, {"kind": "column", "column": "part", "eval": "eval", "test": "test"})
+    train, evaluation = parts_of(by_value)
+    assert (train, evaluation) == ([*range(0, ROWS, 3)], [*range(1, ROWS, 3)])
+    tested = by_value.split.of_test()
+    assert rows_of(by_value.model_copy(update={"split": tested}), "eval") == [*range(2, ROWS, 3)]
+    by_file = dataset(tmp_path, {"kind": "files", "train": ["a*"], "test": ["b*"]})
+    assert rows_of(by_file, "train") == [*range(150)]
+    tested = by_file.split.of_test()
+    assert rows_of(by_file.model_copy(update={"split": tested}), "eval") == [*range(150, ROWS)]
+    missing = dataset(tmp_path, {"kind": "files", "train": ["a*"], "eval": ["c*"]})
+    with pytest.raises(DataError, match=r"eval: no file below .* matches c\*; there are a.parquet, b.parquet"):
+        scan(missing)
