@@ -38,6 +38,9 @@ def evaluate(
         ),
     ] = None,
     step: Step = None,
+    test: Annotated[
+        bool, typer.Option("--test", help="Evaluate on the test samples that dataset.split sets aside.")
+    ] = False,
     retrieval: Annotated[
         bool,
         typer.Option(
@@ -74,8 +77,10 @@ def evaluate(
     for word, is_given in {"--at": at, "--keep-seen": keep_seen, "--approximate": approximate}.items():
         if is_given and not retrieval:
             raise UserError(f"{word} belongs to --retrieval; give both, or none")
+    if test and (data or retrieval):
+        raise UserError("--test scores the run's own test samples; leave out --data and --retrieval")
     model = find_model(place_of(run), step)
-    plan = plan_saved(model, "evaluate", [*(words or []), *(other_data(data, "eval") if data else [])])
+    plan = plan_saved(model, "evaluate", [*(words or []), *(other_data(data, "eval") if data else [])], test=test)
     if retrieval:
         from persia_cli.config.schema import Retrieval
         from persia_cli.retrieval.evaluation import judge

@@ -1,5 +1,6 @@
 """A job of the command line: planned for a saved model, run with its progress on the screen, traced."""
 
+import json
 import os
 import re
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled
 from persia_cli.config.compose import compose_run
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.config.schema.base import MOST
 from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
@@ -24,12 +25,13 @@ from persia_cli.errors import UserError, count
 from persia_cli.launch.job import JobResult, require_free, timed
 from persia_cli.launch.readiness import require_ready
 from persia_cli.launch.rollback import launch_with_rollback
+from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.observe.recordings import join_recordings, remove_recordings
-from persia_cli.observe.saved_run import SavedModel
+from persia_cli.observe.saved_run import SavedModel, find_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import COORDINATOR, Job, JobPlan, Replica, Task, plan_job
 from persia_cli.plan.saved_model import require_room, require_saved_model
-from persia_cli.store.manifest import read_manifest
+from persia_cli.store.manifest import checkpoints_of, finished_steps, read_manifest
 
 FOLDERS: dict[Task, str] = {"evaluate": "evals", "predict": "predictions"}
 """The folder in a run directory for each task with its model."""
@@ -103,19 +105,56 @@ def choose_run_dir(name: str, chosen: Path | None) -> Path:
     return chosen
 
 
-def plan_saved(model: SavedModel, task: Task, words: Sequence[str], without: Sequence[str] = ()) -> JobPlan:
+def plan_saved(
+    model: SavedModel, task: Task, words: Sequence[str], without: Sequence[str] = (), test: bool = False
+) -> JobPlan:
     """Plan a job by the run's configuration and the words that change it; `without` are words that remove keys.
 
-    Raises UserError for settings that change the model or leave too little memory, and for those that the machine
-    does not support.
+    With `test` the samples that the split sets aside for a test take the place of the evaluation's.
+
+    Raises UserError for settings that change the model or leave too little memory, and for those that the machine does
+    not support.
     """
     run = compose_run([f"conf={model.config}", *words, *without])
+    if test:
+        run = _on_test(run)
     require_saved_model(model.run, run, DOING[task], tuple(word.partition("=")[0] for word in without))
     require_room(read_manifest(model.checkpoint).tables, embedding_layout(run))
     place = timed(model.run_dir / FOLDERS[task])
     plan = plan_job(run, facts_of(run.dataset), task, place, model.checkpoint)
     require_ready([plan])
     return plan
+
+
+def _on_test(run: Run) -> Run:
+    """Return the run with its test samples as evaluation samples; raises UserError if there are none."""
+    split = run.dataset.split.of_test() if isinstance(run.dataset, ParquetDataset) else None
+    if split is None:
+        raise UserError(
+            "dataset.split sets no samples aside for a test; give it test (of files and columns), test_from or "
+            "test_fraction, and train again"
+        )
+    return run.model_copy(update={"dataset": run.dataset.model_copy(update={"split": split})})
+
+
+def score_test(trained: JobPlan) -> None:
+    """Score the test samples of a training that has ended with its best model, if its split sets any aside.
+
+    The figures become a line of the run's metrics with the split `test`, and an evaluation of the run.
+    """
+    dataset = trained.run.dataset
+    if trained.job.task != "train" or not isinstance(dataset, ParquetDataset) or dataset.split.of_test() is None:
+        return
+    if not finished_steps(checkpoints_of(trained.run_dir, trained.run.checkpoint.path)):
+        labelled(err(), "test", "no model was saved, so the test samples are not scored")
+        return
+    model = find_model(trained.run_dir)
+    labelled(err(), "test", f"scoring the test samples with {model.checkpoint}")
+    plan = claimed(plan_saved(model, "evaluate", [], test=True))
+    carry_out(plan, [f"conf={model.config}"])
+    last = [line for line in read_journal(plan.run_dir / METRICS) if line["split"] == "eval"][-1:]
+    with (trained.run_dir / METRICS).open("a") as file:
+        file.writelines(json.dumps(line | {"split": "test"}) + "\n" for line in last)
 
 
 def other_data(paths: Sequence[str], split: str) -> list[str]:

@@ -46,7 +46,7 @@ def resume(
 
 def _resume(run: Path, words: list[str], dry_run: bool) -> None:
     """Go on with the training in a run directory."""
-    from persia_cli.commands.job import carry_out
+    from persia_cli.commands.job import carry_out, score_test
     from persia_cli.config.compose import compose_run
     from persia_cli.config.schema import ENGINES, WITH_COMMAND
     from persia_cli.errors import UserError
@@ -78,6 +78,7 @@ def _resume(run: Path, words: list[str], dry_run: bool) -> None:
         describe_plan(out(), plan, again)
     else:
         carry_out(plan, again)
+        score_test(plan)
 
 
 def _require_start(kind: str, dry_run: bool) -> None:

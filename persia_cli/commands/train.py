@@ -60,7 +60,7 @@ def train(
         # A sweep ends its points by SIGINT, also where it itself runs in the background and so ignores it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     from persia_cli.commands.facts import facts_of
-    from persia_cli.commands.job import carry_out, choose_run_dir, claimed, traced, traced_elsewhere
+    from persia_cli.commands.job import carry_out, choose_run_dir, claimed, score_test, traced, traced_elsewhere
     from persia_cli.commands.run_at_uri import AUTO, folder_of, uri_of, words_of
     from persia_cli.commands.screen import err, out, say
     from persia_cli.config.compose import compose_run
@@ -118,6 +118,8 @@ def train(
             plan = plan if place else claimed(plan)
             try:
                 carry_out(plan, again, trace, apart=parent is None)
+                if parent is None:  # points of a sweep are compared by their evaluations
+                    score_test(plan)
             finally:
                 if not place:
                     with suppress(OSError):  # empty only if the job was refused before it began

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
 from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
-from persia_cli.config.schema.split import ColumnSplit, EvalSplit, LastSplit, PredictSplit, TimeSplit
+from persia_cli.config.schema.split import PART_NAMES, ColumnSplit, EvalSplit, LastSplit, PredictSplit, TimeSplit
 from persia_cli.data.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
 from persia_cli.data.column_kinds import wrong_ids, wrong_numbers
 from persia_cli.data.times import READ_AS_TIMES, TIMES
@@ -302,8 +302,7 @@ def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
         return f"column {use.column} is {kind}, but a split takes groups of integers, texts or dates"
     if held not in ("text", "integer", "boolean", "date"):
         return f"column {use.column} is {kind}, but a split column holds strings, integers or dates"
-    keys: tuple[Literal["train", "eval", "test"], ...] = ("train", "eval", "test")
-    for key in keys:
+    for key in PART_NAMES:
         for value in split.values(key):
             if held in ("text", "date") and not isinstance(value, str):
                 return f'column {use.column} holds {WORDS[held]}; write dataset.split.{key} in quotes: "{value}"'

@@ -5,10 +5,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import PurePosixPath
-from typing import Literal
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.config.schema.split import FileSplit
+from persia_cli.config.schema.split import PART_NAMES, FileSplit, Part
 from persia_cli.control.position import SplitName
 from persia_cli.data.columns import prepare_command
 from persia_cli.data.files import (
@@ -51,9 +50,9 @@ def members_of(dataset: ParquetDataset, places: Sequence[Location]) -> Members:
     """Find the files at a data set's paths; raises DataError for broken links and for files of several formats."""
     listings = [list_files(place) for place in places]
     split = dataset.split
-    patterns: list[tuple[SplitName | Literal["test"] | None, str, list[Listing]]] = [(None, "", listings)]
+    patterns: list[tuple[Part | None, str, list[Listing]]] = [(None, "", listings)]
     if isinstance(split, FileSplit):
-        named: list[tuple[SplitName | Literal["test"], str]] = [("train", each) for each in split.train]
+        named: list[tuple[Part, str]] = [("train", each) for each in split.train]
         named += [("eval", each) for each in split.eval]
         named += [("test", each) for each in split.test]
         patterns = [(name, each, [list_files(place.below(each)) for place in places]) for name, each in named]
@@ -61,7 +60,7 @@ def members_of(dataset: ParquetDataset, places: Sequence[Location]) -> Members:
     kind, chosen = of_one_format(_files(read), dataset.format)
     among = set(chosen)
     problems = _without_files(dataset, places, listings, kind)
-    parts: dict[SplitName | Literal["test"] | None, dict[str, DataFile]] = {}
+    parts: dict[Part | None, dict[str, DataFile]] = {}
     for name, pattern, found in patterns:
         files = [file for file in _files(found) if file in among]
         if not files and name is not None and not problems:
@@ -72,18 +71,18 @@ def members_of(dataset: ParquetDataset, places: Sequence[Location]) -> Members:
                 f"dataset.split.{name}: no file below {where} matches {pattern}; there are {shown}; correct the pattern"
             )
         parts.setdefault(name, {}).update({file.path: file for file in files})
-    for one, other in combinations(("train", "eval", "test"), 2):
-        if twice := sorted(set(parts.get(one, ())) & set(parts.get(other, ()))):
+    for one, other in combinations(PART_NAMES, 2):
+        if twice := sorted(set(parts.get(one, {})) & set(parts.get(other, {}))):
             more = f" and {count(len(twice) - 1, 'more file')}" if len(twice) > 1 else ""
             problems.append(
                 f"{twice[0]}{more}: the file is in both splits; let dataset.split.{one} and dataset.split.{other} "
                 "differ"
             )
-    parts.pop("test", None)  # only `persia eval --test` reads them
     ordered = {name: files if name is None else dict(sorted(files.items())) for name, files in parts.items()}
     return Members(
         kind,
-        tuple((name, tuple(files.values())) for name, files in ordered.items()),
+        # Those of the test are read by `persia eval --test` only.
+        tuple((name, tuple(files.values())) for name, files in ordered.items() if name != "test"),
         tuple(problems),
         left_out(dataset.place, read, chosen),
     )

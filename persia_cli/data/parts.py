@@ -78,7 +78,7 @@ def parts_by_last(split: LastSplit, filesystem: Any, groups: Sequence[RowGroup])
         found_keys.append(id_values(group, "", None, _NULL))
         found_nulls.append(group.is_null().to_numpy())
         found_times.append(time_values(time, split.order))
-    keys, nulls, times = map(np.concatenate, (found_keys, found_nulls, found_times))
+    keys, nulls, times = np.concatenate(found_keys), np.concatenate(found_nulls), np.concatenate(found_times)
     order = np.lexsort((times, keys))  # stable: rows of equal times stay in the order of the files
     ordered = keys[order]
     is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])[: keys.size]

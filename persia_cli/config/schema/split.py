@@ -22,6 +22,8 @@ def _iso(value: Any) -> Any:
 
 
 Time = Annotated[str | int, BeforeValidator(_iso)]
+Part = Literal["train", "eval", "test"]
+PART_NAMES: tuple[Part, ...] = ("train", "eval", "test")
 Fraction = Annotated[float, Field(gt=0.0, lt=1.0), NUMBER]
 
 
@@ -81,7 +83,7 @@ class ColumnSplit(_Split):
         trains = self.train
         return self.model_copy(update={"eval": self.test, "test": None, "train": trains})
 
-    def values(self, name: Literal["train", "eval", "test"]) -> tuple[str | int, ...]:
+    def values(self, name: Part) -> tuple[str | int, ...]:
         """Return the values of a split; empty for a training split of all other samples."""
         given = {"train": self.train, "eval": self.eval, "test": self.test}[name]
         return given if isinstance(given, tuple) else () if given is None else (given,)
@@ -90,7 +92,7 @@ class ColumnSplit(_Split):
     def _values_differ(self) -> Self:
         if not self.values("eval") or self.train == ():
             raise ValueError("train and eval each need a value")
-        for one, other in combinations(("train", "eval", "test"), 2):
+        for one, other in combinations(PART_NAMES, 2):
             if both := set(self.values(one)) & set(self.values(other)):
                 shared = min(both, key=str)
                 raise ValueError(f"{one} and {other} are both {shared}; the splits would have samples in common")
