@@ -22,7 +22,7 @@ from persia_cli.data.decode import (
     join_ids,
     take_ids,
 )
-from persia_cli.data.slices import Piece
+from persia_cli.data.slices import RowPiece
 
 _ROWS_AT_ONCE, _TAKEN_AT_ONCE = 4096, 512
 """Rows whose ids are moved together: they fit into a processor's cache."""
@@ -88,7 +88,7 @@ def block_columns(dataset: ParquetDataset, query_column: str | None) -> list[str
 def decode_block(
     dataset: ParquetDataset,
     lists: frozenset[str],
-    pieces: Iterable[Piece],
+    pieces: Iterable[RowPiece],
     places: NDArray[np.int64],
     room: Room,
     links: Mapping[str, Link],

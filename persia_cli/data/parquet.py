@@ -15,7 +15,7 @@ from persia_cli.data.batch import Batch, join
 from persia_cli.data.block import DecodedBlock, Room, block_columns, decode_block
 from persia_cli.data.order import Block, SampleOrder, block_size
 from persia_cli.data.scan import ParquetScan
-from persia_cli.data.slices import Piece, SliceReader
+from persia_cli.data.slices import RowPiece, SliceReader
 
 
 class ParquetSource:
@@ -128,7 +128,7 @@ class ParquetSource:
             self._dataset, self._found.lists, self._pieces(block), places, room, self._links, self._query_column
         )
 
-    def _pieces(self, block: Block) -> Iterator[Piece]:
+    def _pieces(self, block: Block) -> Iterator[RowPiece]:
         self._reader.keep(block.groups)
         for number, first, last in zip(*map(np.ndarray.tolist, (block.groups, block.first, block.last)), strict=True):
             if self._stop.is_set():

@@ -18,7 +18,7 @@ FEWEST_ROWS = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RowPiece:
     """Consecutive rows of a row group, from row `start` on, and those of them that are in the split."""
 
     group: RowGroup
@@ -39,13 +39,13 @@ class Piece:
         """Return the position of a row of the table in words."""
         return self.group.place_of(self.start + row)
 
-    def cut(self, size: int) -> tuple["Piece", "Piece"]:
+    def cut(self, size: int) -> tuple["RowPiece", "RowPiece"]:
         """Return the first `size` rows of the split, 0 < size < self.size, and the others."""
         rows = self.rows
         edge = size if rows is None else int(rows[size - 1]) + 1
-        first = Piece(self.group, self.start, self.table.slice(0, edge), None if rows is None else rows[:size])
+        first = RowPiece(self.group, self.start, self.table.slice(0, edge), None if rows is None else rows[:size])
         others = None if rows is None else rows[size:] - edge
-        return first, Piece(self.group, self.start + edge, self.table.slice(edge), others)
+        return first, RowPiece(self.group, self.start + edge, self.table.slice(edge), others)
 
 
 class SliceReader:
@@ -68,7 +68,7 @@ class SliceReader:
         for number in self._open.keys() - set(groups.tolist()):
             self._open.pop(number).close()
 
-    def read(self, number: int, group: RowGroup, first: int, last: int, parts: int) -> Iterator[Piece]:
+    def read(self, number: int, group: RowGroup, first: int, last: int, parts: int) -> Iterator[RowPiece]:
         """Yield rows [first, last) of the split's rows in row group `number`, in order; raises DataError.
 
         A group with `parts` = 1 is read as a whole unless it is large, another one in portions of about 1 / parts.
@@ -99,8 +99,8 @@ class SliceReader:
         self._whole.close()
         self.keep(np.empty(0, np.int64))
 
-    def _piece(self, group: RowGroup, start: int, table: Any) -> Piece:
-        return Piece(group, start, table, self._selector.rows(self._name, group.first_row + start, table))
+    def _piece(self, group: RowGroup, start: int, table: Any) -> RowPiece:
+        return RowPiece(group, start, table, self._selector.rows(self._name, group.first_row + start, table))
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class _OpenGroup:
     """The row that the stream reads next."""
     position: int = 0
     """Rows of the split that were taken or passed over."""
-    rest: Piece | None = None
+    rest: RowPiece | None = None
     """Rows that were read, but not taken yet."""
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ def _iso(value: Any) -> Any:
         except ValueError:
             raise ValueError(f"{value!r} is no time: write 2024-02-01, 2024-02-01T12:00:00 or an integer") from None
     if isinstance(value, datetime):
-        return (value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)).isoformat()
+        return (value if value.tzinfo is None else value.astimezone(UTC)).isoformat().removesuffix("+00:00")
     return f"{value.isoformat()}T00:00:00" if isinstance(value, date) else value
 
 
