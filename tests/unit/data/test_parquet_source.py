@@ -29,7 +29,7 @@ EVERY = {"kind": "every", "n": 1000, "offset": 999}
 
 def dataset(path: Path, **changes: Any) -> ParquetDataset:
     keys: dict[str, Any] = {"kind": "parquet", "path": str(path), "labels": ["y"], "dense": ["d"], "sparse": ["c"]}
-    return ParquetDataset.model_validate({**keys, "split": EVERY, **changes})
+    return ParquetDataset.model_validate({**keys, "rescale": False, "split": EVERY, **changes})
 
 
 def write(path: Path, columns: dict[str, Any], group_rows: int = 5) -> Path:

@@ -30,8 +30,8 @@ def write(folder: Path, columns: dict[str, Any], group_rows: int = 37) -> None:
 
 
 def dataset(folder: Path, split: dict[str, Any]) -> ParquetDataset:
-    keys = {"kind": "parquet", "path": str(folder), "labels": ["y"], "dense": ["row"], "split": split}
-    return ParquetDataset.model_validate(keys)
+    keys = {"kind": "parquet", "path": str(folder), "labels": ["y"], "dense": ["row"]}
+    return ParquetDataset.model_validate({**keys, "rescale": False, "split": split})
 
 
 def rows_of(data: ParquetDataset, name: Any) -> list[int]:
