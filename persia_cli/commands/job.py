@@ -122,6 +122,8 @@ def plan_saved(
     require_room(read_manifest(model.checkpoint).tables, embedding_layout(run))
     place = timed(model.run_dir / FOLDERS[task])
     plan = plan_job(run, facts_of(run.dataset), task, place, model.checkpoint)
+    if test:
+        plan = replace(plan, job=replace(plan.job, scored_part="test"))
     require_ready([plan])
     return plan
 
@@ -140,7 +142,7 @@ def _on_test(run: Run) -> Run:
 def score_test(trained: JobPlan) -> None:
     """Score the test samples of a training that has ended with its best model, if its split sets any aside.
 
-    The figures become a line of the run's metrics with the split `test`, and an evaluation of the run.
+    The results become a line of the run's metrics, with the split `test`, and an evaluation of the run.
     """
     dataset = trained.run.dataset
     if trained.job.task != "train" or not isinstance(dataset, ParquetDataset) or dataset.split.of_test() is None:
@@ -152,9 +154,8 @@ def score_test(trained: JobPlan) -> None:
     labelled(err(), "test", f"scoring the test samples with {model.checkpoint}")
     plan = claimed(plan_saved(model, "evaluate", [], test=True))
     carry_out(plan, [f"conf={model.config}"])
-    last = [line for line in read_journal(plan.run_dir / METRICS) if line["split"] == "eval"][-1:]
     with (trained.run_dir / METRICS).open("a") as file:
-        file.writelines(json.dumps(line | {"split": "test"}) + "\n" for line in last)
+        file.writelines(json.dumps(line) + "\n" for line in read_journal(plan.run_dir / METRICS))
 
 
 def other_data(paths: Sequence[str], split: str) -> list[str]:

@@ -140,8 +140,8 @@ class LiveView:
 
     def metrics(self, line: Line) -> None:
         """Move the progress bar; print an evaluation above it."""
-        if line["split"] == "eval":
-            self._print("evaluated", f"step {line['step']}: {_quality(line)}")
+        if line["split"] != "train":
+            self._print("evaluated" if line["split"] == "eval" else "tested", f"step {line['step']}: {_quality(line)}")
             return
         if not self._explained:
             self._explained = True

@@ -41,7 +41,7 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
         labelled(err(), "saved", plan.job.output)
         propose(err(), f"persia report {plan.run_dir.parents[1]}")
         return
-    evaluation = best_of(result) or last_of(result.metrics, "eval")
+    evaluation = best_of(result) or last_of(result.metrics, plan.job.scored_part)
     warn_of_stand_in(err(), plan, words)
     if evaluation:
         show_evaluation(out(), evaluation, plan)
@@ -84,7 +84,8 @@ def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) ->
         return
     suffixes = [key.removeprefix(first) for first in ("auc", "rmse") for key in line if key.startswith(first)]
     figures = {key: word for key, word in QUALITY.items() if any(key + suffix in line for suffix in suffixes)}
-    table = columns(f"{plan.facts.eval_rows:,} {'MADE-UP ' if stand_in else ''}samples", *figures.values())
+    kind = "MADE-UP " if stand_in else "test " if line["split"] == "test" else ""
+    table = columns(f"{plan.facts.eval_rows:,} {kind}samples", *figures.values())
     best = f"best by {line['best_by']}, step {line['step']:,}" if "best_by" in line else ""
     for suffix in suffixes:
         name = "  ".join(word for word in (suffix.lstrip("_"), best) if word)

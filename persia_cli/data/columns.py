@@ -301,14 +301,19 @@ def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
             return None
         return f"column {use.column} is {kind}, but a split takes groups of integers, texts or dates"
     if held not in ("text", "integer", "boolean", "date"):
-        return f"column {use.column} is {kind}, but a split column holds strings, integers or dates"
+        by_time = (
+            f"; to split by time: dataset.split={{kind: time, column: {use.column}, eval_from: 2024-02-01}}"
+            if held == "timestamp"
+            else ""
+        )
+        return f"column {use.column} is {kind}, but a split column holds strings, integers or dates{by_time}"
     for key in PART_NAMES:
         for value in split.values(key):
             if held in ("text", "date") and not isinstance(value, str):
                 return f'column {use.column} holds {WORDS[held]}; write dataset.split.{key} in quotes: "{value}"'
             if held in ("integer", "boolean") and not isinstance(value, int):
                 wanted = "be one" if held == "integer" else "be 1 or 0"
-                return f"column {use.column} holds {WORDS[held]}; dataset.split.{key} must {wanted}, not {value}"
+                return f'column {use.column} holds {WORDS[held]}; dataset.split.{key} must {wanted}, not "{value}"'
     return None
 
 

@@ -10,6 +10,7 @@ from persia_cli.control.position import MADE_UP, TrainingData
 from persia_cli.data.columns import prepare_command
 from persia_cli.data.converted import Progress, silent
 from persia_cli.data.files import NOUNS
+from persia_cli.data.label_order import sorted_labels
 from persia_cli.data.nulls import null_shares
 from persia_cli.data.scan import ParquetScan, scan
 from persia_cli.data.source import uses_stand_in
@@ -93,7 +94,8 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
 
 
 def _warnings(found: ParquetScan) -> tuple[str, ...]:
-    return tuple(_single_values(found))
+    by_label = sorted_labels(found.settled, found.groups, found.label_ranges, found.split_rows.train)
+    return (*_single_values(found), *by_label)
 
 
 def _single_values(found: ParquetScan) -> Iterator[str]:

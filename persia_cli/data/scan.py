@@ -29,6 +29,7 @@ from persia_cli.data.dense_transforms import column_scales, fit, is_fitted, resc
 from persia_cli.data.files import DataFile, Format, find_all, locate_all, without_rows
 from persia_cli.data.hive import HiveColumns
 from persia_cli.data.known_values import refuse_absent, refuse_wrong, suspects
+from persia_cli.data.label_order import Ranges, label_ranges
 from persia_cli.data.members import members_of
 from persia_cli.data.nulls import column_nulls
 from persia_cli.data.row_groups import RowGroup, RowGroupReader, read_footer
@@ -68,6 +69,8 @@ class ParquetScan:
     """Dense columns that got a transform since their numbers are far from 1."""
     nulls: Counter[str]
     """Nulls of the features' columns that are no lists."""
+    label_ranges: tuple[Ranges, ...]
+    """The least and the greatest value of each label, by row group."""
     train_data: TrainingData
 
 
@@ -127,6 +130,7 @@ class _Contents:
         self.scales: dict[str, float] = {}
         self.nulls: Counter[str] = Counter()
         self.suspects: list[tuple[str, ...]] = []
+        self.label_ranges: list[Ranges] = []
         self.rows = 0
 
     def add(
@@ -161,6 +165,7 @@ class _Contents:
                 )
             )
             self.suspects.append(suspects(self._dataset, group))
+            self.label_ranges.append(label_ranges(group, label_columns(self._dataset)))
             self.rows += group.num_rows
 
 
@@ -252,6 +257,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         settled=settled,
         rescaled=far,
         nulls=found.nulls,
+        label_ranges=tuple(found.label_ranges),
         train_data=training_data(settled, found.groups, split_rows.train),
     )
 

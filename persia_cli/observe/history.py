@@ -70,6 +70,8 @@ class RunHistory:
     events: list[Line]
     later: list[tuple[str, Line]]
     """Name of the folder and line of metrics of each later `persia eval`, in order."""
+    test: Line | None = None
+    """The line of the test samples, scored at the end of the training."""
     is_written: bool | None = None
     """True if a process has the record open; None if that is not known, since it is written on another machine."""
     heard_s: float | None = None
@@ -158,6 +160,7 @@ def read_history(run_dir: Path) -> RunHistory:
             evaluations=_of(metrics, "eval"),
             events=events,
             later=[(name, lines[-1]) for name, lines in later if lines],
+            test=next(iter(_of(metrics, "test")[-1:]), None),
             is_written=is_written if any(ours) and not is_copy else None,
             heard_s=None if is_copy else max(written, default=None),
             is_copy=is_copy,
@@ -169,20 +172,22 @@ def _of(metrics: Sequence[Line], split: str) -> list[Line]:
 
 
 def key_figures(history: RunHistory) -> dict[str, str]:
-    """Return the figures of the evaluation that counts for a run, and speed and staleness of its training.
+    """Return metrics of the evaluation that counts for a run and of its test, and speed and staleness of training.
 
     Without an evaluation, they are those of training so far.
     """
     figures: dict[str, str] = {}
     judged = history.judged
-    of = "" if judged else " in training"
-    for line in [judged] if judged else history.training[-1:]:
+    scored = [("", judged)] if judged else [(" in training", line) for line in history.training[-1:]]
+    if history.test:
+        scored.append((" of the test", history.test))
+    for of, line in scored:
         for label, link in history.links.items():
             for key in HEADLINES[link]:
                 value = history.figure(line, key, label)
                 name = QUALITY[key] if len(history.labels) == 1 else f"{QUALITY[key]}, {label}"
                 figures[name + of] = "-" if value is None else f"{value:.4f}"
-        figures |= {key: f"{line[key]:.4f}" for key in line if is_of_retrieval(key)}
+        figures |= {key + of: f"{line[key]:.4f}" for key in line if is_of_retrieval(key)}
     if judged:
         figures["evaluated at step"] = f"{judged['step']:,}"
     best = history.last_event("best")

@@ -55,10 +55,12 @@ class RunRecord:
         samples: int,
         state: RecordState | None = None,
         metrics: Journal | None = None,
+        scored_part: str = "eval",
     ) -> None:
         """Begin the record of a model that has been trained for `step` steps and `samples` samples so far.
 
-        A resumed run goes on from the `state` of its record. `metrics` is the journal of its lines, if it is open.
+        A resumed run goes on from the `state` of its record. `metrics` is the journal of its lines, if it is open;
+        `scored_part` is the split of its lines of evaluations.
         """
         self._metrics = metrics or Journal(run_dir / METRICS)
         self._tensorboard = TensorBoardWriter(run_dir) if run.train.tensorboard else None
@@ -69,6 +71,7 @@ class RunRecord:
         self._pins = run.cluster.pin
         self._has_queries = has_query_ids(run)
         self._weighted = getattr(run.dataset, "weight", None) is not None
+        self._scored_part = scored_part
         self._reports: list[dict[int, RankReport]] = [{} for _ in range(run.cluster.nn_workers)]
         self._next_report = 1
         self._progressive = ScoreHistogram(len(self._labels), MOST_IN_TRAINING)
@@ -264,7 +267,7 @@ class RunRecord:
     def _evaluated(self) -> dict[str, Any]:
         """Return the line of the evaluation that is complete, and start the next one."""
         done, self._evaluation = self._evaluation, EvaluationReports(len(self._labels))
-        line = self._line("eval", done.intervals, done.scores) | quality(self._links, done.scores)
+        line = self._line(self._scored_part, done.intervals, done.scores) | quality(self._links, done.scores)
         if self._has_queries:
             line |= by_label(self._links, "gauc", done.by_query.gauc)
         for interval in done.intervals:

@@ -151,7 +151,7 @@ def _section(title: str, rows: Sequence[Sequence[str]]) -> Iterable[str]:
 def _evaluated(history: RunHistory) -> list[tuple[str, Line]]:
     """Return the lines of evaluations, those of later `persia eval` last and with their names."""
     return [("", line) for line in history.evaluations] + [
-        (f"persia eval, {name}", line) for name, line in history.later
+        (f"{'test' if line['split'] == 'test' else 'persia eval'}, {name}", line) for name, line in history.later
     ]
 
 

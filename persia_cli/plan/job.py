@@ -123,6 +123,8 @@ class Job:
     eval_rows: int
     steps: int
     eval_steps: int
+    scored_part: Literal["eval", "test"] = "eval"
+    """The samples that are evaluated: those of evaluations, or those set aside for a test."""
     first_step: int = 0
     train_data: TrainingData | None = None
     evaluation_due: bool = False

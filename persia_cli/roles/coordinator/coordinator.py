@@ -140,7 +140,15 @@ class Coordinator:
         fresh = None if known or not resumed or not job.load else place_of(job.load)
         state = load_state(fresh, resumed, len(label_names(run))) if fresh and resumed else None
         self._record = RunRecord(
-            self._run_dir, self._events, run, self._grids[TRAIN], self._first_step, samples, state, self._metrics
+            self._run_dir,
+            self._events,
+            run,
+            self._grids[TRAIN],
+            self._first_step,
+            samples,
+            state,
+            self._metrics,
+            job.scored_part,
         )
         if known:
             self._record.restore(known)
