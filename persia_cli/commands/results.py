@@ -1,7 +1,7 @@
 """The results of a finished job: its evaluation, the places of its files, and the next command."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from persia_cli.commands.screen import err, key_values, labelled, out, propose, 
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.config.schema import Bce, Run
 from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, is_of_retrieval, keys_of
+from persia_cli.errors import count
 from persia_cli.launch.job import JobResult
 from persia_cli.observe import staleness
 from persia_cli.observe.advice import advice
@@ -47,9 +48,8 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
         show_evaluation(out(), evaluation, plan)
         for text in undefined(evaluation):
             labelled(err(), "note", text)
-        if plan.job.task == "train":
-            for text in worse_than_the_mean(plan.run, best_of(result) or evaluation):
-                labelled(err(), "note", text)
+        if plan.job.task == "train" and (sentence := worse_than_the_mean(plan.run, evaluation)):
+            labelled(err(), "note", sentence)
     elif training := last_of(result.metrics, "train"):
         say(out(), key_values(in_words(training)))
     saved = [event["path"] for event in result.events if event["event"] == "saved"]
@@ -124,18 +124,25 @@ def undefined(line: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def worse_than_the_mean(run: Run, line: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each label whose probabilities are worse than its mean, where the loss is of these."""
-    keys = keys_of("ne", run.dataset.label_names)
-    for key, name, loss in zip(keys, run.dataset.label_names, run.losses, strict=True):
-        entropy = line.get(key)
-        if isinstance(loss, Bce) and loss.pos_weight == 1.0 and entropy is not None and entropy > 1.0:
-            yield (
-                f"NE of {name} is {entropy:.4g} at step {line['step']:,}: the probabilities of this model are worse "
-                "than the mean label for every row, even if it ranks well; choose it by checkpoint.best_by="
-                f"{keys_of(AUC_MINUS_LOG_LOSS, run.dataset.label_names)[keys.index(key)]}, or train with more "
-                "regularisation (model.dropout, l2) or a lower learning rate"
-            )
+def worse_than_the_mean(run: Run, line: Mapping[str, Any]) -> str | None:
+    """Return a sentence on the labels whose probabilities are worse than their mean, where the loss is of these."""
+    names = run.dataset.label_names
+    keys = keys_of("ne", names)
+    found = [
+        (entropy, number)
+        for number, (key, loss) in enumerate(zip(keys, run.losses, strict=True))
+        if isinstance(loss, Bce) and loss.pos_weight == 1.0 and (entropy := line.get(key) or 0.0) > 1.0
+    ]
+    if not found:
+        return None
+    entropy, worst = max(found)
+    more = f", and above 1 for {count(len(found) - 1, 'more label')}" if len(found) > 1 else ""
+    return (
+        f"NE of {names[worst]} is {entropy:.4g} at step {line['step']:,}{more}: the probabilities of this model are "
+        "worse than the mean label for every row, even if it ranks well; choose it by checkpoint.best_by="
+        f"{keys_of(AUC_MINUS_LOG_LOSS, names)[worst]}, or train with more regularisation (model.dropout, l2) or a "
+        "lower learning rate"
+    )
 
 
 def best_of(result: JobResult) -> dict[str, Any] | None:

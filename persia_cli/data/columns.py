@@ -1,6 +1,7 @@
 """Checks of a file's columns against the uses that the config makes of them."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
-from persia_cli.config.schema.features import SparseFeature
+from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.split import PART_NAMES, ColumnSplit, EvalSplit, LastSplit, PredictSplit, TimeSplit
 from persia_cli.data.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
 from persia_cli.data.column_kinds import wrong_ids, wrong_numbers
@@ -53,11 +54,12 @@ def column_problems(
     `look` returns a sentence on the texts of a column where numbers are due, or None.
     """
     problems = []
+    counts, dense = Counter(schema.names), {each.name: each for each in dataset.dense_features}
     for use in uses(dataset):
-        count = schema.names.count(use.column)
+        count = counts[use.column]
         if count != 1:
             problems.append(_missing(dataset, use, schema.names) if count == 0 else _twice(use))
-        elif (problem := _wrong_type(dataset, use, schema.field(use.column).type, is_text_file)) is not None:
+        elif (problem := _wrong_type(dataset, dense, use, schema.field(use.column).type, is_text_file)) is not None:
             is_text = use.role == "dense" and class_of(schema.field(use.column).type) == "text"
             problems.append((is_text and look(use.column)) or problem)
     return list(dict.fromkeys(problems))
@@ -79,7 +81,8 @@ def fractions_as_text(dataset: ParquetDataset, schema: Any) -> list[str]:
 
 def list_columns(dataset: ParquetDataset, schema: Any) -> frozenset[str]:
     """Return the sparse features' columns that hold lists of ids."""
-    names = {use.column for use in uses(dataset) if use.role == "sparse" and schema.names.count(use.column) == 1}
+    counts = Counter(schema.names)
+    names = {use.column for use in uses(dataset) if use.role == "sparse" and counts[use.column] == 1}
     return frozenset(name for name in names if is_list(schema.field(name).type))
 
 
@@ -91,8 +94,8 @@ def classes(dataset: ParquetDataset, schema: Any) -> dict[str, str]:
     hashed = {feature.column_name for feature in dataset.sparse if feature.ids == "text"}
     timed = {feature.column_name for feature in dataset.sparse if feature.ids == "time"}
     timed |= {feature.name for feature in dataset.dense_features if feature.values == "time"}
-    found = {}
-    for name in dict.fromkeys(use.column for use in uses(dataset) if schema.names.count(use.column) == 1):
+    found, counts = {}, Counter(schema.names)
+    for name in dict.fromkeys(use.column for use in uses(dataset) if counts[use.column] == 1):
         kind = plain_type(schema.field(name).type)
         values = class_of(kind.value_type if is_list(kind) else kind)
         if values == "null":
@@ -153,7 +156,9 @@ def _twice(use: Use) -> str:
     return f"there are several columns {use.column} ({use.key}); give each a different name"
 
 
-def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> str | None:
+def _wrong_type(
+    dataset: ParquetDataset, dense: Mapping[str, DenseFeature], use: Use, kind: Any, is_text: bool
+) -> str | None:
     plain = plain_type(kind)
     held = class_of(plain)
     if held == "integer" and _is_hashed(dataset, use.column) and (number := _number_of(dataset, use)):
@@ -163,8 +168,8 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> 
         )
     if use.role == "sparse":
         return _wrong_ids(dataset, use, kind, is_text)
-    if use.role == "dense" and (is_list(plain) or _width_of(dataset, use.column) is not None):
-        return _wrong_vectors(dataset, use, plain)
+    if use.role == "dense" and (is_list(plain) or dense[use.column].width is not None):
+        return _wrong_vectors(use, dense[use.column].width, plain)
     if use.role == "label":
         return _wrong_label(dataset, use, kind)
     if use.role == "split":
@@ -173,10 +178,9 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> 
         fits = held in ("integer", "text", "boolean", "date", "null")
         return None if fits else f"column {use.column} is {kind}, but query ids are integers or strings"
     if use.role == "dense":
-        feature = next(each for each in dataset.dense_features if each.name == use.column)
-        if (wrong := wrong_numbers(feature, held)) is not None:
+        if (wrong := wrong_numbers(dense[use.column], held)) is not None:
             return wrong
-        if feature.values == "time":
+        if dense[use.column].values == "time":
             return None
         if held == "text":
             return (
@@ -191,12 +195,7 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> 
     return f"column {use.column} holds {WORDS.get(held, kind)}, but {rule}, one per row; write numbers in its place"
 
 
-def _width_of(dataset: ParquetDataset, column: str) -> int | None:
-    return next(each.width for each in dataset.dense_features if each.name == column)
-
-
-def _wrong_vectors(dataset: ParquetDataset, use: Use, plain: Any) -> str | None:
-    width = _width_of(dataset, use.column)
+def _wrong_vectors(use: Use, width: int | None, plain: Any) -> str | None:
     if not is_list(plain):
         if pa.types.is_null(plain):
             return None

@@ -240,7 +240,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     before = settled.dense_features
     if settled.rescale:
         settled = rescaled(settled, filesystem, found.groups, selector, split_rows.train, found.scales)
-    far = tuple(each for each in settled.dense_features if each not in before)
+    far = tuple(each for each, old in zip(settled.dense_features, before, strict=True) if each != old)
     if not is_fitted(settled):
         settled = fit(settled, filesystem, found.groups, selector, split_rows.train)
     return ParquetScan(

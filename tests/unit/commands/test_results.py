@@ -50,9 +50,14 @@ def test_a_model_that_is_worse_than_the_mean_label_is_reported() -> None:
     line = {"step": 40, "ne_a": 1.25, "ne_b": 0.99, "ne_c": 1.5}
     losses = {"c": {"kind": "bce", "pos_weight": 3}}
     run = make_run(dataset={"labels": ["a", "b", "c"], "sparse": ["x"]}, train={"batch_size": 32, "losses": losses})
-    (text,) = worse_than_the_mean(run, line)
+    text = worse_than_the_mean(run, line)
+    assert text is not None
     assert text.startswith("NE of a is 1.25 at step 40: ")
     assert "checkpoint.best_by=auc_minus_log_loss_a" in text
+    text = worse_than_the_mean(run, line | {"ne_b": 1.5})
+    assert text is not None
+    assert text.startswith("NE of b is 1.5 at step 40, and above 1 for 1 more label: ")
+    assert worse_than_the_mean(run, line | {"ne_a": None}) is None
 
 
 def test_what_was_unknown() -> None:
