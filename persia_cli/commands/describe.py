@@ -143,6 +143,8 @@ def _rescaled(features: Sequence[DenseFeature]) -> str:
 def _samples(plan: JobPlan) -> str:
     if plan.job.task == "predict":
         return f"{count(plan.facts.eval_rows, 'sample')} to score"
+    if plan.job.scored_part == "test":
+        return count(plan.facts.eval_rows, "test sample")
     return f"{plan.facts.train_rows:,} training and {plan.facts.eval_rows:,} evaluation samples"
 
 

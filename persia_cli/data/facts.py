@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
-from persia_cli.config.schema.split import EvalSplit, PredictSplit
+from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
 from persia_cli.control.position import MADE_UP, TrainingData
 from persia_cli.data.columns import prepare_command
 from persia_cli.data.converted import Progress, silent
@@ -72,7 +72,7 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
     if found.unread:
         text += f", {found.unread} unreadable row{'s' if found.unread > 1 else ''} left out"
     if unused_rows:
-        text += f", {unused_rows} rows in neither split"
+        text += f", {unused_rows} rows in neither split" + (" (test samples)" if _sets_aside(dataset) else "")
     if (shares := null_shares(found.nulls, sum(group.rows for group in found.groups))) is not None:
         text += f", {shares}"
     return DatasetFacts(
@@ -91,6 +91,12 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         train_data=found.train_data,
         found=found,
     )
+
+
+def _sets_aside(dataset: ParquetDataset) -> bool:
+    """Return True if all samples that neither train nor evaluate are set aside for a test."""
+    split = dataset.split
+    return split.of_test() is not None and not (isinstance(split, ColumnSplit) and split.train is not None)
 
 
 def _warnings(found: ParquetScan) -> tuple[str, ...]:

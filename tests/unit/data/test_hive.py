@@ -41,6 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 def dataset(path: Any, **changes: Any) -> ParquetDataset:
     keys: dict[str, Any] = {"kind": "parquet", "path": path, "labels": ["y"], "dense": ["d"], "shuffle": False}
+    keys["rescale"] = False
     split = {"kind": "column", "column": "day", "eval": "2024-01-02"}
     return ParquetDataset.model_validate({**keys, "split": split, **changes})
 

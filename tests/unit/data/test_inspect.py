@@ -240,7 +240,7 @@ def test_no_rows_at_all(tmp_path: Path) -> None:
         ),
         (
             {"kind": "column", "column": "c", "train": 1, "eval": "b"},
-            "column c holds integers; dataset.split.eval must be one, not b",
+            'column c holds integers; dataset.split.eval must be one, not "b"',
         ),
         (
             {"kind": "column", "column": "d", "train": 1, "eval": 2},
