@@ -84,7 +84,7 @@ def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) ->
         return
     suffixes = [key.removeprefix(first) for first in ("auc", "rmse") for key in line if key.startswith(first)]
     figures = {key: word for key, word in QUALITY.items() if any(key + suffix in line for suffix in suffixes)}
-    kind = "MADE-UP " if stand_in else "test " if line["split"] == "test" else ""
+    kind = "MADE-UP " if stand_in else "test " if line.get("split") == "test" else ""
     table = columns(f"{plan.facts.eval_rows:,} {kind}samples", *figures.values())
     best = f"best by {line['best_by']}, step {line['step']:,}" if "best_by" in line else ""
     for suffix in suffixes:
