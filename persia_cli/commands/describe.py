@@ -47,7 +47,8 @@ def describe(console: Console, plan: JobPlan) -> None:
         labelled(console, "training", f"{_length(plan)} of {training_words(run)}")
         if early := run.train.stop_early:
             without = count(early.patience, "evaluation")
-            labelled(console, "", f"ends earlier after {without} without a better {early.metric}; the best is kept")
+            best = "the best is kept" if run.checkpoint.at_end else "nothing is saved (checkpoint.at_end=false)"
+            labelled(console, "", f"ends earlier after {without} without a better {early.metric}; {best}")
     labelled(console, "cluster", f"{run.cluster.kind}: {_roles(plan)}")
 
 

@@ -14,7 +14,7 @@ from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, is_of_retrieval,
 from persia_cli.errors import count
 from persia_cli.launch.job import JobResult
 from persia_cli.observe import staleness
-from persia_cli.observe.advice import advice
+from persia_cli.observe.advice import advice, judging_metric
 from persia_cli.observe.history import QUALITY
 from persia_cli.plan.job import JobPlan
 from persia_cli.store.manifest import checkpoints_of
@@ -139,9 +139,18 @@ def worse_than_the_mean(run: Run, line: Mapping[str, Any]) -> str | None:
     more = f", and above 1 for {count(len(found) - 1, 'more label')}" if len(found) > 1 else ""
     return (
         f"NE of {names[worst]} is {entropy:.4g} at step {line['step']:,}{more}: the probabilities of this model are "
-        "worse than the mean label for every row, even if it ranks well; choose it by checkpoint.best_by="
-        f"{keys_of(AUC_MINUS_LOG_LOSS, names)[worst]}, or train with more regularisation (model.dropout, l2) or a "
-        "lower learning rate"
+        f"worse than the mean label for every row, even if it ranks well; {_against_bad_probabilities(run, worst)}"
+    )
+
+
+def _against_bad_probabilities(run: Run, label: int) -> str:
+    """Return what to change where the probabilities of a label are worse than their mean."""
+    better = keys_of(AUC_MINUS_LOG_LOSS, run.dataset.label_names)[label]
+    if judging_metric(run) in (better, "loss", "log_loss"):
+        return "train longer if NE still falls; else use more regularisation (model.dropout, l2) or a lower rate"
+    return (
+        f"choose it by checkpoint.best_by={better}, or train with more regularisation (model.dropout, l2) or a lower "
+        "learning rate"
     )
 
 

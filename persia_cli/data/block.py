@@ -127,7 +127,7 @@ def decode_block(
         if weights is not None and dataset.weight is not None:
             weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, piece, rows)
         if query_ids is not None and query_column is not None:
-            query_ids[target] = decode_query_ids(table.column(query_column), query_column, rows)
+            query_ids[target] = decode_query_ids(table.column(query_column), query_column, piece, rows)
         ids.add(
             done,
             [

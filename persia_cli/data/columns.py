@@ -13,7 +13,7 @@ from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.split import PART_NAMES, ColumnSplit, EvalSplit, LastSplit, PredictSplit, TimeSplit
 from persia_cli.data.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
 from persia_cli.data.column_kinds import wrong_ids, wrong_numbers
-from persia_cli.data.times import READ_AS_TIMES, TIMES
+from persia_cli.data.times import READ_AS_TIMES, TIMES, NotATimeError, microseconds
 from persia_cli.data.values import INTEGER
 
 QUERY = "query"
@@ -281,9 +281,20 @@ def _wrong_settings(feature: SparseFeature, held: Class, has_lists: bool) -> str
     """Return a clause on a separator or padding that the values of a column cannot have."""
     if feature.separator is not None and not has_lists and held not in ("text", "integer", "null"):
         return f"and separator is of texts; leave it out of {feature.name}"
-    is_hashed = feature.ids == "text" or held == "text"
+    if feature.ids == "time" or held in TIMES:
+        return None if feature.padding is None else _wrong_time(feature)
+    is_hashed = feature.ids == "text" or (held == "text" and feature.ids is None)
     if isinstance(feature.padding, str) and not is_hashed and not INTEGER.match(feature.padding):
         return f"and padding: {feature.padding!r} of {feature.name} is no number; write the value that fills lists up"
+    return None
+
+
+def _wrong_time(feature: SparseFeature) -> str | None:
+    """Return a clause on a padding that is no time."""
+    try:
+        microseconds(pa.array([str(feature.padding)]))
+    except NotATimeError as error:
+        return f"and padding of {feature.name}: {error}"
     return None
 
 

@@ -174,9 +174,15 @@ def decode_ids(
     return take_ids(ids, chosen, feature.max_length)
 
 
-def decode_query_ids(column: Any, name: str, rows: Rows) -> NDArray[np.uint64]:
-    """Return query ids: integers unchanged, strings as hashed ids, null as `NULL_ID`, which is no query."""
-    values = id_values(column, name, None, np.uint64(NULL_ID))
+def decode_query_ids(column: Any, name: str, where: object, rows: Rows) -> NDArray[np.uint64]:
+    """Return query ids: integers unchanged, strings as hashed ids, null as `NULL_ID`, which is no query.
+
+    Raises DataError naming the row of a value that cannot be an id.
+    """
+    try:
+        values = id_values(column, name, None, np.uint64(NULL_ID))
+    except NotAnIdError as bad:
+        raise DataError(f"{where}: {bad} in {_place(where, bad.index)} of dataset.group_by, column {name}") from bad
     return values if rows is None else values[rows]
 
 
@@ -227,6 +233,8 @@ def _padding_id(column: Any, feature: SparseFeature) -> np.uint64 | None:
     is_text = class_of(kind.value_type if is_list(kind) else kind) == "text"
     if feature.ids == "text" or (feature.ids is None and is_text):
         return np.uint64(text_id(feature.table_name, str(feature.padding)))
+    if feature.ids == "time":
+        return np.uint64(id_values(pa.array([str(feature.padding)]), "", "time", np.uint64(NULL_ID))[0])
     try:
         return np.uint64(int(feature.padding) % 2**64)
     except ValueError:

@@ -12,7 +12,8 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.arrow_types import class_of, plain_type
 from persia_cli.data.random_bits import salt, stream, uniform
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
-from persia_cli.data.values import id_values
+from persia_cli.data.times import NotATimeError, microseconds
+from persia_cli.data.values import NotAnIdError, id_values
 from persia_cli.errors import DataError
 
 PARTS: dict[SplitName, int] = {"train": 0, "eval": 1}
@@ -65,7 +66,7 @@ def parts_by_hash(split: HashSplit, first_row: int, table: Any) -> Parts:
     if split.column is None:
         values = np.arange(first_row, first_row + table.num_rows, dtype=np.uint64)
     else:
-        values = id_values(table.column(split.column), split.column, None, _NULL)
+        values = _keys(table.column(split.column), split.column)
     place = uniform(stream(_SALT, stream(_SALT, values)))
     test = split.test_fraction or 0.0
     return np.where(place < test, _TEST, place < test + split.eval_fraction).astype(np.int8)
@@ -75,7 +76,7 @@ def parts_by_last(split: LastSplit, filesystem: Any, groups: Sequence[RowGroup])
     """Return the part of each row by its place in its group; reads two columns once. Raises DataError."""
     found_keys, found_nulls, found_times = [np.empty(0, np.uint64)], [np.empty(0, np.bool_)], [np.empty(0, np.int64)]
     for group, time in _columns(filesystem, groups, [split.group, split.order]):
-        found_keys.append(id_values(group, "", None, _NULL))
+        found_keys.append(_keys(group, split.group))
         found_nulls.append(group.is_null().to_numpy())
         found_times.append(time_values(time, split.order))
     keys, nulls, times = np.concatenate(found_keys), np.concatenate(found_nulls), np.concatenate(found_times)
@@ -96,25 +97,25 @@ def parts_by_last(split: LastSplit, filesystem: Any, groups: Sequence[RowGroup])
 def time_values(column: Any, name: str) -> NDArray[np.int64]:
     """Return times as microseconds since 1970 in UTC, and integers unchanged; raises DataError for null or no time."""
     if column.null_count:
-        raise DataError(
-            f"dataset.split: {column.null_count} rows have no time in column {name}, so no split; drop or correct them"
-        )
+        raise DataError(f"dataset.split: column {name} has nulls, and a row needs a time; drop or correct these rows")
     kind = plain_type(column.type)
-    column = column.cast(kind)
+    column = column.cast(kind).combine_chunks()
     try:
-        if class_of(kind) == "integer":
-            values: NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
-            return values
-        if class_of(kind) == "text":
-            column = column.cast(pa.string())
-        zone = getattr(kind, "tz", None)
-        values = column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).to_numpy()
+        found = column.cast(pa.int64()) if class_of(kind) == "integer" else microseconds(column)
     except pa.ArrowInvalid as error:
-        raise DataError(
-            f"dataset.split: column {name} holds what is no time ({error}); write 2024-02-01, 2024-02-01T12:00:00 or "
-            "integers"
-        ) from error
+        raise DataError(f"dataset.split: column {name} has integers that do not fit into 63 bits") from error
+    except NotATimeError as error:
+        raise DataError(f"dataset.split: column {name} has a value that is no time: {error}") from error
+    values: NDArray[np.int64] = found.to_numpy(zero_copy_only=False)
     return values
+
+
+def _keys(column: Any, name: str) -> NDArray[np.uint64]:
+    """Return a number for each value, equal for equal values; raises DataError for values that are no ids."""
+    try:
+        return id_values(column, name, None, _NULL)
+    except NotAnIdError as error:
+        raise DataError(f"dataset.split: column {name}: {error}; split by another column") from error
 
 
 def _time(given: str | int, column: Any, key: str) -> int:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from persia_cli.config.schema import Run
@@ -47,7 +46,7 @@ def advice(run: Run, steps: int, metrics: Sequence[Line]) -> str | None:
     if points[-1].quality < best.quality - CLEAR and points[-1].loss < best.loss:
         return _against_overfitting(run, metric, best.step)
     if points[-1] is best and best.quality - points[-2].quality > GAIN and best.step >= steps:
-        return f"{metric} was still improving at the last evaluation: train longer, by {_longer(run)}"
+        return f"{metric} was still improving at the last evaluation: train longer, by persia resume RUN {_longer(run)}"
     return None
 
 
@@ -77,9 +76,12 @@ def _points(metric: str, metrics: Sequence[Line]) -> list[_Point]:
 
 
 def _swings(points: Sequence[_Point]) -> bool:
-    """Return True if each evaluation goes clearly the other way than the one before, and training loss is no cause."""
+    """Return True if each evaluation goes clearly the other way than the one before.
+
+    The first change is left out of the size: it is what a new model learns, not a swing.
+    """
     changes = [after.quality - before.quality for before, after in pairwise(points)]
-    return all(a * b < 0 for a, b in pairwise(changes)) and fmean(map(abs, changes)) > CLEAR
+    return all(a * b < 0 for a, b in pairwise(changes)) and min(map(abs, changes[1:])) > CLEAR
 
 
 def _against_overfitting(run: Run, metric: str, best: int) -> str:

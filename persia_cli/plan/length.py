@@ -3,7 +3,16 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from persia_cli.config.schema import Bce, CosineSchedule, EarlyStop, GeneratedDataset, OneCycleSchedule, Run, Schedule
+from persia_cli.config.schema import (
+    Bce,
+    CosineSchedule,
+    EarlyStop,
+    GeneratedDataset,
+    OneCycleSchedule,
+    PlateauSchedule,
+    Run,
+    Schedule,
+)
 from persia_cli.config.schema.base import MOST
 from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS
 from persia_cli.control.position import StepGrid
@@ -36,13 +45,20 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
         return _with(run, epochs=1)
     if evaluation_interval(run, facts.train_rows) is None:
         run = run.model_copy(update={"eval": run.eval.model_copy(update={"every_epochs": 1})})
-    if run.train.stop_early is None:
-        patience = max(PATIENCE, -(-PATIENCE * steps // (evaluation_interval(run, facts.train_rows) or steps)))
+    end = min(max(_ends(run), default=MOST_EPOCHS * steps), MOST_EPOCHS * steps)
+    if run.train.stop_early is None and end > steps:
+        patience = _patience(run, -(-PATIENCE * steps // (evaluation_interval(run, facts.train_rows) or steps)))
         stop = EarlyStop(metric=run.checkpoint.best_by or defined(run, facts, _metric(run)), patience=patience)
         run = _with(run, stop_early=stop)
-    end = min(max(_ends(run), default=MOST_EPOCHS * steps), MOST_EPOCHS * steps)
     epochs = -(-end // steps)
     return _with(run, epochs=epochs, steps=end if end < epochs * steps else None)
+
+
+def _patience(run: Run, evaluations: int) -> int:
+    """Return the patience of the early stop: so many evaluations, and more where a rate falls on a plateau first."""
+    parts = (run.optimizer.dense.schedule, run.optimizer.embedding.schedule)
+    plateaus = [schedule.patience for schedule in parts if isinstance(schedule, PlateauSchedule)]
+    return max(PATIENCE, evaluations) + max(plateaus, default=0)
 
 
 def epoch_steps(run: Run, train_rows: int) -> int:

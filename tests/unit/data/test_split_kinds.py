@@ -105,8 +105,8 @@ def test_the_last_fraction_by_time_keeps_ties_together(tmp_path: Path, is_intege
     [
         ([1, 2], "2024-02-01", "eval_from is 2024-02-01T00:00:00, but the column holds integers"),
         ([START, START], 5, "eval_from is 5, but the column holds times"),
-        ([START, None], "2024-02-01", "1 rows have no time in column ts"),
-        (["x", "y"], "2024-02-01", "column ts holds what is no time"),
+        ([START, None], "2024-02-01", "column ts has nulls"),
+        (["x", "y"], "2024-02-01", "column ts has a value that is no time"),
         ([0.5, 1.5], 1, "column ts is double, but times are dates"),
         ([1, 2], 9, "leaves nothing to evaluate on"),
         ([1, 2], 0, "leaves nothing to train on"),

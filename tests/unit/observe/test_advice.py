@@ -36,8 +36,13 @@ OVERFIT = [0.70, 0.74, 0.73, 0.71]
 @pytest.mark.parametrize(
     ("losses", "aucs", "train", "told"),
     [
-        (FALLING[:3], RISING, {}, "auc was still improving at the last evaluation: train longer, by train.epochs=6"),
-        (FALLING[:3], RISING, {"steps": 300}, "train longer, by train.steps=600"),
+        (
+            FALLING[:3],
+            RISING,
+            {},
+            "auc was still improving at the last evaluation: train longer, by persia",
+        ),
+        (FALLING[:3], RISING, {"steps": 300}, "persia resume RUN train.steps=600"),
         (FALLING[:4], OVERFIT, {}, "keep the best model, by checkpoint.best_by=auc"),
         (FALLING[:4], OVERFIT, {"stop_early": STOP}, "more dropout may help, such as model.dropout=0.2"),
         ([0.5, 0.4, 0.9, 2.0], [0.70, 0.71, 0.66, 0.52], {}, "may help, such as optimizer.dense.lr=0.03"),
@@ -59,8 +64,17 @@ def test_clear_curves(losses: list[float], aucs: list[float], train: dict[str, A
         ([0.50, 0.49, 0.485], [0.9279, 0.9293, 0.9279], 300),
         ([0.50, 0.49, 0.485], [0.9290, 0.9291, 0.92915], 300),
         ([0.5, 0.4, 0.3], [0.70, 0.72, 0.73], 2000),
+        ([0.6, 0.5, 0.45, 0.44], [0.60, 0.66, 0.6599, 0.65995], 2000),
     ],
-    ids=["no evaluation", "one", "undefined", "noise", "all learnt", "ended by a signal"],
+    ids=[
+        "no evaluation",
+        "one",
+        "undefined",
+        "noise",
+        "all learnt",
+        "ended by a signal",
+        "small swings",
+    ],
 )
 def test_nothing_clear(losses: list[float], aucs: list[Any], steps: int) -> None:
     assert advice(made(), steps, curves(losses, aucs)) is None
