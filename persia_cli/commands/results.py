@@ -146,7 +146,7 @@ def worse_than_the_mean(run: Run, line: Mapping[str, Any]) -> str | None:
 def _against_bad_probabilities(run: Run, label: int) -> str:
     """Return what to change where the probabilities of a label are worse than their mean."""
     better = keys_of(AUC_MINUS_LOG_LOSS, run.dataset.label_names)[label]
-    if judging_metric(run) in (better, "loss", "log_loss"):
+    if judging_metric(run) == better:
         return "train longer if NE still falls; else use more regularisation (model.dropout, l2) or a lower rate"
     return (
         f"choose it by checkpoint.best_by={better}, or train with more regularisation (model.dropout, l2) or a lower "
