@@ -46,7 +46,7 @@ FROZEN = {
     "data inspect": ["--csv", "--dim", "--help", "--json", "--memory", "--optimizer", "--write", "path"],
     "drill": ["--at-step", "--compare", "--conf-dir", "--folder", "--for", "--help", "--json", "--limit-s", "--random",
               "--run", "--seed", "words"],
-    "eval": ["--approximate", "--at", "--data", "--help", "--keep-seen", "--retrieval", "--step", "run", "words"],
+    "eval": ["--approximate", "--at", "--data", "--help", "--keep-seen", "--retrieval", "--step", "--test", "run", "words"],
     "export": ["--format", "--help", "--name", "--output", "--overwrite", "--rows", "--step", "--verify", "run"],
     "keys": ["--help"],
     "keys new": ["--help", "file"],

@@ -30,7 +30,7 @@ def words_of(folder: Path, rate: float = 0.07) -> list[str]:
     }
     pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=500)
     labels = ["click", "visits", "price"]
-    data = {"kind": "parquet", "path": str(folder), "labels": labels, "sparse": ["user"], "weight": "w"}
+    data = {"kind": "parquet", "path": str(folder / "a.parquet"), "labels": labels, "sparse": ["user"], "weight": "w"}
     (folder / "data.yaml").write_text(yaml.safe_dump(data | {"split": {"kind": "every", "n": 4}}))
     return [
         f"dataset={folder / 'data.yaml'}",

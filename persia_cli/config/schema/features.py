@@ -42,12 +42,6 @@ class SparseFeature(Node):
     """Ids from a column of numbers: 1 + how many of these ascending boundaries a number has reached; or a number of
     buckets with equally many training rows, whose boundaries are kept in the run's configuration."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _parts_are_of_times(cls, given: Any) -> Any:
-        is_open = isinstance(given, dict) and given.get("transform") is not None and given.get("ids") is None
-        return {**given, "ids": "time"} if is_open else given
-
     @model_validator(mode="after")
     def _buckets_are_of_numbers(self) -> Self:
         if self.transform is not None and (self.ids != "time" or self.buckets is not None or self.padding is not None):
@@ -88,7 +82,10 @@ class SparseFeature(Node):
 
 
 def _feature(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
+    """Return the keys of a feature that may be written as its name; a part of times is made of times."""
+    given = {"name": value} if isinstance(value, str) else value
+    is_part = isinstance(given, dict) and given.get("transform") is not None and given.get("ids") is None
+    return {**given, "ids": "time"} if is_part else given
 
 
 Sparse = Annotated[SparseFeature, BeforeValidator(_feature)]

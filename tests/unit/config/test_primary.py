@@ -124,7 +124,7 @@ def test_a_path_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pyte
         ("dataset.sparse=[{name: a, column: label}]", "dataset.sparse and dataset.labels both name"),
         ("dataset.weight=label", "dataset.weight and dataset.labels both name label"),
         ("dataset.group_by=label", "dataset.group_by and dataset.labels both name label"),
-        ("dataset.split={kind: column, column: label, train: 0, eval: 1}", "dataset.split.column and"),
+        ("dataset.split={kind: column, column: label, train: 0, eval: 1}", "dataset.split and"),
     ],
 )  # fmt: skip
 def test_a_word_that_is_wrong(word: str, sentence: str) -> None:

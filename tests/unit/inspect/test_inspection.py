@@ -139,7 +139,12 @@ def test_the_suggestion_is_a_data_set(found: Inspection) -> None:
         ("user", None, "sum"), ("item", None, "sum"), ("last", "user", "mean"), ("city", None, "sum"),
     ]  # fmt: skip
     assert dataset.fill == 0.0
-    assert dataset.split.model_dump() == {"kind": "column", "column": "part", "train": "train", "eval": "valid"}
+    assert dataset.split.model_dump(exclude_none=True) == {
+        "kind": "column",
+        "column": "part",
+        "train": "train",
+        "eval": "valid",
+    }
     facts = inspect(dataset)
     assert (facts.train_rows, facts.eval_rows) == (TRAIN, ROWS - TRAIN)
 

@@ -15,7 +15,9 @@ def test_each_difference_is_a_line_in_the_words_of_a_configuration() -> None:
     with pytest.raises(ConfigError) as raised:
         require_same_training(saved, changed)
     first, second = sorted(str(raised.value).splitlines())
-    assert first.startswith("embedding.tables.a={dim: 3}: the run was trained without it, and a resumed run cannot")
+    assert first.startswith(
+        "embedding.tables.a={dim: 3, trainable: True}: the run was trained without it, and a resumed"
+    )
     assert second.startswith("train.batch_size=64: the run was trained with 32, and a resumed run cannot change it;")
 
 

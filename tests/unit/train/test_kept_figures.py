@@ -52,7 +52,7 @@ def test_an_interval_from_the_file_is_that_of_the_steps(file, scale):
     memory.close()
     del memory, figures
     _, figures = figures_in(file, keep=True)
-    direct, again = Interval([1.0, 0.5], LINKS), Interval([1.0, 0.5], LINKS)
+    direct, again = Interval(LINKS), Interval(LINKS)
     for step in range(5, 9):
         direct.add(*step_of(step, scale))
     for _, counted in figures.between(5, 9):
