@@ -24,7 +24,7 @@ def test_a_recipe_is_shown(persia) -> None:
 
 
 def test_data_is_prepared(persia) -> None:
-    Path("train.txt").write_text(f"{ROW}\n" * 4 + f"0{ROW[1:]}\n")
+    Path("train.txt").write_text(f"0{ROW[1:]}\n" + f"{ROW}\n" * 4)
     ended = persia("recipe", "prepare", "criteo", "--input", "train.txt", "--output", "made")
     assert ended.code == 0, ended.err
     assert ended.out.splitlines() == ["made/train-0000.parquet", "made/dataset.yaml"]
@@ -54,7 +54,7 @@ def test_bad_rows_are_told_and_limited(persia) -> None:
 
 
 def test_options_reach_the_data(persia) -> None:
-    Path("train.txt").write_text(f"{ROW}\n" * 8 + f"0{ROW[1:]}\n" + ROW.replace("0000000a", "0000abcd") + "\n")
+    Path("train.txt").write_text(f"0{ROW[1:]}\n" + f"{ROW}\n" * 8 + ROW.replace("0000000a", "0000abcd") + "\n")
     words = ("recipe", "prepare", "criteo", "--input", "train.txt")
     ended = persia(*words, "--min-count", "2", "--split", "chronological:0.2", "--workers", "2")
     assert ended.out.splitlines() == ["data/criteo/train-0000.parquet", "data/criteo/dataset.yaml"]
@@ -80,7 +80,7 @@ def test_a_copied_recipe_is_prepared_by_its_path(persia) -> None:
     copied = persia("recipe", "cp", "criteo", "mine")
     assert copied.out.splitlines() == ["mine/README.md", "mine/prepare.py"]
     assert copied.err == "next      persia recipe prepare ./mine --input PATH\n"
-    Path("train.txt").write_text(f"{ROW}\n" * 4 + f"0{ROW[1:]}\n")
+    Path("train.txt").write_text(f"0{ROW[1:]}\n" + f"{ROW}\n" * 4)
     ended = persia("recipe", "prepare", "./mine", "--input", "train.txt")
     assert ended.err.splitlines()[-1] == "next      persia train dataset=data/mine/dataset.yaml"
     assert persia("recipe", "cp", "criteo", "mine").err.startswith("error: mine exists already")
@@ -95,7 +95,7 @@ def test_run_prepares_once_and_trains(persia, monkeypatch: pytest.MonkeyPatch) -
     assert (nothing.code, nothing.err) == (
         2, "error: there is no data/criteo/dataset.yaml; give the downloaded data by --input PATH\n"
     )  # fmt: skip
-    Path("train.txt").write_text(f"{ROW}\n" * 4 + f"0{ROW[1:]}\n")
+    Path("train.txt").write_text(f"0{ROW[1:]}\n" + f"{ROW}\n" * 4)
     assert persia("recipe", "run", "criteo", "--input", "train.txt", "train.epochs=2").code == 0
     assert persia("recipe", "run", "criteo", "--input", "train.txt").code == 0
     assert persia("recipe", "run", "criteo", "model=ffnn").code == 0
