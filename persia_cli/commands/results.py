@@ -77,7 +77,7 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
 
 
 def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) -> None:
-    """Print the figures of an evaluation, the last or the best of the job: a table on a terminal, else every digit."""
+    """Print the metrics of an evaluation, the last or the best of the job: a table on a terminal, else every digit."""
     stand_in = plan.facts.stand_in
     if not console.is_terminal:
         say(console, key_values(without_time(line) | ({"stand_in": True} if stand_in else {})))

@@ -25,7 +25,7 @@ class Best:
     """Number of evaluations since the best; a figure that is not defined is never better."""
 
     def note(self, step: int, value: float | None) -> bool:
-        """Add the figure of an evaluation; returns True if it is the best so far by more than `min_delta`."""
+        """Add the metric of an evaluation; returns True if it is the best so far by more than `min_delta`."""
         if self._is_better(value):
             self.step, self.value, self.since = step, value, 0
             return True
@@ -166,8 +166,8 @@ class EvaluationTracker:
 def tracker_of(run: Run, aims: Mapping[str, Aim]) -> EvaluationTracker:
     """Return the tracker of a run's evaluations; `aims` are those of all its metrics.
 
-    A run that stops early keeps its best weights too, by the same figure unless it names another: those of the step at
-    which it ends are `patience` evaluations past the best. A run that saves nothing at its end does not.
+    A run that stops early also keeps its best weights, by the same metric unless it names another: at its last step it
+    is `patience` evaluations past the best. A run that saves nothing at its end keeps none.
     """
     early = run.train.stop_early
     metric = run.checkpoint.best_by or (early.metric if early and run.checkpoint.at_end else None)

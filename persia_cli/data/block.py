@@ -30,7 +30,7 @@ _ROWS_AT_ONCE, _TAKEN_AT_ONCE = 4096, 512
 
 @dataclass(frozen=True, slots=True)
 class DecodedBlock:
-    """Samples of a block as they were decoded; the k-th in the epoch's order is row order[k].
+    """Decoded samples of a block; the k-th in the epoch's order is row order[k].
 
     The values of a sample lie next to each other, so that a sample is read from few places in memory.
     """

@@ -139,7 +139,7 @@ def _missing(dataset: ParquetDataset, use: Use, names: list[str]) -> str:
     if inner and whole in names:
         return (
             f"there is no column {use.column} ({use.role} column of {use.key}), and the fields of a column of structs, "
-            f"as {whole} may be, are not read; write {inner} as a column of its own, as DuckDB does by SELECT *, "
+            f"as {whole} may be, are not read; write {inner} as a separate column, as DuckDB does by SELECT *, "
             f'"{whole}".{inner} AS {whole}_{inner}'
         )
     near = get_close_matches(use.column, names, 1)
@@ -259,7 +259,7 @@ def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> s
     if pa.types.is_struct(plain):
         inner = plain.field(0).name if plain.num_fields else "FIELD"
         return (
-            f"column {use.column} holds structs, whose fields are not read; write each as a column of its own, as "
+            f"column {use.column} holds structs, whose fields are not read; write each as a separate column, as "
             f'DuckDB does by SELECT *, "{use.column}".{inner} AS {use.column}_{inner}'
         )
     if held not in _IDS:

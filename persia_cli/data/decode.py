@@ -112,8 +112,8 @@ def decode_dense(
 ) -> NDArray[np.float32]:
     """Return dense values, transformed, [n, feature.inputs]; `counts` counts the fills.
 
-    `fill` takes the place of all inputs of a null or non-finite value; without it, such a value raises DataError, which
-    says `remedy`; so does a list of another length than `feature.width`.
+    `fill` takes the place of all inputs of a null or non-finite value; without it, such a value raises DataError with
+    `remedy`; so does a list of another length than `feature.width`.
     """
     name = feature.name
     if feature.width is not None:
@@ -141,7 +141,7 @@ def decode_ids(
     """Return ids; nulls become `missing_id`, and of a list the newest `max_length` ids are kept, the others counted.
 
     `as_lists` is True if the feature holds lists, for columns that hold only nulls; so does a feature that drops nulls.
-    Raises DataError naming the row of a value that cannot be an id, and saying `remedy`.
+    Raises DataError naming the row of a value that cannot be an id, with `remedy`.
     """
     if feature.separator is not None:
         column = split_texts(column, feature.separator)

@@ -46,7 +46,7 @@ class ParquetSource:
         self._current: tuple[tuple[int, int], DecodedBlock] | None = None
         self._next: tuple[tuple[int, int], Future[DecodedBlock]] | None = None
         self._rooms = [Room(), Room()]
-        """That of the next block, and that of the current one."""
+        """Memory of the next block, and of the current one."""
         self._stop = Event()
         columns = block_columns(dataset, self._query_column)
         self._reader = SliceReader(found.filesystem, found.selector, split, columns, size.rows)

@@ -20,7 +20,7 @@ PARTS: dict[SplitName, int] = {"train": 0, "eval": 1}
 _TEST = 2
 _SALT = salt(0x73706C6974)
 _NULL = np.uint64(0x9E3779B97F4A7C15)
-"""What stands for a null when it is hashed."""
+"""The hash of a null."""
 Parts = NDArray[np.int8]
 
 

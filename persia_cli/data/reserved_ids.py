@@ -1,4 +1,4 @@
-"""Ids with a meaning of their own: numbers unlikely to occur in data, unlike -1, which often stands for unknown."""
+"""Ids with a reserved meaning: numbers unlikely to occur in data, unlike -1, which often stands for unknown."""
 
 RARE_ID = 0x52_61_72_65_5F_49_64_21
 """The id that replaces rare ids."""

@@ -141,7 +141,7 @@ def _check_rows(group: RowGroup, metadata: Any) -> None:
     """Raise DataError if the row group has another number of rows than when its file was planned with."""
     rows = metadata.row_group(group.number).num_rows
     if rows != group.rows:
-        raise DataError(f"{group}: it has {rows} rows, but the footer said {group.rows}; prepare the file again")
+        raise DataError(f"{group}: it has {rows} rows, but the footer has {group.rows}; prepare the file again")
 
 
 def _completed(table: Any, group: RowGroup, columns: list[str]) -> Any:

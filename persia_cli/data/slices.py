@@ -36,7 +36,7 @@ class RowPiece:
         return self.table.num_rows if self.rows is None else self.rows.size
 
     def place_of(self, row: int) -> str:
-        """Return the position of a row of the table in words."""
+        """Return the position of a row of the table as text."""
         return self.group.place_of(self.start + row)
 
     def cut(self, size: int) -> tuple["RowPiece", "RowPiece"]:

@@ -33,5 +33,5 @@ def meant_as_numbers(name: str, column: Any, kind: Format, nulls: tuple[str, ...
     what = "word" if len(words) == 1 else "words"
     told = f"column {name} holds numbers and the {what} {', '.join(map(repr, words.to_pylist()))}"
     if kind == "csv":
-        return f"{told}; say what stands for a missing value: dataset.csv.nulls=[{shown}]"
+        return f"{told}; list the markers of missing values: dataset.csv.nulls=[{shown}]"
     return f"{told}; write null in place of what stands for a missing value"

@@ -16,7 +16,7 @@ from persia_cli.data.row_groups import read_footer
 from persia_cli.data.values import Made, NotAnIdError, id_values
 from persia_cli.errors import DataError, one_line
 
-MOST_ROWS, MOST_VALUES = 65536, 2**22
+MAX_ROWS, MAX_VALUES = 65536, 2**22
 """Most rows, and most numbers of vectors, in memory at a time."""
 
 
@@ -88,7 +88,7 @@ def read_vectors(path: str, columns: VectorColumns, dim: int, table: str, made: 
     dim or not finite, naming file and row group.
     """
     place = locate(path, "init_from.vectors")
-    most = min(MOST_ROWS, max(MOST_VALUES // dim, 1024))
+    most = min(MAX_ROWS, max(MAX_VALUES // dim, 1024))
     for file in columns.files:
         before, first = -1, 0
         for number, batch in _numbered(place, columns, file, most):

@@ -1,4 +1,4 @@
-"""What an exported model keeps of how the fields of CSV files are read."""
+"""Rules of an exported model for reading the fields of CSV files."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""What the values of a column look like: times, numbers of rows, texts of several ids, padding."""
+"""Hints from the values of a column: times, numbers of rows, texts of several ids, padding."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,14 +24,14 @@ Run = Callable[[str], Sequence[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """What the values of a column look like."""
+    """Hints from the values of a column."""
 
     time: str | None = None
     """The kind of times that all values may be."""
     numbers_rows: bool = False
     """True if the values are integers without gaps, each once."""
     separator: str | None = None
-    """What divides the ids in a text."""
+    """The separator of the ids in a text."""
     has_decimal_comma: bool = False
     """True if all texts are numbers with a comma in place of a point."""
     filler: tuple[str, float] | None = None

@@ -44,7 +44,7 @@ class Guess:
     transform: str | None = None
     """The transform that brings a dense column's numbers near 1."""
     separator: str | None = None
-    """What divides the ids in a text."""
+    """The separator of the ids in a text."""
     padding: str | int | None = None
     """The value that fills lists up."""
     doubt: str = ""

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.functional import batch_norm
 
-LEAST_RATE = 0.1
+MIN_RATE = 0.1
 """Least weight of a step's statistics in the running ones, torch's default."""
 
 
@@ -81,7 +81,7 @@ class BatchNorm(nn.Module):
     def _learn(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         """Take the statistics of a step into the running ones; the variance is that of n - 1."""
         self.updates.add_(1)
-        rate = self.updates.to(mean.dtype).reciprocal().clamp(min=LEAST_RATE)
+        rate = self.updates.to(mean.dtype).reciprocal().clamp(min=MIN_RATE)
         self.running_mean.lerp_(mean, rate)
         self.running_var.lerp_(variance, rate)
 

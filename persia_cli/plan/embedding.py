@@ -31,7 +31,7 @@ SPARE = 1.15
 """Ratio of the capacity of a hash stack in several partitions to its rows: six standard deviations more."""
 
 FROZEN = RowOptimizer("sgd", lr=0.0)
-"""That of rows that never change: it keeps no state, and servers get no gradients for it."""
+"""The optimizer of rows that never change: it keeps no state, and servers get no gradients for it."""
 
 
 @dataclass(frozen=True, slots=True)

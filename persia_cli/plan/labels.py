@@ -91,7 +91,7 @@ def _of_metric(key: str, metric: str, found: "LabelEnds") -> Iterator[str]:
 
 
 def _of_label(key: str, figure: str, label: str, ends: tuple[float, float] | None) -> Iterator[str]:
-    """Yield why the figure of a label is undefined for the evaluation rows, if it is."""
+    """Yield why the metric of a label is undefined for the evaluation rows, if it is."""
     held = "null" if ends is None else f"{ends[0]:g}"
     instead, needs = ", or choose log_loss or loss", None
     if ends is None:

@@ -21,9 +21,9 @@ from persia_cli.plan.labels import defined
 if TYPE_CHECKING:
     from persia_cli.data.facts import DatasetFacts  # needs pyarrow
 
-MOST_ROWS = 5_000_000
+MAX_ROWS = 5_000_000
 """Training rows above which one pass over the data is enough; click models overfit in the second."""
-MOST_EPOCHS = 20
+MAX_EPOCHS = 20
 PATIENCE = 2
 """Epochs without improvement after which training ends."""
 
@@ -32,7 +32,7 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
     """Return the run with a number of epochs in place of `train.epochs=auto`.
 
     With `train.steps` it is as many epochs as these steps take. A small data set with an evaluation split gets up to
-    MOST_EPOCHS, evaluations after each, an early stop, and its best checkpoint as its result. Others get one epoch.
+    MAX_EPOCHS, evaluations after each, an early stop, and its best checkpoint as its result. Others get one epoch.
     """
     if run.train.epochs != "auto":
         return run
@@ -41,11 +41,11 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
         return _with(run, epochs=-(-run.train.steps // steps) if steps else 1)
     if isinstance(run.dataset, GeneratedDataset) or facts.stand_in or not facts.eval_rows or not steps:
         return _with(run, epochs=1)
-    if facts.train_rows > MOST_ROWS:
+    if facts.train_rows > MAX_ROWS:
         return _with(run, epochs=1)
     if evaluation_interval(run, facts.train_rows) is None:
         run = run.model_copy(update={"eval": run.eval.model_copy(update={"every_epochs": 1})})
-    end = min(max(_ends(run), default=MOST_EPOCHS * steps), MOST_EPOCHS * steps)
+    end = min(max(_ends(run), default=MAX_EPOCHS * steps), MAX_EPOCHS * steps)
     if run.train.stop_early is None and end > steps:
         patience = _patience(run, -(-PATIENCE * steps // (evaluation_interval(run, facts.train_rows) or steps)))
         stop = EarlyStop(metric=run.checkpoint.best_by or defined(run, facts, _metric(run)), patience=patience)

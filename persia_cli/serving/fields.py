@@ -240,7 +240,7 @@ class RequestFields(Node):
             ) from error
 
     def _has_plain_ids(self, feature: SparseFeature) -> bool:
-        """Say whether whole numbers are the feature's ids as they are, one for each sample, also `NULL_ID` for null."""
+        """Return whether whole numbers are the feature's ids unchanged, one for each sample (`NULL_ID` for null)."""
         return (
             feature.buckets is None
             and feature.ids not in ("text", "time")

@@ -51,7 +51,7 @@ def test_the_best_model_is_scored_on_the_test_samples_at_the_end(tmp_path: Path)
     assert again["split"] == "test"
     for key in ("auc", "log_loss", "loss", "eval_samples"):
         assert json.loads(again[key]) == tested[key] == json.loads(shown[1][key])
-    assert lines_of(run, "test") == [tested], "later evaluations have records of their own"
+    assert lines_of(run, "test") == [tested], "later evaluations have separate records"
 
     persia("report", run)
     page = (run / "report.html").read_text()

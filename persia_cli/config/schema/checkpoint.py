@@ -36,9 +36,9 @@ class Checkpoint(Node):
     record: bool = False
     """Copy the run's record to `path`, with each checkpoint and at the end, as a folder that `persia report` takes."""
     best_by: str | None = None
-    """Save after each evaluation that is the best so far by this figure, and keep it until there is a better one.
+    """Save after each evaluation that is the best so far by this metric, and keep it until there is a better one.
 
-    Default: the figure of `train.stop_early`, if training may end by one and `at_end` has a model saved.
+    Default: the metric of `train.stop_early`, if training may end by one and `at_end` has a model saved.
     """
 
     @property

@@ -23,7 +23,7 @@ class SparseFeature(Node):
     max_length: Count | None = None
     """Ids kept per sample, the newest (last) ones; required with `pooling: none`."""
     missing_id: Annotated[int, Field(ge=-(2**63), lt=2**64), NUMBER] | Literal["none"] | None = None
-    """Id for a null: by default one of its own, which no value of the data has; an integer, such as `-1`; or `none` for
+    """Id for a null: by default a reserved one, which no value of the data has; an integer, such as `-1`; or `none` for
     no id at all. An empty list stays empty."""
     ids: Literal["integer", "text", "time"] | None = None
     """Source of the ids: `integer`, the value itself; `text`, the hash of its text; `time`, the microsecond of a date,
@@ -56,7 +56,7 @@ class SparseFeature(Node):
 
     @property
     def makes_lists(self) -> bool:
-        """Whether samples may have no or several ids also where the column has one value for each."""
+        """True if samples may have no or several ids although the column has one value for each."""
         return self.separator is not None or self.padding is not None
 
     @property
@@ -97,8 +97,8 @@ class DenseFeature(Node):
     name: str
     """Name of the column."""
     width: Annotated[int, Field(gt=0, le=65536), NUMBER] | None = None
-    """Numbers in each list of a column of lists, such as vectors of content; by default as many as in the first row,
-    which is kept in the run's configuration."""
+    """Numbers in each list of a column of lists, such as vectors of content; by default as many as in the first row
+    (the run's configuration then has the number)."""
     values: Literal["number", "time"] | None = None
     """What the column holds: `number`; `time`, dates, timestamps or ISO 8601 texts, which are days since 1970-01-01; by
     default the column's type decides, and is kept in the run's configuration."""

@@ -65,7 +65,7 @@ def metrics_of(links: Mapping[str, Link], queries: bool, cuts: Sequence[int] = (
 
 
 def value_of(figures: Mapping[str, float | None], metric: str) -> float | None:
-    """Return a metric of an evaluation by its figures, None if it is not defined; raises KeyError if there is none."""
+    """Return a metric of an evaluation by its values, None if it is not defined; raises KeyError if there is none."""
     if not metric.startswith(AUC_MINUS_LOG_LOSS):
         return figures[metric]
     label = metric.removeprefix(AUC_MINUS_LOG_LOSS)

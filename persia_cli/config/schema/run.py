@@ -263,7 +263,7 @@ class Run(Node):
 
     @property
     def headline(self) -> str:
-        """The figure by which evaluations are compared unless another is asked for."""
+        """The metric that compares evaluations by default."""
         if len(self.losses) > 1 or isinstance(self.losses[0], InBatchSoftmax):
             return "loss"
         return "gauc" if isinstance(self.losses[0], Bpr) else headlines(self.links)[0]

@@ -70,7 +70,7 @@ def test_folders_are_features_and_make_the_split(folder: Path) -> None:
     ]  # fmt: skip
     train = read(data, "train")
     assert sorted(train.dense[:, 0].tolist()) == [*range(8), *range(16, 24)]
-    assert train.ids.tolist()[8:16] == [NULL_ID] * 8  # the day that nobody knows
+    assert train.ids.tolist()[8:16] == [NULL_ID] * 8  # the unknown day
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         "length; list it under dataset.sparse, where lists of ids are pooled",
         f"{a}: there is no column weather (dense column of dataset.dense); correct dataset.dense; columns there are: "
         "d, c, part, label, price, word, nested, when, D",
-        f"{a}: column nested holds structs, whose fields are not read; write each as a column of its own, as DuckDB "
+        f"{a}: column nested holds structs, whose fields are not read; write each as a separate column, as DuckDB "
         'does by SELECT *, "nested".a AS nested_a',
         f"{a}: there is no column C (sparse column of dataset.sparse); did you mean c?",
     ]

@@ -308,7 +308,7 @@ def test_dense_values_that_are_no_numbers_need_a_fill(tmp_path: Path, value: flo
 def test_labels_outside_0_to_1_are_refused(tmp_path: Path, value: float | None) -> None:
     write(tmp_path / "a.parquet", {"y": pa.array([0.0, 1.0, 0.5, 0.0, 0.0, value], pa.float32())})
     rule = "every row needs a label" if value != value else "between 0 and 1"
-    rule = "a label is a finite number" if value is None else rule  # nulls are told by the footer alone
+    rule = "a label is a finite number" if value is None else rule  # the footer alone reports nulls
     with pytest.raises(DataError, match=rf"a\.parquet, row group 1: 1 of 1 values of label column y .* {rule}"):
         read_all(dataset(tmp_path))
 
@@ -329,7 +329,7 @@ def test_a_file_that_vanishes_or_shrinks_is_named(tmp_path: Path) -> None:
     write(path, {"c": list(range(20))})
     with opened(dataset(tmp_path, shuffle=False)) as source:
         write(path, {"c": list(range(20))}, group_rows=4)
-        with pytest.raises(DataError, match="it has 4 rows, but the footer said 5"):
+        with pytest.raises(DataError, match="it has 4 rows, but the footer has 5"):
             source.read(0, 0, 3)
 
 

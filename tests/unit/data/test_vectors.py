@@ -79,7 +79,7 @@ def test_a_folder_holds_several_files_and_columns_can_be_named(tmp_path):
 
 
 def test_large_row_groups_are_read_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(reading, "MOST_ROWS", 3)
+    monkeypatch.setattr(reading, "MAX_ROWS", 3)
     table = pa.table({"id": pa.array(range(10)), "v": pa.array([[float(each)] for each in range(10)])})
     pq.write_table(table, tmp_path / "v.parquet")
     columns = find_vectors(str(tmp_path), None, None, 1, KEY)

@@ -12,7 +12,7 @@ SHAPES = [(4,), (3, 1, 4)]
 
 
 def batches(shape: tuple[int, ...], count: int, size: int = 16) -> list[torch.Tensor]:
-    """Batches far from mean 0 and variance 1, each with statistics of its own."""
+    """Batches far from mean 0 and variance 1, each with other statistics."""
     generator = torch.Generator().manual_seed(0)
     copies = shape[:-2]
     found = [torch.randn(*copies, size, shape[-1], generator=generator, dtype=torch.float64) for _ in range(count)]

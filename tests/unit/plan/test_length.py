@@ -9,7 +9,7 @@ import pytest
 from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import JobPlan, plan_job
-from persia_cli.plan.length import MOST_ROWS
+from persia_cli.plan.length import MAX_ROWS
 from tests.support.runs import SGD, make_facts, make_run
 
 ROWS = 100
@@ -32,13 +32,13 @@ def test_a_small_data_set_is_trained_until_it_no_longer_improves() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "facts"),
-    [((MOST_ROWS + 1, 20), {}), ((ROWS, 0), {}), ((ROWS, 20), {"stand_in": True})],
+    [((MAX_ROWS + 1, 20), {}), ((ROWS, 0), {}), ((ROWS, 20), {"stand_in": True})],
     ids=["large", "no evaluation split", "made up"],
 )
 def test_other_data_is_read_once(rows: tuple[int, int], facts: dict[str, Any]) -> None:
     train = planned(make_run(), *rows, **facts).run.train
     assert (train.epochs, train.stop_early) == (1, None)
-    assert planned(make_run(), MOST_ROWS, 20).run.train.epochs == 20
+    assert planned(make_run(), MAX_ROWS, 20).run.train.epochs == 20
 
 
 def test_what_is_given_is_left_alone() -> None:
@@ -86,4 +86,4 @@ def test_the_figure_that_decides_is_one_that_the_loss_improves() -> None:
 
 def test_without_evaluations_during_training_nothing_is_compared() -> None:
     with pytest.raises(ConfigError, match="best_by=auc compares evaluations"):
-        planned(make_run(checkpoint={"best_by": "auc"}), MOST_ROWS + 1)
+        planned(make_run(checkpoint={"best_by": "auc"}), MAX_ROWS + 1)
