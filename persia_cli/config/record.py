@@ -14,6 +14,10 @@ from persia_cli.errors import ConfigError
 
 CONFIG = "config.yaml"
 """The file in a run directory."""
+JOB = "job.json"
+"""The file of a run directory with the job of its last start."""
+SWEEP = "sweep.json"
+"""The file of a sweep's folder with its request."""
 
 NodeT = TypeVar("NodeT", bound=Node)
 _HEAD = f"""\

@@ -1,7 +1,7 @@
 """The files that a data set's path means, on any file system that pyarrow reads."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pyarrow import fs
 
+from persia_cli.config.record import CONFIG, JOB, SWEEP
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.errors import DataError
 from persia_cli.shipped import shipped
@@ -33,6 +34,8 @@ ENDINGS = (
 )
 """The endings of the file names that a search of folders finds."""
 _WILDCARDS = frozenset("*?[")
+_NO_DATA = (frozenset({CONFIG, JOB}), frozenset({SWEEP}))
+"""The files by which the folders of runs and of sweeps are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Listing:
     """Data files, by their endings; a file that the location names itself has any ending."""
     others: tuple[str, ...] = ()
     """Paths of the other files in its folders; hidden folders are not looked into."""
+    runs: tuple[str, ...] = ()
+    """Paths of the folders of runs and sweeps, which are not looked into either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,8 @@ def list_files(place: Location) -> Listing:
     """Return the files that a location means; raises DataError for a folder that cannot be listed, or broken links.
 
     A folder means the Parquet, CSV and JSON Lines files in and below it; a wildcard means the files and folders that it
-    matches. Names that start with a dot or an underscore are hidden, as is usual for metadata.
+    matches. Names that start with a dot or an underscore are hidden, as is usual for metadata. Folders of runs and of
+    sweeps are passed over, but not the one that the location names itself.
     """
     if place.uri is not None:
         return ask(place.uri, partial(_found, _reached(place)), LISTING_DEADLINE_S)
@@ -149,14 +155,18 @@ def _found(place: Location) -> Listing:
         infos = list(_matches(place)) if place.is_pattern else [place.filesystem.get_file_info(place.path)]
         found: dict[str, DataFile] = {}
         others: dict[str, None] = {}
+        runs: dict[str, None] = {}
         for info in infos:
             if info.type == fs.FileType.File:
                 found[info.path] = DataFile(info.path, info.size)
             elif info.type == fs.FileType.Directory:
                 if isinstance(place.filesystem, fs.LocalFileSystem):
-                    _refuse_bad_links(info.path)
-                for each in _listing(place.filesystem, info.path):
-                    if each.type != fs.FileType.File:
+                    _refuse_bad_links(info.path, place)
+                below = list(_listing(place.filesystem, info.path))
+                inner = _runs(each.path for each in below) - (set() if place.is_pattern else {info.path})
+                runs |= dict.fromkeys(inner)
+                for each in below:
+                    if each.type != fs.FileType.File or not inner.isdisjoint(_parents(each.path)):
                         continue
                     if each.path.lower().endswith(ENDINGS) and not is_hidden(each.base_name):
                         found[each.path] = DataFile(each.path, each.size)
@@ -166,12 +176,36 @@ def _found(place: Location) -> Listing:
         if place.uri is not None:
             raise
         raise DataError(f"cannot list {place.path}: {error}") from error
-    return Listing(tuple(found[path] for path in sorted(found)), tuple(sorted(others.keys() - found.keys())))
+    unread = tuple(sorted(others.keys() - found.keys()))
+    return Listing(tuple(found[path] for path in sorted(found)), unread, tuple(sorted(runs)))
 
 
-def _refuse_bad_links(folder: str) -> None:
+def _runs(paths: Iterable[str]) -> set[str]:
+    """Return the outermost folders of runs and sweeps among those that hold these files."""
+    names: dict[str, set[str]] = {}
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        names.setdefault(folder, set()).add(name)
+    runs = {folder for folder, own in names.items() if _is_run(own)}
+    return {folder for folder in runs if runs.isdisjoint(_parents(folder))}
+
+
+def _is_run(names: Collection[str]) -> bool:
+    """Return True for the names of the files in the folder of a run or a sweep, which holds no data set."""
+    return any(each <= set(names) for each in _NO_DATA)
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
+
+
+def _refuse_bad_links(folder: str, place: Location) -> None:
     """Raise DataError for a link in a local folder that leads nowhere, or to a folder that it is in."""
     for root, folders, names in os.walk(folder):
+        if (root != folder or place.is_pattern) and _is_run(names):
+            folders.clear()
+            continue
         folders[:] = [name for name in folders if not is_hidden(name)]
         own = Path(root).resolve()
         for path in (Path(root, name) for name in [*folders, *names] if not is_hidden(name)):

@@ -113,22 +113,29 @@ def _without_files(
 
 
 def left_out(place: str, listings: Sequence[Listing], chosen: Collection[DataFile]) -> str:
-    """Return a clause on the files in listings that are not read, except those that systems leave next to data."""
+    """Return a clause on the files in listings that are not read, except those that systems leave next to data.
+
+    Runs and sweeps in the folders are named too.
+    """
     read = {file.path for file in chosen}
     reasons: dict[str, dict[str, None]] = {}
     for listing in listings:
         for path in [*(file.path for file in listing.files), *listing.others]:
             if path not in read and (reason := _reason(PurePosixPath(path).name)) is not None:
                 reasons.setdefault(reason, {})[path] = None
-    if not reasons:
-        return ""
-    parts = []
-    for reason, paths in reasons.items():
-        names = [PurePosixPath(path).name for path in paths]
-        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-        parts.append(f"{len(names)} {reason} ({shown})")
-    total = count(sum(map(len, reasons.values())), "file")
-    return f"{total} of {place}: {', '.join(parts)}; files that a path names are read"
+    runs = dict.fromkeys(path for listing in listings for path in listing.runs)
+    clauses = [f"{count(len(runs), 'run')} of persia in {place} ({_shown(runs)})"] if runs else []
+    if reasons:
+        total = count(sum(map(len, reasons.values())), "file")
+        parts = [f"{len(paths)} {reason} ({_shown(paths)})" for reason, paths in reasons.items()]
+        clauses.append(f"{total} of {place}: {', '.join(parts)}; files that a path names are read")
+    return "; ".join(clauses)
+
+
+def _shown(paths: Collection[str]) -> str:
+    """Return the names of the first paths."""
+    names = [PurePosixPath(path).name for path in paths]
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
 def _reason(name: str) -> str | None:

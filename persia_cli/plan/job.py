@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from persia_cli.config import record
 from persia_cli.config.schema import CustomModel, ParquetDataset, PredictSplit, Run
 from persia_cli.control.evaluation_tracker import EvaluationTracker
 from persia_cli.control.phases import (
@@ -43,8 +44,7 @@ if TYPE_CHECKING:
 
 Task = Literal["train", "evaluate", "predict"]
 
-JOB = "job.json"
-"""File of a run directory with the job of its last start."""
+JOB = record.JOB
 ROLES = ("coordinator", "embedding-server", "embedding-worker", "data-loader", "nn-worker")
 """All roles, in the order they are started."""
 

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from persia_cli.config import record
 from persia_cli.config.record import to_yaml
 from persia_cli.config.schema import Run
 from persia_cli.disk import claim_folder, is_held, replacing, write_whole, writing
@@ -18,7 +19,7 @@ from persia_cli.errors import UserError
 from persia_cli.observe.outcome import Figures
 from persia_cli.sweep.points import SEED, Point
 
-SWEEP = "sweep.json"
+SWEEP = record.SWEEP
 RESULTS = "results.json"
 TABLE = "results.csv"
 SETTINGS = "settings.json"

@@ -112,6 +112,26 @@ def test_data_files_that_are_left_out_are_named_and_files_of_systems_are_not(tre
     )
 
 
+@pytest.mark.parametrize("own", [("config.yaml", "job.json"), ("sweep.json",)])
+def test_runs_and_sweeps_in_a_folder_of_data_are_passed_over_and_named(tree: Path, own: tuple[str, ...]) -> None:
+    run = tree / "runs" / "first"
+    for name in (*own, "events.jsonl", "settings.csv", "checkpoints/step-1/dense.parquet"):
+        (run / name).parent.mkdir(exist_ok=True, parents=True)
+        (run / name).write_bytes(b"")
+    (run / "checkpoints" / "gone").symlink_to("nowhere")
+    expected = ["day_1/a.pq", "day_1/b.parquet", "day_2/c.parquet"]
+    for path in (str(tree), f"file://{tree}"):
+        assert names(tree, path) == expected
+    assert names(tree, f"{tree}/run*") == names(tree, f"{tree}/runs/*") == []
+    assert names(tree, f"{run}/settings.csv") == ["runs/first/settings.csv"]  # a file that is named is read
+    data = ParquetDataset.model_validate(
+        {"kind": "parquet", "path": str(tree), "labels": ["y"], "sparse": ["u"], "split": {"kind": "every", "n": 2}}
+    )
+    assert "1 run of persia (first)" in members_of(data, [locate(str(tree))]).left_out
+    (tree / "config.yaml").write_bytes(b"")  # a file that data may have too
+    assert names(tree, str(tree)) == expected
+
+
 def test_a_split_by_files_leaves_out_only_what_its_patterns_name(tree: Path) -> None:
     split = {"kind": "files", "train": ["day_1/*.p*"], "eval": ["day_2"]}
     (tree / "day_1" / "c.csv").write_bytes(b"")  # no pattern names it
