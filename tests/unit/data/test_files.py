@@ -127,7 +127,7 @@ def test_runs_and_sweeps_in_a_folder_of_data_are_passed_over_and_named(tree: Pat
     data = ParquetDataset.model_validate(
         {"kind": "parquet", "path": str(tree), "labels": ["y"], "sparse": ["u"], "split": {"kind": "every", "n": 2}}
     )
-    assert "1 run of persia (first)" in members_of(data, [locate(str(tree))]).left_out
+    assert f"1 run of persia in {tree} (first)" in members_of(data, [locate(str(tree))]).left_out
     (tree / "config.yaml").write_bytes(b"")  # a file that data may have too
     assert names(tree, str(tree)) == expected
 
