@@ -1,6 +1,8 @@
 """The queries about the columns of files, and the figures from their answers."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,9 +31,17 @@ Figures = dict[str, Any]
 """The figures of some rows, as queries name them; empty if there are no rows."""
 
 
-def profile_columns(queries: Queries, split: str) -> tuple[dict[SplitName, int], dict[str, ColumnProfile]]:
-    """Return the rows of each split and the figures of each column, in memory that does not depend on the rows."""
-    columns = [_Column(queries, name, f"c{number}") for number, name in enumerate(queries.source.schema.names)]
+def profile_columns(
+    queries: Queries, split: str, separators: Mapping[str, str] = MappingProxyType({})
+) -> tuple[dict[SplitName, int], dict[str, ColumnProfile]]:
+    """Return the rows of each split and a profile of each column, in memory that does not depend on the rows.
+
+    `separators` has what divides the ids in the texts of columns, where that is known.
+    """
+    columns = [
+        _Column(queries, name, f"c{number}", separators.get(name))
+        for number, name in enumerate(queries.source.schema.names)
+    ]
     queries.steps = queries.done + 3 * -(-len(columns) // AT_ONCE) + _STEPS * len(columns)
     totals = np.zeros(2, np.int64)
     profiles = {}
@@ -73,11 +83,11 @@ def kind_of(arrow_type: Any) -> Kind:
 class _Column:
     """A column, as SQL names it."""
 
-    def __init__(self, queries: Queries, name: str, sql: str) -> None:
+    def __init__(self, queries: Queries, name: str, sql: str, separator: str | None) -> None:
         arrow_type = plain_type(queries.source.schema.field(name).type)
         element = plain_type(arrow_type.value_type) if is_list(arrow_type) else arrow_type
         self.name, self.sql, self.kind = name, sql, kind_of(arrow_type)
-        self._queries = queries
+        self._queries, self._separator = queries, separator
         self._type = f"list<{element}>" if is_list(arrow_type) else str(arrow_type)
         self._element = pa.string() if class_of(element) == "text" and not _is_bytes(element) else element
         self._is_text, self._is_unsigned = is_text(element), pa.types.is_unsigned_integer(element)
@@ -114,10 +124,15 @@ class _Column:
         total = int(rows.sum())
         sample = self._sampled_numbers() if self.kind == "number" else None
         bins = _bins(parts) if self.kind == "list" else None
-        ids = self._ids(parts)
-        top = () if ids is None else self._top(ids)
         has_numbers = self.kind in ("number", "integer")
         numbers = _number_figures(parts, sample) if has_numbers else None
+        hints = self._text_hints(parts)
+        if (separator := self._separator or hints.separator) is not None and self._element == pa.string():
+            parts = self._divided(separator, parts)
+        ids = self._ids(parts)
+        top = () if ids is None else self._top(ids)
+        if numbers is not None:
+            hints = _hints_of_numbers(parts, ids, numbers)
         return ColumnProfile(
             name=self.name,
             type=self._type,
@@ -134,18 +149,22 @@ class _Column:
                 if has_numbers and part.get("count")
             },
             drift=drift_of(rows, nulls, ids, sample, bins),
-            hints=replace(self._hints(parts, ids, numbers), filler=filler_of(top)),
+            hints=replace(hints, filler=filler_of(top)),
         )
 
-    def _hints(self, parts: list[Figures], ids: IdCounts | None, numbers: NumberFigures | None) -> Hints:
-        """Return what the values look like, but for a filler."""
-        count = sum(part.get("count", 0) for part in parts)
-        if self.kind == "text" and pa.types.is_string(self._element):
-            return text_hints(lambda sql: self._run(f"SELECT {sql} FROM", "sample")) if count else Hints()
-        if numbers is None or numbers.least is None or numbers.greatest is None:
+    def _text_hints(self, parts: list[Figures]) -> Hints:
+        """Return what texts look like, but for a filler."""
+        if self.kind != "text" or self._element != pa.string() or not any(part.get("count") for part in parts):
             return Hints()
-        distinct = None if ids is None else ids.distinct if ids.is_exact else count
-        return numeric_hints(numbers.least, numbers.greatest, count, distinct, numbers.is_whole)
+        return text_hints(lambda sql: self._run(f"SELECT {sql} FROM", "sample"))
+
+    def _divided(self, separator: str, parts: list[Figures]) -> list[Figures]:
+        """Take the entries of texts for the values from now on, and return `parts` with their counts."""
+        quoted = separator.replace("'", "''").replace("{", "{{").replace("}", "}}")
+        entries = f"SELECT split, trim(unnest(string_split(v, '{quoted}')), ' \t') AS v FROM {self._values}"
+        self._values = f"(SELECT split, v FROM ({entries}) WHERE v <> '')"
+        counts = dict(self._run("SELECT split, count(*) FROM", self._queries.whole, "GROUP BY split"))
+        return [part | {"count": counts.get(number, 0)} for number, part in enumerate(parts)]
 
     def _ids(self, parts: list[Figures]) -> IdCounts | None:
         """Count the ids; None for a column without ids, and for numbers with a fraction or too many whole ones."""
@@ -181,6 +200,15 @@ class _Column:
 
     def _run(self, select: str, table: str, condition: str = "") -> list[tuple[Any, ...]]:
         return self._queries.run(f"{select} {self._values.format(table)} {condition}")
+
+
+def _hints_of_numbers(parts: list[Figures], ids: IdCounts | None, numbers: NumberFigures) -> Hints:
+    """Return what numbers look like, but for a filler."""
+    if numbers.least is None or numbers.greatest is None:
+        return Hints()
+    count = sum(part.get("count", 0) for part in parts)
+    distinct = None if ids is None else ids.distinct if ids.is_exact else count
+    return numeric_hints(numbers.least, numbers.greatest, count, distinct, numbers.is_whole)
 
 
 def _is_bytes(kind: Any) -> bool:

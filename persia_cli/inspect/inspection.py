@@ -49,7 +49,8 @@ def inspect_data(
     source = open_files(path, form, converting)
     with closing(Queries(source, progress)) as queries:
         split_rule = split_rule_of(queries, known.split if known else None)
-        profile = DatasetProfile(source, split_rule, *profile_columns(queries, split_rule.sql(queries)))
+        separators = {each.column_name: each.separator for each in known.sparse if each.separator} if known else {}
+        profile = DatasetProfile(source, split_rule, *profile_columns(queries, split_rule.sql(queries), separators))
     roles = roles_of(profile, known)
     is_local = "://" not in path and not path.startswith(BUILTIN)
     place = str(Path(path).absolute()) if is_local else path

@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import yaml
+
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.data.dense_transforms import LARGE
@@ -115,9 +117,11 @@ def _guess(column: ColumnProfile, profile: DatasetProfile) -> Guess:
     if column.kind == "other":
         return Guess("unused", f"{column.type} is neither numbers nor ids")
     if column.kind == "time":
-        return Guess("unused", "a time: `dense` takes its days since 1970, `sparse` an id for each; or split by it")
+        return Guess("unused", _time(column))
     if column.count == 0 and (numbers is None or numbers.mean is None):
         return Guess("unused", "it has no values")
+    if column.hints.time is not None and column.kind == "text":
+        return Guess("unused", _time(column))
     if column.hints.time is not None:
         return Guess("unused", f"{column.hints.time}: split by it, or prepare hours and days")
     if name in TIMES or name.endswith(("_at", "_time", "_timestamp", "_date")):
@@ -143,6 +147,14 @@ def _guess(column: ColumnProfile, profile: DatasetProfile) -> Guess:
     if column.kind == "list":
         return Guess("sparse", f"lists of {values}", padding=_padding(column), doubt=_doubt(column))
     return Guess("sparse", values, doubt=_doubt(column))
+
+
+def _time(column: ColumnProfile) -> str:
+    """Return what can be made of a column of dates, timestamps or texts of them."""
+    parts = ("weekday",) if column.type.startswith("date") else ("hour", "weekday")
+    made = [{"name": f"{column.name}_{part}", "column": column.name, "transform": part} for part in parts]
+    features = yaml.safe_dump(made, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False).strip()
+    return f"a time: split by it, or take parts of it: sparse: {features}"
 
 
 def _vector(column: ColumnProfile) -> Guess:
@@ -194,6 +206,10 @@ def _number(column: ColumnProfile, rows: int) -> Guess:
         return Guess("unused", "always the same")
     if column.name.lower() in WEIGHTS and column.is_complete and numbers.least is not None and numbers.least >= 0:
         return Guess("weight", "a usual name of weights")
+    if numbers.is_binary:
+        noun = "true and false" if column.type == "bool" else "0 and 1"
+        is_complete = column.is_complete
+        return Guess("dense", noun) if is_complete else Guess("sparse", f"{noun}, and null, which has an id too")
     if column.distinct and 2 < column.distinct <= rows / _ROWS_PER_ID:
         return Guess("sparse", "whole numbers, few of them", doubt="whole numbers: list it in dense if it is an amount")
     return Guess("dense", "numbers with a fraction", transform=_transform(numbers))

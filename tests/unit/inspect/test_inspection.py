@@ -347,3 +347,47 @@ def test_text_that_may_be_a_label_or_numbers_is_pointed_at(tmp_path: Path, value
     assert bool(found.roles["back?"].doubt) == bool(doubt)
     assert (doubt in found.suggestion) is True
     assert yaml.safe_load(found.suggestion)["sparse"] == ["back?"]
+
+
+def test_each_entry_of_a_text_with_a_separator_is_an_id(tmp_path: Path) -> None:
+    texts = ["action|drama", "drama", "action | comedy|drama", "", None] * 40
+    write(tmp_path / "a.parquet", {"y": np.arange(200) % 2, "genres": texts})
+    found = look(tmp_path)
+    genres = found.profile.columns["genres"]
+    assert (genres.distinct, genres.count, genres.nulls) == (3, 240, 40)
+    assert dict(genres.top) == pytest.approx({"drama": 0.5, "action": 1 / 3, "comedy": 1 / 6})
+    assert found.table_rows["genres"] == 3
+
+    known = {"kind": "parquet", "path": ".", "labels": ["y"], "split": {"kind": "every", "n": 5}}
+    (tmp_path / "dataset.yaml").write_text(yaml.safe_dump(known | {"sparse": [{"name": "genres", "separator": "a"}]}))
+    assert set(dict(look(tmp_path).profile.columns["genres"].top)) == {"dr", "m", "ction|dr", "ction | comedy|dr"}
+
+
+@pytest.mark.parametrize("values", [[True, False, None], [1.0, 0.0, math.nan], [1.0, 0.0, None]])
+def test_two_values_and_null_are_ids_and_nothing_is_filled(tmp_path: Path, values: list[Any]) -> None:
+    columns = {"y": np.arange(300) % 2, "member": pa.array(values * 100), "active": pa.array([True, False] * 150)}
+    write(tmp_path / "a.parquet", columns)
+    found = look(tmp_path)
+    assert (found.roles["member"].role, found.roles["active"].role) == ("sparse", "dense")
+    assert "fraction" not in found.roles["member"].reason + found.roles["active"].reason
+    suggested = yaml.safe_load(found.suggestion)
+    assert "fill" not in suggested
+    assert inspect(ParquetDataset.model_validate(suggested)).train_rows == 270
+
+
+@pytest.mark.parametrize("form", ["timestamp", "date", "text"])
+def test_parts_of_a_time_are_proposed_as_features_that_can_be_read(tmp_path: Path, form: str) -> None:
+    days = [datetime.datetime(2026, 1, 1) + datetime.timedelta(hours=7 * hour) for hour in range(300)]
+    values = {
+        "timestamp": pa.array(days),
+        "date": pa.array([day.date() for day in days]),
+        "text": pa.array([day.isoformat() for day in days]),
+    }
+    write(tmp_path / "a.parquet", {"y": np.arange(300) % 2, "u": np.arange(300) % 7, "when": values[form]})
+    found = look(tmp_path)
+    proposed = yaml.safe_load(found.roles["when"].reason.partition("sparse: ")[2])
+    assert [each["transform"] for each in proposed] == (["weekday"] if form == "date" else ["hour", "weekday"])
+    assert found.roles["when"].reason in found.suggestion
+    suggested = yaml.safe_load(found.suggestion)
+    suggested["sparse"] += proposed
+    assert inspect(ParquetDataset.model_validate(suggested)).train_rows == 270
