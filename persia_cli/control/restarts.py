@@ -21,23 +21,16 @@ LOST_WITH_SUPERVISOR = -signal.SIGHUP
 """What the next supervisor says of a process whose memory the one before kept, and which was killed with it."""
 
 
-OUT_OF_MEMORY = {True: " (probably out of memory)", False: "", None: " (out of memory?)"}
-"""What is said of SIGKILL, which the system sends if memory runs out: the system has killed a process of the control
-group just before, it has not, nothing says whether. It counts kills, and names nobody."""
+def killed_by(number: int) -> str:
+    """Return a phrase for the death of a process by a signal; the system sends SIGKILL where memory runs out."""
+    return f"was killed by {signal.Signals(number).name}{' (out of memory?)' if number == signal.SIGKILL else ''}"
 
 
-def killed_by(number: int, out_of_memory: bool | None = None) -> str:
-    """Return a phrase for the death of a process by a signal."""
-    return (
-        f"was killed by {signal.Signals(number).name}{OUT_OF_MEMORY[out_of_memory] if number == signal.SIGKILL else ''}"
-    )
-
-
-def ended_how(exit_code: int, out_of_memory: bool | None = None) -> str:
+def ended_how(exit_code: int) -> str:
     """Return a phrase for the end of a process by what waitpid says: an exit code, or minus a signal's number."""
     if exit_code == LOST_WITH_SUPERVISOR:
         return "was killed with its supervisor, so its memory is lost"
-    return killed_by(-exit_code, out_of_memory) if exit_code < 0 else f"ended with exit code {exit_code}"
+    return killed_by(-exit_code) if exit_code < 0 else f"ended with exit code {exit_code}"
 
 
 class RestartPolicy:

@@ -75,7 +75,7 @@ class CoordinatorDeaths:
 
     def send(self, death: Death, on_verdict: Callable[[Verdict], None]) -> None:
         """Record a death, and call `on_verdict` at once."""
-        name, how = f"{death.role}-{death.index}", ended_how(death.exit_code, death.out_of_memory)
+        name, how = f"{death.role}-{death.index}", ended_how(death.exit_code)
         wait_s = self._policy.next(name, time.monotonic())
         if wait_s is None:
             limits = f"{self._policy.max_restarts} within {self._policy.window_s:g} s"

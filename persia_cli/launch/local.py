@@ -33,7 +33,6 @@ from persia_cli.launch.job import (
 )
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.key_files import key_file_of
-from persia_cli.launch.memory_kills import MemoryKills, counter_of
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.signals import JobSignals, held_back
 from persia_cli.launch.supervisor import (
@@ -126,7 +125,6 @@ class Processes:
         self.address = ""
         """Address of the coordinator, once it has started. Its file is gone as soon as the coordinator ends."""
         self._started: list[Supervised] = []
-        self._kills = MemoryKills(counter_of())
         self._memory: list[int] = []
         """Memory files of replicas, which every process of a replica inherits."""
         self._saving: AwakeTime | None = None
@@ -197,11 +195,10 @@ class Processes:
             reports = deaths if continued else None
         reloads = self._plan.run.recovery.lost_memory == "partial"
         with held_back():  # a process that is not in the list yet would outlive the job
-            self._started.append(Supervised(replica, start, log, reports, memory, reloads, kills=self._kills))
+            self._started.append(Supervised(replica, start, log, reports, memory, reloads))
 
     def supervise(self) -> None:
         """Replace processes that have died, where the coordinator wants that; to be called again and again."""
-        self._kills.look()
         if self._reports is None:
             return
         for started in self._started:

@@ -16,7 +16,6 @@ from persia_cli.errors import KilledError, PreemptedError, RoleError, WireError
 from persia_cli.launch.deaths import DeathReports, Reports, coordinator_deaths
 from persia_cli.launch.handed_over import descriptors
 from persia_cli.launch.job import COORDINATOR_ADDRESS, SIGNALLED
-from persia_cli.launch.memory_kills import MemoryKills, counter_of
 from persia_cli.launch.pid_file import Noted, PidFile
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import log_to_stderr
@@ -58,21 +57,17 @@ class Supervised:
         memory: int | None = None,
         reloads: bool = False,
         life: int = 1,
-        kills: MemoryKills | None = None,
     ) -> None:
         """`memory` is the file that the processes of the replica inherit, if they do.
 
         `reloads` is True of a server that gets a new process also if its memory is lost. `life` is the number of the
-        first process. `kills` are shared by all replicas of one parent.
+        first process.
         """
         self.replica, self.log = replica, log
         self._memory, self._reloads = memory, reloads
         self._start, self._reports = start, reports
         self.life = life
         self._asked = False
-        self._kills = kills or MemoryKills(counter_of())
-        self._explained: tuple[int, bool | None] = (0, None)
-        """The process whose death was explained last, by its number, and whether memory had run out."""
         self._due_s: float | None = None
         self._told: dict[signal.Signals, float] = {}
         """Signals that were passed on, and when."""
@@ -100,17 +95,9 @@ class Supervised:
         return self.process.poll() not in (None, *WELL) and not self.may_return
 
     @property
-    def out_of_memory(self) -> bool | None:
-        """Whether the process, which has ended, was probably killed since memory ran out; None if nothing says so."""
-        if self._explained[0] != self.life:
-            killed = self.process.returncode == -signal.SIGKILL
-            self._explained = self.life, self._kills.explain_death() if killed else None
-        return self._explained[1]
-
-    @property
     def ended_how(self) -> str:
         """A phrase for the end of the process."""
-        return ended_how(self.process.returncode, self.out_of_memory)
+        return ended_how(self.process.returncode)
 
     def supervise(self) -> None:
         """Report the process's death, and start the next when it is due; to be called again and again."""
@@ -121,8 +108,7 @@ class Supervised:
             self._asked, self._died_s = True, time.monotonic()
             code: int = self.process.returncode
             log.warning("%s %s", self.replica.name, self.ended_how)
-            death = Death(self.replica.role, self.replica.index, self._id, code, self.out_of_memory)
-            self._reports.send(death, self._heed)
+            self._reports.send(Death(self.replica.role, self.replica.index, self._id, code), self._heed)
         elif self._due_s is not None and time.monotonic() >= self._due_s:
             self.life += 1
             self._asked, self._due_s = False, None
@@ -203,9 +189,8 @@ def supervise_role(options: RoleOptions) -> None:
     try:
         killed = place.killed(options.coordinator) if place else None
         life = _after(killed, replica, reports) if killed and reports else 1
-        kills = MemoryKills(counter_of())
-        child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory, reloads, life, kills)
-        _watch(child, reports, kills)
+        child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory, reloads, life)
+        _watch(child, reports)
     finally:
         if place is not None:
             place.clear()
@@ -243,12 +228,11 @@ def _after(killed: Noted, replica: Replica, reports: DeathReports) -> int:
     return killed.life + 1
 
 
-def _watch(child: Supervised, reports: DeathReports | None, kills: MemoryKills) -> None:
+def _watch(child: Supervised, reports: DeathReports | None) -> None:
     """Supervise a replica until its end, or until SIGINT or END_NOW; nothing of it runs on."""
     came = _pass_signals_on(child)
     try:
         while _goes_on(child, came):
-            kills.look()
             child.supervise()
             _poll(reports, child)
             time.sleep(POLL_S)

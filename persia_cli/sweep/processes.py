@@ -12,7 +12,6 @@ from persia_cli.control.restarts import killed_by
 from persia_cli.disk import rename
 from persia_cli.errors import PersiaError
 from persia_cli.launch.job import record_end
-from persia_cli.launch.memory_kills import MemoryKills, counter_of
 from persia_cli.launch.processes import python_module, terminating_interrupts
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import METRICS
@@ -70,7 +69,6 @@ class Sweep:
         self._jobs = jobs
         self._limit_s = limit_s
         self._running: list[_Running] = []
-        self._kills = MemoryKills(counter_of())
 
     @property
     def running(self) -> list[Task]:
@@ -107,7 +105,6 @@ class Sweep:
     def _check(self, on_end: Callable[[PointOutcome], None]) -> None:
         """Handle the tasks that have ended, and stop those that have run too long."""
         now = time.monotonic()
-        self._kills.look()
         for each in list(self._running):
             if each.process.poll() is not None:
                 self._running.remove(each)
@@ -121,9 +118,7 @@ class Sweep:
     def _outcome(self, ended: _Running, seconds: float) -> PointOutcome:
         task, code = ended.task, ended.process.returncode
         figures = figures_in(task.run_dir, self._metric) if code == 0 else None
-        error, death = None, ""
-        if code < 0:
-            death = killed_by(-code, self._kills.explain_death() if code == -signal.SIGKILL else None)
+        error, death = None, killed_by(-code) if code < 0 else ""
         if death and (task.run_dir / CONFIG).exists():
             # A signal killed the launcher, and the kernel its replicas with it.
             text = f"the launcher {death}"

@@ -333,8 +333,6 @@ class Death(Request[Verdict], frozen=True):
     process: ProcessId
     exit_code: int
     """What waitpid says: an exit code, or minus the number of the signal that killed it."""
-    out_of_memory: bool | None = None
-    """Whether SIGKILL came, probably, since memory ran out, as the system counts; None if nothing says so."""
 
 
 class Fail(Request[Ack], frozen=True):

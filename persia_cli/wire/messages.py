@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.parts import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 32
+PROTOCOL = 33
 """Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.

@@ -125,7 +125,7 @@ SAMPLES: list[Message] = [
     Beat(True, (Change(8, "embedding-worker", 1, PROCESS, True, "tcp://127.0.0.1:5000"),)),
     Leave("embedding-server", 1, PROCESS, "SIGTERM", serves=True),
     Fail(SENDER, "out of memory", exit_code=1),
-    Death("embedding-worker", 1, PROCESS, -9, True),
+    Death("embedding-worker", 1, PROCESS, -9),
     Verdict(True, 2.0, ""),
     StoreCall(SENDER, 1, "compare_set", ("group/rank",), b"new", b"old", 3),
     StoreValue(b"new", 3),

@@ -14,7 +14,6 @@ from typing import Self
 import psutil
 
 from persia_cli.control.restarts import killed_by
-from persia_cli.launch.memory_kills import counter_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from tests.conftest import poll_for
 from tests.support.small import WORDS
@@ -22,7 +21,7 @@ from tests.support.small import WORDS
 LIMIT_S = 90.0
 ENDLESS = [*WORDS, "cluster=local", "dataset.generator.train_rows=1_000_000_000", "train.log_every_steps=5"]
 """The small job in processes, with more steps than any test waits for."""
-KILLED = killed_by(signal.SIGKILL, None if counter_of() is None else False)
+KILLED = killed_by(signal.SIGKILL)
 """What is said of a process that a test has killed."""
 
 

@@ -95,7 +95,7 @@ class RecoveryHandler:
 
     def _judge(self, message: Death) -> Verdict:
         name = f"{message.role}-{message.index}"
-        how = ended_how(message.exit_code, message.out_of_memory)
+        how = ended_how(message.exit_code)
         member = self._membership.members.get((message.role, message.index))
         if member is not None and not member.died and member.process != message.process:
             present = f"process {member.process.pid} on {member.host}"

@@ -30,6 +30,7 @@ def test_nothing_is_restarted_where_none_are_allowed():
 @pytest.mark.parametrize(
     ("code", "words"),
     [
+        (-9, "was killed by SIGKILL (out of memory?)"),
         (-11, "was killed by SIGSEGV"),
         (1, "ended with exit code 1"),
         (143, "ended with exit code 143"),
@@ -38,11 +39,3 @@ def test_nothing_is_restarted_where_none_are_allowed():
 )
 def test_an_end_has_a_phrase(code, words):
     assert ended_how(code) == words
-    assert ended_how(code, out_of_memory=False) == words
-
-
-@pytest.mark.parametrize(
-    ("out_of_memory", "words"), [(True, " (probably out of memory)"), (False, ""), (None, " (out of memory?)")]
-)
-def test_sigkill_is_said_to_be_for_lack_of_memory_as_far_as_that_is_known(out_of_memory, words):
-    assert ended_how(-9, out_of_memory) == f"was killed by SIGKILL{words}"

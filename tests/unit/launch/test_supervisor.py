@@ -14,7 +14,6 @@ import pytest
 from persia_cli.launch.deaths import CoordinatorDeaths, DeathReports
 from persia_cli.launch.job import COORDINATOR_ADDRESS
 from persia_cli.launch.local import Processes
-from persia_cli.launch.memory_kills import MemoryKills, counter_of
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.launch.supervisor import Supervised
 from persia_cli.plan.job import COORDINATOR, Replica, plan_job
@@ -54,7 +53,7 @@ def test_a_process_that_was_killed_is_replaced_once_the_coordinator_says_so() ->
     for _ in range(3):
         child.supervise()
     [(death, say)] = reports.deaths
-    assert death == Death("data-loader", 1, first, -9, None if counter_of() is None else False)
+    assert death == Death("data-loader", 1, first, -9)
     assert (child.may_return, child.failed) == (True, False)
     say(Verdict(True, 0.0, ""))
     child.supervise()
@@ -62,26 +61,6 @@ def test_a_process_that_was_killed_is_replaced_once_the_coordinator_says_so() ->
     poll_for(lambda: child.process.poll() == 0, 30.0, "the end of the second process")
     child.supervise()
     assert (len(reports.deaths), child.may_return, child.failed) == (1, False, False)
-
-
-def test_a_death_for_lack_of_memory_is_reported_as_one(tmp_path: Path) -> None:
-    counter = tmp_path / "memory.events"
-    counter.write_text("oom_kill 1\n")
-    reports, code = Reports(), "import os; os.kill(os.getpid(), 9)"
-
-    def start(life: int) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen([sys.executable, "-c", code])
-
-    sent, kills = cast(DeathReports, reports), MemoryKills(counter)
-    child = Supervised(Replica("data-loader", 1), start, Path(os.devnull), sent, kills=kills)
-    child.process.wait()
-    counter.write_text("oom_kill 2\n")
-    child.supervise()
-    child.give_up("")
-    assert (reports.deaths[0][0].out_of_memory, child.final) == (
-        True,
-        "data-loader-1 was killed by SIGKILL (probably out of memory)",
-    )
 
 
 def test_one_that_takes_the_place_of_another_counts_its_processes_on() -> None:
