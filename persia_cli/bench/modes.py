@@ -16,14 +16,14 @@ from persia_cli.bench.result import Result, Side
 from persia_cli.bench.rounds import INTERVALS, TurnFigures, samples_and_seconds, side_of, take_turns, without_ends
 from persia_cli.config.schema import Mode, Run
 from persia_cli.data.facts import DatasetFacts, inspect
+from persia_cli.disk import own_folder
 from persia_cli.errors import PersiaError, UserError
 from persia_cli.launch.job import JobResult, prepare_run_dir, result_of
 from persia_cli.launch.local import Processes
 from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.launch.readiness import require_ready
 from persia_cli.plan.job import JobPlan, Replica, plan_job
-from persia_cli.wire.addresses import ipc_address
-from persia_cli.wire.folder import private_directory
+from persia_cli.wire.addresses import SOCKETS, ipc_address
 
 DELAYED = ("embedding-worker", "embedding-server")
 """Roles behind a delay line: all messages with ids, rows or gradients go to or come from one of them."""
@@ -116,7 +116,7 @@ def _run(plan: JobPlan, link: NetworkLink) -> TurnFigures:
 
 def _launch(plan: JobPlan, link: NetworkLink) -> JobResult:
     prepare_run_dir(plan)
-    with private_directory() as sockets:
+    with own_folder(SOCKETS) as sockets:
         behind = [replica.name for replica in plan.replicas if replica.role in DELAYED]
         fronts = {ipc_address(sockets, f"{name}.front"): ipc_address(sockets, name) for name in behind}
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, Self
 from persia_cli.bench.rounds import INTERVALS, TurnFigures, samples_and_seconds, turn_steps, without_ends
 from persia_cli.config.schema import Run
 from persia_cli.data.facts import DatasetFacts
+from persia_cli.disk import own_folder
 from persia_cli.errors import PersiaError, RoleError
 from persia_cli.launch.job import prepare_run_dir
 from persia_cli.launch.local import Processes
@@ -24,8 +25,8 @@ from persia_cli.observe.recordings import ReplicaTrace, read_recordings
 from persia_cli.observe.usage import cpu_seconds_of
 from persia_cli.plan.job import DRIVER, Benchmark, JobPlan, plan_job
 from persia_cli.roles.link import Link
+from persia_cli.wire.addresses import SOCKETS
 from persia_cli.wire.context import Context
-from persia_cli.wire.folder import private_directory
 from persia_cli.wire.job_messages import Pause, PhaseWork
 from persia_cli.wire.loop import Loop
 
@@ -89,7 +90,7 @@ class TurnJob:
 
     def _start(self) -> None:
         prepare_run_dir(self.plan)
-        sockets = self._exit.enter_context(private_directory())
+        sockets = self._exit.enter_context(own_folder(SOCKETS))
         self._processes = Processes(self.plan, sockets)
         self._exit.callback(self._processes.stop)
         self._processes.start()

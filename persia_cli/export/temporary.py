@@ -8,8 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from persia_cli.disk import writing
-from persia_cli.launch.own_folder import own_folder
+from persia_cli.disk import own_folder, writing
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PREFIX = "persia-export-"

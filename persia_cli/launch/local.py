@@ -9,7 +9,7 @@ from pathlib import Path
 
 from persia_cli.config.schema import ENGINES
 from persia_cli.control.awake import AwakeTime
-from persia_cli.disk import writing
+from persia_cli.disk import own_folder, writing
 from persia_cli.errors import (
     ConfigError,
     DiskError,
@@ -47,9 +47,8 @@ from persia_cli.plan.replacement import keeps_memory
 from persia_cli.roles.coordinator.takeover import is_continued
 from persia_cli.roles.start import address_beside
 from persia_cli.store.memory_file import new_file
-from persia_cli.wire.addresses import ipc_address
+from persia_cli.wire.addresses import SOCKETS, ipc_address
 from persia_cli.wire.context import Context
-from persia_cli.wire.folder import private_directory
 from persia_cli.wire.keys import new_keys, write_keys
 from persia_cli.wire.secret import read_secret
 from persia_cli.wire.token import TOKEN, new_token, write_token
@@ -75,7 +74,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
         prepared_run_dir(plan),
         recorded_end(plan.run_dir, signals),
         Compiling(plan) as kernels,
-        private_directory() as sockets,
+        own_folder(SOCKETS) as sockets,
     ):
         processes = Processes(plan, sockets)
         try:

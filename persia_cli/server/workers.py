@@ -15,8 +15,8 @@ from typing import IO, NamedTuple
 
 import msgspec
 
+from persia_cli.disk import own_folder
 from persia_cli.errors import PersiaError, RoleError, UserError
-from persia_cli.launch.own_folder import own_folder
 from persia_cli.launch.processes import python_module
 from persia_cli.server.accepting import ConnectionCounts
 from persia_cli.server.figures import SHARED, LogFigures, log_figures

@@ -24,6 +24,8 @@ WAITING = 4096
 FIRST_BYTES_S = 60
 """Seconds after which, about, a connection without any bytes is dropped; libzmq sends some at once."""
 NAME_POLL_S = 0.5
+SOCKETS = "persia-job-"
+"""Begin of the name of a job's folder for its Unix sockets and its secret."""
 ANY_PORT = ("0", "*")
 """Ports that ask the system to choose a free one."""
 

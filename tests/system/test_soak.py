@@ -19,7 +19,6 @@ import pytest
 
 from persia_cli.drill.job import events_of
 from persia_cli.drill.processes import replicas_of
-from persia_cli.wire.folder import PREFIX
 from tests.conftest import poll_for
 from tests.support.launched import Launched
 from tests.support.small import WORDS
@@ -137,7 +136,6 @@ def test_a_job_that_is_disturbed_again_and_again_stays_as_large_as_it_was(tmp_pa
         assert files
         job.process.kill()
         poll_for(lambda: not any(each.is_running() for each in children), 60.0, "the end of all")
-        poll_for(lambda: not list(job.temporary.glob(f"{PREFIX}*")), 60.0, "the end of the sockets' folder")
     assert flat(measured) == []
     assert len(list(Path("/dev/shm").iterdir())) <= measured[0]["job"]["shared"]
     assert files.isdisjoint(open_anywhere())

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from persia_cli.wire.addresses import ipc_address
+from persia_cli.disk import own_folder
+from persia_cli.wire.addresses import SOCKETS, ipc_address
 from persia_cli.wire.context import Context
-from persia_cli.wire.folder import private_directory
 from tests.support.closing import close_in_time
 
 TERM_LIMIT_S = 10.0
@@ -33,7 +33,7 @@ def context() -> Iterator[Context]:
 
 @pytest.fixture
 def ipc_directory() -> Iterator[Path]:
-    with private_directory() as directory:
+    with own_folder(SOCKETS) as directory:
         yield directory
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.launch import own_folder
-from persia_cli.launch.own_folder import own_folder as folder_of
+from persia_cli import disk
+from persia_cli.disk import own_folder as folder_of
 
 PREFIX = "persia-tried-"
 KILLED = f"""
 import os, signal
-from persia_cli.launch.own_folder import own_folder
+from persia_cli.disk import own_folder
 with own_folder("{PREFIX}") as folder:
     (folder / "deep").mkdir()
     (folder / "deep" / "file").write_bytes(b"x")
@@ -50,15 +50,15 @@ def test_a_folder_that_is_taken_for_one_that_was_left_is_made_again(
 ) -> None:
     """Before it is locked another process may find it."""
     made = []
-    make = own_folder.tempfile.mkdtemp
+    make = disk.tempfile.mkdtemp
 
     def taken(**words: str) -> str:
         made.append(make(**words))
         if len(made) < 3:
-            own_folder._remove_left(place, PREFIX)
+            disk._remove_left(place, PREFIX)
         return made[-1]
 
-    monkeypatch.setattr(own_folder.tempfile, "mkdtemp", taken)
+    monkeypatch.setattr(disk.tempfile, "mkdtemp", taken)
     with folder_of(PREFIX) as folder:
         assert str(folder) == made[2]
         assert [path.name for path in place.iterdir()] == [folder.name]
