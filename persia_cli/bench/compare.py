@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from persia_cli.bench.baselines.trainers import DenseBaseline
 
 PRIVATE = "private"
-"""The job itself, but with `cluster.server_memory=private`."""
+"""The job itself, but memory of its embedding servers ends with its process."""
 BASELINES = ("torch", "dense", PRIVATE)
 Source = Literal["ring", "loader"]
 
@@ -57,8 +57,6 @@ def _refuse(run: Run, baselines: Sequence[str]) -> None:
         raise UserError(f"there is no baseline {unknown[0]!r}; there are {', '.join(BASELINES)}")
     if run.cluster.kind != "local":
         raise UserError("baselines are compared with processes: use cluster=local")
-    if PRIVATE in baselines and run.cluster.server_memory == "private":
-        raise UserError(f"--compare {PRIVATE} is for jobs that keep rows elsewhere: use cluster.server_memory=shared")
     if run.cluster.nn_workers > 1 and set(baselines) != {PRIVATE}:
         raise UserError("baselines train in one process, so compare with cluster.nn_workers=1")
 
@@ -92,8 +90,8 @@ def _compare(
     with ExitStack() as exit_stack:
         usage = exit_stack.enter_context(GpuUsage(gpu)) if gpu else None
         jobs = [
-            exit_stack.enter_context(TurnJob(each, facts, steps, rounds + 1, ring if source == "ring" else 0))
-            for each in [run, *([with_private_memory(run)] if private else [])]
+            exit_stack.enter_context(TurnJob(run, facts, steps, rounds + 1, ring * (source == "ring"), private=each))
+            for each in ([False, True] if private else [False])
         ]
         job = jobs[0]
         shape = portion_shape(run)
@@ -125,11 +123,6 @@ def _compare(
         hops=bytes_per_sample(run),
         bottleneck=bottleneck(run, sides[0], dense, stages, bool(gpu)),
     )
-
-
-def with_private_memory(run: Run) -> Run:
-    """Return the run with rows in the memory of the servers' processes."""
-    return run.model_copy(update={"cluster": run.cluster.model_copy(update={"server_memory": "private"})})
 
 
 def _taker(

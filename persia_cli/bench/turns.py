@@ -55,11 +55,13 @@ class TurnJob:
         turns: int,
         ring: int,
         nn_worker: Callable[[Context, str], Closing] | None = None,
+        private: bool = False,
     ) -> None:
         """Plan `turns` turns in which `steps` steps each are measured; `ring` batches repeat (0: loaders read).
 
         One more turn follows, in `finish`: it is traced and not measured. `nn_worker` makes a replacement of the
-        NN worker's process from a context and the coordinator's address.
+        NN worker's process from a context and the coordinator's address. `private`: memory of embedding servers ends
+        with its process.
         """
         self._turn_steps = turn_steps(steps)
         self._exit = ExitStack()
@@ -74,7 +76,9 @@ class TurnJob:
         traced = total - self._turn_steps + self._turn_steps // INTERVALS
         self.plan: JobPlan = replace(
             plan,
-            job=replace(plan.job, benchmark=Benchmark(self._turn_steps, ring), trace_first=traced, trace_last=total),
+            job=replace(
+                plan.job, benchmark=Benchmark(self._turn_steps, ring, private), trace_first=traced, trace_last=total
+            ),
         )
         self.pids: dict[str, int] = {}
         self._metrics, self._events = Tail(folder / METRICS), Tail(folder / EVENTS)

@@ -68,7 +68,7 @@ def throughput(
             metavar="BASELINES",
             help="Take turns with trainers in one process: torch, the same model on one EmbeddingBag; dense, the "
             "same network fed from memory, which is the upper bound; or torch,dense. Or with private: the same "
-            "job with cluster.server_memory=private.",
+            "job, but memory of its embedding servers ends with its process.",
         ),
     ] = None,
     source: Annotated[

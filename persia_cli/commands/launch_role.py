@@ -115,8 +115,7 @@ def launch_role(
     The coordinator takes the configuration; all other roles get it from the coordinator.
     With --supervise, this process is the parent of the replica's. A data loader or embedding worker that dies gets a
     new process, as often as recovery.max_restarts says, and the job goes on; so does an embedding server that is
-    killed if cluster.server_memory is shared, an NN worker that keeps its memory
-    (recovery.dense_memory), and a coordinator that is killed.
+    killed, an NN worker that keeps its memory (recovery.dense_memory), and a coordinator that is killed.
     """
     from persia_cli.errors import UserError
     from persia_cli.launch.affinity import pin

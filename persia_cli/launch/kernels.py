@@ -7,6 +7,7 @@ from persia_cli.kernels.cache import cache_folder, can_keep, is_kept
 from persia_cli.kernels.needed import SAVING, SERVER, WORKER, kept_kernels, pooling_kernels, training_kernels
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.plan.job import JobPlan
+from persia_cli.plan.replacement import keeps_memory
 
 
 def job_kernels(plan: JobPlan) -> list[str]:
@@ -14,7 +15,7 @@ def job_kernels(plan: JobPlan) -> list[str]:
     train = plan.job.task == "train"
     names = [*SERVER, *WORKER]
     if train:
-        kernels = kept_kernels if plan.run.cluster.server_memory == "shared" else training_kernels
+        kernels = kept_kernels if keeps_memory(plan.run, plan.job, "embedding-server") else training_kernels
         names += [*kernels(group.optimizer.kind for group in plan.layout.groups), *SAVING]
     names += pooling_kernels((feature.pooling for feature in plan.layout.features), train)
     return list(dict.fromkeys(names))

@@ -61,6 +61,8 @@ class Benchmark:
     """Training pauses before each so many steps, in the phase `paused`, until the driver lets it go on."""
     ring: int
     """Loaders repeat the first so many training batches from memory; 0: they read files as always."""
+    private_memory: bool = False
+    """True: memory of embedding servers ends with its process, to measure what it costs that it does not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,5 +33,5 @@ def is_replaced(role: str, exit_code: int, memory_is_kept: bool, reloads: bool =
 def keeps_memory(run: Run, job: Job, role: str) -> bool:
     """Return whether the memory of a replica's process may outlive it; an NN worker decides that in the end."""
     if role == "embedding-server":
-        return run.cluster.server_memory == "shared"
+        return run.cluster.kind != "embedded" and not (job.benchmark and job.benchmark.private_memory)
     return role == "nn-worker" and job.task == "train" and run.recovery.dense_memory != "off"

@@ -14,6 +14,7 @@ from persia_cli.errors import MemoryFileError, RoleError
 from persia_cli.kernels.memory import Empty
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
+from persia_cli.plan.replacement import keeps_memory
 from persia_cli.roles.lost_updates import LostUpdates
 from persia_cli.store.answers import NewKeys
 from persia_cli.store.changes import ChangeLog
@@ -40,7 +41,7 @@ def shard_of(
     Raises RoleError or MemoryFileError if there should be rows of a process before that cannot be taken over, unless
     the job has them loaded again; PoisonError if another process had died at the same request.
     """
-    if server.incarnation > 1 and file is not None and run.cluster.server_memory == "shared":
+    if server.incarnation > 1 and file is not None:
         try:
             return take_over(run, server, file, empty)
         except MemoryFileError as error:
@@ -50,18 +51,17 @@ def shard_of(
         # The file can be begun anew once it is not mapped any more.
         gc.collect()
     elif server.incarnation > 1 and job.reload is None:
-        raise RoleError("the rows of this server ended with its first process (cluster.server_memory=private)")
+        raise RoleError("the rows of this server ended with its first process, since nothing kept its memory")
     return _empty_shard(run, job, server, file, empty, over), None
 
 
 def _empty_shard(run: Run, job: Job, server: Sender, file: int | None, empty: Empty, over: threading.Event) -> Shard:
-    """Return a shard without rows, in `file` if the run wants that and there is one."""
+    """Return a shard without rows, in `file` if there is one."""
     beside = partial(on_a_thread, over)
     layout, cluster = embedding_layout(run), run.cluster
-    if cluster.server_memory == "private":
-        return Shard(layout, server.index, cluster.embedding_servers, empty, beside=beside)
     if file is None:
-        log.warning("nobody keeps the memory of this server: it was started without a launcher and --supervise")
+        if keeps_memory(run, job, server.role):
+            log.warning("the memory of this server ends with its process: start it with --supervise to keep it")
         return Shard(layout, server.index, cluster.embedding_servers, empty, beside=beside)
     servers, ranks = cluster.embedding_servers, cluster.nn_workers
     shard = KeptShard.create(file, layout, server.index, servers, ranks, job.first_step - 1, empty)

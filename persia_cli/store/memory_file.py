@@ -7,19 +7,23 @@ left behind when both have ended. The file is sparse: the system provides pages 
 import ctypes
 import fcntl
 import hashlib
+import logging
 import mmap
 import os
 import re
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from persia_cli.errors import MemoryFileError
+from persia_cli.errors import ConfigError, MemoryFileError, RoleError
 from persia_cli.kernels.cache import cache_folder
 from persia_cli.kernels.memory import CACHE_LINE, COLLAPSE, HUGE_PAGE
+
+log = logging.getLogger(__name__)
 
 NO_EXECUTION = 8
 """MFD_NOEXEC_SEAL: some systems refuse files without it (vm.memfd_noexec), older ones do not know it."""
@@ -34,11 +38,19 @@ LOAD = "its content has to be loaded from a checkpoint"
 
 
 def new_file(name: str) -> int:
-    """Return the descriptor of an empty anonymous file, for `MemoryFile` here or in a process that inherits it."""
-    try:
+    """Return the descriptor of an empty anonymous file, for `MemoryFile` here or in a process that inherits it.
+
+    Raises RoleError if the system has none.
+    """
+    with suppress(OSError):
         return os.memfd_create(name, os.MFD_CLOEXEC | NO_EXECUTION)
-    except OSError:
+    try:
         return os.memfd_create(name, os.MFD_CLOEXEC)
+    except OSError as error:
+        raise RoleError(
+            f"the system gives {name} no file in memory for what has to outlive a process (memfd_create: "
+            f"{error.strerror}): allow this call, or raise the number of files that a process may open (ulimit -n)"
+        ) from error
 
 
 class MemoryFile:
@@ -51,7 +63,8 @@ class MemoryFile:
     def __init__(self, file: int, identity: str, nbytes: int, keep: bool) -> None:
         """Map `nbytes` of the file; `keep` its content, or begin with zeros.
 
-        Raises MemoryFileError if another process has it open, or, with `keep`, if it is of other arrays or not whole.
+        Raises MemoryFileError if another process has it open, or, with `keep`, if it is of other arrays or not whole;
+        ConfigError if this process may not have as many addresses.
         """
         # Descriptors that are inherited share their locks; this one is opened anew, so its lock is this process's.
         self._own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
@@ -60,8 +73,14 @@ class MemoryFile:
         try:
             self._claim(of, nbytes, keep)
             self._pages = _mapped(self._own, nbytes)
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if isinstance(error, OSError):
+                raise ConfigError(
+                    f"the system does not let this process reserve {nbytes:,} bytes in a file in memory "
+                    f"({error.strerror}): give embedding.memory or embedding.capacity a lower value, or raise the "
+                    "limits of the process (ulimit -v, ulimit -f)"
+                ) from error
             raise
         self._state = self._pages[16:24].view(np.uint64)
         self._end = HEADER
@@ -128,6 +147,12 @@ class MemoryFile:
             for offset in range(begin - base, begin - base + size, HUGE_PAGE):
                 self._pages[offset] = self._pages[offset]
             self.can_back = _libc().madvise(begin, size, COLLAPSE) == 0
+            if not self.can_back:
+                log.warning(
+                    "rows lie in small pages, so training may take longer: the system refuses huge ones for files in "
+                    "memory (madvise: %s); Linux 6.1 and later have them",
+                    os.strerror(ctypes.get_errno()),
+                )
 
     def in_huge_pages(self) -> float:
         """Return the fraction of the mapped memory that lies in huge pages, 1 if there is none."""
@@ -154,16 +179,16 @@ def _libc() -> Any:
 def _mapped(file: int, nbytes: int) -> NDArray[np.uint8]:
     """Map a file at an address where it can lie in huge pages; it stays mapped as long as an array on it exists.
 
-    Python's mmap cannot choose the address. Raises MemoryError if the system has not so many addresses.
+    Python's mmap cannot choose the address. Raises OSError if this process may not have so many addresses.
     """
     libc, failed = _libc(), ctypes.c_void_p(-1).value
     room = nbytes + HUGE_PAGE
     reserved = libc.mmap(None, room, 0, RESERVED, -1, 0)
     if reserved == failed:
-        raise MemoryError(f"{nbytes:,} bytes")
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     start = -(-reserved // HUGE_PAGE) * HUGE_PAGE
     if libc.mmap(start, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | MAP_FIXED, file, 0) == failed:
-        raise MemoryError(f"{nbytes:,} bytes")
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     block = (ctypes.c_uint8 * nbytes).from_address(start)
     weakref.finalize(block, libc.munmap, reserved, room)
     return np.frombuffer(memoryview(block), np.uint8)

@@ -58,7 +58,7 @@ def test_throughput_takes_turns_with_baselines_on_both_sources(temporary: Path) 
 
 @pytest.mark.slow
 def test_throughput_takes_turns_with_the_same_job_in_private_memory(temporary: Path) -> None:
-    words = [*SMALL, "cluster.server_memory=shared", "--compare", "private", "--source", "ring", "--quick", "--json"]
+    words = [*SMALL, "--compare", "private", "--source", "ring", "--quick", "--json"]
     done = bench("throughput", *words, temporary=temporary)
     assert done.stderr == ""
     [result] = json.loads(done.stdout)["results"]

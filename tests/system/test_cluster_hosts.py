@@ -120,7 +120,7 @@ def test_a_worker_that_dies_returns_in_its_place_and_a_server_that_dies_ends_the
         events = launched.run_dir / EVENTS
         poll_for(lambda: [e for e in read_journal(events) if e["event"] == "recovered"], LIMIT_S, "a new worker")
         assert launched.process.poll() is None, launched.output
-        killed(hosts, "embedding-server")
+        killed(hosts, "embedding-server", signal.SIGSEGV)
         assert launched.end(LIMIT_S)[0] == 1
     assert "embedding-server-0 on host2" in launched.output
     assert "killed" in launched.output
@@ -221,11 +221,11 @@ def starting(launched: Launched) -> list[psutil.Process]:
     return [process for process in found if "launch-role" in " ".join(words_of(process.pid))]
 
 
-def killed(hosts: list[Host], role: str) -> None:
+def killed(hosts: list[Host], role: str, how: signal.Signals = signal.SIGKILL) -> None:
     """Kill the process of a role, but not its supervisor."""
     found = [process for process in processes_of(hosts) if role in process.cmdline() and "--life" in process.cmdline()]
     assert len(found) == 1
-    found[0].kill()
+    found[0].send_signal(how)
 
 
 def persia(*words: str) -> "subprocess.CompletedProcess[str]":

@@ -129,7 +129,7 @@ def test_memory_or_a_machine_that_is_lost_has_the_job_go_back_and_on_and_a_signa
         words = [*ENDLESS, f"checkpoint.path='{saved}'", "checkpoint.every_steps=50"]
         with Command(hosts[0], address, words, tmp_path / "out") as command:
             command.wait(lambda: command.events("saved"), "a checkpoint")
-            found(hosts, "embedding-server").kill()
+            found(hosts, "embedding-server").send_signal(signal.SIGSEGV)
             began_again(command, 1)
             on = {each["name"]: each["host"] for each in command.events("ready")[0]["replicas"]}
             role = "embedding-server-0" if on["embedding-server-0"] != "host1" else "nn-worker-0"

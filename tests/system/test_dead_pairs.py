@@ -23,7 +23,6 @@ LONG = 2 * STEPS
 SMALL = [
     *WORDS,
     "cluster=local",
-    "cluster.server_memory=shared",
     *(f"cluster.{role.replace('-', '_')}s={count}" for role, count in ROLES.items() if count > 1),
     f"dataset.generator.train_rows={32 * LONG}",
     "dataset.generator.cardinalities=[20, 20_000]",

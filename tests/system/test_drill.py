@@ -22,7 +22,6 @@ KINDS = [
     ["kill", "data-loader"],
     ["kill", "embedding-worker"],
     ["kill", "embedding-server"],
-    ["kill", "embedding-server", "cluster.server_memory=shared"],
     ["kill", "nn-worker"],
     ["kill", "coordinator"],
     ["kill", "embedding-server", "nn-worker"],
@@ -109,7 +108,7 @@ def test_after_every_drill_a_sync_run_has_the_model_of_an_undisturbed_one(tmp_pa
 @pytest.mark.slow
 def test_a_job_that_does_not_recover_is_named_and_nothing_is_left(tmp_path):
     words = ["kill", "embedding-server", "--at-step", "50", "--folder", "out", "--json", "out.json", *JOB]
-    said = drill(*words, "recovery.lost_memory=stop", cwd=tmp_path, code=1)
+    said = drill(*words, "recovery.max_restarts=0", cwd=tmp_path, code=1)
     result = result_of(tmp_path / "out.json")
     assert result["recovered"] is False
     assert "embedding-server-0 was killed by SIGKILL" in result["problems"][0]
@@ -144,7 +143,7 @@ def test_updates_that_a_job_says_it_lost_are_those_that_its_servers_did_not_appl
 
 @pytest.mark.slow
 def test_random_drills_of_a_hybrid_job_lose_nothing(tmp_path):
-    words = ["mode=hybrid", "mode.staleness=4", "cluster.embedding_servers=2", "cluster.server_memory=shared"]
+    words = ["mode=hybrid", "mode.staleness=4", "cluster.embedding_servers=2"]
     drill("--random", "4", "--seed", "3", "--folder", "out", "--json", "out.json", *JOB, *words, cwd=tmp_path)
     result = result_of(tmp_path / "out.json")
     check(result, tmp_path / "out" / "drilled")

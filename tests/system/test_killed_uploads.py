@@ -39,7 +39,6 @@ JOB = [
 CLUSTER = [
     "cluster=local",
     "cluster.embedding_servers=2",
-    "cluster.server_memory=shared",
     "recovery.dense_memory=every_step",
     "recovery.max_restarts=100",
     "recovery.window_s=0.5",

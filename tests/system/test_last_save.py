@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LIMIT_S = 120.0
 SMALL = [*WORDS, "cluster=local", "train.log_every_steps=5", f"checkpoint.every_steps={STEPS // 2}"]
-KEPT = [*SMALL, "cluster.server_memory=shared", "cluster.embedding_servers=2"]
+KEPT = [*SMALL, "cluster.embedding_servers=2"]
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +89,6 @@ def test_whoever_dies_and_however_often(undisturbed: JobResult, tmp_path: Path, 
     result = disturbed(words, tmp_path, victims, times)
     assert_same(result, undisturbed)
     assert [event["step"] for event in result.events if event["event"] == "saved"][-1] == STEPS
-
-
-def test_without_a_memory_the_job_goes_back(undisturbed: JobResult, tmp_path: Path) -> None:
-    result = disturbed(SMALL, tmp_path, ["embedding-server-0"])
-    assert losses(result) == losses(undisturbed)
-    assert_same_model(*(checkpoint_folder(each.run_dir / CHECKPOINTS, STEPS) for each in (result, undisturbed)))
 
 
 def test_a_signal_that_ends_the_job_has_its_model_saved_all_the_same(tmp_path: Path) -> None:

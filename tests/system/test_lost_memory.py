@@ -158,7 +158,7 @@ def test_a_server_that_dies_again_and_again_counts_each_update_once(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["fault", "damage"])
 def test_kept_memory_that_cannot_be_used_is_loaded_again(tmp_path: Path, how: str) -> None:
-    with Launched([*counting(tmp_path), "cluster.server_memory=shared"], tmp_path / "run") as job:
+    with Launched(counting(tmp_path), tmp_path / "run") as job:
         wait_for_checkpoint(job, 50)
         if how == "fault":
             kill(job, signal.SIGSEGV, "embedding-server-1")

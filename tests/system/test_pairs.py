@@ -35,7 +35,6 @@ DEATHS = (5, 15)
 STEPS, EVERY, LIMIT_S = 1200, 40, 400.0
 CLUSTER = [
     "cluster=local",
-    "cluster.server_memory=shared",
     "cluster.data_loaders=2",
     "cluster.embedding_workers=2",
     "cluster.embedding_servers=2",

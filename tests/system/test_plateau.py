@@ -105,7 +105,7 @@ def test_a_run_that_follows_users_predicts_for_samples_without_any(tmp_path: Pat
     assert pq.read_table(scores).num_rows == 400
 
 
-RANKS = [*small.WORDS, "train.log_every_steps=5", "cluster=local", "cluster.server_memory=shared", DENSE, ROWS]
+RANKS = [*small.WORDS, "train.log_every_steps=5", "cluster=local", DENSE, ROWS]
 RANKS += ["cluster.embedding_servers=2", "recovery.lost_memory=stop", "eval.every_steps=40"]
 
 
@@ -114,7 +114,7 @@ RANKS += ["cluster.embedding_servers=2", "recovery.lost_memory=stop", "eval.ever
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize("name", ["embedding-server-1", "nn-worker-0", "embedding-worker-0"])
 def test_who_takes_the_place_of_a_killed_process_has_the_reduced_rate(name: str, tmp_path: Path) -> None:
-    alone = [*(word for word in RANKS if "server_memory" not in word), "cluster=embedded"]
+    alone = [*RANKS, "cluster=embedded"]
     undisturbed = train(alone, tmp_path / "undisturbed")
     constant = train([word for word in alone if "schedule" not in word], tmp_path / "constant")
     assert losses(constant) != losses(undisturbed)

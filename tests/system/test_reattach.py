@@ -23,7 +23,6 @@ SMALL = [
     *WORDS,
     "train.log_every_steps=5",
     "cluster=local",
-    "cluster.server_memory=shared",
     "cluster.embedding_servers=2",
     f"dataset.generator.train_rows={32 * LONG}",
     "recovery.lost_memory=stop",
@@ -39,15 +38,12 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
-    """The job with private memory and without a death: `shared` must not change a bit either."""
-    words = [word for word in SMALL if "server_memory" not in word]
-    return train(words, tmp_path_factory.mktemp("undisturbed") / "run")
+    return train(SMALL, tmp_path_factory.mktemp("undisturbed") / "run")
 
 
 @pytest.fixture(scope="module")
 def undisturbed_ranks(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
-    words = [word for word in TWO_RANKS if "server_memory" not in word]
-    return train(words, tmp_path_factory.mktemp("undisturbed") / "run")
+    return train(TWO_RANKS, tmp_path_factory.mktemp("undisturbed") / "run")
 
 
 def step_of(names: tuple[str, ...], seed: int) -> int:
@@ -121,7 +117,7 @@ BIG = [
 
 @pytest.mark.slow
 def test_a_death_during_a_save_costs_that_save_alone(tmp_path: Path) -> None:
-    undisturbed = train([word for word in BIG if "server_memory" not in word], tmp_path / "undisturbed")
+    undisturbed = train(BIG, tmp_path / "undisturbed")
     with Launched(BIG, tmp_path / "run") as job:
         folder = job.run_dir / CHECKPOINTS
 
@@ -145,7 +141,7 @@ def test_a_death_during_a_save_costs_that_save_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_death_during_an_evaluation_changes_nothing(tmp_path: Path) -> None:
     words = [*SMALL, "dataset.generator.eval_rows=16_000", "dataset.generator.train_rows=3_200"]
-    undisturbed = train([word for word in words if "server_memory" not in word], tmp_path / "undisturbed")
+    undisturbed = train(words, tmp_path / "undisturbed")
     with Launched(words, tmp_path / "run") as job:
         poll_for(lambda: any(event["phase"] == "evaluating" for event in events_of(job, "phase")), LIMIT_S, "it")
         os.kill(job.pids()["embedding-server-0"], signal.SIGKILL)
@@ -175,7 +171,7 @@ def test_a_resumed_run_takes_over_what_it_has_trained_and_not_the_checkpoint(
 def test_checkpoints_of_changes_go_on(tmp_path: Path) -> None:
     """After a kill the next checkpoint has only changes, and chain and rows are those of an undisturbed run."""
     words = [*SMALL, "checkpoint.every_steps=30", "checkpoint.full_every=50"]
-    undisturbed = train([word for word in words if "server_memory" not in word], tmp_path / "undisturbed")
+    undisturbed = train(words, tmp_path / "undisturbed")
     with Launched(words, tmp_path / "run") as job:
         kill_at(job, 100, *BOTH)
         code, _ = job.end(within_s=LIMIT_S)
@@ -212,7 +208,7 @@ def rolled_back(job: Launched, kill: Any) -> dict[str, Any]:
     return recovered
 
 
-ROLLS_BACK = [*ENDLESS, *SMALL[-5:-2], "checkpoint.every_steps=50", "checkpoint.keep=2"]
+ROLLS_BACK = [*ENDLESS, "cluster.embedding_servers=2", "checkpoint.every_steps=50", "checkpoint.keep=2"]
 
 
 @pytest.mark.slow
@@ -236,14 +232,6 @@ def test_memory_that_is_damaged_is_refused_and_the_job_goes_back(tmp_path: Path)
 
         recovered = rolled_back(job, damage)
         assert recovered["cause"].startswith("embedding-server-1 was killed, and there is no memory of an earlier")
-
-
-@pytest.mark.slow
-def test_private_memory_ends_with_its_process(tmp_path: Path) -> None:
-    with Launched([*ROLLS_BACK, "cluster.server_memory=private"], tmp_path / "run") as job:
-        rolled_back(job, lambda pid: os.kill(pid, signal.SIGKILL))
-        assert events_of(job, "died") == []
-        assert own_memory_files(job) == []
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 @pytest.mark.parametrize("replica", ["embedding-worker-0", "embedding-server-0", "nn-worker-0"])
 def test_figures_are_those_of_an_undisturbed_evaluation(replica: str, words: list[str], tmp_path: Path) -> None:
     undisturbed = train([*words, "cluster=embedded"], tmp_path / "undisturbed")
-    with Launched([*words, "cluster=local", "cluster.server_memory=shared"], tmp_path / "run") as job:
+    with Launched([*words, "cluster=local"], tmp_path / "run") as job:
         poll_for(
             lambda: "evaluating" in [event["phase"] for event in events_of(job, "phase")] or job.process.poll(),
             LIMIT_S,

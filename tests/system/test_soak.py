@@ -34,7 +34,6 @@ JOB = [
     "cluster.embedding_servers=2",
     "cluster.embedding_workers=2",
     "cluster.data_loaders=2",
-    "cluster.server_memory=shared",
     "dataset.generator.train_rows=1_000_000_000",
     "train.log_every_steps=100",
     "checkpoint.every_steps=1000",

@@ -19,7 +19,7 @@ from tests.support.small import STEPS, WORDS, figures
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(400)]
 
-SMALL = [*WORDS, "cluster=local", "train.log_every_steps=5", "cluster.server_memory=shared"]
+SMALL = [*WORDS, "cluster=local", "train.log_every_steps=5"]
 NAMES = ["data-loader-0", "embedding-worker-0", "embedding-server-0"]
 LIMIT_S = 120.0
 
@@ -64,7 +64,7 @@ def test_a_killed_process_gets_another_and_the_result_has_the_same_bits(
 @pytest.mark.parametrize("name", NAMES)
 def test_a_signal_to_a_process_that_took_the_place_of_another_saves_and_ends_the_job(tmp_path: Path, name: str) -> None:
     run_dir = tmp_path / "run"
-    with by_hand([*ENDLESS, "cluster.server_memory=shared"], run_dir, supervise=True) as started:
+    with by_hand(ENDLESS, run_dir, supervise=True) as started:
         wait_for_step(run_dir, 5)
         os.kill(pids_of(run_dir)[name], signal.SIGKILL)
         wait_for_recoveries(run_dir, 1)
@@ -94,7 +94,7 @@ def test_supervisors_that_are_killed_and_started_again_go_on_with_the_job(
 
 def test_a_server_that_is_killed_with_its_supervisor_has_lost_its_memory_and_ends_the_job(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with by_hand([*ENDLESS, "cluster.server_memory=shared"], run_dir, supervise=True) as started:
+    with by_hand(ENDLESS, run_dir, supervise=True) as started:
         wait_for_step(run_dir, 5)
         started["embedding-server-0"].kill()
         start_again(started, "embedding-server-0", run_dir)

@@ -111,14 +111,14 @@ def test_a_job_outlives_two_deaths_of_its_coordinator(tmp_path: Path) -> None:
 @pytest.mark.processes
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("transport", "ranks", "memory", "window_s"),
-    [("tcp", 1, "private", 0.5), ("ipc", 2, "shared", 0.5), ("ipc", 1, "shared", 600)],
+    ("transport", "ranks", "window_s"),
+    [("tcp", 1, 0.5), ("ipc", 2, 0.5), ("ipc", 1, 600)],
 )
 def test_a_job_outlives_ten_deaths_of_its_coordinator(
-    tmp_path: Path, transport: str, ranks: int, memory: str, window_s: float
+    tmp_path: Path, transport: str, ranks: int, window_s: float
 ) -> None:
     """Within the window the waits before the next coordinator grow, and the others have to outlast each of them."""
-    cluster = {"transport": transport, "nn_workers": ranks, "server_memory": memory}
+    cluster = {"transport": transport, "nn_workers": ranks}
     words = [*WORDS, "train.steps=1200", *(f"cluster.{key}={value}" for key, value in cluster.items())]
     words.append(f"recovery.window_s={window_s}")
     straight = train(words, tmp_path / "straight")
@@ -161,8 +161,8 @@ def test_it_dies_in_every_phase(tmp_path: Path, moment: str) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("other", ["data-loader-0", "embedding-worker-0", "embedding-server-0"])
 def test_it_dies_together_with_another(tmp_path: Path, other: str) -> None:
-    words = [*WORDS, "train.steps=200", "cluster.server_memory=shared"]
-    straight = train([*words, "cluster=embedded", "cluster.server_memory=private"], tmp_path / "straight")
+    words = [*WORDS, "train.steps=200"]
+    straight = train([*words, "cluster=embedded"], tmp_path / "straight")
     with Launched(words, tmp_path / "run") as job:
         job.wait_for_training()
         pid = job.pids()[other]

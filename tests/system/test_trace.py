@@ -134,7 +134,7 @@ def test_a_job_that_fails_leaves_the_trace_of_those_that_could_still_write(tmp_p
     path = tmp_path / "trace.json"
     with Launched([*ENDLESS, "--trace", str(path), "--trace-steps", "0:1000000"], tmp_path / "run") as job:
         pids = job.wait_for_training()
-        os.kill(pids["embedding-server-0"], signal.SIGKILL)
+        os.kill(pids["embedding-server-0"], signal.SIGSEGV)
         code, _ = job.end(within_s=20.0)
         assert code == 1
         assert "without embedding-server-0: killed, or without work in these steps" in job.output

@@ -47,12 +47,6 @@ class Cluster(Node):
     """
     shared_memory: bool = True
     """True: processes pass arrays through shared memory instead of Unix sockets."""
-    server_memory: Literal["private", "shared"] = "private"
-    """Memory of embedding servers: `private` ends with its process, `shared` is kept for the next one.
-
-    With `shared` a server that is killed gets a new process, which goes on with all its rows (`recovery.max_restarts`).
-    Training is a little slower, since each change is noted before it is made.
-    """
     data_loaders: Few = 1
     """Replicas of the data loader."""
     embedding_workers: Few = 1
@@ -161,14 +155,5 @@ class Cluster(Node):
             raise ValueError(
                 f"cluster=embedded runs in one process and has exactly one NN worker, not {self.nn_workers}; "
                 "use cluster=local for more"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _one_process_shares_no_memory(self) -> Self:
-        if self.kind == "embedded" and self.server_memory == "shared":
-            raise ValueError(
-                "server_memory=shared keeps the memory of a process for the next one, and cluster=embedded has only "
-                "one process; use cluster=local"
             )
         return self

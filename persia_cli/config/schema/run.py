@@ -119,8 +119,7 @@ class Recovery(Node):
     max_restarts: Annotated[int, Field(ge=0, le=1000), NUMBER] = 3
     """New processes that a replica gets within `window_s`; 0: a death ends the job.
 
-    Data loaders, embedding workers and the coordinator get them, NN workers with `dense_memory`, and embedding servers
-    with `cluster.server_memory=shared`.
+    Data loaders, embedding workers, embedding servers and the coordinator get them, and NN workers with `dense_memory`.
     Each new process but the first waits longer before it starts. So often too the whole job goes back to a checkpoint.
     """
     lost_memory: Literal["rollback", "partial", "stop"] = "rollback"

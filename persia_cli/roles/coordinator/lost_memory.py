@@ -67,7 +67,6 @@ class LostMemory:
         self._layout = embedding_layout(run)
         self.is_replaced = run.recovery.lost_memory == "partial" and job.task == "train"
         """True if a server whose memory is lost gets a new process."""
-        self._memory_is_kept = run.cluster.server_memory == "shared"
         self._losses: dict[str, Losses] = {}
         self._empty: set[str] = set()
         """Servers whose memory is gone, of which no new process has begun yet."""
@@ -79,7 +78,7 @@ class LostMemory:
 
     def note_death(self, name: str, exit_code: int) -> None:
         """Note how a server's process has ended."""
-        if not (self._memory_is_kept and exit_code in TRUSTED):
+        if exit_code not in TRUSTED:
             self._empty.add(name)
 
     def must_wait(self, member: Member) -> bool:

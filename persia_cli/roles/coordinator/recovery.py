@@ -71,7 +71,6 @@ class RecoveryHandler:
         self._lose_files, self._lost, self._group = lose_files, lost, group
         self._keeping: set[str] = set()
         """Names of the NN workers that keep their dense state in memory."""
-        self._memory_is_kept = run.cluster.server_memory == "shared"
         self._server = server
         self._phases = phases
         self._events = events
@@ -133,7 +132,7 @@ class RecoveryHandler:
         """Return whether a replica goes on with what its process leaves; a rank that has not begun needs nothing."""
         if message.role == "nn-worker":
             return self._phases.current is None or f"nn-worker-{message.index}" in self._keeping
-        return self._memory_is_kept
+        return True
 
     def _lose(self, message: Death, name: str, how: str, left: bool) -> None:
         """A process is dead; `left` says that it ended for another rank's sake, and is no recovery of its own."""

@@ -142,7 +142,6 @@ def test_what_cannot_be_compared_is_refused_before_anything_starts() -> None:
         (["cluster=embedded"], ["dense"], "use cluster=local"),
         (["cluster.nn_workers=2"], ["dense"], "nn_workers=1"),
         ([], ["jax"], "there is no baseline 'jax'; there are torch, dense, private"),
-        ([], ["private"], "--compare private is for jobs that keep rows elsewhere: use cluster.server_memory=shared"),
     ):
         with pytest.raises(UserError, match=text):
             next(compare(compose_run([*WORDS, *words]), baselines, ["ring"], 4, 1, 2, lambda text: None))

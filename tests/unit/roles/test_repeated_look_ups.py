@@ -37,7 +37,7 @@ def run_of(embedding: dict[str, object], mode: str = "sync") -> Run:
         model={"kind": "ffnn", "dim": DIM, "hidden": [4]},
         embedding={"capacity": 1000, "num_partitions": 1} | embedding,
         mode={"kind": mode},
-        cluster={"kind": "local", "nn_workers": RANKS, "server_memory": "shared"},
+        cluster={"kind": "local", "nn_workers": RANKS},
         train={"batch_size": 8 * RANKS},
     )
 

@@ -29,17 +29,14 @@ RELOADING = replace(PLAIN, first_step=5, reload=Reload(7, False, 2, 0))
 KEYS, TABLES = np.arange(40, dtype=np.uint64) << np.uint64(50), np.zeros(40, np.uint16)
 
 
-def run_of(memory: str) -> Run:
-    return make_run(
-        sparse=["a"], mode={"kind": "hybrid"}, cluster={"kind": "local", "server_memory": memory, "nn_workers": 1}
-    )
+RUN: Run = make_run(sparse=["a"], mode={"kind": "hybrid"}, cluster={"kind": "local", "nn_workers": 1})
 
 
 @pytest.fixture
 def file() -> Iterator[int]:
     """The memory file of a process that has ended with 40 rows."""
     number = new_file("memory")
-    shard = KeptShard.create(number, embedding_layout(run_of("shared")), 0, 1, 1)
+    shard = KeptShard.create(number, embedding_layout(RUN), 0, 1, 1)
     shard.serve()
     shard.answer_all([(KEYS, TABLES)], 0, 0, None)
     del shard
@@ -50,7 +47,7 @@ def file() -> Iterator[int]:
 
 def damage(file: int) -> None:
     """Have two slots of the index name the same row."""
-    shard, _ = KeptShard.attach(file, embedding_layout(run_of("shared")), 0, 1, 1)
+    shard, _ = KeptShard.attach(file, embedding_layout(RUN), 0, 1, 1)
     shard.words[:] = 0
     marks = shard.stores[0].index.marks.reshape(-1, 16)
     slots = np.argwhere(marks[:, 8:12])
@@ -60,7 +57,7 @@ def damage(file: int) -> None:
 
 @pytest.mark.parametrize("job", [PLAIN, RELOADING], ids=["plain", "reloading"])
 def test_memory_that_is_sound_is_taken_over(file: int, job: Job) -> None:
-    shard, repairs = shard_of(run_of("shared"), job, SECOND, file, np.empty, threading.Event())
+    shard, repairs = shard_of(RUN, job, SECOND, file, np.empty, threading.Event())
     assert repairs is not None
     assert repairs.rows == 40
     assert shard.stores[0].used == 40
@@ -70,25 +67,25 @@ def test_memory_that_cannot_be_trusted_is_refused(file: int) -> None:
     damage(file)
     gc.collect()
     with pytest.raises(MemoryFileError, match="is damaged"):
-        shard_of(run_of("shared"), PLAIN, SECOND, file, np.empty, threading.Event())
+        shard_of(RUN, PLAIN, SECOND, file, np.empty, threading.Event())
 
 
 @pytest.mark.parametrize("harm", [damage, lambda file: os.ftruncate(file, 0)], ids=["damaged", "emptied"])
 def test_it_is_begun_anew_in_a_job_that_loads_rows_again(file: int, harm: Any) -> None:
     harm(file)
     gc.collect()
-    shard, repairs = shard_of(run_of("shared"), RELOADING, SECOND, file, np.empty, threading.Event())
+    shard, repairs = shard_of(RUN, RELOADING, SECOND, file, np.empty, threading.Event())
     assert isinstance(shard, KeptShard)
     assert repairs is None
     assert shard.stores[0].used == 0
     assert shard.applied.windows() == [(RELOADING.first_step - 1, set())]
 
 
-def test_private_memory_too() -> None:
+def test_memory_that_nothing_has_kept_too() -> None:
     with pytest.raises(RoleError, match="ended with its first process"):
-        shard_of(run_of("private"), PLAIN, SECOND, None, np.empty, threading.Event())
-    assert shard_of(run_of("private"), RELOADING, SECOND, None, np.empty, threading.Event())[1] is None
-    assert shard_of(run_of("private"), PLAIN, FIRST, None, np.empty, threading.Event())[1] is None
+        shard_of(RUN, PLAIN, SECOND, None, np.empty, threading.Event())
+    assert shard_of(RUN, RELOADING, SECOND, None, np.empty, threading.Event())[1] is None
+    assert shard_of(RUN, PLAIN, FIRST, None, np.empty, threading.Event())[1] is None
 
 
 def test_work_beside_look_ups_rests_for_most_of_the_time() -> None:

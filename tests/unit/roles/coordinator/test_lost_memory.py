@@ -21,9 +21,7 @@ ZERO, ONE = "embedding-server-0", "embedding-server-1"
 class Coordinator:
     """What the coordinator has, in the phase of training."""
 
-    def __init__(
-        self, memory: str = "private", lost_memory: str = "partial", limit: float = 0.1, step: int = 0
-    ) -> None:
+    def __init__(self, lost_memory: str = "partial", limit: float = 0.1, step: int = 0) -> None:
         everyone = frozenset({ZERO, ONE, "nn-worker-0"})
         self.phases = PhaseMachine(
             schedule(1000, 0, None, 500, True),
@@ -36,7 +34,7 @@ class Coordinator:
         run = make_run(
             sparse=["a"],
             mode={"kind": "hybrid", "staleness": 3},
-            cluster={"kind": "local", "embedding_servers": 2, "nn_workers": 2, "server_memory": memory},
+            cluster={"kind": "local", "embedding_servers": 2, "nn_workers": 2},
             recovery={"lost_memory": lost_memory, "max_lost_updates": limit},
         )
         self.lost = LostMemory(
@@ -66,15 +64,14 @@ def test_each_update_counts_once_though_servers_die_again() -> None:
 
 
 def test_a_loss_that_is_certain_to_be_too_large_is_not_begun() -> None:
-    private, kept = Coordinator(step=210, limit=0.1), Coordinator("shared", step=210, limit=0.1)
-    for each, how in ((private, -9), (kept, -11)):
-        each.lost.note_death(ONE, how)
-        refusal = each.lost.refusal(ONE)
-        assert refusal is not None
-        assert "414 updates of 4,000 are lost" in refusal
-        each.checkpointing.newest = ("there", 100)
-        assert each.lost.refusal(ONE) is None
-    kept = Coordinator("shared", step=900)
+    gone = Coordinator(step=210, limit=0.1)
+    gone.lost.note_death(ONE, -11)
+    refusal = gone.lost.refusal(ONE)
+    assert refusal is not None
+    assert "414 updates of 4,000 are lost" in refusal
+    gone.checkpointing.newest = ("there", 100)
+    assert gone.lost.refusal(ONE) is None
+    kept = Coordinator(step=900)
     kept.lost.note_death(ONE, -9)
     assert kept.lost.refusal(ONE) is None, "its memory is there"
 
@@ -113,5 +110,5 @@ def test_it_waits_for_a_checkpoint_that_has_its_rows_and_not_for_itself(writing:
     here = Coordinator()
     here.phases.writing = writing
     assert not here.joining.must_wait(member(2)), "nobody has died"
-    here.lost.note_death(ONE, -9)
+    here.lost.note_death(ONE, -11)
     assert here.joining.must_wait(member(2)) == expected
