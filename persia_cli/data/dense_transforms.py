@@ -6,11 +6,12 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
-from persia_cli.data.row_groups import RowGroup, RowGroupReader
+from persia_cli.data.row_groups import RowGroup, RowGroupReader, RowGroupStream
 from persia_cli.data.splits import Selector
 from persia_cli.data.times import FORM, NotATimeError, time_numbers
 from persia_cli.data.values import float_values
@@ -27,6 +28,8 @@ TAIL = 10.0
 """Deviations from the mean beyond which a value belongs to a long tail."""
 READ_ROWS = 1 << 22
 """Training rows, about, from which the transform of a column is chosen."""
+VECTORS = 1024
+"""Lists of numbers that are looked at in each column of such."""
 SAMPLED_ROWS = 1 << 18
 """Rows that quantiles are computed from, approximately: evenly spaced over the training rows."""
 
@@ -126,18 +129,32 @@ def rescaled(
 ) -> ParquetDataset:
     """Return the data set with transforms for columns of numbers far from 1 that have none, and `rescale` off.
 
-    `scales` has the greatest absolute value of columns. The rows are read of as many row groups as have READ_ROWS.
+    `scales` has the greatest absolute value of columns, infinity where it is not known: then the rows decide that are
+    read, those of as many row groups as have READ_ROWS.
     """
-    far: dict[str, Fitted] = {
-        each.name: each for each in dataset.dense_features if _is_plain(each) and scales.get(each.name, 0.0) > FAR
-    }
+    known = {each.name: scales.get(each.name, math.inf) for each in dataset.dense_features if _is_plain(each)}
+    far: dict[str, Fitted] = {each.name: each for each in dataset.dense_features if known.get(each.name, 0.0) > FAR}
     found = dataset.dense
     if far and sum(train_rows):
         every = -(-sum(train_rows) // READ_ROWS)
         moments, _ = _read(selector, filesystem, groups[::every], train_rows[::every], far)
-        chosen = {name: _chosen(name, moments[name]) for name in far}
+        chosen = {name: _chosen(name, moments[name]) for name in far if min(known[name], moments[name].largest) > FAR}
         found = tuple(chosen.get(_name(each), each) for each in dataset.dense)
     return dataset.model_copy(update={"dense": found, "rescale": False})
+
+
+def far_vectors(dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup]) -> tuple[str, ...]:
+    """Return the dense columns of lists with numbers far from 1 in the first rows; no transform is of lists."""
+    names = [each.name for each in dataset.dense_features if each.width is not None]
+    if not names or not groups:
+        return ()
+    stream = RowGroupStream(filesystem, groups[0], names, VECTORS)
+    try:
+        table = stream.read()
+    finally:
+        stream.close()
+    scales = {name: np.abs(float_values(pc.list_flatten(table.column(name)))) for name in names}
+    return tuple(name for name, found in scales.items() if found[np.isfinite(found)].max(initial=0.0) > FAR)
 
 
 def _is_plain(feature: DenseFeature) -> bool:
@@ -300,21 +317,23 @@ LARGE = 1000.0
 
 
 def column_scales(metadata: Any, names: Collection[str]) -> dict[str, float]:
-    """Return the greatest absolute value of each numeric column, where a Parquet file's metadata holds it."""
+    """Return the greatest absolute value of each column of a Parquet file, infinity where its metadata lacks it.
+
+    Metadata lacks it for float16, for columns with an infinity, and where a file was written without statistics.
+    """
     scales: dict[str, float] = {}
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group)
         for number in range(rows.num_columns):
             column = rows.column(number)
             statistics = column.statistics
-            if column.path_in_schema in names and statistics is not None and statistics.has_min_max:
-                ends = [_number(end) for end in (statistics.min, statistics.max)]
-                if all(map(math.isfinite, ends)):
-                    scale = max(map(abs, ends))
-                    scales[column.path_in_schema] = max(scale, scales.get(column.path_in_schema, 0.0))
+            if column.path_in_schema in names:
+                has_ends = statistics is not None and statistics.has_min_max
+                ends = [_number(end) for end in (statistics.min, statistics.max)] if has_ends else [math.inf]
+                scales[column.path_in_schema] = max(*map(abs, ends), scales.get(column.path_in_schema, 0.0))
     return scales
 
 
 def _number(value: object) -> float:
-    """Return a number; NaN for values of other types, such as times, which are always standardised."""
-    return float(value) if isinstance(value, int | float | Decimal) else math.nan
+    """Return a number; infinity for values of other types, such as the bytes of a float16."""
+    return float(value) if isinstance(value, int | float | Decimal) else math.inf

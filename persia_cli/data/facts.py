@@ -101,7 +101,16 @@ def _sets_aside(dataset: ParquetDataset) -> bool:
 
 def _warnings(found: ParquetScan) -> tuple[str, ...]:
     by_label = sorted_labels(found.settled, found.groups, found.label_ranges, found.split_rows.train)
-    return (*_single_values(found), *by_label)
+    return (*_single_values(found), *_far_vectors(found), *by_label)
+
+
+def _far_vectors(found: ParquetScan) -> Iterator[str]:
+    """Yield a sentence on lists of numbers that no transform brings near 1."""
+    if found.far_vectors:
+        yield (
+            f"dense columns of lists with numbers far from 1, which networks learn badly from: "
+            f"{', '.join(found.far_vectors)}; divide them by their scale when you prepare the data"
+        )
 
 
 def _single_values(found: ParquetScan) -> Iterator[str]:

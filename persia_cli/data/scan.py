@@ -25,7 +25,7 @@ from persia_cli.data.columns import (
     uses,
 )
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
-from persia_cli.data.dense_transforms import column_scales, fit, is_fitted, rescaled
+from persia_cli.data.dense_transforms import column_scales, far_vectors, fit, is_fitted, rescaled
 from persia_cli.data.files import DataFile, Format, find_all, locate_all, without_rows
 from persia_cli.data.hive import HiveColumns
 from persia_cli.data.known_values import refuse_absent, refuse_wrong, suspects
@@ -67,6 +67,8 @@ class ParquetScan:
     """The data set with what was found from its files: the kind of each feature's ids, statistics for transforms."""
     rescaled: tuple[DenseFeature, ...]
     """Dense columns that got a transform since their numbers are far from 1."""
+    far_vectors: tuple[str, ...]
+    """Dense columns of lists whose numbers are far from 1."""
     nulls: Counter[str]
     """Nulls of the features' columns that are no lists."""
     label_ranges: tuple[Ranges, ...]
@@ -238,7 +240,10 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     refuse_wrong(settled, filesystem, found.groups, selector, found.suspects)
     refuse_absent(dataset, filesystem, found.groups)
     before = settled.dense_features
+    vectors: tuple[str, ...] = ()
     if settled.rescale:
+        trained = [group for group, rows in zip(found.groups, split_rows.train, strict=True) if rows]
+        vectors = far_vectors(settled, filesystem, trained)
         settled = rescaled(settled, filesystem, found.groups, selector, split_rows.train, found.scales)
     far = tuple(each for each, old in zip(settled.dense_features, before, strict=True) if each != old)
     if not is_fitted(settled):
@@ -256,6 +261,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         unread=sum(each.count for each in found.unread.values()),
         settled=settled,
         rescaled=far,
+        far_vectors=vectors,
         nulls=found.nulls,
         label_ranges=tuple(found.label_ranges),
         train_data=training_data(settled, found.groups, split_rows.train),

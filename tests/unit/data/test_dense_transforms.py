@@ -1,6 +1,7 @@
 """Transforms of dense values, buckets, and labels made of other values, by statistics of the training rows."""
 
 import json
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -345,3 +346,32 @@ def test_a_column_without_two_values_has_no_buckets(value: float | None, tmp_pat
 def test_bins_that_cannot_be_are_refused(feature: dict[str, Any], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         DenseFeature.model_validate({"name": "x", **feature})
+
+
+@pytest.mark.parametrize("lack", ["statistics", "infinite", "float16", "folder"])
+def test_numbers_far_from_1_are_scaled_where_footers_do_not_show_them(tmp_path: Path, lack: str) -> None:
+    rng = np.random.default_rng(0)
+    x, near = rng.normal(3000.0, 1.0, 400), rng.normal(0.0, 1.0, 400)
+    if lack == "infinite":
+        x[7] = near[7] = math.inf
+    kind = pa.float16() if lack == "float16" else pa.float64()
+    columns = {"y": np.arange(400) % 2, "x": pa.array(x.astype(kind.to_pandas_dtype())), "near": pa.array(near, kind)}
+    for year in (2023, 2024) if lack == "folder" else ():
+        (tmp_path / f"year={year}").mkdir()
+        pq.write_table(pa.table(columns), tmp_path / f"year={year}" / "a.parquet")
+    if lack != "folder":
+        pq.write_table(pa.table(columns), tmp_path / "a.parquet", write_statistics=lack != "statistics")
+    dense = ["year" if lack == "folder" else "x", "near"]
+    settled = inspect(dataset(tmp_path, dense=dense, fill=0.0, split={"kind": "every", "n": 4})).settled
+    assert settled is not None
+    assert [each.transform for each in settled.dense_features] == ["standardise", None]
+    assert np.abs(read(settled, "train").dense).max() < 6
+
+
+@pytest.mark.parametrize("scale", [1.0, 500.0])
+def test_lists_of_numbers_far_from_1_are_warned_of(tmp_path: Path, scale: float) -> None:
+    vectors = pa.array([[scale, -scale], None, [0.0, math.nan]] * 20, pa.list_(pa.float32()))
+    pq.write_table(pa.table({"y": [0, 1, 1] * 20, "v": vectors}), tmp_path / "a.parquet", write_statistics=False)
+    warnings = inspect(dataset(tmp_path, dense=["v"], split={"kind": "every", "n": 4})).warnings
+    assert len(warnings) == (scale > 20)
+    assert all(" v;" in each for each in warnings)
