@@ -175,8 +175,8 @@ def _wrong_type(
     if use.role == "split":
         return _wrong_split(dataset, use, plain)
     if use.role == QUERY:
-        fits = held in ("integer", "text", "boolean", "date", "null")
-        return None if fits else f"column {use.column} is {kind}, but query ids are integers or strings"
+        fits = held in ("integer", "text", "boolean", "date", "timestamp", "null")
+        return None if fits else f"column {use.column} is {kind}, but query ids are integers, strings or times"
     if use.role == "dense":
         if (wrong := wrong_numbers(dense[use.column], held)) is not None:
             return wrong
@@ -282,19 +282,20 @@ def _wrong_settings(feature: SparseFeature, held: Class, has_lists: bool) -> str
     if feature.separator is not None and not has_lists and held not in ("text", "integer", "null"):
         return f"and separator is of texts; leave it out of {feature.name}"
     if feature.ids == "time" or held in TIMES:
-        return None if feature.padding is None else _wrong_time(feature)
-    is_hashed = feature.ids == "text" or (held == "text" and feature.ids is None)
-    if isinstance(feature.padding, str) and not is_hashed and not INTEGER.match(feature.padding):
+        wrong = None if feature.padding is None else _wrong_time(feature.padding)
+        return wrong and f"and padding of {feature.name}: {wrong}"
+    may_be_text = feature.ids == "text" or held == "text" or (feature.separator is not None and not has_lists)
+    if isinstance(feature.padding, str) and not may_be_text and not INTEGER.match(feature.padding):
         return f"and padding: {feature.padding!r} of {feature.name} is no number; write the value that fills lists up"
     return None
 
 
-def _wrong_time(feature: SparseFeature) -> str | None:
-    """Return a clause on a padding that is no time."""
+def _wrong_time(value: str | int) -> str | None:
+    """Return a clause on a value that is no time."""
     try:
-        microseconds(pa.array([str(feature.padding)]))
+        microseconds(pa.array([str(value)]))
     except NotATimeError as error:
-        return f"and padding of {feature.name}: {error}"
+        return str(error)
     return None
 
 
@@ -310,17 +311,14 @@ def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
         if held in ("integer", "text", "boolean", "date", "timestamp"):
             return None
         return f"column {use.column} is {kind}, but a split takes groups of integers, texts or dates"
-    if held not in ("text", "integer", "boolean", "date"):
-        by_time = (
-            f"; to split by time: dataset.split={{kind: time, column: {use.column}, eval_from: 2024-02-01}}"
-            if held == "timestamp"
-            else ""
-        )
-        return f"column {use.column} is {kind}, but a split column holds strings, integers or dates{by_time}"
+    if held not in ("text", "integer", "boolean", "date", "timestamp"):
+        return f"column {use.column} is {kind}, but a split column holds strings, integers or times"
     for key in PART_NAMES:
         for value in split.values(key):
-            if held in ("text", "date") and not isinstance(value, str):
+            if held in ("text", *TIMES) and not isinstance(value, str):
                 return f'column {use.column} holds {WORDS[held]}; write dataset.split.{key} in quotes: "{value}"'
+            if held in TIMES and (wrong := _wrong_time(value)) is not None:
+                return f"column {use.column} holds {WORDS[held]}, and dataset.split.{key}: {wrong}"
             if held in ("integer", "boolean") and not isinstance(value, int):
                 wanted = "be one" if held == "integer" else "be 1 or 0"
                 return f'column {use.column} holds {WORDS[held]}; dataset.split.{key} must {wanted}, not "{value}"'

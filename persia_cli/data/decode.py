@@ -14,9 +14,9 @@ from persia_cli.data.arrow_types import class_of, is_list, plain_type
 from persia_cli.data.dense_transforms import CORRECT_TIMES, bucket_ids, numbers_of, transform
 from persia_cli.data.ids import text_id
 from persia_cli.data.lists import WrongLengthError, split_texts, vectors
-from persia_cli.data.reserved_ids import NULL_ID
+from persia_cli.data.reserved_ids import NULL_ID, PADDING_ID
 from persia_cli.data.times import NotATimeError, part_of
-from persia_cli.data.values import NotAnIdError, float_values, id_values
+from persia_cli.data.values import INTEGER, NotAnIdError, float_values, id_values
 from persia_cli.errors import DataError
 
 Rows = NDArray[np.int64] | None
@@ -195,11 +195,23 @@ def _flat_ids(array: Any, feature: SparseFeature) -> NDArray[np.uint64]:
             return bucket_ids(numbers_of(array, feature), feature.buckets, missing)
         except NotATimeError as bad:
             raise NotAnIdError(bad.index, bad.value, bad.reason) from bad
+    if _pads_integers_by_text(array.type, feature):
+        texts = array.cast(plain_type(array.type)).cast(pa.large_string())
+        is_padding = pc.fill_null(pc.equal(texts, feature.padding), False)
+        ids = id_values(pc.if_else(is_padding, None, texts), feature.table_name, feature.ids, missing)
+        return np.where(np.asarray(is_padding), np.uint64(PADDING_ID), ids)
     if feature.transform is None:
         return id_values(array, feature.table_name, feature.ids, missing)
     times = id_values(array, feature.table_name, "time", np.uint64(NULL_ID))
     parts = part_of(times.view(np.int64), feature.transform).view(np.uint64)
     return np.where(times == np.uint64(NULL_ID), missing, parts)
+
+
+def _pads_integers_by_text(kind: Any, feature: SparseFeature) -> bool:
+    """Return True if texts hold integers, and a padding that is none, such as NA."""
+    padding = feature.padding
+    is_text = isinstance(padding, str) and not INTEGER.match(padding)
+    return is_text and feature.ids == "integer" and class_of(kind) == "text"
 
 
 def _null_id(feature: SparseFeature) -> np.uint64:
@@ -230,7 +242,10 @@ def _padding_id(column: Any, feature: SparseFeature) -> np.uint64 | None:
     """Return the id that the padding of a feature has in its column; None if it can have none there."""
     assert feature.padding is not None
     kind = plain_type(column.type)
-    is_text = class_of(kind.value_type if is_list(kind) else kind) == "text"
+    element = kind.value_type if is_list(kind) else kind
+    if _pads_integers_by_text(element, feature):
+        return np.uint64(PADDING_ID)
+    is_text = class_of(element) == "text"
     if feature.ids == "text" or (feature.ids is None and is_text):
         return np.uint64(text_id(feature.table_name, str(feature.padding)))
     if feature.ids == "time":

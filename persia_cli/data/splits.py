@@ -23,6 +23,7 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.arrow_types import class_of, is_text, plain_type
 from persia_cli.data.parts import PARTS, parts_by_hash, parts_by_last, parts_by_time, with_times
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
+from persia_cli.data.times import TIMES, microseconds
 
 _SHOWN_VALUES = 6
 
@@ -147,9 +148,9 @@ def _of_split(column: Any, split: ColumnSplit, name: SplitName) -> NDArray[np.bo
 def _is_one_of(column: Any, values: tuple[str | int, ...]) -> NDArray[np.bool_]:
     kind = plain_type(column.type)
     column = column.cast(kind)
-    if class_of(kind) == "date":
-        kind = pa.string()
-        column = column.cast(pa.date32()).cast(kind)
+    if class_of(kind) in TIMES:
+        column, kind = pa.chunked_array([microseconds(column.combine_chunks())]), pa.int64()
+        values = tuple(microseconds(pa.array(values, pa.string())).to_pylist())
     elif not is_text(kind):
         kind = pa.uint64() if pa.types.is_uint64(kind) else pa.int64()
         column = column.cast(kind)

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+import pyarrow as pa
+
 from persia_cli.config.schema.split import ColumnSplit, EverySplit, FileSplit, HashSplit, LastSplit, Split, TimeSplit
 from persia_cli.control.position import SplitName
 from persia_cli.data.arrow_types import class_of, is_text, plain_type
 from persia_cli.data.files import find_files, locate
+from persia_cli.data.times import TIMES, microseconds
 from persia_cli.inspect.files import SourceFiles
 from persia_cli.inspect.queries import ROW, Queries
 
@@ -63,11 +66,14 @@ def split_rule_of(queries: Queries, split: Split | None) -> SplitRule:
 
 
 def _is_one_of(queries: Queries, split: ColumnSplit, name: SplitName) -> str:
-    """Return SQL that is true where the split column has one of a split's values, which are compared as text."""
+    """Return SQL that is true where the split column has one of a split's values: equal times, or equal texts."""
     column, kind = queries.column(split.column), queries.source.schema.field(split.column).type
-    value = f"{column}::DATE" if class_of(plain_type(kind)) == "date" else column
+    if class_of(plain_type(kind)) in TIMES:
+        times = microseconds(pa.array(map(str, split.values(name)), pa.string())).to_pylist()
+        zoned = "::TIMESTAMPTZ" if getattr(plain_type(kind), "tz", None) else ""  # of nanoseconds DuckDB knows no epoch
+        return f"epoch_us({column}{zoned}) IN ({', '.join(map(str, times))})"
     texts = ", ".join("'" + str(each).replace("'", "''") + "'" for each in split.values(name))
-    return f"{value}::VARCHAR IN ({texts})"
+    return f"{column}::VARCHAR IN ({texts})"
 
 
 def _numbers_of(source: SourceFiles, patterns: tuple[str, ...]) -> str:

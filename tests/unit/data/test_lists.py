@@ -75,6 +75,30 @@ def test_padding_is_left_out_before_the_newest_ids_are_kept(tmp_path: Path, max_
     assert lists_of(before) == [each[::-1][-(max_length or 9) :] for each in LISTS]
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+@pytest.mark.parametrize("separator", ["|", None])
+def test_a_padding_of_text_among_integers_is_left_out(tmp_path: Path, separator: str | None, suffix: str) -> None:
+    if separator is not None:
+        texts = ["|".join([*map(str, row), *["NA"] * (5 - len(row))]) for row in LISTS]
+    else:
+        texts = ["NA" if not row else str(row[0]) for row in LISTS]
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "csv":
+        path.write_text("y,p\n" + "".join(f"{number % 2},{text}\n" for number, text in enumerate(texts)))
+    else:
+        write(path, p=pa.array(texts).dictionary_encode() if separator is None else texts)
+    expected = LISTS if separator else [row[:1] for row in LISTS]
+    feature = {"name": "p", "ids": "integer", "separator": separator, "padding": "NA"}
+    assert lists_of(read(dataset(path, [feature]))) == expected
+    with pytest.raises(DataError, match="'NA' is not an integer"):
+        read(dataset(path, [feature | {"padding": "none"}]))
+
+
+def test_a_padding_of_text_among_integers_in_lists_is_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", p=[[*map(str, row), "NA"] for row in LISTS])
+    assert lists_of(read(dataset(path, [{"name": "p", "ids": "integer", "padding": "NA"}]))) == LISTS
+
+
 def test_padding_of_text_and_of_single_values(tmp_path: Path) -> None:
     words = [[f"w{each}" for each in row] for row in LISTS]
     padded = [row + ["PAD"] * (5 - len(row)) for row in words]

@@ -283,7 +283,7 @@ def test_evaluation_samples_alone_have_groups(tmp_path: Path) -> None:
     assert groups("coded") == [text_id("coded", "b"), NULL_ID, text_id("coded", "a"), text_id("coded", "b")]
     assert groups("few") == [3, 1, 2, 3]
     assert read_all(dataset(tmp_path, group_by="word")).query_ids is None
-    with pytest.raises(DataError, match=r"column d is double, but query ids are integers or strings"):
+    with pytest.raises(DataError, match=r"column d is double, but query ids are integers, strings or times"):
         groups("d")
     with pytest.raises(DataError, match=r"no column wrod \(query column of dataset.group_by\); did you mean word"):
         groups("wrod")

@@ -12,9 +12,11 @@ import pytest
 from pydantic import ValidationError
 
 from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data.dataset_yaml import to_yaml
 from persia_cli.data.scan import scan
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
+from persia_cli.inspect.inspection import inspect_data
 
 ROWS = 300
 START = datetime(2024, 1, 30, 22)
@@ -52,6 +54,29 @@ def parts_of(data: ParquetDataset) -> tuple[list[int], list[int]]:
 
 def all_but(rows: Sequence[int], among: int = ROWS) -> list[int]:
     return sorted({*range(among)} - {*rows})
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.timestamp("ns", "Asia/Tokyo"), pa.date64(), "csv"])
+def test_times_may_name_the_split_and_the_queries(tmp_path: Path, kind: Any) -> None:
+    days = [START.replace(hour=0) + timedelta(days=n % 3) for n in range(ROWS)]
+    if kind == "csv":
+        lines = [f"{n % 2},{n},{day.isoformat()}" for n, day in enumerate(days)]
+        (tmp_path / "a.csv").write_text("\n".join(["y,row,at", *lines, ""]))
+    else:
+        write(tmp_path, {"at": pa.array(days).cast(kind)})
+    for value in ("2024-01-31", "2024-01-31T00:00:00Z"):
+        data = dataset(tmp_path, {"kind": "column", "column": "at", "eval": value})
+        evaluating = list(range(1, ROWS, 3))
+        assert parts_of(data) == (all_but(evaluating), evaluating)
+        (tmp_path / "dataset.yaml").write_text(to_yaml(data))
+        assert inspect_data(str(tmp_path), lambda done, total: None).profile.split_rows["eval"] == len(evaluating)
+        source = open_source(data.model_copy(update={"group_by": "at"}), "eval", 0)
+        queries = source.read(0, 0, source.rows).query_ids
+        source.close()
+        assert queries is not None
+        assert np.unique(queries).size == 1
+    with pytest.raises(DataError, match=r"dataset\.split\.eval: 'soon' is not a date or time"):
+        scan(dataset(tmp_path, {"kind": "column", "column": "at", "eval": "soon"}))
 
 
 @pytest.mark.parametrize(
