@@ -93,8 +93,6 @@ def take_from_events(
     for event in recovered:
         for what, times in (event.get("repeated") or {}).items():
             strike.repeated[what] = strike.repeated.get(what, 0) + (times or 0)
-    lost = [event["lost"] for event in recovered if event.get("lost")]
-    strike.lost = lost[0] if len(lost) == 1 else lost or 0
 
 
 def messages_refused(events: Sequence[Mapping[str, Any]], name: str) -> int | None:

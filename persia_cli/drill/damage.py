@@ -125,10 +125,8 @@ def _message(draw: random.Random, role: str) -> Message:
     sender = Sender("data-loader", 0, 1)
     ours: dict[str, list[Message]] = {
         "embedding-server": [
-            LookUp(BATCH, create=True, finished=0, groups=[GroupKeys(keys, tables)]),
-            Update(
-                BATCH, finished=0, reductions=0, groups=[GroupGradients(keys, tables, np.zeros((ROWS, 64), np.uint8))]
-            ),
+            LookUp(BATCH, create=True, groups=[GroupKeys(keys, tables)]),
+            Update(BATCH, reductions=0, groups=[GroupGradients(keys, tables, np.zeros((ROWS, 64), np.uint8))]),
         ],
         "embedding-worker": [
             PutIds(BATCH, 0, ids=keys, offsets=np.arange(ROWS + 1, dtype=np.uint32)),

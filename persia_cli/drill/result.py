@@ -32,8 +32,6 @@ class StrikeResult:
     """What was done again, as the job recorded."""
     damaged: int = 0
     """Damaged messages that were sent."""
-    lost: Any = 0
-    """What was lost, as the job recorded."""
     problem: str = ""
     """Why the job did not recover."""
 

@@ -192,9 +192,8 @@ class Processes:
             continued = is_continued(self._plan.run, self._plan.job)
             deaths = CoordinatorDeaths(self._plan.run_dir, self._plan.run)
             reports = deaths if continued else None
-        reloads = self._plan.run.recovery.lost_memory == "partial"
         with held_back():  # a process that is not in the list yet would outlive the job
-            self._started.append(Supervised(replica, start, log, reports, memory, reloads))
+            self._started.append(Supervised(replica, start, log, reports, memory))
 
     def supervise(self) -> None:
         """Replace processes that have died, where the coordinator wants that; to be called again and again."""

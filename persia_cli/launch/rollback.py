@@ -71,10 +71,7 @@ def rolled_back(plan: JobPlan, death: KilledError) -> JobPlan | None:
 
     Raises CheckpointError if it is damaged.
     """
-    lost_memory = plan.run.recovery.lost_memory
-    # With `partial` a server that is not replaced has died too often, or cost too many updates.
-    goes_back = lost_memory == "rollback" or (lost_memory == "partial" and "embedding-server" not in death.replica)
-    wanted = plan.job.task == "train" and plan.job.benchmark is None and goes_back
+    wanted = plan.job.task == "train" and plan.job.benchmark is None
     newest = newest_of(checkpoints_of(plan.run_dir, plan.run.checkpoint.path)) if wanted else None
     if wanted and plan.is_resumed and (newest is None or step_of(newest) < plan.job.first_step):
         newest = place_of(plan.job.load or "")  # it is elsewhere, and nothing was saved since

@@ -55,16 +55,14 @@ class Supervised:
         log: Path,
         reports: Reports | None,
         memory: int | None = None,
-        reloads: bool = False,
         life: int = 1,
     ) -> None:
         """`memory` is the file that the processes of the replica inherit, if they do.
 
-        `reloads` is True of a server that gets a new process also if its memory is lost. `life` is the number of the
-        first process.
+        `life` is the number of the first process.
         """
         self.replica, self.log = replica, log
-        self._memory, self._reloads = memory, reloads
+        self._memory = memory
         self._start, self._reports = start, reports
         self.life = life
         self._asked = False
@@ -86,7 +84,7 @@ class Supervised:
             and not self.final
             and code is not None
             and code not in WELL
-            and is_replaced(self.replica.role, code, self._memory is not None, self._reloads)
+            and is_replaced(self.replica.role, code, self._memory is not None)
         )
 
     @property
@@ -185,11 +183,11 @@ def supervise_role(options: RoleOptions) -> None:
         return process
 
     # The coordinator knows whether this job replaces a server whose memory is lost.
-    replica, reloads = Replica(options.role, options.index), memory is not None
+    replica = Replica(options.role, options.index)
     try:
         killed = place.killed(options.coordinator) if place else None
         life = _after(killed, replica, reports) if killed and reports else 1
-        child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory, reloads, life)
+        child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory, life)
         _watch(child, reports)
     finally:
         if place is not None:

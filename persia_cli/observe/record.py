@@ -155,10 +155,6 @@ class RunRecord:
             self._notified.add(about)
             self._events.write(event=event, text=text)
 
-    def totals_of(self, server: int) -> TableTotals:
-        """Return the last counters of an embedding server's tables."""
-        return self._tables[server] if server < len(self._tables) else TableTotals()
-
     @property
     def step(self) -> int:
         """The last step that all ranks have reported."""

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from persia_cli.errors import count
-
 Line = Mapping[str, Any]
 
 
@@ -28,15 +26,10 @@ def amount(unit: str, number: int) -> str:
 
 
 def outcome_of(event: Line) -> str:
-    """Return a sentence about a recovery: how long it took, what was done again, and what was lost."""
-    took, lost = f"after {event['seconds']:.1f} s", f"{event['lost']:,} lost"
-    if "loaded" in event:
-        tables = ", ".join(event["lost_of_tables"]) or "none"
-        of_tables = f" (tables: {tables})" if event["lost"] else ""
-        rows = f"its rows of step {event['loaded']:,} are loaded again"
-        return f"{took}; {rows}, {count(event['lost'], 'update')} lost{of_tables}"
+    """Return a sentence about a recovery: how long it took, and what was done again."""
+    took = f"after {event['seconds']:.1f} s"
     if not event["repeated"]:
-        return f"{took}; nothing done again, {lost}"
+        return f"{took}; nothing done again"
     [(unit, number)] = event["repeated"].items()
     done = f"after step {event['checkpoint']:,} trained again" if "checkpoint" in event else DONE_AGAIN[unit][1]
-    return f"{took}; {amount(unit, number)} {done}, {lost}"
+    return f"{took}; {amount(unit, number)} {done}"

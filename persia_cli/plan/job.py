@@ -93,24 +93,6 @@ class Rollback:
 
 
 @dataclass(frozen=True, slots=True)
-class Reload:
-    """What a new process of an embedding server has to know in a job under way, if its memory is lost."""
-
-    finished: int
-    """Every rank has finished the steps before this one."""
-    is_drained: bool
-    """True if no other step was in flight."""
-    number: int
-    """Number of the last instruction so far."""
-    saved: int
-    """Number of the instruction to save that the process before had begun, if it is the last one; else 0."""
-    hits: int = 0
-    """Counters of the tables that were in the record: the process goes on from there."""
-    misses: int = 0
-    evicted: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     """The data of a job that every role gets in addition to the run: task, size and paths of files.
 
@@ -135,8 +117,6 @@ class Job:
     """What a new training begins with, if not with what its seed draws."""
     rollback: Rollback | None = None
     """The death after which this job began, if it is not the first of its command."""
-    reload: Reload | None = None
-    """Given to an embedding server's new process alone; `load`, `warm` and `first_step` are then those of its rows."""
     benchmark: Benchmark | None = None
     trace_first: int = 0
     trace_last: int = 0

@@ -16,17 +16,12 @@ TRUSTED = (-signal.SIGKILL, -signal.SIGTERM, LEFT_GROUP)
 """Ends by a signal from outside, or for other ranks' sake, after which the memory of a process is as it wrote it."""
 
 
-def is_replaced(role: str, exit_code: int, memory_is_kept: bool, reloads: bool = False) -> bool:
-    """Return whether a replica whose process has ended so can get a new one; those that keep memory, by its trust.
-
-    `reloads` is True if a server that was killed may load its rows from a checkpoint in the middle of a job.
-    """
+def is_replaced(role: str, exit_code: int, memory_is_kept: bool) -> bool:
+    """Return whether a replica whose process has ended so can get a new one; those that keep memory, by its trust."""
     if role == COORDINATOR:
         return exit_code < 0
-    if role in WITH_MEMORY and memory_is_kept and exit_code in TRUSTED:
-        return True
-    if role == "embedding-server":
-        return reloads and exit_code < 0
+    if role in WITH_MEMORY:
+        return memory_is_kept and exit_code in TRUSTED
     return role in RESTARTED and exit_code not in NEVER_AGAIN
 
 

@@ -24,9 +24,8 @@ from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.aside import Aside
 from persia_cli.roles.first_rows import load_checkpoint, load_first_rows
 from persia_cli.roles.link import Link
-from persia_cli.roles.lost_updates import check_finished
 from persia_cli.roles.save_pace import SavePace, servers_beside
-from persia_cli.roles.shard_memory import changes_of, losses_of, restore_windows, shard_of, totals_before, unsaid_keys
+from persia_cli.roles.shard_memory import changes_of, restore_windows, shard_of, unsaid_keys
 from persia_cli.roles.shard_saving import IDLE_S, ShardSaving
 from persia_cli.roles.update_account import APPLIED, BEGUN, FRESH, KEPT, UpdateAccount
 from persia_cli.storage.places import place_of
@@ -36,7 +35,7 @@ from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.manifest import EMBEDDINGS
 from persia_cli.store.repair import Repairs
 from persia_cli.store.snapshot import Progress
-from persia_cli.wire.figures import FINISHED, Counters, together
+from persia_cli.wire.figures import FINISHED, Counters
 from persia_cli.wire.job_messages import HurrySave, PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
@@ -105,8 +104,6 @@ class EmbeddingServer:
                 self._loop.poll(IDLE_S if self._saving is None else self._saving.patience_s(bool(self._waiting)))
                 self._reading.finish()
                 self._save_on()
-            if self._lost is not None and self._link.all_done:
-                self._lost.end()
             self._link.farewell()
         finally:
             self._over.set()
@@ -122,12 +119,10 @@ class EmbeddingServer:
             self._take_over(self._shard, repairs)
         self._account = UpdateAccount(job.run_dir, self._link.name, self._watermarks)
         self._account.start(KEPT if self._took_over else FRESH, job.first_step - 1, self._updates["applied"])
-        self._lost = losses_of(run, job, self._shard, not self._took_over, self._watermarks)
-        self._reload, self._servers = job.reload, servers_beside(run.cluster, self._link.index)
+        self._servers = servers_beside(run.cluster, self._link.index)
         self._kept = self._shard if isinstance(self._shard, KeptShard) else None
         self._changes = changes_of(self._shard)
         self._groups = len(self._shard.layout.groups)
-        self._totals_before = totals_before(job, self._shard)
         self._known = job_batches(run, job)
         synchronous = isinstance(run.mode, SyncMode)
         # Where ranks' gradients are added up by key, no update comes with the keys of a look-up.
@@ -202,8 +197,7 @@ class EmbeddingServer:
         elif before := self._looked_up.get(batch):
             answers = as_before(answers, before)
         groups = [LookedUpRows(rows, new.positions) for rows, new in answers]
-        totals = together([self._totals_before, self._shard.totals()])
-        self._server.reply(peer, LookedUp(window.watermark, totals, groups))
+        self._server.reply(peer, LookedUp(window.watermark, self._shard.totals(), groups))
 
     def _is_looked_up(self, batch: BatchId) -> bool:
         """Return whether a batch of training was answered, or might have been by a process before this one."""
@@ -250,10 +244,6 @@ class EmbeddingServer:
     def _apply(self, batch: BatchId, groups: Sequence[Merged], ranks: list[int], reductions: int) -> None:
         """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
         looked_up = batch if self._keeps_rows else None
-        if self._lost is not None and not self._is_looked_up(batch):
-            # It was answered from the memory that is lost, which had rows that this one lacks.
-            for number, group in enumerate(groups):
-                self._shard.look_up(number, *group[:2], batch.step, create=True)
         self._account.note(BEGUN, batch.step, ranks, self._updates["applied"])
         with self._trace.span(LOOP, "update", batch):
             if self._kept is not None:
@@ -270,9 +260,6 @@ class EmbeddingServer:
         self._known.size(batch.generation, batch.split, batch.step, batch.rank)
         window = self._watermarks.of(batch.rank, batch.generation)
         if batch.split == TRAIN:
-            check_finished(message, window.watermark if self._lost is None else batch.step - 1)
-            if self._lost is not None:
-                self._lost.hear(message)
             window.check(batch.step)
         return window
 
@@ -291,15 +278,12 @@ class EmbeddingServer:
     # Checkpoints
 
     def _on_instruction(self, number: int, work: PhaseWork) -> None:
-        if self._lost is not None:
-            self._lost.obey(number, work)
         if isinstance(work, HurrySave) and self._saving is not None and self._saved_step == work.step:
             self._saving.hurry()
         if not isinstance(work, SaveModel):
             return
         folder = place_of(work.folder) / EMBEDDINGS
-        begun = (self._kept.saves[0] if self._kept is not None else 0, self._reload.saved if self._reload else 0)
-        if number in begun:
+        if self._kept is not None and number == self._kept.saves[0]:
             self._link.done(number)
             self._link.saved(work.step, (), f"{self._link.name} died while it wrote its rows")
             return
@@ -345,6 +329,5 @@ class EmbeddingServer:
     def _figures(self) -> Counters:
         self._account.look()
         tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
-        updates = self._updates | (self._lost.figures(self._updates["applied"]) if self._lost is not None else {})
         loaded = {"bytes_verified": self._loading.bytes_read, "rows_loaded": self._loading.rows_loaded}
-        return Counters(updates, tables, loaded)
+        return Counters(self._updates, tables, loaded)

@@ -46,8 +46,6 @@ class PlannedBatch:
     """A batch from PutIds to the last server's ack of its update."""
 
     groups: list[UniqueRows]
-    finished: int
-    """All servers have acknowledged the updates of the rank's steps before this one."""
     answered: bool = False
     ids: tuple[int, int] = (0, 0)
     """Ids of the batch, and those of them without a row when it was first answered."""
@@ -117,7 +115,7 @@ class EmbeddingWorker:
         if not self._is_finished(batch) and batch not in self._batches:
             with self._trace.span(LOOP, "plan", batch):
                 groups = self._planner.plan(message.ids, message.offsets, size)
-                self._batches[batch] = PlannedBatch(groups, message.finished)
+                self._batches[batch] = PlannedBatch(groups)
             early = self._early_pulls.pop(batch, None)
             if early is not None:
                 self._look_up(*early)
@@ -138,10 +136,6 @@ class EmbeddingWorker:
         # The next process of a rank begins an evaluation anew, behind all steps of the one that it had not finished.
         self._check_batch(message.batch, may_be_far=message.batch.split == EVAL)
         self._check_dense_rows(message.dense_rows)
-        if message.finished > message.batch.step:
-            raise WireError(
-                f"step {message.batch.step} cannot be pulled once the steps before {message.finished} are finished"
-            )
         if self._is_finished(message.batch):
             self._server.reply(peer, Ack())
         elif message.batch in self._batches:
@@ -154,7 +148,6 @@ class EmbeddingWorker:
         batch = message.batch
         planned = self._batches[batch]
         planned.pull = peer
-        planned.finished = max(planned.finished, message.finished)
         if planned.looking_up:
             return
         if len(planned.groups) < len(self._groups):
@@ -165,7 +158,7 @@ class EmbeddingWorker:
         for server, client in enumerate(self._servers):
             keys = [keys_of(server, rows) for rows in planned.groups]
             client.request(
-                LookUp(batch, batch.split == TRAIN, planned.finished, keys),
+                LookUp(batch, batch.split == TRAIN, keys),
                 on_reply=partial(self._on_rows, batch, server),
                 waiting_for=f"the rows of step {batch.step}",
             )
@@ -275,7 +268,7 @@ class EmbeddingWorker:
                 part = slice(0) if spec.is_frozen else slice(group.bounds[server], group.bounds[server + 1])
                 groups.append(GroupGradients(group.keys[part], group.tables[part], gradient[part]))
             client.request(
-                Update(batch, planned.finished, reductions, groups),
+                Update(batch, reductions, groups),
                 on_reply=partial(self._on_applied, batch, server),
                 waiting_for=f"the update of step {batch.step}",
             )

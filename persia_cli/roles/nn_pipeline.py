@@ -248,7 +248,7 @@ class Pipeline:
             batch = BatchId(self._generation, split, step, self._rank)
             self._trace.begin("pull", batch)
             self._worker_of(batch).request(
-                Pull(batch, self.dense_rows if split == TRAIN else 0, permits.finished.watermark + 1),
+                Pull(batch, self.dense_rows if split == TRAIN else 0),
                 on_reply=partial(self._on_rows, batch),
                 waiting_for=f"the embeddings of step {step}",
             )

@@ -27,7 +27,7 @@ class RowReading:
         for server, client in enumerate(self._servers):
             keys = [keys_of(server, groups[each]) if each in groups else NO_KEYS for each in range(self._groups)]
             client.request(
-                LookUp(batch, create=False, finished=0, groups=keys),
+                LookUp(batch, create=False, groups=keys),
                 on_reply=partial(self._on_rows, peer, groups, replies, server),
                 waiting_for=waiting_for,
             )

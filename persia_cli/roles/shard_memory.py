@@ -1,28 +1,26 @@
 """The shard of an embedding server: in memory of its own, or in a file that its next process takes over."""
 
-import gc
 import logging
 import threading
 import time
 from collections.abc import Iterator
 from functools import partial
 
-from persia_cli.config.schema import Run, SyncMode
+from persia_cli.config.schema import Run
 from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import Watermarks
-from persia_cli.errors import MemoryFileError, RoleError
+from persia_cli.errors import RoleError
 from persia_cli.kernels.memory import Empty
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.plan.replacement import keeps_memory
-from persia_cli.roles.lost_updates import LostUpdates
 from persia_cli.store.answers import NewKeys
 from persia_cli.store.changes import ChangeLog
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.repair import Repairs
 from persia_cli.store.shard import Shard
-from persia_cli.store.shard_file import CHANGES, SINCE
-from persia_cli.wire.parts import BatchId, Sender, TableTotals
+from persia_cli.store.shard_file import CHANGES
+from persia_cli.wire.parts import BatchId, Sender
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +36,12 @@ def shard_of(
     """Return the shard that a process goes on with, and what was repaired in it, or an empty one, and None.
 
     `over` is set once the shard is not needed any more: what is done for it on a thread beside ends then.
-    Raises RoleError or MemoryFileError if there should be rows of a process before that cannot be taken over, unless
-    the job has them loaded again; PoisonError if another process had died at the same request.
+    Raises RoleError or MemoryFileError if there should be rows of a process before that cannot be taken over;
+    PoisonError if another process had died at the same request.
     """
     if server.incarnation > 1 and file is not None:
-        try:
-            return take_over(run, server, file, empty)
-        except MemoryFileError as error:
-            if job.reload is None:
-                raise
-            log.warning("%s", str(error))
-        # The file can be begun anew once it is not mapped any more.
-        gc.collect()
-    elif server.incarnation > 1 and job.reload is None:
+        return take_over(run, server, file, empty)
+    if server.incarnation > 1:
         raise RoleError("the rows of this server ended with its first process, since nothing kept its memory")
     return _empty_shard(run, job, server, file, empty, over), None
 
@@ -64,10 +55,7 @@ def _empty_shard(run: Run, job: Job, server: Sender, file: int | None, empty: Em
             log.warning("the memory of this server ends with its process: start it with --supervise to keep it")
         return Shard(layout, server.index, cluster.embedding_servers, empty, beside=beside)
     servers, ranks = cluster.embedding_servers, cluster.nn_workers
-    shard = KeptShard.create(file, layout, server.index, servers, ranks, job.first_step - 1, empty)
-    if job.reload is not None:
-        shard.words[SINCE] = job.first_step + 1
-    return shard
+    return KeptShard.create(file, layout, server.index, servers, ranks, job.first_step - 1, empty)
 
 
 def on_a_thread(over: threading.Event, work: Iterator[None]) -> None:
@@ -90,16 +78,6 @@ def _with_rests(over: threading.Event, work: Iterator[None]) -> None:
 def changes_of(shard: Shard) -> ChangeLog:
     """Return the log of what changed since the shard's last checkpoint, which goes on where its memory does."""
     return ChangeLog(shard, shard.words[CHANGES : CHANGES + 1] if isinstance(shard, KeptShard) else None)
-
-
-def losses_of(run: Run, job: Job, shard: Shard, is_new: bool, watermarks: Watermarks) -> LostUpdates | None:
-    """Return the account of what was lost with a memory before this shard, which `is_new`; None if nothing was."""
-    kept = shard if isinstance(shard, KeptShard) else None
-    since = job.first_step if is_new else int(kept.words[SINCE]) - 1 if kept else -1
-    if job.reload is None or since < 0:
-        return None
-    assert not isinstance(run.mode, SyncMode), "refused with the configuration"
-    return LostUpdates(watermarks, since, run.mode.staleness, job.reload, kept.applied if kept else None)
 
 
 def take_over(run: Run, server: Sender, file: int, empty: Empty) -> tuple[KeptShard, Repairs]:
@@ -128,13 +106,3 @@ def unsaid_keys(shard: KeptShard, watermarks: Watermarks) -> dict[BatchId, list[
         for rank, (step, new) in last.items()
         if shard.applied.is_looked_up(rank, step)
     }
-
-
-def totals_before(job: Job, shard: Shard) -> TableTotals:
-    """Return what the record counted before this process and is not counted in its shard, so that no figure falls."""
-    if job.reload is None:
-        return TableTotals()
-    own, before = shard.totals(), job.reload
-    return TableTotals(
-        0, max(0, before.evicted - own.evicted), max(0, before.hits - own.hits), max(0, before.misses - own.misses)
-    )

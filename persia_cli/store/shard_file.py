@@ -7,7 +7,7 @@ from persia_cli.store.inbox import ARRAY_BYTES, DESCRIPTION_BYTES
 from persia_cli.store.layout import LINE_BYTES, USES_BYTES, EmbeddingLayout, partitions_of
 from persia_cli.store.memory_file import MemoryFile
 
-UPDATES, UPDATES_BEFORE, DEATHS, SAVE, SINCE, CHANGES = range(1, 7)
+UPDATES, UPDATES_BEFORE, DEATHS, SAVE, CHANGES = range(1, 6)
 """Words of the file behind that of the journal: updates carried out so far, and before the request that is under way;
 processes that have died at that request; the number of the last save that was begun; and, if the rows were loaded in
 the middle of a job, the step of that checkpoint + 1, else 0; and likewise of the last one, whose changes it has."""

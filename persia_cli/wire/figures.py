@@ -26,12 +26,6 @@ FINISHED = "finished"
 """Count of an embedding server's process: requests of a process before it that it has finished, 0 or 1."""
 
 
-SINCE = "since"
-"""Figure of an embedding server that has loaded its rows in the middle of a job: the step of the checkpoint."""
-LOST = "lost"
-"""Count of that server's updates since then which were applied before, and will not come again; once it is final."""
-
-
 class Counters(FieldSet, frozen=True):
     """What a replica has counted since it started."""
 

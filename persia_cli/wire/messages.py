@@ -133,8 +133,6 @@ class Pull(Request[Rows], frozen=True):
     batch: BatchId
     dense_rows: Count = 0
     """Number of rows of dense weights to add; 0 if NN workers store dense weights themselves."""
-    finished: Count = 0
-    """All servers have acknowledged the updates of the rank's steps before this one."""
 
 
 class PullWeights(Request[Rows], frozen=True):
@@ -213,8 +211,6 @@ class LookUp(Request[LookedUp], frozen=True):
     batch: BatchId
     create: bool
     """True if unknown keys get a row; otherwise they read as zeros."""
-    finished: Count
-    """As in `Pull`: a server that has lost its memory shall not wait for the updates of these steps."""
     groups: list[GroupKeys]
 
 
@@ -235,8 +231,6 @@ class Update(Request[Ack], frozen=True):
     KIND = 0x32
     LIMIT = BATCH_PART
     batch: BatchId
-    finished: Count
-    """As in `LookUp`."""
     reductions: Count
     """As in `PushGradients`."""
     groups: list[GroupGradients]

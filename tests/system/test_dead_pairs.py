@@ -30,7 +30,6 @@ SMALL = [
     "embedding.admission={min_count: 2}",
     "embedding.capacity=100_000",
     "recovery.dense_memory=every_step",
-    "recovery.lost_memory=stop",
 ]
 HYBRID = ["mode=hybrid", "mode.staleness=4"]
 LIMIT_S = 240.0

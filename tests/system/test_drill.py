@@ -125,23 +125,6 @@ def test_a_job_that_ends_before_it_begins_says_why(tmp_path):
 
 
 @pytest.mark.slow
-def test_updates_that_a_job_says_it_lost_are_those_that_its_servers_did_not_apply(tmp_path):
-    words = [
-        "mode=hybrid",
-        "cluster.embedding_servers=2",
-        "recovery.lost_memory=partial",
-        "recovery.max_lost_updates=1",
-    ]
-    drill("kill", "embedding-server-1", "--at-step", "200", "--no-compare", "--folder", "out", "--json", "out.json",
-          *JOB, *words, cwd=tmp_path)  # fmt: skip
-    result = result_of(tmp_path / "out.json")
-    [recovered] = [event for event in events_of(tmp_path / "out" / "drilled") if event["event"] == "recovered"]
-    assert result["updates_lost"] == recovered["lost"] > 0
-    assert result["updates_applied"] == 2 * STEPS - recovered["lost"]
-    assert result["updates_applied_twice"] == result["samples_repeated"] == 0
-
-
-@pytest.mark.slow
 def test_random_drills_of_a_hybrid_job_lose_nothing(tmp_path):
     words = ["mode=hybrid", "mode.staleness=4", "cluster.embedding_servers=2"]
     drill("--random", "4", "--seed", "3", "--folder", "out", "--json", "out.json", *JOB, *words, cwd=tmp_path)

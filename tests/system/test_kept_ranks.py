@@ -24,7 +24,6 @@ SMALL = [
     "train.log_every_steps=5",
     "cluster=local",
     "cluster.embedding_servers=2",
-    "recovery.lost_memory=stop",
     "eval.every_steps=100",
 ]
 TWO_RANKS = [*SMALL, "cluster.nn_workers=2", "cluster.embedding_workers=2", "cluster.data_loaders=2"]
@@ -54,7 +53,6 @@ def finished(job: Launched, deaths: int) -> JobResult:
     found = [event for event in result.events if event["event"] == "recovered"]
     assert len(found) == deaths
     for event in found:
-        assert event["lost"] == 0
         assert event["repeated"]["training steps"] <= 2
     assert all(server["updates"]["repeated"] == 0 for server in replicas(result, "embedding-server"))
     return result
@@ -188,7 +186,7 @@ def test_a_save_under_way_is_finished(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.slow
 def test_after_a_fault_of_its_own_the_memory_is_not_trusted(tmp_path: Path) -> None:
-    with Launched([*ENDLESS, "recovery.lost_memory=stop"], tmp_path / "run") as job:
+    with Launched(ENDLESS, tmp_path / "run") as job:
         pids = job.wait_for_training()
         os.kill(pids["nn-worker-0"], signal.SIGSEGV)
         code, _ = job.end(within_s=LIMIT_S)
@@ -199,7 +197,7 @@ def test_after_a_fault_of_its_own_the_memory_is_not_trusted(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_one_that_dies_again_and_again_ends_the_job(tmp_path: Path) -> None:
-    with Launched([*ENDLESS, "recovery.max_restarts=1", "recovery.lost_memory=stop"], tmp_path / "run") as job:
+    with Launched([*ENDLESS, "recovery.max_restarts=1"], tmp_path / "run") as job:
         pids = job.wait_for_training()
         os.kill(pids["nn-worker-0"], signal.SIGKILL)
         poll_for(lambda: events_of(job, "recovered"), LIMIT_S, "a new process")
@@ -213,7 +211,7 @@ def test_one_that_dies_again_and_again_ends_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_memory_is_not_kept_where_it_is_not_wanted(tmp_path: Path) -> None:
-    words = [*ENDLESS, "recovery.dense_memory=off", "recovery.lost_memory=stop"]
+    words = [*ENDLESS, "recovery.dense_memory=off"]
     with Launched(words, tmp_path / "run") as job:
         pids = job.wait_for_training()
         os.kill(pids["nn-worker-0"], signal.SIGKILL)

@@ -106,7 +106,7 @@ def test_a_run_that_follows_users_predicts_for_samples_without_any(tmp_path: Pat
 
 
 RANKS = [*small.WORDS, "train.log_every_steps=5", "cluster=local", DENSE, ROWS]
-RANKS += ["cluster.embedding_servers=2", "recovery.lost_memory=stop", "eval.every_steps=40"]
+RANKS += ["cluster.embedding_servers=2", "eval.every_steps=40"]
 
 
 @pytest.mark.slow

@@ -25,7 +25,6 @@ SMALL = [
     "cluster=local",
     "cluster.embedding_servers=2",
     f"dataset.generator.train_rows={32 * LONG}",
-    "recovery.lost_memory=stop",
 ]
 TWO_RANKS = [*SMALL, "cluster.nn_workers=2", "cluster.embedding_workers=2"]
 HYBRID = ["mode=hybrid", "mode.staleness=4"]
@@ -236,7 +235,7 @@ def test_memory_that_is_damaged_is_refused_and_the_job_goes_back(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_server_that_dies_again_and_again_ends_the_job(tmp_path: Path) -> None:
-    with Launched([*ROLLS_BACK, "recovery.max_restarts=1", "recovery.lost_memory=stop"], tmp_path / "run") as job:
+    with Launched([*ROLLS_BACK, "recovery.max_restarts=1"], tmp_path / "run") as job:
         pid = job.wait_for_training()["embedding-server-0"]
         os.kill(pid, signal.SIGKILL)
         poll_for(lambda: events_of(job, "recovered"), LIMIT_S, "a new process")

@@ -72,7 +72,6 @@ def recovered(job: Launched, names: Sequence[str], within_s: float) -> JobResult
     result = result_of(job.run_dir)
     found = [event for event in result.events if event["event"] == "recovered"]
     assert sorted(event["replica"] for event in found) == sorted(names)
-    assert all(event["lost"] == 0 for event in found)
     return result
 
 

@@ -16,14 +16,11 @@ from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.storage.credentials import VARIABLE
 from persia_cli.storage.places import Place, address_of, place_of, subfolders
-from persia_cli.store.manifest import CHECKPOINTS, finished_steps, read_manifest, verify
+from persia_cli.store.manifest import finished_steps, read_manifest, verify
 from tests.support.jobs import losses, plan
-from tests.support.launched import Launched
 from tests.support.proxy import Proxy
 from tests.support.s3 import SECRET, ObjectStore, object_store
 from tests.support.small import WORDS
-from tests.system.test_lost_memory import assert_counted, counting
-from tests.system.test_recovery import kill_at
 
 
 @pytest.fixture(autouse=True)
@@ -269,19 +266,3 @@ def test_a_last_save_that_fails_is_an_error(store: ObjectStore, tmp_path: Path) 
         # A request is tried again for as long as it may take, or refused for good before that.
         assert "it cannot be reached" in said or "has not answered within" in said
         assert SECRET not in said
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("every", ["1", "4"])
-def test_a_server_that_loses_its_memory_loads_its_rows_from_the_store(
-    store: ObjectStore, tmp_path: Path, every: str
-) -> None:
-    uri = store.uri(f"partial-{every}")
-    words = [*counting(tmp_path), f"checkpoint.full_every={every}", f"checkpoint.path={uri}"]
-    with Launched(words, tmp_path / "run") as job:
-        kill_at(job, 120, "embedding-server-1")
-        [event] = assert_counted(job, "embedding-server-1", checkpoints=place_of(uri))
-        assert event["loaded"] >= 50
-        assert SECRET not in job.output
-    assert not (tmp_path / "run" / CHECKPOINTS).exists()

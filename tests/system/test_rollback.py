@@ -62,7 +62,6 @@ def test_a_killed_process_costs_steps_but_changes_nothing(tmp_path: Path, name: 
         assert f"{name} was killed by SIG" in job.output
         [recovered] = recoveries(job.run_dir)
         assert recovered["replica"] == name
-        assert recovered["lost"] == 0
         assert recovered["seconds"] < 60
         assert figures(job.run_dir) == figures(straight.run_dir)
         assert_same_model(
@@ -119,9 +118,8 @@ def test_deaths_without_end_end_the_job(tmp_path: Path) -> None:
 
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [["checkpoint.every_steps=null"], ["recovery.lost_memory=stop"]])
-def test_without_a_way_back_the_job_ends(tmp_path: Path, words: list[str]) -> None:
-    with Launched([*WORDS, *words], tmp_path / "run") as job:
+def test_without_restarts_the_job_ends(tmp_path: Path) -> None:
+    with Launched([*WORDS, "recovery.max_restarts=0"], tmp_path / "run") as job:
         job.wait_for_training()
         os.kill(job.pids()["embedding-server-0"], signal.SIGSEGV)
         code, _ = job.end(LIMIT_S)

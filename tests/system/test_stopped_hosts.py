@@ -21,7 +21,7 @@ from tests.support.ssh import on_hosts, stand_in
 pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
 
 LIMIT_S = 240.0
-CLUSTER = ["cluster.embedding_servers=2", "cluster.embedding_workers=2", "recovery.lost_memory=rollback"]
+CLUSTER = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
 ENDLESS = [*WORDS, *CLUSTER, "dataset.generator.train_rows=1000000000", "train.log_every_steps=5"]
 
 

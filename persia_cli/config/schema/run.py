@@ -15,7 +15,7 @@ from persia_cli.config.schema.init_from import Source
 from persia_cli.config.schema.interactions import FinalNet
 from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Link, Loss, LossOfLabel, Pairwise
 from persia_cli.config.schema.metric import headlines, is_of_retrieval, metrics_of
-from persia_cli.config.schema.mode import AsyncMode, Mode, SyncMode
+from persia_cli.config.schema.mode import AsyncMode, Mode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.optimizer import OptimizerPair, PlateauSchedule
 
@@ -122,13 +122,6 @@ class Recovery(Node):
     Data loaders, embedding workers, embedding servers and the coordinator get them, and NN workers with `dense_memory`.
     Each new process but the first waits longer before it starts. So often too the whole job goes back to a checkpoint.
     """
-    lost_memory: Literal["rollback", "partial", "stop"] = "rollback"
-    """Behaviour when a process is killed whose memory the job cannot do without: `rollback` starts all processes again
-    from the newest checkpoint, if there is one, and trains again what came after it; `stop` ends the job. With
-    `partial` an embedding server alone loads its rows from there, and the updates since then are lost to them.
-    """
-    max_lost_updates: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.01
-    """With `lost_memory=partial`: largest fraction of all updates of the training that may be lost, else it ends."""
     dense_memory: Literal["every_step", "auto", "off"] = "auto"
     """Whether an NN worker keeps its dense weights and their optimizer, after each step, in memory that outlives its
     process, so that a new process goes on from there: `every_step`, `off`, or `auto`, which is `every_step` in sync
@@ -206,15 +199,6 @@ class Run(Node):
             raise ValueError(
                 f"train.accumulate={parts}: train.losses.{joint[0]}.kind={self.train.losses[joint[0]].kind} compares "
                 "the samples of a step with each other, and a part has only some of them; leave out train.accumulate"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _sync_loses_nothing(self) -> Self:
-        if self.recovery.lost_memory == "partial" and isinstance(self.mode, SyncMode):
-            raise ValueError(
-                "recovery.lost_memory=partial loses updates, and mode=sync promises that none is lost; "
-                "use recovery.lost_memory=rollback, or mode=hybrid"
             )
         return self
 

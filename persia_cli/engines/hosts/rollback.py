@@ -58,7 +58,7 @@ def newest_step(run_dir: Path) -> int | None:
 
 def _gone_back(run: Run, step: int | None, death: KilledError, policy: RestartPolicy, say: Say) -> Run:
     """Return the run to go on with when it is time to; raises the death if that is not possible or once too often."""
-    if run.recovery.lost_memory != "rollback" or step is None or not policy.max_restarts:
+    if step is None or not policy.max_restarts:
         raise death
     try:
         run, left_out = without_lost(run)

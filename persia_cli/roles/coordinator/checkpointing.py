@@ -1,6 +1,6 @@
 """The coordinator's part in a checkpoint: gather what every replica wrote, and publish it as one."""
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -197,10 +197,6 @@ class Checkpointing:
         self._tries += 1
         return True
 
-    def is_underway(self, writing: Set[str]) -> bool:
-        """Return whether there will be a checkpoint once the replicas that are still `writing` are done."""
-        return bool(writing) and not self._failures
-
     def conclude(self) -> dict[str, Any]:
         """Publish the checkpoint, or give it up if a part of it could not be written; return the event of either.
 
@@ -212,8 +208,6 @@ class Checkpointing:
         if event["event"] == "save_failed":
             self._lost = (self._cut.step, event["text"])
             self._given_up = event["given_up"]
-        else:
-            self.newest = address_of(checkpoint_folder(self._checkpoints, self._cut.step)), self._cut.step
         return event
 
     def _conclude(self) -> Concluded:

@@ -34,7 +34,6 @@ from persia_cli.roles.coordinator.input_log import GivenUp, InputLog
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.loading import Loading
-from persia_cli.roles.coordinator.lost_memory import LostMemory
 from persia_cli.roles.coordinator.meeting import Meeting
 from persia_cli.roles.coordinator.progression import Progression
 from persia_cli.roles.coordinator.readiness import Readiness
@@ -194,9 +193,8 @@ class Coordinator:
             self._joining, self._record, self._reporting, self._phases, self._work, self._early,
             self._progression.advance,
         )
-        lost = LostMemory(run, job, self._joining, self._phases, self._checkpointing, self._record, self._progression)
         self._recovery = RecoveryHandler(
-            self._server, run, self._phases, self._events, self._dismissal, self._files.lose, lost, self._joining.group
+            self._server, run, self._phases, self._events, self._dismissal, self._files.lose, self._joining.group
         )
         self._readiness = Readiness(
             self._server, self._joining, self._membership, self._events, self._loading,

@@ -46,10 +46,7 @@ class JoinHandler:
         self._record = record
         self.ended: str | None = None
         """Why nobody is let in any more."""
-        self.job_of: Callable[[Member], Job] = lambda member: job
-        """Returns the job as a replica gets it."""
-        self.must_wait: Callable[[Member], bool] = lambda member: False
-        """Returns True of a replica that is to be welcomed later."""
+        self._job = job
         self._hellos: dict[tuple[str, int], Peer] = {}
 
     def on_hello(self, peer: Peer, message: Hello) -> None:
@@ -78,7 +75,7 @@ class JoinHandler:
             return
         for key, waiting in list(self._hellos.items()):
             alone = key[0] == "nn-worker" and not self.group.is_whole
-            if not alone and not self.must_wait(self.membership.members[key]):
+            if not alone:
                 del self._hellos[key]
                 self._welcome(waiting, self.membership.members[key])
 
@@ -86,7 +83,7 @@ class JoinHandler:
         welcome = Welcome(
             incarnation=member.incarnation,
             run=self._run.model_dump_json().encode(),
-            job=self.job_of(member).to_json(),
+            job=self._job.to_json(),
             addresses=self.membership.addresses(),
             group=self.group.number,
             reports=self._record.reports,

@@ -78,5 +78,4 @@ def _described(rollback: Rollback) -> dict[str, Any]:
         "seconds": round(time.time() - rollback.died_at, 3),
         "checkpoint": rollback.step,
         "repeated": {"steps": rollback.steps_again},
-        "lost": 0,
     }

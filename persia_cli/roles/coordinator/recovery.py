@@ -14,7 +14,6 @@ from persia_cli.errors import RoleError, WireError
 from persia_cli.observe.journal import Journal
 from persia_cli.plan.replacement import is_replaced
 from persia_cli.roles.coordinator.dismissal import Dismissal
-from persia_cli.roles.coordinator.lost_memory import LostMemory
 from persia_cli.wire.figures import FINISHED, SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Beat, Change, Death, Heartbeat, Ready, Verdict
 from persia_cli.wire.parts import ProcessId
@@ -60,7 +59,6 @@ class RecoveryHandler:
         events: Journal,
         dismissal: Dismissal,
         lose_files: Callable[[str, str], None],
-        lost: LostMemory,
         group: RankGroup,
     ) -> None:
         """`dismissal` is how the job ends, which it does after a death too many.
@@ -68,7 +66,7 @@ class RecoveryHandler:
         `lose_files` is called with a replica that has died, and how, since it may have been writing a checkpoint.
         `group` is that of the ranks.
         """
-        self._lose_files, self._lost, self._group = lose_files, lost, group
+        self._lose_files, self._group = lose_files, group
         self._keeping: set[str] = set()
         """Names of the NN workers that keep their dense state in memory."""
         self._server = server
@@ -100,11 +98,7 @@ class RecoveryHandler:
             present = f"process {member.process.pid} on {member.host}"
             raise WireError(f"the process that ended, {message.process.pid}, is not that of {name}, {present}")
         why = f"{name} {how}"
-        if message.role == "embedding-server":
-            self._lost.note_death(name, message.exit_code)
-        if self._may_go_on(message) and (refusal := self._lost.refusal(name)):
-            why += f": {refusal}"
-        elif self._may_go_on(message):
+        if self._may_go_on(message):
             left = message.exit_code == LEFT_GROUP
             after_s = 0.0 if left else self._policy.next(name, self._clock())
             if after_s is not None:
@@ -122,7 +116,7 @@ class RecoveryHandler:
         phase = self._phases.current
         return (
             self._policy.max_restarts > 0
-            and is_replaced(message.role, message.exit_code, self._keeps(message), self._lost.is_replaced)
+            and is_replaced(message.role, message.exit_code, self._keeps(message))
             and (message.role == "nn-worker" if phase is None else phase.kind != "done")
             and (phase is None or (message.role, message.index) in self._membership.members)
             and not self._dismissal.begun
@@ -203,12 +197,10 @@ class RecoveryHandler:
         self.note_figures(member, counters)
 
     def note_figures(self, member: Member, counters: Counters) -> None:
-        """Note what a new process has done of the work of the one before, and what is lost."""
-        if (too_much := self._lost.note(member.name, counters.updates)) and not self._dismissal.begun:
-            self._dismissal.give_up(too_much, RoleError.exit_code)
+        """Note what a new process has done of the work of the one before, ."""
         recovery = self._under_way.get(member.name)
         if recovery is not None and recovery.repeated == "requests" and recovery.change:
-            recovery.again = counters.updates.get(FINISHED, 0) if self._lost.is_known(counters.updates) else None
+            recovery.again = counters.updates.get(FINISHED, 0)
         if self._under_way:
             self._finish()
 
@@ -233,5 +225,4 @@ class RecoveryHandler:
             "pid": self._membership.members[recovery.role, recovery.index].process.pid,
             "seconds": round(self._clock() - recovery.died_s, 3),
             "repeated": {recovery.repeated: again},
-            **self._lost.tell(f"{recovery.role}-{recovery.index}"),
         }

@@ -230,16 +230,6 @@ def test_all_mistakes_are_told_at_once(mistakes: Told) -> None:
     ]
 
 
-def test_a_mode_that_loses_nothing_has_no_partial_recovery(mistakes: Told) -> None:
-    assert mistakes("mode=sync", "recovery.lost_memory=partial") == [
-        "recovery.lost_memory=partial loses updates, and mode=sync promises that none is lost; "
-        "use recovery.lost_memory=rollback, or mode=hybrid"
-    ]
-    assert mistakes("recovery.max_lost_updates=1.5") == [
-        "recovery.max_lost_updates=1.5: expected a number of at least 0 and at most 1"
-    ]
-
-
 def test_settings_that_contradict_each_other(mistakes: Told) -> None:
     assert mistakes("train.batch_size=3", "cluster.nn_workers=2") == [
         "train.batch_size=3 is not a multiple of cluster.nn_workers=2; change one of them"

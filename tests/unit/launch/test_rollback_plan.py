@@ -74,7 +74,7 @@ def test_a_job_goes_back_so_often_and_no_more(saved: Path, most: int) -> None:
 def test_without_a_checkpoint_or_if_it_is_not_wanted_the_job_ends(saved: Path, tmp_path: Path) -> None:
     evaluating = planned(saved.parents[1])
     evaluating = replace(evaluating, job=replace(evaluating.job, task="evaluate", load=str(saved)))
-    for job in (planned(tmp_path / "new"), planned(saved.parents[1], "recovery.lost_memory=stop"), evaluating):
+    for job in (planned(tmp_path / "new"), planned(saved.parents[1], "recovery.max_restarts=0"), evaluating):
         deaths = Deaths(9)
         with pytest.raises(KilledError):
             launch_with_rollback(job, deaths, lambda said: None)

@@ -56,7 +56,7 @@ def initial_rows(ids: list[int]) -> np.ndarray:
 
 
 def look_up(batch: BatchId, keys: np.ndarray) -> LookUp:
-    return LookUp(batch, True, 0, [GroupKeys(keys, np.zeros(keys.size, np.uint16))])
+    return LookUp(batch, True, [GroupKeys(keys, np.zeros(keys.size, np.uint16))])
 
 
 def pulled(stranger: Stranger, batch: BatchId, wire: str) -> dict[int, np.ndarray]:
@@ -115,7 +115,7 @@ def test_blocks_of_another_width_are_refused(wire: str) -> None:
         )
         worker.is_refused("expected gradients of shapes", PushGradients(batch, 0, [wrong[1:, :-1].copy()]))
         worker.is_refused("expected gradients of shapes", PushGradients(batch, 0, []))
-        server.is_refused(f"({1}, {other})", Update(batch, 0, 0, [GroupGradients(key, table, wrong[:1])]))
+        server.is_refused(f"({1}, {other})", Update(batch, 0, [GroupGradients(key, table, wrong[:1])]))
 
 
 def test_an_update_that_is_wrong_in_its_last_group_is_not_applied_at_all() -> None:
@@ -132,14 +132,14 @@ def test_an_update_that_is_wrong_in_its_last_group_is_not_applied_at_all() -> No
     with alone(run, job_of()) as roles, Stranger(roles.servers[0], roles.token) as stranger:
 
         def rows_at(step: BatchId) -> list[bytes]:
-            reply = stranger.ask_for(LookUp(step, True, 0, [GroupKeys(key, a), GroupKeys(key, b)]))
+            reply = stranger.ask_for(LookUp(step, True, [GroupKeys(key, a), GroupKeys(key, b)]))
             return [group.rows.tobytes() for group in reply.groups]
 
         first = GroupGradients(key, a, gradient)
         before = rows_at(batch)
-        stranger.is_refused("does not belong", Update(batch, 0, 0, [first, GroupGradients(key, b + 1, short)]))
+        stranger.is_refused("does not belong", Update(batch, 0, [first, GroupGradients(key, b + 1, short)]))
         assert rows_at(later) == before
-        assert stranger.ask(Update(batch, 0, 0, [first, GroupGradients(key, b, short)])) == Ack()
+        assert stranger.ask(Update(batch, 0, [first, GroupGradients(key, b, short)])) == Ack()
         assert rows_at(later) != before
 
 
@@ -153,7 +153,7 @@ def test_a_look_up_that_is_asked_again_is_counted_once(mode: str) -> None:
             for _ in range(3):
                 [group] = stranger.ask_for(look_up(batch, keys)).groups
                 assert group.unknown.tolist() == ([] if step else [0, 1])
-            assert stranger.ask(Update(batch, 0, 0, [GroupGradients(keys, tables, gradients)])) == Ack()
+            assert stranger.ask(Update(batch, 0, [GroupGradients(keys, tables, gradients)])) == Ack()
             answer = stranger.ask_for(look_up(batch, keys))
             assert answer.watermark == step
             assert answer.totals == TableTotals(rows=2, evicted=0, hits=2 * step, misses=2)
@@ -175,7 +175,7 @@ def test_in_sync_mode_gradients_of_all_ranks_are_added_up(wire: str) -> None:
             [group] = ranks[rank].ask_for(look_up(BatchId(0, TRAIN, 0, rank), own)).groups
             before |= dict(zip(own.tolist(), decode_rows(group.rows, DIM, wire), strict=True))
         updates = [
-            Update(BatchId(0, TRAIN, 0, rank), 0, 0, [GroupGradients(own, tables, gradient)])
+            Update(BatchId(0, TRAIN, 0, rank), 0, [GroupGradients(own, tables, gradient)])
             for rank, own in enumerate(keys)
         ]
         number = ranks[0].begin(updates[0])
@@ -196,15 +196,15 @@ def test_in_sync_mode_new_ids_get_rows_in_the_order_of_ranks() -> None:
         for step in range(2):
             key, batches = np.array([step], np.uint64), [BatchId(0, TRAIN, step, rank) for rank in range(2)]
             early = ranks[1].begin(look_up(batches[1], key))
-            [other] = ranks[1].ask_for(LookUp(BatchId(0, EVAL, 0, 1), False, 0, look_up(batches[1], key).groups)).groups
+            [other] = ranks[1].ask_for(LookUp(BatchId(0, EVAL, 0, 1), False, look_up(batches[1], key).groups)).groups
             assert other.unknown.size == 1, "an evaluation waits for nobody, and sees that nobody was answered"
             assert ranks[0].ask_for(look_up(batches[0], key)).groups[0].unknown.tolist() == [0]
             assert ranks[1].await_reply(early).groups[0].unknown.tolist() == []
             nothing = [
                 GroupGradients(key[:0], np.zeros(0, np.uint16), encode_rows(np.zeros((0, DIM), np.float32), "float32"))
             ]
-            last = ranks[0].begin(Update(batches[0], 0, 0, nothing))
-            assert ranks[1].ask(Update(batches[1], 0, 0, nothing)) == Ack()
+            last = ranks[0].begin(Update(batches[0], 0, nothing))
+            assert ranks[1].ask(Update(batches[1], 0, nothing)) == Ack()
             assert ranks[0].await_reply(last) == Ack()
 
 

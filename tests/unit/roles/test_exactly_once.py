@@ -65,12 +65,12 @@ def updates_of(link: LoneLink) -> dict[str, int]:
 
 def rows_at(stranger: Stranger, batch: BatchId) -> np.ndarray:
     """Look up the three keys at a server."""
-    [group] = stranger.ask_for(LookUp(batch, True, 0, [GroupKeys(KEYS, TABLES)])).groups
+    [group] = stranger.ask_for(LookUp(batch, True, [GroupKeys(KEYS, TABLES)])).groups
     return decode_rows(group.rows, DIM, "float32")
 
 
 def update(batch: BatchId) -> Update:
-    return Update(batch, 0, 0, [GroupGradients(KEYS, TABLES, GRADIENTS)])
+    return Update(batch, 0, [GroupGradients(KEYS, TABLES, GRADIENTS)])
 
 
 def put_ids(batch: BatchId) -> PutIds:
@@ -205,7 +205,7 @@ def test_gradients_go_on_with_the_next_worker_where_the_one_before_died_between_
         plan = RowPlanner(embedding_layout(run_of(mode)), 2).plan(IDS, OFFSETS, SIZE)[0]
         part = slice(plan.bounds[0], plan.bounds[1])
         ones = encode_rows(np.ones((SIZE, DIM), np.float32), "float32")
-        server.ask_for(Update(batch, 0, 0, [GroupGradients(plan.keys[part], plan.tables[part], ones[part])]))
+        server.ask_for(Update(batch, 0, [GroupGradients(plan.keys[part], plan.tables[part], ones[part])]))
 
         waiting = new.begin(push(batch))
         assert new.ask_for(put_ids(later)) == Ack()

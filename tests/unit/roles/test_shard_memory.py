@@ -5,9 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ import pytest
 from persia_cli.config.schema import Run
 from persia_cli.errors import MemoryFileError, RoleError
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.job import Job, Reload
+from persia_cli.plan.job import Job
 from persia_cli.roles.shard_memory import REST, on_a_thread, shard_of
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.memory_file import new_file
@@ -25,7 +23,6 @@ from tests.support.runs import make_run
 
 FIRST, SECOND = Sender("embedding-server", 0, 1), Sender("embedding-server", 0, 2)
 PLAIN = Job("train", "", None, train_rows=80, eval_rows=8, steps=10, eval_steps=1)
-RELOADING = replace(PLAIN, first_step=5, reload=Reload(7, False, 2, 0))
 KEYS, TABLES = np.arange(40, dtype=np.uint64) << np.uint64(50), np.zeros(40, np.uint16)
 
 
@@ -55,9 +52,8 @@ def damage(file: int) -> None:
     marks[first, 8 + at] = marks[second, 8 + other]
 
 
-@pytest.mark.parametrize("job", [PLAIN, RELOADING], ids=["plain", "reloading"])
-def test_memory_that_is_sound_is_taken_over(file: int, job: Job) -> None:
-    shard, repairs = shard_of(RUN, job, SECOND, file, np.empty, threading.Event())
+def test_memory_that_is_sound_is_taken_over(file: int) -> None:
+    shard, repairs = shard_of(RUN, PLAIN, SECOND, file, np.empty, threading.Event())
     assert repairs is not None
     assert repairs.rows == 40
     assert shard.stores[0].used == 40
@@ -70,21 +66,9 @@ def test_memory_that_cannot_be_trusted_is_refused(file: int) -> None:
         shard_of(RUN, PLAIN, SECOND, file, np.empty, threading.Event())
 
 
-@pytest.mark.parametrize("harm", [damage, lambda file: os.ftruncate(file, 0)], ids=["damaged", "emptied"])
-def test_it_is_begun_anew_in_a_job_that_loads_rows_again(file: int, harm: Any) -> None:
-    harm(file)
-    gc.collect()
-    shard, repairs = shard_of(RUN, RELOADING, SECOND, file, np.empty, threading.Event())
-    assert isinstance(shard, KeptShard)
-    assert repairs is None
-    assert shard.stores[0].used == 0
-    assert shard.applied.windows() == [(RELOADING.first_step - 1, set())]
-
-
 def test_memory_that_nothing_has_kept_too() -> None:
     with pytest.raises(RoleError, match="ended with its first process"):
         shard_of(RUN, PLAIN, SECOND, None, np.empty, threading.Event())
-    assert shard_of(RUN, RELOADING, SECOND, None, np.empty, threading.Event())[1] is None
     assert shard_of(RUN, PLAIN, FIRST, None, np.empty, threading.Event())[1] is None
 
 

@@ -139,7 +139,7 @@ def test_what_is_none_comes_back_as_none_and_what_is_empty_as_empty() -> None:
 
 def test_a_header_has_no_more_than_the_shapes_of_arrays() -> None:
     keys = GroupKeys(zeros("u8", 3), zeros("u2", 3))
-    _, header, *_ = raw(encode(1, LookUp(BATCH, True, 0, [keys] * 2)))
+    _, header, *_ = raw(encode(1, LookUp(BATCH, True, [keys] * 2)))
     assert msgspec.msgpack.decode(header) == [1, [[0, 0, 7, 1], True, 0], [[[[3], [3]]] * 2], None]
 
 
@@ -155,11 +155,11 @@ def test_a_header_has_no_more_than_the_shapes_of_arrays() -> None:
         ),
         (PutIds(BATCH, 0, zeros("u8", 3, 1), zeros("u4", 3)), "not uint64 with 2"),
         (
-            LookUp(BATCH, True, 0, [GroupKeys(zeros("u8", 3), zeros("u2", 4))]),
+            LookUp(BATCH, True, [GroupKeys(zeros("u8", 3), zeros("u2", 4))]),
             "'tables' has size 4 where another has 3",
         ),
         (
-            Update(BATCH, 0, 0, [GroupGradients(zeros("u8", 3), zeros("u2", 3), zeros("u1", 2, 8))]),
+            Update(BATCH, 0, [GroupGradients(zeros("u8", 3), zeros("u2", 3), zeros("u1", 2, 8))]),
             "size 2 where another has 3",
         ),
         (rows_of(zeros("u1", 1, 4), zeros("u1", 1, 5)), "size 5 where another has 4"),

@@ -87,7 +87,7 @@ def test_what_is_not_large_travels_in_frames() -> None:
 def test_slices_of_shared_memory_are_lent_where_they_lie() -> None:
     sender, receiver = memory(), memory()
     keys, tables = words(sender, 4000), np.zeros(2000, np.uint16)
-    received = receive(receiver, send(sender, LookUp(BATCH, True, 0, [GroupKeys(keys[1000:3000], tables)])))
+    received = receive(receiver, send(sender, LookUp(BATCH, True, [GroupKeys(keys[1000:3000], tables)])))
     keys[1000] = 99
     assert received[0][0] == 99
     assert received[0].tolist() == keys[1000:3000].tolist()
@@ -277,7 +277,7 @@ def test_an_update_that_is_passed_on_keeps_its_gradients() -> None:
     keys, tables = words(worker, 3000), np.zeros(3000, np.uint16)
     parts = [slice(0, 1400), slice(1400, 3000)]
     updates = [
-        send(worker, Update(BATCH, 0, 0, [GroupGradients(keys[part], tables[part], pushed[0][part])])) for part in parts
+        send(worker, Update(BATCH, 0, [GroupGradients(keys[part], tables[part], pushed[0][part])])) for part in parts
     ]
     del pushed
     assert trainer.lent == 1

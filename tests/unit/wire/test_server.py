@@ -134,7 +134,7 @@ def test_a_lost_answer_without_arrays_is_given_again_without_the_handler(
 def test_a_lost_answer_with_arrays_is_made_again(server: Server, asker: Asker, handlers: Handlers) -> None:
     keys = GroupKeys(np.zeros(3, np.uint64), np.zeros(3, np.uint16))
     for _ in range(2):
-        asker.ask(5, LookUp(BATCH, True, 0, [keys]))
+        asker.ask(5, LookUp(BATCH, True, [keys]))
         server.receive()
     for number, answer in asker.hear():
         assert number == 5
