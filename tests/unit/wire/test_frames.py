@@ -140,7 +140,7 @@ def test_what_is_none_comes_back_as_none_and_what_is_empty_as_empty() -> None:
 def test_a_header_has_no_more_than_the_shapes_of_arrays() -> None:
     keys = GroupKeys(zeros("u8", 3), zeros("u2", 3))
     _, header, *_ = raw(encode(1, LookUp(BATCH, True, [keys] * 2)))
-    assert msgspec.msgpack.decode(header) == [1, [[0, 0, 7, 1], True, 0], [[[[3], [3]]] * 2], None]
+    assert msgspec.msgpack.decode(header) == [1, [[0, 0, 7, 1], True], [[[[3], [3]]] * 2], None]
 
 
 # What a sender may not send.
