@@ -103,10 +103,10 @@ class DataLoader:
                 sent = [self._advance(feed) for feed in self._feeds]
                 self._loop.poll(0.0 if any(sent) else 0.2)
             self._link.farewell()
-        finally:
-            self._reader.shutdown(cancel_futures=True)
             for feed in self._feeds:
                 feed.source.close()
+        finally:
+            self._reader.shutdown(wait=False, cancel_futures=True)  # a read that is stuck must not hide an error
 
     def _read_ahead(self, first_step: int) -> None:
         """Begin to read the step that is likely to be dealt first, while other roles still start."""

@@ -66,5 +66,5 @@ class DenseSaving:
             self._writing = None
 
     def close(self) -> None:
-        """Wait for the files under way."""
-        self._writer.shutdown()
+        """End the thread after the file that it writes now; does not wait, as a stalled disk would hide an error."""
+        self._writer.shutdown(wait=False, cancel_futures=True)

@@ -109,7 +109,7 @@ class EmbeddingServer:
             self._over.set()
             if self._saving is not None:
                 self._saving.abandon()
-            self._writer.shutdown()
+            self._writer.shutdown(wait=False, cancel_futures=True)  # a stalled disk must not hide an error
 
     def _prepare(self, run: Run, job: Job) -> None:
         self._watermarks = Watermarks(run.cluster.nn_workers, last_step=job.first_step - 1)
