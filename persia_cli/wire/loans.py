@@ -2,13 +2,14 @@
 
 The sender of a message lends its arrays: it keeps them until the receiver has released all of them and has cleared a
 cell of the sender's segment. Nothing is copied, not even when a message is forwarded: the process in between borrows
-and lends the same memory. A message that is sent again is a new loan. A message that arrives twice is dropped. If a
-message never arrives, its memory stays in use. If there is no room, arrays travel in frames.
+and lends the same memory. A message that is sent again is a new loan. A message that arrives twice is dropped. A loan
+that is not taken within LOST_S ends, since its message never arrived. If there is no room, arrays travel in frames.
 """
 
 import math
-from collections.abc import Container, Iterator, Sequence
-from typing import Annotated, Any
+import time
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,9 +25,13 @@ SEGMENT_BYTES = 1 << 30
 """Address space of a process's segment; memory is taken from the system as it is used."""
 LEAST_BYTES = 4096
 """Smaller arrays travel in frames."""
-SERIALS = 2**32
+SERIALS = 2**32 - 1
+TAKEN = SERIALS
+"""Value of a cell whose message has arrived."""
+LOST_S = 60.0
+"""Seconds after which a message is lost; one that arrives all the same is dropped, and its sender repeats it."""
 
-Word = Annotated[int, msgspec.Meta(ge=0, le=SERIALS - 1)]
+Word = Annotated[int, msgspec.Meta(ge=1, lt=TAKEN)]
 Place = tuple[str, Annotated[int, msgspec.Meta(ge=0, le=2**62)]]
 """The name of a segment and an offset in it."""
 
@@ -38,7 +43,7 @@ class Loan(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknow
     """Name of the segment whose cell shows that the loan is active."""
     cell: Annotated[int, msgspec.Meta(ge=0, lt=CELLS)]
     serial: Word
-    """Value of the cell until the receiver clears it; never 0."""
+    """Value of the cell until the message arrives."""
     places: Annotated[list[Place | None], msgspec.Meta(max_length=BATCH_PART.arrays)]
     """Position of each array of the message; None for those that are in frames."""
 
@@ -47,23 +52,27 @@ class StaleLoan(WireError):  # noqa: N818 - the name says what it is
     """A message that arrived before, whose memory may be in other use by now, or whose lender has ended."""
 
 
+class _Lent(NamedTuple):
+    borrower: str
+    arrays: Sequence[Array]
+    since_s: float
+
+
 class SharedMemory:
     """The loans that one poll loop has given and taken. All methods but `empty` belong to the loop's thread.
 
     `no_room` counts messages with a large array that travelled in a frame since there was no room for it.
     """
 
-    def __init__(self, segment: Segment) -> None:
-        self._own = segment
+    def __init__(self, segment: Segment, clock: Callable[[], float] = time.monotonic) -> None:
+        self._own, self._clock = segment, clock
         self._arena = Arena(segment)
         self._segments = {segment.name: segment}
         self._cells = list(range(CELLS))
-        self._lent: dict[int, tuple[str, Sequence[Array]]] = {}
-        """cell -> who borrows, and the arrays"""
+        self._lent: dict[int, _Lent] = {}
+        """cell -> the loan, the oldest first."""
         self._serial = 0
         self.no_room = 0
-        self._borrowed: dict[tuple[str, int], int] = {}
-        """(lender, cell) -> serial of the last loan that was taken."""
 
     @property
     def lent(self) -> int:
@@ -95,11 +104,11 @@ class SharedMemory:
             self.no_room += 1
         if not kept:
             return None
-        self._serial = self._serial % (SERIALS - 1) + 1
+        self._serial = self._serial % (TAKEN - 1) + 1
         cell = self._cells.pop()
         # No fence is needed: the message is sent after this store, through a queue and system calls that are barriers.
         self._own.cells[cell] = self._serial
-        self._lent[cell] = (borrower, kept)
+        self._lent[cell] = _Lent(borrower, kept, self._clock())
         return Loan(self._own.name, cell, self._serial, places)
 
     def take_back(self, loan: Loan) -> None:
@@ -135,32 +144,37 @@ class SharedMemory:
         """
         self._collect()
         kept: list[Array] = []
-        for cell in [cell for cell, (name, _) in self._lent.items() if name in borrowers]:
+        for cell in [cell for cell, loan in self._lent.items() if loan.borrower in borrowers]:
             self._own.cells[cell] = 0
-            kept += self._lent[cell][1]
+            kept += self._lent[cell].arrays
         self._collect()
         # They stay mapped as long as there are arrays on them.
         for name in [name for name in self._segments if name.startswith(f"{pid}/")]:
             del self._segments[name]
-        self._borrowed = {key: serial for key, serial in self._borrowed.items() if not key[0].startswith(f"{pid}/")}
         return kept
 
     def _collect(self) -> None:
-        """Release the arrays of loans that receivers have ended."""
+        """Release the arrays of loans that receivers have ended, and end those whose message is lost."""
         cells = self._own.cells
         for cell in [cell for cell in self._lent if not cells[cell]]:
             del self._lent[cell]
             self._cells.append(cell)
+        oldest_s = self._clock() - LOST_S
+        for cell, loan in self._lent.items():
+            if loan.since_s > oldest_s:
+                break
+            if cells[cell] != TAKEN:
+                # The arrays stay until the next call, for a receiver that takes the loan at this very moment.
+                cells[cell] = 0
 
     def borrow(self, loan: Loan) -> "LentArrays":
         """Return the arrays that a message lends; raises StaleLoan if it arrived before, WireError if it cannot be."""
-        lender, key = self._segment(loan.lender), (loan.lender, loan.cell)
+        lender = self._segment(loan.lender)
         if lender is self._own:
             raise WireError("a message lends memory that belongs to its receiver")
-        # The cell alone is not enough: it still has the serial if a message arrives twice while its loan is active.
-        if loan.serial in (0, self._borrowed.get(key)) or lender.cells[loan.cell] != loan.serial:
-            raise StaleLoan("the message arrived before, and its memory may have been reused")
-        self._borrowed[key] = loan.serial
+        if lender.cells[loan.cell] != loan.serial:
+            raise StaleLoan("the message arrived before, or late, and its memory may have been reused")
+        lender.cells[loan.cell] = TAKEN
         return LentArrays(self, loan, _Borrowed(lender, loan.cell))
 
     def view(self, place: Place, dtype: np.dtype[Any], shape: Shape, borrowed: "_Borrowed") -> Array:

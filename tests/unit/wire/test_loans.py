@@ -193,6 +193,25 @@ def test_loans_end_where_cells_do() -> None:
     assert sender.lend([keys]) is not None
 
 
+def test_loans_of_messages_that_never_arrive_end_and_what_has_arrived_stays() -> None:
+    now = [0.0]
+    sender, receiver = SharedMemory(create_segment(SIZE), lambda: now[0]), memory()
+    keys = words(sender, 1000)
+    held = receive(receiver, send(sender, LookUp(BATCH, True, 0, [GroupKeys(keys, np.zeros(1000, np.uint16))])))
+    late = send(sender, PushGradients(BATCH, 0, gradients()))
+    for _ in range(3 * CELLS):
+        now[0] += 2 * loans.LOST_S / CELLS
+        assert sender.lend([keys]) is not None
+    assert sender.no_room == 0
+    now[0] += 2 * loans.LOST_S
+    assert [sender.lent for _ in range(2)][1] == 1
+    assert held[0].tolist() == keys.tolist()
+    with pytest.raises(MalformedMessage, match="arrived before, or late"):
+        receive(receiver, late)
+    del held
+    assert sender.lent == 0
+
+
 def test_arrays_that_are_not_contiguous_are_lent_in_order() -> None:
     sender, receiver = memory(), memory()
     block = np.arange(64_000, dtype=np.uint64).view(np.uint8).reshape(-1, 16)
@@ -236,8 +255,7 @@ def test_loans_of_what_is_not_there_are_refused() -> None:
     for fields, problem in [
         ({"lender": "/etc/passwd"}, "not a valid name of shared memory"),
         ({"lender": elsewhere}, "does not exist any more|cannot reach"),
-        ({"serial": 0}, "arrived before"),
-        ({"serial": 2**32 - 1}, "arrived before"),
+        ({"serial": loan.serial + 99}, "arrived before"),
         ({"places": []}, "declares more arrays than its loan has"),
         ({"places": [(loan.lender, DATA_START)] * 2}, "has 1 arrays that it does not declare"),
         ({"places": [None]}, "declares more arrays than it has"),
@@ -248,7 +266,8 @@ def test_loans_of_what_is_not_there_are_refused() -> None:
     ]:
         with pytest.raises(MalformedMessage, match=problem):
             receive(receiver, loan_with(lent(sender), **fields))
-    for fields in ({"cell": CELLS}, {"cell": -1}, {"serial": 2**32}, {"places": [(loan.lender, -1)]}):
+    wrong = [{"cell": CELLS}, {"cell": -1}, {"serial": 0}, {"serial": loans.TAKEN}, {"places": [(loan.lender, -1)]}]
+    for fields in wrong:
         with pytest.raises(MalformedMessage, match=r"header of \w+ cannot be read"):
             receive(receiver, loan_with(loan, **fields))
 
