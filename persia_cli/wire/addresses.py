@@ -19,10 +19,6 @@ NEEDS_KEYS = (
     "so its connections have to be encrypted: make a file of keys with `persia keys new FILE`, and give it to every "
     "role of the job, on every machine: --key-file FILE"
 )
-WAITING = 4096
-"""Number of connections that the system queues for a port until their first bytes arrive."""
-FIRST_BYTES_S = 60
-"""Seconds after which, about, a connection without any bytes is dropped; libzmq sends some at once."""
 NAME_POLL_S = 0.5
 SOCKETS = "persia-job-"
 """Begin of the name of a job's folder for its Unix sockets and its secret."""
@@ -137,29 +133,17 @@ def check_reachable(address: str, beyond: bool = False) -> None:
 def check_free(address: str) -> None:
     """Raise AddressError unless this process could listen at this tcp or ipc address, which is valid."""
     if address.startswith("tcp://"):
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
         try:
-            listen(address).close()
+            with socket.socket() as probe:
+                # As libzmq does: connections of an earlier listener at this port may not be quite closed yet.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((host, 0 if port == "*" else int(port)))
+                probe.listen()
         except OSError as error:
             raise AddressError(f"cannot listen at {address}: {error.strerror}") from error
     elif not os.access(Path(address.partition("://")[2]).parent, os.W_OK | os.X_OK):
         raise AddressError(f"cannot listen at {address}: this user cannot write to the folder")
-
-
-def listen(address: str) -> socket.socket:
-    """Return a socket that listens at this tcp address; raises OSError if it cannot."""
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
-    listening = socket.socket()
-    try:
-        # As libzmq does: connections of an earlier listener at this port may not be quite closed yet.
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, 0 if port == "*" else int(port)))
-        # A connection that sends nothing must not take a file descriptor of this process.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, FIRST_BYTES_S)
-        listening.listen(WAITING)
-    except OSError:
-        listening.close()
-        raise
-    return listening
 
 
 def _check_tcp(address: str, place: str) -> None:

@@ -4,8 +4,7 @@ import threading
 
 import zmq
 
-from persia_cli.wire.authentication import Authenticator
-from persia_cli.wire.port_guard import PortGuard
+from persia_cli.wire.authentication import authenticate, is_encrypted, require_login
 from persia_cli.wire.secret import JobSecret, new_secret
 
 
@@ -18,7 +17,7 @@ class Context(zmq.Context[zmq.Socket[bytes]]):
 
     secret: JobSecret = JobSecret(b"")
     trusts_network: bool = False
-    _authenticator: Authenticator | None = None
+    _authenticates: bool = False
     _one_at_a_time: "threading.Lock | None" = None
 
     def __init__(self, secret: JobSecret | None = None, trusts_network: bool = False) -> None:
@@ -38,25 +37,11 @@ class Context(zmq.Context[zmq.Socket[bytes]]):
         """True if sockets may be reached from other machines."""
         return self.secret.keys is not None or self.trusts_network
 
-    def guard(self, socket: zmq.Socket[bytes], address: str) -> PortGuard:
+    def guard(self, socket: zmq.Socket[bytes], address: str) -> None:
         """Let a socket, which is about to listen at `address`, accept only clients with the secret."""
         assert self._one_at_a_time is not None
         with self._one_at_a_time:
-            if self._authenticator is None:
-                self._authenticator = Authenticator(self, self.secret)
-            return self._authenticator.guard(socket, address)
-
-    def term(self) -> None:
-        """Close the context once all its sockets are closed."""
-        self._dismiss()
-        super().term()
-
-    def destroy(self, linger: int | None = None) -> None:
-        """Close all sockets and then the context."""
-        self._dismiss()
-        super().destroy(linger)
-
-    def _dismiss(self) -> None:
-        authenticator, self._authenticator = self._authenticator, None
-        if authenticator is not None:
-            authenticator.close()
+            if not self._authenticates:
+                authenticate(self, self.secret)
+                self._authenticates = True
+        require_login(socket, self.secret.keys if is_encrypted(self.secret, address) else None)

@@ -2,8 +2,8 @@
 
 The sender of a message lends its arrays: it keeps them until the receiver has released all of them and has cleared a
 cell of the sender's segment. Nothing is copied, not even when a message is forwarded: the process in between borrows
-and lends the same memory. A message that is sent again is a new loan. A message that arrives twice is dropped. A loan
-that is not taken within LOST_S ends, since its message never arrived. If there is no room, arrays travel in frames.
+and lends the same memory. A message that is sent again is a new loan. A message that arrives twice is dropped. After
+LOST_S without an arrival the sender ends the loan. If there is no room, arrays travel in frames.
 """
 
 import math

@@ -201,6 +201,8 @@ class Loop:
             self._receivers.get(source, _nothing)()
         for client in self._clients:
             client.tick()
+        for server in self._servers:
+            server.tick()
         now = self._clock()
         for timer in self._timers:
             if now >= timer.due:

@@ -30,6 +30,8 @@ RECEIVE_LIMIT = 1024
 """Largest number of requests handled in one call, so that timers run in between."""
 RECEIVE_S = 0.1
 """Seconds after which a call handles no further request."""
+LOOK_S = 0.5
+"""Seconds between two looks at how log-ins went."""
 REASON_LIMIT = 4000
 """Largest number of characters of the reason for a refusal; the reason may quote data that the client sent."""
 
@@ -82,6 +84,7 @@ class Server:
         self.refused = self.foreign = self.nameless = self.repeated = self.dropped = self.forgotten = 0
         self._handlers: dict[type[Message], Callable[[Peer, Any], None]] = {}
         self._name = name
+        self._look_s = 0.0
         self._parked: OrderedDict[Peer, None] = OrderedDict()
         self._answers: OrderedDict[Peer, tuple[Message, int]] = OrderedDict()
         self._answers_bytes = 0
@@ -92,13 +95,20 @@ class Server:
 
     @property
     def turned_away(self) -> int:
-        """Number of connections that ended before they logged in with the token of the job."""
-        return 0 if self.socket.guard is None else self.socket.guard.turned_away
+        """Number of clients that were refused since they do not have the secret of the job."""
+        return self.socket.turned_away
 
     @property
     def parked(self) -> int:
         """Number of requests that handlers have not answered yet."""
         return len(self._parked)
+
+    def tick(self) -> None:
+        """Note now and then which clients were refused."""
+        now = time.monotonic()
+        if now >= self._look_s and not self.socket.closed:
+            self._look_s = now + LOOK_S
+            self.socket.note_refusals(now)
 
     def receive(self) -> None:
         """Handle the requests that have arrived; whatever they contain, only a handler's own failure is raised."""

@@ -1,7 +1,8 @@
 """ZeroMQ sockets: the only module that creates them and sets their options."""
 
 import itertools
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import zmq
@@ -15,7 +16,6 @@ from persia_cli.wire.context import Context
 from persia_cli.wire.frames import MAX_FRAMES, NO_TOKEN, Frame, MalformedMessage, encode, parts_of
 from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.parts import BATCH_PART, Message
-from persia_cli.wire.port_guard import PortGuard
 
 Socket = zmq.Socket[bytes]
 
@@ -23,36 +23,77 @@ NOBLOCK = int(zmq.NOBLOCK)
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 """Flags as plain integers: sums and comparisons of pyzmq's enumerations take longer than a send."""
 POLLIN = int(zmq.POLLIN)
+QUEUED_CONNECTIONS = 1024
+"""Connections that the system queues for a listening socket."""
 QUEUED_MESSAGES = 512
 """High-water mark of each direction of each connection."""
 WITHIN_PROCESS = "inproc://"
 
 
-_LOGIN_EVENTS = int(
-    zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-)
+REFUSALS = {
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "it has another secret",
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "it does not have the job's keys, or is no process of persia",
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "it ended, or took too long, before it had logged in",
+}
+"""Event of libzmq -> why a client was refused."""
+_LOGIN_EVENTS = int(zmq.EVENT_HANDSHAKE_SUCCEEDED) + sum(REFUSALS)
+LOG_S = 10.0
+"""Seconds between two lines of the log about refused connections."""
 _NUMBERS = itertools.count()
 
-
-class Listener(zmq.Socket[bytes]):
-    """A listening socket; unless it is within a process, its guard accepts only clients with the job's secret."""
-
-    guard: PortGuard | None = None
-
-    def close(self, linger: int | None = None) -> None:
-        """Close the socket and its port."""
-        super().close(linger)
-        if self.guard is not None:
-            self.guard.close()
+log = logging.getLogger(__name__)
 
 
-class Dealer(zmq.Socket[bytes]):
-    """A client's socket, which knows if its server does not let it in."""
+class LoginSocket(zmq.Socket[bytes]):
+    """A socket with the events of libzmq about log-ins."""
 
     events: Socket | None = None
+
+    def watch(self, context: zmq.Context[Socket]) -> None:
+        """Collect events from now on; before the socket listens or connects."""
+        # The name has a counter and not the file descriptor, which may be reused before libzmq frees the name.
+        endpoint = f"inproc://logins-{next(_NUMBERS)}"
+        self.monitor(endpoint, _LOGIN_EVENTS)
+        self.events = context.socket(zmq.PAIR)
+        self.events.setsockopt(zmq.RCVHWM, 0)  # with a limit, libzmq would stop all connections at it
+        self.events.connect(endpoint)
+
+    def logins(self) -> Iterator[int]:
+        """Yield the events that have come since the last call."""
+        while self.events is not None and self.events.poll(0):
+            yield int(parse_monitor_message(self.events.recv_multipart())["event"])
+
+    def close(self, linger: int | None = None) -> None:
+        """Close the socket."""
+        super().close(linger)
+        if self.events is not None:
+            self.events.close()
+
+
+class Listener(LoginSocket):
+    """A listening socket; unless it is within a process, it accepts only clients with the job's secret."""
+
+    turned_away: int = 0
+    """Clients that were refused, as far as `note_refusals` has been called."""
+    _untold: int = 0
+    _next_line: float = 0.0
+
+    def note_refusals(self, now: float) -> None:
+        """Count the clients that were refused, and log some, but not too often."""
+        why = ""
+        for event in self.logins():
+            if event in REFUSALS:
+                why = REFUSALS[event]
+                self.turned_away += 1
+                self._untold += 1
+        if why and now >= self._next_line:
+            log.warning("%d connections to %s were refused, one since %s", self._untold, bound_address(self), why)
+            self._untold, self._next_line = 0, now + LOG_S
+
+
+class Dealer(LoginSocket):
+    """A client's socket, which knows if its server does not let it in."""
+
     _denied: bool = False
     _hung_up: int = 0
 
@@ -72,16 +113,9 @@ class Dealer(zmq.Socket[bytes]):
         return self._hung_up
 
     def _follow(self) -> None:
-        while self.events is not None and self.events.poll(0):
-            event = parse_monitor_message(self.events.recv_multipart())["event"]
+        for event in self.logins():
             self._denied |= event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
             self._hung_up = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._hung_up + 1
-
-    def close(self, linger: int | None = None) -> None:
-        """Close the socket."""
-        super().close(linger)
-        if self.events is not None:
-            self.events.close()
 
 
 def router(context: Context, address: str, frame_bytes: int = BATCH_PART.nbytes) -> Listener:
@@ -92,13 +126,15 @@ def router(context: Context, address: str, frame_bytes: int = BATCH_PART.nbytes)
     check_address(address, context.may_go_beyond)
     socket = cast(Listener, context.socket(zmq.ROUTER, socket_class=Listener))
     _set_options(socket, address, frame_bytes)
+    socket.setsockopt(zmq.BACKLOG, QUEUED_CONNECTIONS)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
     try:
         if not address.startswith(WITHIN_PROCESS):
-            socket.guard = context.guard(socket, address)
+            context.guard(socket, address)
+            socket.watch(context)
         socket.bind(address)
-    except OSError as error:  # or ZMQError, which is a subclass
+    except zmq.ZMQError as error:
         socket.close()
         raise AddressError(f"cannot listen at {address}: {error.strerror}") from error
     return socket
@@ -112,9 +148,7 @@ def dealer(context: Context, address: str, identity: bytes, frame_bytes: int = B
     socket.setsockopt(zmq.IDENTITY, identity)
     if not address.startswith(WITHIN_PROCESS):
         log_in(socket, context.secret, address)
-        # The name has a counter and not the file descriptor, which may be reused before libzmq frees the name.
-        endpoint = f"inproc://logins-{next(_NUMBERS)}"
-        socket.events = socket.get_monitor_socket(_LOGIN_EVENTS, endpoint)
+        socket.watch(context)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:

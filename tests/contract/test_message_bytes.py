@@ -181,7 +181,7 @@ def test_a_look_up_is_laid_out_as_described() -> None:
     kind, header, keys, tables = (bytes.fromhex(frame) for frame in GOLDEN["LookUp"])
     assert kind == b"\x30" + TOKEN
     batch = b"\x94\x01\x00\xcd\x03\xe8\x02"  # (1, 0, 1000, 2)
-    fields = b"\x93" + batch + b"\xc3" + b"\x00"  # (batch, True, 0)
+    fields = b"\x92" + batch + b"\xc3"  # (batch, True)
     group = b"\x92" + b"\x91\x02" + b"\x91\x02"  # two keys, two tables
     assert header == b"\x94" + b"\xcd\x01\x02" + fields + b"\x91\x91" + group + b"\xc0"
     assert keys == b"\x01" + bytes(7) + b"\xff" * 8

@@ -1,9 +1,8 @@
 """Who gets in: exactly those who have the secret of the job, and nobody where nobody can say who has it."""
 
 import logging
-import os
-import re
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import zmq
 
 from persia_cli.errors import WireError
-from persia_cli.wire import authentication, port_guard, sockets
+from persia_cli.wire import authentication, sockets
 from persia_cli.wire.authentication import require_login
 from persia_cli.wire.context import Context
 from persia_cli.wire.keys import new_keys
@@ -28,7 +27,7 @@ LIMIT_S = 10.0
 ANY = "tcp://127.0.0.1:0"
 KEYS = new_keys()
 MANY = 3000
-"""Connections, with more events than libzmq keeps for who follows them."""
+"""Connections; libzmq keeps fewer events by default."""
 
 
 @pytest.fixture
@@ -91,9 +90,7 @@ def test_strangers_stay_out(
     foreign: zmq.Context[zmq.Socket[bytes]],
     has: str,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(port_guard, "HANDSHAKE_S", 0.2)
     router = sockets.router(keyed, ANY)
     address, other = sockets.bound_address(router), new_keys()
     pair = {"curve_secretkey": other.secret, "curve_publickey": other.public}
@@ -109,13 +106,11 @@ def test_strangers_stay_out(
     try:
         with caplog.at_level(logging.WARNING):
             assert not comes_through(router, dealer, OUT_MS)
-            assert router.guard is not None
-            guard = router.guard
-            poll_for(lambda: "were refused" in caplog.text, LIMIT_S, "a line of the log")
-            poll_for(lambda: guard.turned_away > 0, LIMIT_S, "refused connections to count")
-        [line] = [record.getMessage() for record in caplog.records if "were refused" in record.getMessage()]
-        assert f"connections to {address} were refused, one from " in line
-        assert re.search("from (127.0.0.1|an address that is gone): it (has|does not have|ended|is no)", line)
+            for now in range(3):
+                router.note_refusals(float(now))
+        [line] = [record.getMessage() for record in caplog.records]
+        assert router.turned_away > 0
+        assert f"connections to {address} were refused, one since it " in line
         for secret in (KEYS.secret, KEYS.public, KEYS.token.hex().encode()):
             assert secret.decode() not in caplog.text
         friend = sockets.dealer(keyed, address, b"d")
@@ -181,80 +176,50 @@ def test_nobody_gets_in_where_nobody_authenticates(keyed: Context, foreign: zmq.
 def test_nobody_gets_in_once_the_authentication_has_died_and_who_is_in_stays_whoever_tries(
     keyed: Context, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(authentication, "NEW_CONNECTIONS", MANY)
     router = sockets.router(keyed, ANY)
     address = sockets.bound_address(router)
     early = sockets.dealer(keyed, address, b"early")
     assert comes_through(router, early, IN_S * 1000)
 
-    def die() -> None:
+    def die(*request: object) -> bool:
         raise RuntimeError("made up")
 
-    monkeypatch.setattr(keyed._authenticator, "_answer", die)
+    monkeypatch.setattr(authentication, "_is_right", die)
     late = sockets.dealer(keyed, address, b"late")
     assert not comes_through(router, late, OUT_MS)
-    # libzmq has events of each of these, and would wait with all connections until somebody takes them.
+    poll_for(lambda: "authentication has failed" in caplog.text, LIMIT_S, "a line of the log")
+    poll_for(lambda: "authentication" not in {each.name for each in threading.enumerate()}, LIMIT_S, "the thread's end")
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     for _ in range(MANY):
         with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
     assert comes_through(router, early, IN_S * 1000)
     assert not comes_through(router, late, OUT_MS)
-    [line] = [each.getMessage() for each in caplog.records if "authentication" in each.getMessage()]
-    assert line == "authentication has failed, so nobody else gets into this process: RuntimeError('made up')"
     for each in (early, late, router):
         each.close()
 
 
-def test_a_descriptor_that_is_no_connection_any_more_has_no_client_and_is_left_alone() -> None:
-    for other in (os.eventfd(0), socket.socket().detach()):
-        before = set(Path("/proc/self/fd").iterdir())
-        assert port_guard.client_of(other) == ""
-        assert set(Path("/proc/self/fd").iterdir()) == before
-        os.close(other)
-        assert port_guard.client_of(other) == ""
-
-
-def test_refusals_are_logged_now_and_then_and_all_are_counted(
-    keyed: Context, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_refusals_that_nobody_looks_at_hold_up_no_connection_and_are_one_line(
+    keyed: Context, foreign: zmq.Context[zmq.Socket[bytes]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(port_guard, "HANDSHAKE_S", 0.2)
+    """By default libzmq keeps two thousand events, and then stands still with all connections until one is taken."""
     router = sockets.router(keyed, ANY)
-    guard = router.guard
-    assert guard is not None
-    host, _, port = sockets.bound_address(router).removeprefix("tcp://").rpartition(":")
+    address, other = sockets.bound_address(router), new_keys()
+    early = sockets.dealer(keyed, address, b"early")
+    assert comes_through(router, early, IN_S * 1000)
+    made = [hostile(foreign, address) for _ in range(200)]
+    for each in made:
+        each.close()
+    pair = {"curve_secretkey": other.secret, "curve_publickey": other.public, "curve_serverkey": KEYS.public}
+    stranger = hostile(foreign, address, **pair)
+    assert not comes_through(router, stranger, OUT_MS)
+    assert comes_through(router, early, IN_S * 1000)
     with caplog.at_level(logging.WARNING):
-        for _ in range(50):
-            with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
-                connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        poll_for(lambda: guard.turned_away == 50, LIMIT_S, "all to count")
-        poll_for(lambda: caplog.records, LIMIT_S, "a line of the log")
-    router.close()
-    [line] = [record.getMessage() for record in caplog.records]
-    assert 1 <= int(line.split()[0]) <= 50
-    assert "it is no process of persia" in line
-
-
-def test_where_the_system_has_no_filter_a_flood_is_told_once_and_clients_get_in(
-    keyed: Context, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(authentication, "NEW_CONNECTIONS", 5)
-    for option in ("_SO_ATTACH_FILTER", "_SO_DETACH_FILTER"):
-        monkeypatch.setattr(port_guard, option, 9999)
-    router = sockets.router(keyed, ANY)
-    guard = router.guard
-    assert guard is not None
-    host, _, port = sockets.bound_address(router).removeprefix("tcp://").rpartition(":")
-    for _ in range(20):
-        with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
-            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
-    poll_for(lambda: guard._accepted == 20, LIMIT_S, "all to count")
-    friend = sockets.dealer(keyed, sockets.bound_address(router), b"friend")
-    assert comes_through(router, friend, IN_S * 1000)
-    told = [each.getMessage() for each in caplog.records if "cannot be held off" in each.getMessage()]
-    assert 1 <= len(told) <= 2
-    assert told[0].startswith(f"a flood of connections to tcp://{host}:{port} cannot be held off: ")
-    for each in (friend, router):
+        router.note_refusals(1.0)
+        router.note_refusals(2.0)
+    assert router.turned_away > 0
+    assert len(caplog.records) == 1
+    for each in (stranger, early, router):
         each.close()
 
 
