@@ -12,9 +12,9 @@ from persia_cli.data.order import BLOCK_BYTES, BLOCK_ROWS
 from persia_cli.data.row_groups import RowGroup, RowGroupReader, RowGroupStream
 from persia_cli.data.splits import Selector
 
-CHUNK_ROWS = 1 << 16
+CHUNK_ROWS = 1 << 14
 FEWEST_ROWS = 1 << 10
-"""Limits of the rows that are read at a time of an open row group."""
+"""Limits of the rows that are read at a time of an open row group, which holds three times their bytes meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,13 @@ from hypothesis import strategies as st
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data import parquet, slices
 from persia_cli.data.batch import Batch, join
+from persia_cli.data.block import Room
 from persia_cli.data.ids import text_id
 from persia_cli.data.order import BlockSize
 from persia_cli.data.reserved_ids import NULL_ID
 from persia_cli.data.row_groups import RowGroup, RowGroupStream
+from persia_cli.data.scan import scan
+from persia_cli.data.slices import SliceReader
 from persia_cli.data.source import Source, open_source
 from persia_cli.errors import DataError
 
@@ -355,3 +358,23 @@ def test_batches_do_not_keep_the_block_alive(folder: Path) -> None:
         batch = source.read(0, 0, 5)
         for array in (batch.dense, batch.labels, batch.ids, batch.offsets):
             assert array.base is None or array.base.nbytes == array.nbytes
+
+
+def test_open_row_groups_hold_less_than_the_rows_of_a_block(tmp_path: Path) -> None:
+    rows = 1 << 17
+    numbers = np.arange(4 * rows) % 1000
+    found = scan(dataset(write(tmp_path / "a.parquet", {"y": numbers % 2, "d": numbers / 2, "c": numbers}, rows)))
+    reader = SliceReader(found.filesystem, found.selector, "train", ["y", "d", "c"])
+    before = pa.total_allocated_bytes()
+    read = 0
+    for number, group in enumerate(found.groups):
+        read += sum(piece.table.nbytes for piece in reader.read(number, group, 0, group.rows // 2, parts=2))
+    held = pa.total_allocated_bytes() - before
+    reader.close()
+    assert held < read
+
+
+def test_a_slightly_larger_block_takes_the_memory_of_the_one_before() -> None:
+    room = Room()
+    first = room.array("dense", (1000, 2), np.float32)
+    assert np.shares_memory(first, room.array("dense", (1100, 2), np.float32))
