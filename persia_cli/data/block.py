@@ -26,6 +26,8 @@ from persia_cli.data.slices import RowPiece
 
 _ROWS_AT_ONCE, _TAKEN_AT_ONCE = 4096, 512
 """Rows whose ids are moved together: they fit into a processor's cache."""
+_SPARE = 8
+"""Blocks differ a little in size, so their memory is for one in so many rows more; what is not used takes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,8 @@ class Room:
         """Return an array of any content, which a block that was decoded before has no more."""
         held = self._arrays.get(name)
         if held is None or len(held) < shape[0]:
-            held = self._arrays[name] = np.empty(shape, dtype)
+            self._arrays.pop(name, None)  # before there is another one
+            held = self._arrays[name] = np.empty((shape[0] + shape[0] // _SPARE, *shape[1:]), dtype)
         return held[: shape[0]]
 
 
