@@ -45,10 +45,14 @@ def describe(console: Console, plan: JobPlan) -> None:
     labelled(console, "rows", f"{count(tables, 'table')}, up to {size(plan.memory)}")
     if plan.job.task == "train":
         labelled(console, "training", f"{_length(plan)} of {training_words(run)}")
-        if early := run.train.stop_early:
+        best_by = run.checkpoint.best_by
+        if early := run.train.early_stop:
+            by = f" by {best_by}" if best_by != early.metric else ""
+            best = f"the best{by} is kept" if best_by else "the best is not saved (checkpoint.at_end=false)"
             without = count(early.patience, "evaluation")
-            best = "the best is kept" if run.checkpoint.at_end else "nothing is saved (checkpoint.at_end=false)"
             labelled(console, "", f"ends earlier after {without} without a better {early.metric}; {best}")
+        elif best_by:
+            labelled(console, "", f"the best evaluation by {best_by} is kept")
     labelled(console, "cluster", f"{run.cluster.kind}: {_roles(plan)}")
 
 
@@ -128,7 +132,7 @@ def warn_of_spent_schedules(plan: JobPlan) -> None:
 def _length(plan: JobPlan) -> str:
     """Return the number of steps, of a training that may end earlier also as whole epochs."""
     epochs, rest = divmod(plan.job.steps, epoch_steps(plan.run, plan.job.train_rows))
-    if plan.run.train.stop_early is None:
+    if plan.run.train.early_stop is None:
         return count(plan.job.steps, "step")
     return f"up to {count(plan.job.steps, 'step')}" + ("" if rest else f" ({count(epochs, 'epoch')})")
 
@@ -142,11 +146,16 @@ def _rescaled(features: Sequence[DenseFeature]) -> str:
 
 
 def _samples(plan: JobPlan) -> str:
+    facts = plan.facts
     if plan.job.task == "predict":
-        return f"{count(plan.facts.eval_rows, 'sample')} to score"
-    if plan.job.scored_part == "test":
-        return count(plan.facts.eval_rows, "test sample")
-    return f"{plan.facts.train_rows:,} training and {plan.facts.eval_rows:,} evaluation samples"
+        return f"{count(facts.eval_rows, 'sample')} to score"
+    if plan.job.task == "evaluate":
+        return count(facts.eval_rows, "test sample" if plan.job.scored_part == "test" else "evaluation sample")
+    unused = f", {count(facts.unused_rows, 'row')} in no split" if facts.unused_rows else ""
+    train, evaluation = f"{facts.train_rows:,} training", f"{facts.eval_rows:,} evaluation"
+    if facts.test_rows:
+        return f"{train}, {evaluation} and {facts.test_rows:,} test samples{unused}"
+    return f"{train} and {evaluation} samples{unused}"
 
 
 def model_words(run: Run) -> str:

@@ -124,7 +124,7 @@ def _picture(plan: SweepPlan, rows: Sequence[Row]) -> Path | None:
     path = plan.folder / FRONTIER
     made_up = "MADE-UP DATA, " if plan.first.facts.stand_in else ""
     try:
-        most = "up to " if plan.first.run.train.stop_early else ""
+        most = "up to " if plan.first.run.train.early_stop else ""
         title = f"{plan.first.run.name}: {made_up}{most}{count(plan.first.job.steps, 'step')}"
         draw(path, found, title, plan.baseline, plan.metric)
     except UserError as error:

@@ -14,6 +14,8 @@ from persia_cli.config.schema import Node
 _LONGEST_VALUE = 60
 _POS_WEIGHTS = ("pos_weight", "scale_pos_weight", "class_weight", "class_weights")
 """Names by which other programs have `pos_weight`."""
+_TEXTS = ("string_type", "literal_error")
+"""Pydantic's error types for values that are not the text of a key."""
 _TOO_GREAT = ("less_than", "less_than_equal", "int_parsing_size")
 """Pydantic's error types for numbers above an upper bound."""
 
@@ -95,7 +97,7 @@ def _sentences(
 ) -> Iterator[tuple[str, str]]:
     """Yield key path and sentence for one mistake; an unknown group yields one for each of its keys."""
     kind, path, value = details["type"], place.path, details["input"]
-    if kind == "string_type" and isinstance(value, Mapping) and expected.nodes(place.annotation):
+    if kind in _TEXTS and isinstance(value, Mapping) and expected.nodes(place.annotation):
         return  # Text or a group of keys is allowed here: the mistakes in the group are reported by their own keys.
     if kind == "extra_forbidden":
         for key, leaf in leaves(path, value):

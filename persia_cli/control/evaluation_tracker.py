@@ -164,13 +164,8 @@ class EvaluationTracker:
 
 
 def tracker_of(run: Run, aims: Mapping[str, Aim]) -> EvaluationTracker:
-    """Return the tracker of a run's evaluations; `aims` are those of all its metrics.
-
-    A run that stops early also keeps its best weights, by the same metric unless it names another: at its last step it
-    is `patience` evaluations past the best. A run that saves nothing at its end keeps none.
-    """
-    early = run.train.stop_early
-    metric = run.checkpoint.best_by or (early.metric if early and run.checkpoint.at_end else None)
+    """Return the tracker of a run's evaluations; `aims` are those of all its metrics."""
+    early, metric = run.train.early_stop, run.checkpoint.best_by
     stop = Best(early.metric, aims[early.metric], early.min_delta) if early else None
     keep = Best(metric, aims[metric]) if metric else None
     return EvaluationTracker(stop, early.patience if early else 1, keep, _plateaus(run, aims))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
-from persia_cli.config.schema.split import ColumnSplit, EvalSplit, PredictSplit
+from persia_cli.config.schema.split import EvalSplit, PredictSplit
 from persia_cli.control.position import MADE_UP, TrainingData
 from persia_cli.data.columns import prepare_command
 from persia_cli.data.converted import Progress, silent
@@ -34,8 +34,10 @@ class DatasetFacts:
     """True if the files are missing and generated samples replace them."""
     left_out: str = ""
     """A clause on data files at its paths that are not read; empty if there are none."""
+    test_rows: int = 0
+    """Rows that are set aside for a test; 0 where other files have them."""
     unused_rows: int = 0
-    """Rows that the split's column assigns to neither split."""
+    """Rows that the split's column assigns to no split."""
     files: int = 0
     nbytes: int = 0
     """Bytes of all files."""
@@ -65,20 +67,20 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         return DatasetFacts(*rows, invented.dense, dataset.sparse, tasks, text, stand_in=True)
     found = scan(dataset, progress)
     train_rows, eval_rows = sum(found.split_rows.train), sum(found.split_rows.eval)
-    unused_rows = sum(group.rows for group in found.groups) - train_rows - eval_rows
+    test_rows = found.split_rows.test
+    unused_rows = sum(group.rows for group in found.groups) - train_rows - eval_rows - test_rows
     nbytes = sum(file.nbytes for file in found.files)
     plural = "s" if len(found.files) > 1 else ""
     text = f"{len(found.files)} {NOUNS[found.format]} file{plural} at {dataset.place}, {_size(nbytes)}"
     if found.unread:
         text += f", {found.unread} unreadable row{'s' if found.unread > 1 else ''} left out"
-    if unused_rows:
-        text += f", {unused_rows} rows in neither split" + (" (test samples)" if _sets_aside(dataset) else "")
     if (shares := null_shares(found.nulls, sum(group.rows for group in found.groups))) is not None:
         text += f", {shares}"
     return DatasetFacts(
         train_rows=train_rows,
         eval_rows=eval_rows,
         left_out=found.left_out,
+        test_rows=test_rows,
         unused_rows=unused_rows,
         files=len(found.files),
         nbytes=nbytes,
@@ -91,12 +93,6 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         train_data=found.train_data,
         found=found,
     )
-
-
-def _sets_aside(dataset: ParquetDataset) -> bool:
-    """Return True if all samples that neither train nor evaluate are set aside for a test."""
-    split = dataset.split
-    return split.of_test() is not None and not (isinstance(split, ColumnSplit) and split.train is not None)
 
 
 def _warnings(found: ParquetScan) -> tuple[str, ...]:

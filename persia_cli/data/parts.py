@@ -1,7 +1,7 @@
 """The part of each row where times, hashes or the last rows of groups make the split."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,10 @@ from persia_cli.data.random_bits import salt, stream, uniform
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
 from persia_cli.data.times import NotATimeError, microseconds
 from persia_cli.data.values import NotAnIdError, id_values
-from persia_cli.errors import DataError
+from persia_cli.errors import DataError, count
 
 PARTS: dict[SplitName, int] = {"train": 0, "eval": 1}
-_TEST = 2
+TEST = 2
 _SALT = salt(0x73706C6974)
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 """The hash of a null."""
@@ -31,33 +31,53 @@ def parts_by_time(split: TimeSplit, column: Any) -> Parts:
     assert split.eval_from is not None
     parts[times >= _time(split.eval_from, column, "eval_from")] = PARTS["eval"]
     if split.test_from is not None:
-        parts[times >= _time(split.test_from, column, "test_from")] = _TEST
+        parts[times >= _time(split.test_from, column, "test_from")] = TEST
     return parts
 
 
 def with_times(split: TimeSplit, filesystem: Any, groups: Sequence[RowGroup]) -> TimeSplit:
-    """Return the split with times in place of fractions; raises DataError."""
+    """Return the split with times in place of fractions, those that give parts nearest to them; raises DataError.
+
+    Rows of one time stay together, and no part is empty.
+    """
     if split.eval_fraction is None and split.test_fraction is None:
         return split
-    found = [np.empty(0, np.int64)]
-    is_integer = True
-    for (column,) in _columns(filesystem, groups, [split.column]):
-        found.append(time_values(column, split.column))
-        is_integer = class_of(plain_type(column.type)) == "integer"
-    times = np.concatenate(found)
+    columns = [column for (column,) in _columns(filesystem, groups, [split.column])]
+    times = np.concatenate([np.empty(0, np.int64), *(time_values(column, split.column) for column in columns)])
     if not times.size:
         return split.model_copy(update={"eval_from": 0, "eval_fraction": None, "test_fraction": None})
-    times.sort()
+    distinct, first = np.unique(np.sort(times), return_index=True)
 
-    def first_of(fraction: float) -> str | int:
-        time = int(times[min(int(times.size * (1.0 - fraction)), times.size - 1)])
-        return time if is_integer else str(np.datetime64(time, "us"))
+    def given(key: Literal["eval_from", "test_from"]) -> int | None:
+        """Return the number of the first distinct time of a part that begins at a given time."""
+        value = getattr(split, key)
+        return None if value is None else int(np.searchsorted(distinct, _time(value, columns[0], key)))
 
-    known: dict[str, Any] = {"eval_fraction": None, "test_fraction": None}
+    def nearest(key: str, rows: float, least: int, end: int) -> int:
+        """Return the number of the distinct time, in [least, end), with nearest to so many rows before it."""
+        if least >= end:
+            raise DataError(
+                f"dataset.split.{key}: of {count(distinct.size, 'distinct time')} in column {split.column} none is "
+                "left for this part; correct dataset.split, or split by rows: {kind: hash, eval_fraction: 0.2}"
+            )
+        return least + int(np.argmin(np.abs(first[least:end] - rows)))
+
+    evaluates, tests = given("eval_from"), given("test_from")
     if split.test_fraction is not None:
-        known["test_from"] = first_of(split.test_fraction)
+        least = 2 if evaluates is None else evaluates + 1
+        tests = nearest("test_fraction", times.size * (1.0 - split.test_fraction), least, distinct.size)
     if split.eval_fraction is not None:
-        known["eval_from"] = first_of(split.eval_fraction + (split.test_fraction or 0.0))
+        end = distinct.size if tests is None else tests
+        before = times.size if end == distinct.size else int(first[end])
+        evaluates = nearest("eval_fraction", before - times.size * split.eval_fraction, 1, end)
+    known: dict[str, Any] = {"eval_fraction": None, "test_fraction": None}
+    is_integer = class_of(plain_type(columns[0].type)) == "integer"
+    for key, number, is_found in (
+        ("eval_from", evaluates, split.eval_fraction is not None),
+        ("test_from", tests, split.test_fraction is not None),
+    ):
+        if is_found and number is not None:
+            known[key] = int(distinct[number]) if is_integer else str(np.datetime64(int(distinct[number]), "us"))
     return split.model_copy(update=known)
 
 
@@ -69,7 +89,7 @@ def parts_by_hash(split: HashSplit, first_row: int, table: Any) -> Parts:
         values = _keys(table.column(split.column), split.column)
     place = uniform(stream(_SALT, stream(_SALT, values)))
     test = split.test_fraction or 0.0
-    return np.where(place < test, _TEST, place < test + split.eval_fraction).astype(np.int8)
+    return np.where(place < test, TEST, place < test + split.eval_fraction).astype(np.int8)
 
 
 def parts_by_last(split: LastSplit, filesystem: Any, groups: Sequence[RowGroup]) -> Parts:
@@ -87,7 +107,7 @@ def parts_by_last(split: LastSplit, filesystem: Any, groups: Sequence[RowGroup])
     sizes = np.diff(np.append(start, keys.size))
     parts = np.zeros(keys.size, np.int8)
     last = order[(start + sizes - 1)[sizes > 1]]
-    parts[last] = _TEST if split.test else PARTS["eval"]
+    parts[last] = TEST if split.test else PARTS["eval"]
     if split.test:
         parts[order[(start + sizes - 2)[sizes > 2]]] = PARTS["eval"]
     parts[nulls] = PARTS["train"]

@@ -15,13 +15,14 @@ from persia_cli.config.schema.split import (
     EverySplit,
     HashSplit,
     LastSplit,
+    Part,
     PredictSplit,
     Split,
     TimeSplit,
 )
 from persia_cli.control.position import SplitName
 from persia_cli.data.arrow_types import class_of, is_text, plain_type
-from persia_cli.data.parts import PARTS, parts_by_hash, parts_by_last, parts_by_time, with_times
+from persia_cli.data.parts import PARTS, TEST, parts_by_hash, parts_by_last, parts_by_time, with_times
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
 from persia_cli.data.times import TIMES, microseconds
 
@@ -34,6 +35,8 @@ class SplitRows:
 
     train: tuple[int, ...]
     eval: tuple[int, ...]
+    test: int = 0
+    """Rows that are set aside for a test, of all row groups; 0 where other files have them."""
     values: tuple[str, ...] = ()
     """A few values of the split column, for messages."""
 
@@ -59,21 +62,23 @@ class Selector:
 
         `first_row` is the number of its first row over all files; it has the columns of `columns`. Raises DataError.
         """
-        split, stop = self.split, first_row + table.num_rows
+        split = self.split
         if isinstance(split, EverySplit):
-            is_eval = (np.arange(first_row, stop) - split.offset) % split.n == 0
+            is_eval = (np.arange(first_row, first_row + table.num_rows) - split.offset) % split.n == 0
             return np.flatnonzero(is_eval if name == "eval" else ~is_eval)
         if isinstance(split, ColumnSplit):
             return np.flatnonzero(_of_split(table.column(split.column), split, name))
-        if isinstance(split, TimeSplit):
-            parts = parts_by_time(split, table.column(split.column))
-        elif isinstance(split, HashSplit):
-            parts = parts_by_hash(split, first_row, table)
-        elif self.parts is not None:
-            parts = self.parts[first_row:stop]
-        else:
-            return None  # split by files, or all rows in one split: a row group has one split
-        return np.flatnonzero(parts == PARTS[name])
+        parts = self.parts_in(first_row, table)
+        # Split by files, or with all rows in one split, a row group has one split.
+        return None if parts is None else np.flatnonzero(parts == PARTS[name])
+
+    def parts_in(self, first_row: int, table: Any) -> NDArray[np.int8] | None:
+        """Return the part of each row of a table, as `rows` has it, where times, hashes or groups make the split."""
+        if isinstance(self.split, TimeSplit):
+            return parts_by_time(self.split, table.column(self.split.column))
+        if isinstance(self.split, HashSplit):
+            return parts_by_hash(self.split, first_row, table)
+        return None if self.parts is None else self.parts[first_row : first_row + table.num_rows]
 
 
 def selector_of(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> Selector:
@@ -106,17 +111,21 @@ def count_rows(selector: Selector, filesystem: Any, groups: Sequence[RowGroup]) 
 
 
 def _count_selected(selector: Selector, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
-    counts: dict[SplitName, list[int]] = {"train": [], "eval": []}
+    counts = []
     with RowGroupReader(filesystem) as reader:
         for group in groups:
             if selector.columns:
                 table = reader.read(group, selector.columns)
             else:
                 table = pa.table({"": pa.nulls(group.rows)})
-            for name, found in counts.items():
-                rows = selector.rows(name, group.first_row, table)
-                found.append(group.rows if rows is None else rows.size)
-    return SplitRows(tuple(counts["train"]), tuple(counts["eval"]))
+            parts = selector.parts_in(group.first_row, table)
+            assert parts is not None
+            counts.append(np.bincount(parts, minlength=TEST + 1).tolist())
+    return SplitRows(
+        tuple(each[PARTS["train"]] for each in counts),
+        tuple(each[PARTS["eval"]] for each in counts),
+        sum(each[TEST] for each in counts),
+    )
 
 
 def _multiples(first: int, count: int, n: int) -> int:
@@ -128,17 +137,19 @@ def _count_by_column(split: ColumnSplit, filesystem: Any, groups: Sequence[RowGr
     train: list[int] = []
     evaluation: list[int] = []
     values: dict[str, None] = {}
+    test = 0
     with RowGroupReader(filesystem) as reader:
         for group in groups:
             column = reader.read(group, [split.column]).column(0)
             train.append(int(_of_split(column, split, "train").sum()))
             evaluation.append(int(_of_split(column, split, "eval").sum()))
+            test += int(_of_split(column, split, "test").sum())
             if len(values) < _SHOWN_VALUES:
                 values.update(dict.fromkeys(map(str, pc.unique(column).slice(0, _SHOWN_VALUES).to_pylist())))
-    return SplitRows(tuple(train), tuple(evaluation), tuple(values)[:_SHOWN_VALUES])
+    return SplitRows(tuple(train), tuple(evaluation), test, tuple(values)[:_SHOWN_VALUES])
 
 
-def _of_split(column: Any, split: ColumnSplit, name: SplitName) -> NDArray[np.bool_]:
+def _of_split(column: Any, split: ColumnSplit, name: Part) -> NDArray[np.bool_]:
     """Return True for each value of the split column in a split; null is in the split of all other values, if any."""
     if split.train is None and name == "train":
         return ~_is_one_of(column, (*split.values("eval"), *split.values("test")))

@@ -52,7 +52,7 @@ def advice(run: Run, steps: int, metrics: Sequence[Line]) -> str | None:
 
 def judging_metric(run: Run) -> str:
     """Return the metric by which a run's evaluations are compared."""
-    early = run.train.stop_early
+    early = run.train.early_stop
     return run.checkpoint.best_by or (early.metric if early else run.headline)
 
 
@@ -87,8 +87,7 @@ def _swings(points: Sequence[_Point]) -> bool:
 def _against_overfitting(run: Run, metric: str, best: int) -> str:
     """Return what helps a model that overfits after step `best`."""
     found = f"{metric} was best at step {best:,} and got worse while the training loss fell"
-    keeps_best = run.checkpoint.best_by or (run.train.stop_early and run.checkpoint.at_end)
-    if not keeps_best and run.checkpoint.at_end:
+    if run.checkpoint.best_by is None and run.checkpoint.at_end:
         return f"{found}: keep the best model, by checkpoint.best_by={metric}"
     dropout = _dropout(run)
     if dropout is not None and dropout < 0.4:

@@ -29,28 +29,41 @@ PATIENCE = 2
 
 
 def with_length(run: Run, facts: "DatasetFacts") -> Run:
-    """Return the run with a number of epochs in place of `train.epochs=auto`.
+    """Return the run with what `auto` stands for in its length, its evaluations, and what they decide.
 
-    With `train.steps` it is as many epochs as these steps take. A small data set with an evaluation split gets up to
-    MAX_EPOCHS, evaluations after each, an early stop, and its best checkpoint as its result. Others get one epoch.
+    `train.epochs=auto` is as many as `train.steps` take; otherwise up to MAX_EPOCHS with an early stop for a small
+    data set, else one. A training of several epochs without `train.steps` is evaluated after each and keeps its best,
+    where evaluation rows exist and are real.
     """
-    if run.train.epochs != "auto":
-        return run
     steps = epoch_steps(run, facts.train_rows)
+    is_auto = run.train.epochs == "auto"
+    is_judged = bool(facts.eval_rows and steps) and not facts.stand_in and not isinstance(run.dataset, GeneratedDataset)
+    is_judged = is_judged and run.train.steps is None
+    if is_auto:
+        is_judged = is_judged and facts.train_rows <= MAX_ROWS
+        run = _with_epochs(run, steps, MAX_EPOCHS if is_judged else 1)
+    if is_judged and run.train.epochs != 1 and evaluation_interval(run, facts.train_rows) is None:
+        run = run.model_copy(update={"eval": run.eval.model_copy(update={"every_epochs": 1})})
+    compares = is_judged and training_steps(run, facts.train_rows) > steps
+    metric = run.checkpoint.best_by or defined(run, facts, _metric(run)) if compares else None
+    if run.train.stop_early == "auto":
+        stop = None
+        if is_auto and metric:
+            patience = _patience(run, -(-PATIENCE * steps // (evaluation_interval(run, facts.train_rows) or steps)))
+            stop = EarlyStop(metric=metric, patience=patience)
+        run = _with(run, stop_early=stop)
+    if run.checkpoint.best_by is None and run.checkpoint.at_end:
+        best_by = run.train.early_stop.metric if run.train.early_stop else metric
+        run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update={"best_by": best_by})})
+    return run
+
+
+def _with_epochs(run: Run, steps: int, most: int) -> Run:
+    """Return the run with epochs of so many steps in place of `auto`: what its steps or its schedules take, or most."""
     if run.train.steps:
         return _with(run, epochs=-(-run.train.steps // steps) if steps else 1)
-    if isinstance(run.dataset, GeneratedDataset) or facts.stand_in or not facts.eval_rows or not steps:
-        return _with(run, epochs=1)
-    if facts.train_rows > MAX_ROWS:
-        return _with(run, epochs=1)
-    if evaluation_interval(run, facts.train_rows) is None:
-        run = run.model_copy(update={"eval": run.eval.model_copy(update={"every_epochs": 1})})
-    end = min(max(_ends(run), default=MAX_EPOCHS * steps), MAX_EPOCHS * steps)
-    if run.train.stop_early is None and end > steps:
-        patience = _patience(run, -(-PATIENCE * steps // (evaluation_interval(run, facts.train_rows) or steps)))
-        stop = EarlyStop(metric=run.checkpoint.best_by or defined(run, facts, _metric(run)), patience=patience)
-        run = _with(run, stop_early=stop)
-    epochs = -(-end // steps)
+    end = min(max(_ends(run), default=most * steps), most * steps) if most > 1 else steps
+    epochs = -(-end // steps) if steps else 1
     return _with(run, epochs=epochs, steps=end if end < epochs * steps else None)
 
 

@@ -86,7 +86,7 @@ def _require_unfinished(plan: JobPlan, manifest: Manifest) -> None:
             f"all {plan.job.steps:,} steps of the run are done; give train.epochs or train.steps a higher value to "
             "train on"
         )
-    stop = plan.run.train.stop_early
+    stop = plan.run.train.early_stop
     for figure in manifest.progress.tracked:
         if stop and figure.metric == stop.metric:
             if figure.since >= stop.patience:

@@ -207,7 +207,8 @@ def newest_checkpoint(checkpoints: Place) -> Place:
     steps = finished_steps(checkpoints)
     if not steps:
         raise CheckpointError(
-            f"{owner(checkpoints)} has no complete checkpoint; train it to its end, or set checkpoint.every_steps"
+            f"{owner(checkpoints)} has no complete checkpoint; train again, with checkpoint.every_steps=N, or to "
+            "the end with checkpoint.at_end=true"
         )
     newest = checkpoint_folder(checkpoints, steps[-1])
     if later := [folder for folder in bare_folders(checkpoints) if step_of(folder) > steps[-1]]:

@@ -88,7 +88,7 @@ def choose_metric(grid: Sequence[GridRun], asked: str | None) -> str:
     Raises ConfigError if it is not a figure of every point's evaluation.
     """
     first = grid[0].run
-    early = first.train.stop_early.metric if first.train.stop_early else None
+    early = first.train.early_stop.metric if first.train.early_stop else None
     metric = asked or early or first.checkpoint.best_by or headlines(first.links)[0]
     for each in grid:
         keys = metric_aims(each.run)

@@ -35,7 +35,8 @@ def test_training_ends_by_itself_and_its_result_is_the_best_checkpoint(tmp_path:
         "dataset.labels=[label]",
         f"dataset.sparse=[{','.join(names)}]",
     ]
-    words = ["conf=base", "dataset=parquet", *data, "dataset.split={kind: every, n: 5}", *SMALL]
+    split = "dataset.split={kind: every, n: 5}"
+    words = ["conf=base", "mode=sync", "dataset=parquet", *data, split, *SMALL]
     run = tmp_path / "run"
     trained = persia("train", *words, "--run-dir", run)
     assert "up to 200 steps (20 epochs) of 128 samples" in trained.stderr

@@ -31,7 +31,7 @@ def words(folder: Path) -> list[str]:
         *("conf=base", "name=small", "dataset=parquet", f"dataset.path='{folder}'", "dataset.labels=[label]"),
         *("dataset.sparse=[user, age, item, {name: tags, pooling: mean}]", "dataset.dense=[]", "dataset.group_by=user"),
         *("dataset.split={kind: files, train: [train.parquet], eval: [eval.parquet]}", "cluster=embedded", "mode=sync"),
-        *("train.batch_size=30", "train.epochs=3", "embedding.memory=16MiB", "optimizer=adagrad"),
+        *("train.batch_size=30", "train.steps=15", "embedding.memory=16MiB", "optimizer=adagrad"),
         *("train.losses={label: {kind: in_batch_softmax}}", *MODEL),
     ]
 

@@ -42,8 +42,10 @@ def test_the_best_model_is_scored_on_the_test_samples_at_the_end(tmp_path: Path)
     best = min(evaluated, key=lambda step: evaluated[step]["log_loss"])
     assert finished_steps(run / CHECKPOINTS)[-1] > best == tested["step"], "the last model is not the best one"
     assert 100 < tested["eval_samples"] < 220
-    assert f"{tested['eval_samples']} rows in neither split (test samples)" in trained.stderr
-    assert f"{tested['eval_samples']} test samples" in trained.stderr
+    [evaluated_samples] = {line["eval_samples"] for line in evaluated.values()}
+    counts = (1600 - evaluated_samples - tested["eval_samples"], evaluated_samples, tested["eval_samples"])
+    assert "{:,} training, {} evaluation and {} test samples;".format(*counts) in trained.stderr
+    assert f" {tested['eval_samples']} test samples;" in trained.stderr, "what the evaluation of the test scores"
     shown = [key_values(line) for line in trained.stdout.splitlines() if "split=" in line]
     assert [line["split"] for line in shown] == ["eval", "test"]
 

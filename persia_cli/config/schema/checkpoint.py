@@ -38,7 +38,7 @@ class Checkpoint(Node):
     best_by: str | None = None
     """Save after each evaluation that is the best so far by this metric, and keep it until there is a better one.
 
-    Default: the metric of `train.stop_early`, if training may end by one and `at_end` has a model saved.
+    Default, if `at_end` has a model saved: the metric of `train.stop_early`; one of several epochs without `steps`.
     """
 
     @property

@@ -68,8 +68,8 @@ class PlateauSchedule(_Schedule):
     metric: str | None = None
     """Figure of an evaluation that is to improve, by its key in `metrics.jsonl`.
 
-    Default: that of `train.stop_early`; without it `auc` (`rmse` if no label has a probability), with several labels
-    `loss`."""
+    Default: that of `train.stop_early`, else of `checkpoint.best_by`; without both `auc` (`rmse` if no label has a
+    probability), with several labels `loss`."""
     patience: Count = 1
     """Consecutive evaluations without improvement after which the learning rate falls; it falls again after as many."""
     min_delta: NonNegative = 0.0

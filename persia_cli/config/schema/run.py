@@ -52,9 +52,8 @@ class Training(Node):
     epochs: Literal["auto"] | Count = "auto"
     """Passes over the training split.
 
-    `auto`: with at most 5 million training rows and an evaluation split, up to 20; the model is evaluated after each,
-    training ends after two epochs without improvement, and the best checkpoint is the result. Otherwise one.
-    With `steps`: as many as these take.
+    `auto`: with at most 5 million training rows and an evaluation split, up to 20, with an early stop; otherwise one.
+    With `steps`: as many as these take. Several epochs without `steps` are evaluated after each, and the best is kept.
     """
     steps: Count | None = None
     """Stop after this number of steps, if that is earlier."""
@@ -79,8 +78,16 @@ class Training(Node):
     """Lines of metrics that the `window_` figures cover."""
     tensorboard: bool = False
     """Write metrics for TensorBoard too, to the folder `tensorboard` of the run directory."""
-    stop_early: EarlyStop | None = None
-    """Stop before the last step if evaluations no longer improve; the best weights are saved (`checkpoint.best_by`)."""
+    stop_early: EarlyStop | Literal["auto"] | None = "auto"
+    """Stop before the last step if evaluations no longer improve; the best weights are saved (`checkpoint.best_by`).
+
+    `auto`: with `epochs=auto`, after two epochs without improvement; else never, as with null.
+    """
+
+    @property
+    def early_stop(self) -> EarlyStop | None:
+        """The early stop that is set; None for `auto`, which the plan of a training settles."""
+        return None if self.stop_early == "auto" else self.stop_early
 
 
 def _in_order(lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -227,10 +234,10 @@ class Run(Node):
     def judging_metrics(self) -> dict[str, str]:
         """The metrics by which evaluations decide something, by the keys that name them."""
         found = {}
+        if self.train.early_stop is not None:
+            found["train.stop_early.metric"] = self.train.early_stop.metric
         if self.checkpoint.best_by is not None:
             found["checkpoint.best_by"] = self.checkpoint.best_by
-        if self.train.stop_early is not None:
-            found["train.stop_early.metric"] = self.train.stop_early.metric
         for part, optimizer in (("dense", self.optimizer.dense), ("embedding", self.optimizer.embedding)):
             if isinstance(optimizer.schedule, PlateauSchedule):
                 found[f"optimizer.{part}.schedule.metric"] = self.plateau_metric(optimizer.schedule)
@@ -240,9 +247,9 @@ class Run(Node):
         """Return the figure that decides on a learning rate."""
         if schedule.metric is not None:
             return schedule.metric
-        if self.train.stop_early is not None:
-            return self.train.stop_early.metric
-        return self.headline
+        if self.train.early_stop is not None:
+            return self.train.early_stop.metric
+        return self.checkpoint.best_by or self.headline
 
     @property
     def headline(self) -> str:
@@ -268,7 +275,7 @@ class Run(Node):
             near = difflib.get_close_matches(metric, metrics, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise ValueError(f"{key}={metric}: no such metric; {hint}there are {', '.join(metrics)}")
-        is_settled = self.train.epochs != "auto" or self.train.steps is not None
+        is_settled = self.train.epochs == 1 or self.train.steps is not None
         if is_settled and self.eval.every_steps is None and self.eval.every_epochs is None:
             raise ValueError(f"{key}={metric} compares evaluations during training; set eval.every_epochs=1")
 

@@ -21,6 +21,13 @@ def _iso(value: Any) -> Any:
     return f"{value.isoformat()}T00:00:00" if isinstance(value, date) else value
 
 
+def _is_not_later(late: str | int | None, early: str | int | None) -> bool:
+    """Return True if two times of one kind are known, and `late` is not the later one."""
+    if isinstance(late, int) and isinstance(early, int):
+        return late <= early
+    return isinstance(late, str) and isinstance(early, str) and late <= early
+
+
 Time = Annotated[str | int, BeforeValidator(_iso)]
 Part = Literal["train", "eval", "test"]
 PART_NAMES: tuple[Part, ...] = ("train", "eval", "test")
@@ -152,6 +159,11 @@ class TimeSplit(_Split):
             raise ValueError("give either test_from or test_fraction")
         if (self.eval_fraction or 0.0) + (self.test_fraction or 0.0) >= 1.0:
             raise ValueError("eval_fraction and test_fraction leave nothing to train on")
+        if _is_not_later(self.test_from, self.eval_from):
+            raise ValueError(
+                f"test_from={self.test_from} must be later than eval_from={self.eval_from}, since the latest samples "
+                "are those of the test; correct one of them"
+            )
         return self
 
 

@@ -105,9 +105,10 @@ def test_a_run_says_what_it_is_judged_by():
     assert tracker_of(make_run(), {}).best is None
 
 
-def test_a_run_that_stops_early_keeps_its_best_weights_unless_it_names_another_figure():
+def test_a_run_that_stops_early_keeps_the_very_best_weights():
     stop = {"metric": "auc", "patience": 2, "min_delta": 0.1}
-    run = make_run(eval={"every_steps": 5}, train={"batch_size": 32, "stop_early": stop})
+    best = {"best_by": "auc"}
+    run = make_run(eval={"every_steps": 5}, train={"batch_size": 32, "stop_early": stop}, checkpoint=best)
     tracker = tracker_of(run, metric_aims(run))
     told = []
     for step, auc in ((5, 0.6), (10, 0.65), (15, 0.64)):

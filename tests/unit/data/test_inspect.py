@@ -42,10 +42,10 @@ def test_facts_of_files(tmp_path: Path) -> None:
     split = {"kind": "column", "column": "part", "train": "a", "eval": "b"}
     facts = inspect(dataset(tmp_path, split=split))
     size = one.stat().st_size + two.stat().st_size
-    assert (facts.train_rows, facts.eval_rows, facts.unused_rows) == (4, 2, 2)
+    assert (facts.train_rows, facts.eval_rows, facts.test_rows, facts.unused_rows) == (4, 2, 0, 2)
     assert (facts.files, facts.nbytes, facts.dense, facts.tasks, facts.stand_in) == (2, size, 1, 1, False)
     assert [feature.name for feature in facts.sparse] == ["c"]
-    assert facts.source == f"2 Parquet files at {tmp_path}, {size / 1024:.1f} KiB, 2 rows in neither split"
+    assert facts.source == f"2 Parquet files at {tmp_path}, {size / 1024:.1f} KiB"
 
 
 def test_facts_name_the_columns_with_nulls(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.dataset_yaml import to_yaml
+from persia_cli.data.facts import inspect
 from persia_cli.data.scan import scan
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
@@ -126,6 +127,67 @@ def test_the_last_fraction_by_time_keeps_ties_together(tmp_path: Path, is_intege
 
 
 @pytest.mark.parametrize(
+    ("counts", "rule", "parts"),
+    [
+        ([50, 50], {"eval_fraction": 0.1}, [50, 50]),
+        ([1, 99], {"eval_fraction": 0.1}, [1, 99]),
+        ([99, 1], {"eval_fraction": 0.9}, [99, 1]),
+        ([60, 25, 15], {"eval_fraction": 0.2}, [85, 15]),
+        ([60, 15, 25], {"eval_fraction": 0.21}, [75, 25]),
+        ([90, 5, 5], {"eval_fraction": 0.4, "test_fraction": 0.4}, [90, 5, 5]),
+        ([10, 10, 80], {"eval_fraction": 0.1, "test_fraction": 0.1}, [10, 10, 80]),
+        ([40, 30, 20, 10], {"eval_from": 2, "test_fraction": 0.5}, [70, 20, 10]),
+        ([40, 30, 20, 10], {"eval_fraction": 0.3, "test_from": 2}, [40, 30, 30]),
+        ([40, 30, 20, 10], {"eval_fraction": 0.3, "test_from": 99}, [70, 30, 0]),
+    ],
+)
+def test_a_fraction_by_time_is_the_nearest_that_leaves_no_part_empty(
+    tmp_path: Path, counts: list[int], rule: dict[str, Any], parts: list[int]
+) -> None:
+    write(tmp_path, {"ts": np.repeat(np.arange(len(counts)), counts)})
+    found = scan(dataset(tmp_path, {"kind": "time", "column": "ts"} | rule)).split_rows
+    assert [sum(found.train), sum(found.eval), found.test] == [*parts, 0][:3]
+
+
+@pytest.mark.parametrize(
+    ("times", "rule", "key"),
+    [
+        ([5] * 9, {"eval_fraction": 0.2}, "eval_fraction"),
+        ([1, 2] * 9, {"eval_fraction": 0.2, "test_fraction": 0.2}, "test_fraction"),
+        ([1, 2, 3], {"eval_fraction": 0.2, "test_from": 1}, "eval_fraction"),
+        ([1, 2, 3], {"eval_from": 3, "test_fraction": 0.2}, "test_fraction"),
+    ],
+)
+def test_a_part_for_which_no_time_is_left_is_refused_by_its_key(
+    tmp_path: Path, times: list[int], rule: dict[str, Any], key: str
+) -> None:
+    write(tmp_path, {"ts": times})
+    with pytest.raises(DataError, match=rf"^dataset\.split\.{key}: "):
+        scan(dataset(tmp_path, {"kind": "time", "column": "ts"} | rule))
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        {"kind": "time", "column": "n", "eval_from": 50, "test_from": 80},
+        {"kind": "hash", "eval_fraction": 0.2, "test_fraction": 0.1},
+        {"kind": "last", "group": "user", "order": "n", "test": True},
+        {"kind": "column", "column": "user", "eval": 1, "test": 2},
+        {"kind": "column", "column": "user", "train": 0, "eval": 1, "test": 2},
+    ],
+)
+def test_every_row_is_counted_in_one_part(tmp_path: Path, split: dict[str, Any]) -> None:
+    write(tmp_path, {"n": [*range(100)], "user": [n % 4 for n in range(100)]})
+    data = dataset(tmp_path, split)
+    facts = inspect(data)
+    tested = data.split.of_test()
+    assert tested is not None
+    assert facts.test_rows == inspect(data.model_copy(update={"split": tested})).eval_rows > 0
+    assert facts.train_rows + facts.eval_rows + facts.test_rows + facts.unused_rows == 100
+    assert facts.unused_rows == (25 if "train" in split else 0)
+
+
+@pytest.mark.parametrize(
     ("times", "first", "message"),
     [
         ([1, 2], "2024-02-01", "eval_from is 2024-02-01T00:00:00, but the column holds integers"),
@@ -149,6 +211,8 @@ def test_times_that_cannot_split_are_refused(tmp_path: Path, times: Any, first: 
         {"kind": "time", "column": "ts"},
         {"kind": "time", "column": "ts", "eval_from": 1, "eval_fraction": 0.1},
         {"kind": "time", "column": "ts", "eval_from": "yesterday"},
+        {"kind": "time", "column": "ts", "eval_from": 5, "test_from": 5},
+        {"kind": "time", "column": "ts", "eval_from": "2024-02-01", "test_from": "2024-01-31T23:00:00"},
         {"kind": "time", "column": "ts", "eval_fraction": 1.0},
         {"kind": "hash", "eval_fraction": 0.5, "test_fraction": 0.5},
         {"kind": "column", "column": "ts", "eval": "a", "test": "a"},

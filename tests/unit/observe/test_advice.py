@@ -8,11 +8,10 @@ from persia_cli.config.schema import Run
 from persia_cli.observe.advice import advice
 from tests.support.runs import make_run
 
-STOP = {"metric": "auc", "patience": 2}
 
-
-def made(**train: Any) -> Run:
-    return make_run(train={"batch_size": 32, "epochs": 3} | train, eval={"every_epochs": 1})
+def made(best_by: str | None = None, **train: Any) -> Run:
+    checkpoint = {"best_by": best_by}
+    return make_run(train={"batch_size": 32, "epochs": 3} | train, eval={"every_epochs": 1}, checkpoint=checkpoint)
 
 
 def curves(losses: list[float], aucs: list[float], metric: str = "auc") -> list[dict[str, Any]]:
@@ -44,7 +43,7 @@ OVERFIT = [0.70, 0.74, 0.73, 0.71]
         ),
         (FALLING[:3], RISING, {"steps": 300}, "persia resume RUN train.steps=600"),
         (FALLING[:4], OVERFIT, {}, "keep the best model, by checkpoint.best_by=auc"),
-        (FALLING[:4], OVERFIT, {"stop_early": STOP}, "more dropout may help, such as model.dropout=0.2"),
+        (FALLING[:4], OVERFIT, {"best_by": "auc"}, "more dropout may help, such as model.dropout=0.2"),
         ([0.5, 0.4, 0.9, 2.0], [0.70, 0.71, 0.66, 0.52], {}, "may help, such as optimizer.dense.lr=0.03"),
         ([0.50, 0.49, 0.48, 0.48, 0.47], [0.70, 0.66, 0.71, 0.67, 0.72], {}, "auc goes up and down"),
     ],
@@ -98,5 +97,6 @@ def test_errors_are_to_fall() -> None:
     ],
 )
 def test_overfitting_is_met_by_what_the_network_has(model: dict[str, Any], told: str) -> None:
-    run = make_run(train={"batch_size": 32, "epochs": 3, "stop_early": STOP}, eval={"every_epochs": 1}, model=model)
+    best = {"best_by": "auc"}
+    run = make_run(train={"batch_size": 32, "epochs": 3}, eval={"every_epochs": 1}, model=model, checkpoint=best)
     assert (advice(run, 400, curves(FALLING[:4], [0.70, 0.74, 0.73, 0.71])) or "").endswith(told)

@@ -41,8 +41,42 @@ def test_other_data_is_read_once(rows: tuple[int, int], facts: dict[str, Any]) -
     assert planned(make_run(), MAX_ROWS, 20).run.train.epochs == 20
 
 
+@pytest.mark.parametrize("train", [{"epochs": 3}, {"stop_early": None}, {"epochs": 3, "stop_early": None}])
+def test_without_an_early_stop_all_epochs_are_trained_and_the_best_is_kept(train: dict[str, Any]) -> None:
+    plan = planned(make_run(train={"batch_size": 32} | train))
+    assert (plan.run.train.stop_early, plan.job.steps) == (None, 4 * train.get("epochs", 20))
+    assert (plan.run.eval.every_epochs, plan.run.checkpoint.best_by) == (1, "auc_minus_log_loss")
+
+
+def test_a_training_that_goes_on_past_its_early_stop_still_keeps_the_best() -> None:
+    own = {"metric": "log_loss", "patience": 1}
+    for stop, metric in (("auto", "auc_minus_log_loss"), (own, "log_loss")):
+        before = planned(make_run(train={"batch_size": 32, "stop_early": stop})).run
+        settled = before.model_copy(update={"train": before.train.model_copy(update={"stop_early": None})})
+        after = planned(settled).run
+        assert (after.train.stop_early, after.checkpoint.best_by) == (None, metric)
+        assert after.eval == before.eval
+
+
+@pytest.mark.parametrize(
+    ("rows", "train", "checkpoint"),
+    [
+        ((ROWS, 20), {"epochs": 1}, {}),
+        ((ROWS, 20), {"steps": 9}, {}),
+        ((ROWS, 0), {"epochs": 3}, {}),
+        ((ROWS, 20), {"epochs": 3}, {"at_end": False}),
+    ],
+    ids=["one epoch", "steps", "no evaluation split", "nothing is saved"],
+)
+def test_no_best_is_kept_where_none_can_be(
+    rows: tuple[int, int], train: dict[str, Any], checkpoint: dict[str, Any]
+) -> None:
+    assert (
+        planned(make_run(train={"batch_size": 32} | train, checkpoint=checkpoint), *rows).run.checkpoint.best_by is None
+    )
+
+
 def test_what_is_given_is_left_alone() -> None:
-    assert planned(make_run(train={"batch_size": 32, "epochs": 3})).run.train.stop_early is None
     steps = planned(make_run(train={"batch_size": 32, "steps": 9}))
     assert (steps.job.steps, steps.run.train.epochs, steps.run.train.stop_early) == (9, 3, None)
     given = {"metric": "log_loss", "patience": 5}
