@@ -6,7 +6,7 @@ from rich.console import Console
 
 from persia_cli.commands.screen import labelled, paragraph
 from persia_cli.errors import count
-from persia_cli.plan.warm_start import DenseFit, WarmStart
+from persia_cli.plan.warm_start import DenseFit, TakenTable, WarmStart
 from persia_cli.storage.remote import without_secret
 
 MOST = 20
@@ -31,7 +31,7 @@ def lines(warm: WarmStart) -> Iterator[str]:
     """Yield the parts of what a run begins with, one sentence each."""
     tables = [
         f"{each.name}: {count(each.rows, 'row')}{'' if each.source == each.name else f' of table {each.source}'}, "
-        f"{'with the state of their optimizer' if each.states else 'their optimizer begins anew'}"
+        f"{_optimizer_of(each)}"
         for each in warm.tables
     ]
     yield from tables[:MOST]
@@ -49,6 +49,12 @@ def lines(warm: WarmStart) -> Iterator[str]:
         yield from _dense(warm.fit)
     elif warm.checkpoint:
         yield "dense weights: new"
+
+
+def _optimizer_of(table: TakenTable) -> str:
+    if table.frozen:
+        return "frozen"
+    return "with the state of their optimizer" if table.states else "their optimizer begins anew"
 
 
 def _dense(fit: DenseFit | None) -> Iterator[str]:

@@ -146,8 +146,10 @@ def _missing(dataset: ParquetDataset, use: Use, names: list[str]) -> str:
     if not near:
         near = [name for name in names if name.lower() == use.column.lower()]
     hint = f"did you mean {near[0]}?" if near else f"correct {use.key}; columns there are: {_some(names)}"
-    if isinstance(dataset.split, PredictSplit | EvalSplit) and use.role in ("dense", "sparse"):
+    if isinstance(dataset.split, PredictSplit | EvalSplit):
         there = f"; columns there are: {_some(names)}" if not near else f"; rename {near[0]}, if that is it"
+        if use.role in ("weight", QUERY):
+            there = f"; add it, or evaluate without it: {use.key}=null"
         return f"there is no column {use.column}, which the model was trained with ({use.key}){there}"
     return f"there is no column {use.column} ({use.role} column of {use.key}); {hint}"
 
@@ -169,7 +171,7 @@ def _wrong_type(
     if use.role == "sparse":
         return _wrong_ids(dataset, use, kind, is_text)
     if use.role == "dense" and (is_list(plain) or dense[use.column].width is not None):
-        return _wrong_vectors(use, dense[use.column].width, plain)
+        return _wrong_vectors(dataset, use, dense[use.column].width, plain)
     if use.role == "label":
         return _wrong_label(dataset, use, kind)
     if use.role == "split":
@@ -195,11 +197,16 @@ def _wrong_type(
     return f"column {use.column} holds {WORDS.get(held, kind)}, but {rule}, one per row; write numbers in its place"
 
 
-def _wrong_vectors(use: Use, width: int | None, plain: Any) -> str | None:
+def _wrong_vectors(dataset: ParquetDataset, use: Use, width: int | None, plain: Any) -> str | None:
     if not is_list(plain):
         if pa.types.is_null(plain):
             return None
         held = WORDS.get(class_of(plain), str(plain))
+        if isinstance(dataset.split, PredictSplit | EvalSplit):
+            return (
+                f"column {use.column} holds {held}, and the model was trained with lists of {width} numbers; write "
+                "these in their place"
+            )
         return (
             f"column {use.column} holds {held}, and {use.key} gives it width: {width}, which is of lists of numbers; "
             "leave out width"

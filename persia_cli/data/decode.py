@@ -292,8 +292,8 @@ def _vectors(column: Any, feature: DenseFeature, where: object, rows: Rows) -> N
             values = vectors(column, feature.width).astype(np.float32)
     except WrongLengthError as wrong:
         raise DataError(
-            f"{where}: {wrong} numbers in {_place(where, wrong.row)} of dense column {feature.name}, whose lists have "
-            f"{feature.width} each; give all lists one length"
+            f"{where}: {wrong} numbers in {_place(where, wrong.row)} of dense column {feature.name}, whose lists need "
+            f"{feature.width} each; correct the data"
         ) from wrong
     return values if rows is None else values[rows]
 

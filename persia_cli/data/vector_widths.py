@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature
+from persia_cli.config.schema.split import EvalSplit, PredictSplit
 from persia_cli.data.arrow_types import is_list, plain_type
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
 from persia_cli.errors import DataError
@@ -33,6 +34,12 @@ def with_widths(
         widths = {kind.list_size for kind in kinds if pa.types.is_fixed_size_list(kind)}
         widths |= {feature.width} - {None}
         if len(widths) > 1:
+            if feature.width is not None and isinstance(dataset.split, PredictSplit | EvalSplit):
+                others = " and ".join(map(str, sorted(widths - {feature.width})))
+                raise DataError(
+                    f"dense feature {feature.name} has lists of {others} numbers, and the model was trained with "
+                    f"{feature.width}; write that many in each"
+                )
             sizes = " and ".join(map(str, sorted(widths)))
             raise DataError(f"dense feature {feature.name} has lists of {sizes} numbers; give all lists one length")
         found[feature.name] = next(iter(widths), None) or _first_length(feature.name, filesystem, groups)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from persia_cli.config.schema import Run, Table
-from persia_cli.errors import CheckpointError, ConfigError, count
+from persia_cli.config.schema import ParquetDataset, Run, Table
+from persia_cli.errors import CheckpointError, ConfigError, DataError, count
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.store.layout import EmbeddingLayout
@@ -49,6 +49,19 @@ def require_saved_model(saved: Run, run: Run, verb: str, dropped: tuple[str, ...
     wrong = wrong or [*_other_inputs(saved, run)]
     if wrong:
         raise ConfigError("\n".join(wrong))
+
+
+def require_same_widths(saved: Run, dataset: ParquetDataset) -> None:
+    """Raise DataError for a dense column of lists whose rows had one number where the `saved` run was trained."""
+    if not isinstance(saved.dataset, ParquetDataset):
+        return
+    plain = {each.name for each in saved.dataset.dense_features if each.width is None}
+    for each in dataset.dense_features:
+        if each.width is not None and each.name in plain:
+            raise DataError(
+                f"column {each.name} holds lists of {each.width} numbers, and the model was trained with one number "
+                "per row; write numbers in their place"
+            )
 
 
 def require_room(saved: Sequence[SavedTable], layout: EmbeddingLayout) -> None:

@@ -48,7 +48,13 @@ def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
         checkpoint=address_of(checkpoint) if checkpoint else None,
         step=manifest.step if manifest else 0,
         tables=tuple(
-            TakenTable(new, old.name, old.rows, OPTIMIZER not in source.skip and _keeps_states(saved, layout, old, new))
+            TakenTable(
+                new,
+                old.name,
+                old.rows,
+                OPTIMIZER not in source.skip and _keeps_states(saved, layout, old, new),
+                _tables(layout)[new][1].is_frozen,
+            )
             for new, old in pairs.items()
         ),
         vectors=tuple(each for each in vectors if each is not None),

@@ -13,6 +13,8 @@ class TakenTable:
     rows: int
     states: bool
     """True if the rows keep the state of their optimizer; otherwise it begins anew."""
+    frozen: bool = False
+    """True if the rows stay as they are, without an optimizer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The data loader: reads the steps it is dealt and sends ids to embedding workers, the rest to NN workers."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from persia_cli.config.schema import Esmm
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN, StepGrid
 from persia_cli.data.batch import Batch, is_single
-from persia_cli.data.item_keys import item_keys
+from persia_cli.data.item_keys import has_item, item_keys
 from persia_cli.data.masked_labels import fill_chain, weight_totals
 from persia_cli.data.source import Ring, Source, open_source
 from persia_cli.errors import DataError
@@ -73,6 +74,7 @@ class DataLoader:
         self._trace = self._link.trace
         self._generation = 0
         self._ranks, self._items = run.cluster.nn_workers, item_features(run)
+        self._weighs_items = bool(self._items) and job.task != "predict"
         self._follow = isinstance(run.model, Esmm)
         self._workers, self._nn_workers = self._link.connect("embedding-worker"), self._link.connect("nn-worker")
         rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
@@ -177,6 +179,8 @@ class DataLoader:
             del feed.kept[step]
 
     def _send(self, feed: Feed, step: int, whole: Batch) -> None:
+        if self._weighs_items:
+            whole = _without_nulls(whole, self._items)
         totals = weight_totals(whole.labels, whole.weights)
         finished, feed.kept[step] = min(feed.finished), []
         if self._follow:
@@ -223,3 +227,9 @@ class DataLoader:
             for name, count in feed.source.counts.items():
                 counts[name] = counts.get(name, 0) + count
         return Counters(counts=counts)
+
+
+def _without_nulls(batch: Batch, items: Sequence[int]) -> Batch:
+    """Return a batch with weight 0 for samples without an item, so that a softmax over items leaves them out."""
+    there = has_item(batch, items).astype(np.float32)
+    return replace(batch, weights=there if batch.weights is None else batch.weights * there)

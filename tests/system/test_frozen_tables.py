@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from persia_cli.commands.warm_view import lines
 from persia_cli.errors import ConfigError
 from persia_cli.launch.job import JobResult
 from persia_cli.store.manifest import newest_checkpoint
@@ -65,6 +66,9 @@ def test_frozen_rows_keep_their_bits_and_others_train(
 ) -> None:
     first = train(words(tmp_path, 30, *source, "train.epochs=2"), tmp_path / "first")
     second = words(tmp_path, 50, f"init_from={first.run_dir}", frozen, *settings)
+    warm = plan(second, tmp_path / "planned").job.warm
+    assert warm is not None
+    assert [line.endswith(" rows, frozen") for line in lines(warm) if line.startswith("item: ")] == [True]
     before, now = rows_of(first), rows_of(train(second, tmp_path / "second"))
     np.testing.assert_array_equal(now["item"].ids, before["item"].ids)
     assert np.array_equal(now["item"].embedding.view(np.uint32), before["item"].embedding.view(np.uint32))

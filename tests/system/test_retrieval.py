@@ -31,7 +31,7 @@ def words(folder: Path) -> list[str]:
         *("conf=base", "name=small", "dataset=parquet", f"dataset.path='{folder}'", "dataset.labels=[label]"),
         *("dataset.sparse=[user, age, item, {name: tags, pooling: mean}]", "dataset.dense=[]", "dataset.group_by=user"),
         *("dataset.split={kind: files, train: [train.parquet], eval: [eval.parquet]}", "cluster=embedded", "mode=sync"),
-        *("train.batch_size=30", "train.steps=15", "embedding.memory=16MiB", "optimizer=adagrad"),
+        *("train.batch_size=30", "train.epochs=3", "embedding.memory=16MiB", "optimizer=adagrad"),
         *("train.losses={label: {kind: in_batch_softmax}}", *MODEL),
     ]
 
@@ -47,7 +47,7 @@ def printed(text: str, by: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_figures_are_those_of_loops_over_predictions(keep: bool, tmp_path: Path) -> None:
-    run = train(words(tmp_path), tmp_path / "run").run_dir
+    run = train([*words(tmp_path), "train.steps=15"], tmp_path / "run").run_dir
     ended = persia("eval", run, "--retrieval", "--at", 3, "--at", 8, *(["--keep-seen"] if keep else []))
     assert ended.exit_code == 0, ended.output
     (tmp_path / "all").mkdir()

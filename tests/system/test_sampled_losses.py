@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
@@ -79,3 +81,30 @@ def test_what_cannot_be_is_refused_in_a_sentence(words: list[str], sentence: str
     kept = [word for word in kept if word != SOFTMAX or "train.losses" not in words[0]]
     with pytest.raises(ConfigError, match=sentence):
         plan([*kept, *words], tmp_path / "run")
+
+
+def test_a_null_is_no_item(tmp_path: Path) -> None:
+    """Samples without an item count as those of weight 0, as positive ones and as negatives."""
+    draw = np.random.default_rng(3)
+    user, item, there = draw.integers(0, 20, 300), draw.integers(0, 12, 300), draw.random(300) < 0.7
+    curves = []
+    for name, items, weights in (
+        ("null", [int(each) if known else None for each, known in zip(item, there, strict=True)], np.ones(300)),
+        ("none", np.where(there, item, 99), there.astype(float)),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        table = {"user": user, "item": items, "label": np.ones(300), "weight": weights}
+        pq.write_table(pa.table(table), folder / "rows.parquet")
+        found = train(
+            [
+                *("conf=base", "dataset=parquet", f"dataset.path={folder}", "dataset.labels=[label]"),
+                *("dataset.sparse=[user, item]", "dataset.dense=[]", "dataset.weight=weight", "cluster=embedded"),
+                *("dataset.split={kind: every, n: 5}", "mode=sync", "train.batch_size=30", "train.steps=16"),
+                *("model=two_tower", "model.user=[user]", "model.item=[item]", "model.hidden=[8]", "model.width=6"),
+                *("train.losses={label: {kind: in_batch_softmax}}", "train.log_every_steps=1"),
+            ],
+            tmp_path / f"{name}-run",
+        )
+        curves.append([*losses(found), evaluation(found)["loss"]])
+    assert curves[0] == curves[1]

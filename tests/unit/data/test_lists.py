@@ -16,11 +16,14 @@ from persia_cli.data.facts import inspect
 from persia_cli.data.scan import scan
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
+from persia_cli.plan.saved_model import require_same_widths
 from persia_cli.serving.columns import Lists
 from persia_cli.serving.fields import RequestFields
+from tests.support.runs import make_run
 
 LISTS = [[3, 1, 2], [], [5], [7, 7, 4, 9], [1], [2, 6]]
 ROWS = len(LISTS)
+TRAINS = {"kind": "every", "n": 2}
 
 
 def dataset(path: Path, sparse: object = (), dense: object = (), **keys: Any) -> ParquetDataset:
@@ -162,11 +165,11 @@ def test_lists_of_several_lengths_are_refused_with_the_row(tmp_path: Path) -> No
     path = write(
         tmp_path / "a.parquet", v=[[1.0, 2.0]] * 5 + [[1.0]], f=pa.array([[1.0, 2.0]] * 6, pa.list_(pa.float64(), 2))
     )
-    with pytest.raises(DataError, match=r"row group 1: a list of 1 numbers in row 1 of dense column v.*have 2 each"):
+    with pytest.raises(DataError, match=r"row group 1: a list of 1 numbers in row 1 of dense column v.*need 2 each"):
         read(dataset(path, dense=["v"]))
     with pytest.raises(DataError, match="dense feature f has lists of 2 and 3 numbers"):
-        inspect(dataset(path, dense=[{"name": "f", "width": 3}]))
-    with pytest.raises(DataError, match=r"row group 0: a list of 2 numbers in row 0 of dense column v.*have 3 each"):
+        inspect(dataset(path, dense=[{"name": "f", "width": 3}], split=TRAINS))
+    with pytest.raises(DataError, match=r"row group 0: a list of 2 numbers in row 0 of dense column v.*need 3 each"):
         read(dataset(path, dense=[{"name": "v", "width": 3}]))
 
 
@@ -178,7 +181,7 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (["t"], "list it under dataset.sparse"),
     ):
         with pytest.raises(DataError, match=says):
-            inspect(dataset(path, dense=dense))
+            inspect(dataset(path, dense=dense, split=TRAINS))
     for sparse, says in (
         ({"name": "i", "padding": "PAD"}, "padding: 'PAD' of i is no number"),
         ({"name": "x", "separator": "|"}, "separator is of texts; leave it out of x"),
@@ -232,3 +235,19 @@ def test_requests_give_the_samples_of_the_data(tmp_path: Path) -> None:
     for wrong in ([1.0], [[1.0, 2.0]], [["a", "b", "c"]]):
         with pytest.raises(DataError, match=r"the request.* v\b"):
             fields.batch({"g": ["w1"], "p": [[1]], "v": wrong})
+
+
+def test_vectors_of_other_data_are_those_of_the_model(tmp_path: Path) -> None:
+    """Each mistake is one of the data, since the settings are those of a saved model."""
+    of_two, of_one = {"name": "v", "width": 2}, {"name": "v"}
+    saved = make_run(dataset={"kind": "parquet", "path": str(tmp_path), "dense": [of_one]})
+    triples = pa.array([[1.0, 2.0, 3.0]] * ROWS, pa.list_(pa.float32(), 3))
+    write(tmp_path / "a.parquet", v=triples)
+    with pytest.raises(DataError, match="lists of 3 numbers, and the model was trained with 2; write"):
+        scan(dataset(tmp_path, dense=[of_two]))
+    with pytest.raises(DataError, match="lists of 3 numbers, and the model was trained with one number per row; write"):
+        require_same_widths(saved, scan(dataset(tmp_path, dense=[of_one])).settled)
+    write(tmp_path / "a.parquet", v=[1.0] * ROWS)
+    with pytest.raises(DataError, match=r"holds .*, and the model was trained with lists of 2 numbers; write"):
+        scan(dataset(tmp_path, dense=[of_two]))
+    require_same_widths(saved, scan(dataset(tmp_path, dense=[of_one])).settled)

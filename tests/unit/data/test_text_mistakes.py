@@ -118,8 +118,10 @@ def test_a_single_row_is_one_row(tmp_path: Path) -> None:
 def test_a_column_of_the_model_that_other_data_lack_is_no_mistake_of_settings(tmp_path: Path, kind: str) -> None:
     (tmp_path / "a.csv").write_text("y,D,e\n1,2,x\n")
     with pytest.raises(DataError) as caught:
-        inspect(dataset(tmp_path, split={"kind": kind}))
+        inspect(dataset(tmp_path, split={"kind": kind}, weight="w"))
     assert str(caught.value).splitlines() == [
+        f"{tmp_path}/a.csv: there is no column w, which the model was trained with (dataset.weight); add it, or "
+        "evaluate without it: dataset.weight=null",
         f"{tmp_path}/a.csv: there is no column d, which the model was trained with (dataset.dense); rename D, if that "
         "is it",
         f"{tmp_path}/a.csv: there is no column c, which the model was trained with (dataset.sparse); columns there "
