@@ -42,16 +42,20 @@ def with_times(split: TimeSplit, filesystem: Any, groups: Sequence[RowGroup]) ->
     """
     if split.eval_fraction is None and split.test_fraction is None:
         return split
-    columns = [column for (column,) in _columns(filesystem, groups, [split.column])]
-    times = np.concatenate([np.empty(0, np.int64), *(time_values(column, split.column) for column in columns)])
+    found, column = [np.empty(0, np.int64)], pa.array([], pa.int64())
+    for (column,) in _columns(filesystem, groups, [split.column]):
+        found.append(time_values(column, split.column))
+    times = np.concatenate(found)
     if not times.size:
         return split.model_copy(update={"eval_from": 0, "eval_fraction": None, "test_fraction": None})
-    distinct, first = np.unique(np.sort(times), return_index=True)
+    times.sort()
+    first = np.flatnonzero(np.concatenate([[True], times[1:] != times[:-1]]))
+    distinct = times[first]
 
     def given(key: Literal["eval_from", "test_from"]) -> int | None:
         """Return the number of the first distinct time of a part that begins at a given time."""
         value = getattr(split, key)
-        return None if value is None else int(np.searchsorted(distinct, _time(value, columns[0], key)))
+        return None if value is None else int(np.searchsorted(distinct, _time(value, column, key)))
 
     def nearest(key: str, rows: float, least: int, end: int) -> int:
         """Return the number of the distinct time, in [least, end), with nearest to so many rows before it."""
@@ -71,7 +75,7 @@ def with_times(split: TimeSplit, filesystem: Any, groups: Sequence[RowGroup]) ->
         before = times.size if end == distinct.size else int(first[end])
         evaluates = nearest("eval_fraction", before - times.size * split.eval_fraction, 1, end)
     known: dict[str, Any] = {"eval_fraction": None, "test_fraction": None}
-    is_integer = class_of(plain_type(columns[0].type)) == "integer"
+    is_integer = class_of(plain_type(column.type)) == "integer"
     for key, number, is_found in (
         ("eval_from", evaluates, split.eval_fraction is not None),
         ("test_from", tests, split.test_fraction is not None),

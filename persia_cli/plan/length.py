@@ -42,7 +42,7 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
     if is_auto:
         is_judged = is_judged and facts.train_rows <= MAX_ROWS
         run = _with_epochs(run, steps, MAX_EPOCHS if is_judged else 1)
-    if is_judged and run.train.epochs != 1 and evaluation_interval(run, facts.train_rows) is None:
+    if is_judged and evaluation_interval(run, facts.train_rows) is None:
         run = run.model_copy(update={"eval": run.eval.model_copy(update={"every_epochs": 1})})
     compares = is_judged and training_steps(run, facts.train_rows) > steps
     metric = run.checkpoint.best_by or defined(run, facts, _metric(run)) if compares else None

@@ -244,7 +244,7 @@ def test_no_rows_at_all(tmp_path: Path) -> None:
         ),
         (
             {"kind": "column", "column": "d", "train": 1, "eval": 2},
-            "column d is double, but a split column holds strings, integers or dates",
+            "column d is double, but a split column holds strings, integers or times",
         ),
         ({"kind": "column", "column": "prt", "train": "a", "eval": "b"}, "there is no column prt (split column of"),
         ({"kind": "files", "train": ["z*"], "eval": ["a.*"]}, "dataset.split.train: no file below"),
