@@ -61,9 +61,9 @@ def to_its_end(job: FollowedJob, signals: JobSignals) -> JobResult:
     with following(err(), job.run_dir, plan.job, run.train.batch_size) as follow:
         while job.running:
             job.poll()
-            for name in signals.passed_on():
-                job.signal("SIGUSR2" if name == "SIGUSR2" else "SIGUSR1", [FIRST])
-                saving_s = saving_s if name == "SIGUSR2" or saving_s else time.monotonic()
+            if signals.name and saving_s is None:
+                job.signal("SIGUSR1", [FIRST])
+                saving_s = time.monotonic()
             limit_s = run.checkpoint.grace_s + run.cluster.stop_timeout_s
             if saving_s is not None and time.monotonic() - saving_s > limit_s:
                 raise OverdueError(f"{FIRST} has not ended the job within {limit_s:g} s of a signal; see its log")

@@ -149,7 +149,7 @@ def _follow(job: HostsJob, signals: JobSignals) -> None:
         signals.trains = True
         result = to_its_end(job, signals)
     except KilledError as death:
-        _stop(job, signals.again)
+        _stop(job)
         if signals.name:
             # The model was not saved, and nobody wants the job to go on here.
             raise RoleError(str(death)) from death
@@ -158,7 +158,7 @@ def _follow(job: HostsJob, signals: JobSignals) -> None:
         if _is_left_alone(error):
             raise LeftAloneError from None
         if isinstance(error, (KeyboardInterrupt, PreemptedNow, OverdueError)) or not job.running:
-            left = _stop(job, signals.again)
+            left = _stop(job)
             if left and isinstance(error, (KeyboardInterrupt, PreemptedNow)):
                 raise _may_run(job, left) from error
         else:
@@ -171,10 +171,10 @@ def _follow(job: HostsJob, signals: JobSignals) -> None:
     show_results(plan_of(job.run_dir), result, [])
 
 
-def _stop(job: HostsJob, at_once: bool) -> list[str]:
-    """Do what `HostsJob.stop` does; whoever interrupts that has the rest killed."""
+def _stop(job: HostsJob) -> list[str]:
+    """Do what `HostsJob.stop` does; an interrupt meanwhile has the rest killed."""
     try:
-        return job.stop(at_once)
+        return job.stop()
     except KeyboardInterrupt:
         job.stop(at_once=True)
         raise

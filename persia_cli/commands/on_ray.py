@@ -21,18 +21,17 @@ def on_ray(
     """Run the job that standard input has on the machines of a Ray cluster, apart from the command that shows it."""
     # The command may have begun with Ctrl-C ignored, in the background of a shell; here it comes from persia stop.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # until there is a job that can save
     from persia_cli.commands.endings import INTERRUPTED, ROLLBACK, ended_in_words
     from persia_cli.commands.job import take_trace
     from persia_cli.commands.screen import err, labelled, say
     from persia_cli.engines.ray.driver import driving, take
     from persia_cli.engines.ray.launch import launch
     from persia_cli.launch.rollback import launch_with_rollback
-    from persia_cli.launch.signals import SAVING_SIGNALS, end_on_signals
+    from persia_cli.launch.signals import ENDING_SIGNALS, end_on_signals
 
     with driving(run_dir, lock), end_on_signals(lambda text: say(err(), text)):
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SAVING_SIGNALS)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
             plan, words, trace = take(sys.stdin.buffer)
             try:
                 with ended_in_words(plan, words):

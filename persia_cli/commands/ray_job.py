@@ -21,7 +21,7 @@ from persia_cli.engines.ray.cluster import require_reachable
 from persia_cli.engines.ray.driver import NAME, RayDriver, driver_of, start_driver
 from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.launch.job import JobResult, result_of
-from persia_cli.launch.signals import SAVING_SIGNALS
+from persia_cli.launch.signals import ENDING_SIGNALS
 from persia_cli.observe.history import CONFIG
 from persia_cli.plan.job import JobPlan
 
@@ -157,7 +157,7 @@ def _passed_on(driver: RayDriver) -> Iterator[Callable[[], None]]:
                 raise _LeftAloneError
             driver.signal(number)
 
-    numbers = (*SAVING_SIGNALS, signal.SIGINT, signal.SIGHUP)
+    numbers = (*ENDING_SIGNALS, signal.SIGINT, signal.SIGHUP)
     before = {n: signal.signal(n, note) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
     try:
         yield poll

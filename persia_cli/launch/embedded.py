@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from persia_cli.errors import PersiaError
@@ -17,7 +17,7 @@ from persia_cli.launch.job import (
     result_of,
 )
 from persia_cli.launch.kernels import Compiling
-from persia_cli.launch.signals import JobSignals, end_soon
+from persia_cli.launch.signals import JobSignals
 from persia_cli.launch.taken_back import remove_leftovers
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.wire.context import Context
@@ -36,8 +36,6 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
     """
     before = sys.getswitchinterval()
     signals = JobSignals()
-    # A thread that is stuck in a step or in a compiler ends with the process alone.
-    signals.on_second = lambda: end_soon(follow)
     with signals.handled(), prepared_run_dir(plan) as prepared, recorded_end(plan.run_dir, signals):
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         with Compiling(plan) as kernels:
@@ -48,7 +46,8 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
         try:
             signals.trains = True
             while job.running:
-                job.pass_on(signals.passed_on())
+                if signals.name:
+                    job.end_with_model(signals.name)
                 follow()
                 job.wait(POLL_S)
         except PersiaError as error:
@@ -57,7 +56,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
         finally:
             sys.setswitchinterval(before)
             try:
-                job.close(signals.again, cause)
+                job.close(cause)
             finally:
                 remove_leftovers(plan)
                 follow()
@@ -72,8 +71,7 @@ class EmbeddedJob:
         self._context = Context()
         self._coordinator = f"inproc://{uuid.uuid4()}"
         self._coordinators: list[Stoppable] = []
-        self._signals: list[str] = []
-        """Those that the coordinator has not been told of, since it has not started."""
+        self._signalled = False
         self._stoppables: list[Stoppable] = []
         self._errors: list[BaseException] = []
         self._closing = False
@@ -97,12 +95,11 @@ class EmbeddedJob:
         """True if any thread still runs and none has failed."""
         return not self._errors and not all(ended.is_set() for ended in self._ended)
 
-    def pass_on(self, signals: Sequence[str]) -> None:
-        """Tell the coordinator of signals that came to this process."""
-        self._signals.extend(signals)
-        for coordinator in self._coordinators:
-            coordinator.signals.extend(self._signals)
-            self._signals.clear()
+    def end_with_model(self, name: str) -> None:
+        """Have the coordinator, once it has started, save the model and end the job because of a signal."""
+        if self._coordinators and not self._signalled:
+            self._signalled = True
+            self._coordinators[0].signals.append(name)
 
     def wait(self, seconds: float) -> None:
         """Wait until all threads have ended, at most so many seconds."""
@@ -110,17 +107,12 @@ class EmbeddedJob:
         for ended in self._ended:
             ended.wait(max(0.0, deadline - time.monotonic()))
 
-    def close(self, at_once: bool = False, cause: PersiaError | None = None) -> None:
+    def close(self, cause: PersiaError | None = None) -> None:
         """Stop the threads that still run; raises the first failure, if there was one.
 
-        With `at_once` they are told to stop and not waited for: the process is about to end. `cause` is a failure of
-        their caller's, of which theirs are the consequence: then none is raised.
+        `cause` is a failure of their caller's, of which theirs are the consequence: then none is raised.
         """
         self._closing = True
-        if at_once:
-            for stoppable in (*self._coordinators, *self._stoppables):
-                stoppable.stop = True
-            return
         failed = bool(self._errors)
         if failed:
             self.wait(self._plan.run.cluster.stop_timeout_s)

@@ -81,7 +81,8 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             processes.start()
             signals.trains = True
             while processes.running:
-                processes.pass_on(signals.passed_on())
+                if signals.name:
+                    processes.end_with_model()
                 kernels.check()
                 processes.supervise()
                 follow()
@@ -89,7 +90,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             processes.check()
         finally:
             try:
-                processes.stop(signals.again)
+                processes.stop()
             finally:
                 remove_leftovers(plan)
                 follow()
@@ -229,19 +230,17 @@ class Processes:
         runs = coordinator.process.poll() is None or coordinator.may_return
         return runs and not any(started.failed for started in self._started)
 
-    def pass_on(self, signals: Sequence[str]) -> None:
-        """Tell the coordinator of signals that came to the launcher; raises PersiaError if it takes too long to save.
+    def end_with_model(self) -> None:
+        """Have the coordinator save the model and end the job; to be called again and again from then on.
 
-        SIGTERM becomes SIGUSR1: whoever sends it to all processes at once has sent it to the coordinator too, and two
-        would end it. A coordinator that dies before it has taken note is followed by one that is told again.
+        Raises RoleError if it takes too long.
         """
-        for name in signals:
-            self._started[0].tell(signal.SIGUSR2 if name == "SIGUSR2" else signal.SIGUSR1)
-            if name != "SIGUSR2" and self._saving is None:
-                self._saving = AwakeTime(time.monotonic())
+        if self._saving is None:
+            self._started[0].tell(signal.SIGUSR1)
+            self._saving = AwakeTime(time.monotonic())
         checkpoint, cluster = self._plan.run.checkpoint, self._plan.run.cluster
         limit_s = checkpoint.grace_s + cluster.stop_timeout_s
-        if self._saving is not None and self._saving.at(time.monotonic()) > limit_s:
+        if self._saving.at(time.monotonic()) > limit_s:
             raise RoleError(f"coordinator-0 has not ended the job within {limit_s:g} s of a signal; see its log")
 
     def check(self) -> None:
@@ -281,13 +280,12 @@ class Processes:
         death.add_note(f"The job was stopped. The end of {started.log}:\n{tail}")
         return death
 
-    def stop(self, at_once: bool = False) -> None:
+    def stop(self) -> None:
         """End all processes that still run: ask them to stop, and kill them after `cluster.stop_timeout_s`.
 
-        The coordinator is asked first: it notifies the others, so that each knows that the whole job ends. With
-        `at_once` all are killed.
+        The coordinator is asked first: it notifies the others, so that each knows that the whole job ends.
         """
-        limit_s = 0.0 if at_once else self._plan.run.cluster.stop_timeout_s
+        limit_s = self._plan.run.cluster.stop_timeout_s
         try:
             self._wait(self._started, limit_s if self._ended_well else 0.0)
             self._signal(self._started[:1], signal.SIGINT)

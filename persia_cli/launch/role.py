@@ -19,7 +19,7 @@ from persia_cli.kernels.memory import keep_freed_memory
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, LISTENING, SIGNALLED, SWITCH_INTERVAL_S
 from persia_cli.launch.key_files import context_of
 from persia_cli.launch.role_options import RoleOptions
-from persia_cli.launch.signals import SAVING_SIGNALS, Repeats, end_soon
+from persia_cli.launch.signals import ENDING_SIGNALS
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import resident_bytes
 from persia_cli.plan.job import Job
@@ -42,9 +42,9 @@ STUCK_TIMES = 2
 class RoleSignals:
     """The handler of a role's signals, from the start of its process on.
 
-    SIGTERM and SIGUSR1 have the coordinator save the model and end the job; the role does its work until then. SIGUSR2
-    has the coordinator save and go on. SIGINT, and a second SIGTERM, stop the role's loop; one more ends the process.
-    `number` is the number of the signal that has stopped it, 0 if none has.
+    SIGTERM and SIGUSR1 have the coordinator save the model and end the job; the role does its work until then, and
+    repeats change nothing. SIGINT stops the role's loop; a second one ends the process. `number` is the number of the
+    signal that has stopped it, 0 if none has.
     """
 
     def __init__(self, is_first: bool) -> None:
@@ -53,13 +53,12 @@ class RoleSignals:
         self._is_first = is_first
         self._stoppable: Stoppable | None = None
         self._early: list[int] = []
-        self._repeats = Repeats()
         self.waits = False
         """True while the role waits for a job, and a signal ends it at once."""
-        for number in SAVING_SIGNALS:
+        for number in ENDING_SIGNALS:
             signal.signal(number, self._on_signal)
         # A launcher starts its roles with these blocked, so that none of them comes before its handler is there.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SAVING_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
 
     def go_to(self, stoppable: Stoppable) -> None:
         """Give this role the signals from now on, and those that have come before."""
@@ -78,17 +77,14 @@ class RoleSignals:
 
     def _handle(self, number: int, stoppable: Stoppable) -> None:
         name = signal.Signals(number).name
-        again = number == signal.SIGTERM and self._repeats.is_another()
-        if number == signal.SIGINT or again:
+        if number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
             self._stop(number, stoppable)
-            if again:
-                end_soon(lambda: None)
-        elif isinstance(stoppable, Link) and self._is_first and not stoppable.is_ready and number != signal.SIGUSR2:
+        elif isinstance(stoppable, Link) and self._is_first and not stoppable.is_ready:
             self._stop(number, stoppable)
             stoppable.goes_on = True
             raise EarlySignal(f"{stoppable.name} got {name} before it was ready")
-        elif number != signal.SIGUSR2 or not isinstance(stoppable, Link):
+        else:
             stoppable.signals.append(name)
 
     def _stop(self, number: int, stoppable: Stoppable) -> None:

@@ -20,7 +20,7 @@ from persia_cli.launch.pid_file import Noted, PidFile
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import log_to_stderr
 from persia_cli.launch.role_options import RoleOptions
-from persia_cli.launch.signals import ENDING_SIGNALS, SAVING_SIGNALS, Repeats, held_back
+from persia_cli.launch.signals import ENDING_SIGNALS, held_back
 from persia_cli.plan.job import COORDINATOR, Replica
 from persia_cli.plan.replacement import RESTARTED, TRUSTED, WITH_MEMORY, is_replaced
 from persia_cli.store.memory_file import new_file
@@ -32,9 +32,6 @@ log = logging.getLogger(__name__)
 POLL_S = 0.1
 WELL = (0, PreemptedError.exit_code)
 """Exit codes of a process that has ended because its job has."""
-TAKEN_S = 5.0
-"""Seconds within which a process has surely taken note of a signal, unless it died."""
-
 
 END_NOW = signal.SIGALRM
 """Tells a supervisor to end its process at once and to leave nothing: srun passes it on, but not SIGINT or SIGHUP."""
@@ -67,9 +64,8 @@ class Supervised:
         self.life = life
         self._asked = False
         self._due_s: float | None = None
-        self._told: dict[signal.Signals, float] = {}
-        """Signals that were passed on, and when."""
-        self._died_s = 0.0
+        self._told: set[signal.Signals] = set()
+        """Signals that were passed on."""
         self.final = ""
         """Why the coordinator wants no new process, if that is so."""
         with held_back():
@@ -103,7 +99,7 @@ class Supervised:
             return
         assert self._reports is not None
         if not self._asked:
-            self._asked, self._died_s = True, time.monotonic()
+            self._asked = True
             code: int = self.process.returncode
             log.warning("%s %s", self.replica.name, self.ended_how)
             self._reports.send(Death(self.replica.role, self.replica.index, self._id, code), self._heed)
@@ -115,26 +111,18 @@ class Supervised:
                 os.ftruncate(self._memory, 0)
             with held_back():  # a process that no attribute names yet would outlive the job
                 self._begin()
-            self._tell_again()
+            for number in self._told:
+                self.process.send_signal(number)
 
     def _begin(self) -> None:
         self.process = self._start(self.life)
         self._id = process_id(self.process.pid)  # nobody can find it out once the process has been waited for
 
     def tell(self, number: signal.Signals) -> None:
-        """Pass a signal on to the process, and to the next one if it dies before it can have taken note.
-
-        SIGTERM and SIGUSR1, which end the job, go to every later process: to hear of them twice changes nothing.
-        """
-        self._told[number] = time.monotonic()
+        """Pass a signal on to the process, and to each that takes its place: to get it twice changes nothing."""
+        self._told.add(number)
         if self.process.poll() is None:
             self.process.send_signal(number)
-
-    def _tell_again(self) -> None:
-        for number, told_s in list(self._told.items()):
-            if number in ENDING_SIGNALS or told_s > self._died_s - TAKEN_S:
-                # One that was told SIGTERM twice would end at once.
-                self.process.send_signal(signal.SIGUSR1 if number == signal.SIGTERM else number)
 
     def _heed(self, verdict: Verdict) -> None:
         if verdict.restart:
@@ -270,20 +258,18 @@ def _poll(reports: DeathReports | None, child: Supervised) -> None:
 
 
 def _pass_signals_on(child: Supervised) -> dict[int, float]:
-    """Pass signals on to the child; return when each came first, a second SIGTERM and END_NOW as SIGINT too."""
+    """Pass signals on to the child; return when each came first, END_NOW as SIGINT too."""
     came: dict[int, float] = {}
-    repeats = Repeats()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        again = number == signal.SIGTERM and repeats.is_another()
         came.setdefault(number, time.monotonic())
-        if number in (signal.SIGINT, END_NOW) or again:
+        if number in (signal.SIGINT, END_NOW):
             came.setdefault(signal.SIGINT, time.monotonic())
             if child.process.poll() is None:
-                child.process.send_signal(signal.SIGINT if number == END_NOW else number)
+                child.process.send_signal(signal.SIGINT)
         else:
             child.tell(signal.Signals(number))
 
-    for number in (signal.SIGINT, END_NOW, *SAVING_SIGNALS):
+    for number in (signal.SIGINT, END_NOW, *ENDING_SIGNALS):
         signal.signal(number, pass_on)
     return came

@@ -262,26 +262,6 @@ def test_a_signal_to_one_role_saves_and_ends_the_job(tmp_path: Path, name: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cluster", ["local", "embedded"])
-def test_a_second_sigterm_ends_everything_within_two_seconds(tmp_path: Path, cluster: str) -> None:
-    words = words_of(tmp_path, cluster, train_s=20.0)
-    with Launched(words, tmp_path / "run") as job:
-        poll_for(lambda: is_in("training")(tmp_path / "run"), 120.0, "training")
-        pids = [process.pid for process in processes_of(job)]
-        os.kill(job.process.pid, signal.SIGTERM)
-        poll_for(lambda: any(event["event"] == "ending" for event in events(tmp_path / "run")), 20.0, "the first")
-        time.sleep(0.6)  # what comes within half a second is the same one
-        assert job.process.poll() is None
-        os.kill(job.process.pid, signal.SIGTERM)
-        code, seconds = job.end(within_s=20.0)
-        assert code == 75, job.output
-        assert seconds < 2.0 + 10 * slowness()
-        assert running({str(pid): pid for pid in pids}) == []
-        assert "nothing was saved yet" in job.output
-        assert cluster == "embedded" or list(job.temporary.glob("persia-*")) == []
-
-
-@pytest.mark.slow
 def test_a_grace_that_is_too_short_is_told(tmp_path: Path) -> None:
     words = [*words_of(tmp_path, "local", train_s=3.0), "checkpoint.grace_s=1", "checkpoint.every_steps=1"]
     with Launched(words, tmp_path / "run") as job:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +30,6 @@ from tests.system.test_signals import (
     processes_of,
     require_same,
     resume,
-    slowness,
 )
 from tests.system.test_signals import straight as straight
 
@@ -97,23 +95,6 @@ def test_while_updates_are_awaited(tmp_path: Path, straight: JobResult, everyone
     ended = resume(job.run_dir)
     assert ended.returncode == 0, ended.stderr
     require_same(job.run_dir, straight)
-
-
-def test_a_second_sigterm_while_updates_are_awaited(tmp_path: Path) -> None:
-    """The server that stands still cannot answer it."""
-    with draining(tmp_path) as (job, _):
-        children = [process.pid for process in processes_of(job)]
-        disturb(job, everyone=True, number=signal.SIGTERM)
-        poll_for(lambda: any(event["event"] == "ending" for event in events(job.run_dir)), LIMIT_S, "the signal")
-        time.sleep(0.6)  # what comes within half a second is the same one
-        assert job.process.poll() is None
-        disturb(job, everyone=True, number=signal.SIGTERM)
-        code, seconds = job.end(within_s=20.0)
-        assert code == 75, job.output
-        assert seconds < 2.0 + 10 * slowness()
-        assert running({str(pid): pid for pid in children}) == []
-        assert "nothing was saved yet" in job.output
-        assert list(job.temporary.glob("persia-*")) == []
 
 
 MANY = 600_000

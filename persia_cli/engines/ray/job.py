@@ -152,14 +152,16 @@ class RayJob:
         """True if the coordinator runs and no replica has failed for good."""
         return self._coordinator.runs and not self._failed and not self._final
 
-    def pass_on(self, signals: Sequence[str]) -> None:
-        """Tell the coordinator of signals that came to the command; raises RoleError if it takes too long to save."""
-        for name in signals:
-            self._coordinator.signal(signal.SIGUSR2 if name == "SIGUSR2" else signal.SIGUSR1)
-            if name != "SIGUSR2" and self._saving is None:
-                self._saving = AwakeTime(time.monotonic())
+    def end_with_model(self) -> None:
+        """Have the coordinator save the model and end the job; to be called again and again from then on.
+
+        Raises RoleError if it takes too long.
+        """
+        if self._saving is None:
+            self._coordinator.signal(signal.SIGUSR1)
+            self._saving = AwakeTime(time.monotonic())
         limit_s = self._plan.run.checkpoint.grace_s + self._plan.run.cluster.stop_timeout_s
-        if self._saving is not None and self._saving.at(time.monotonic()) > limit_s:
+        if self._saving.at(time.monotonic()) > limit_s:
             raise RoleError(f"coordinator-0 has not ended the job within {limit_s:g} s of a signal; see its log")
 
     def check(self) -> None:
@@ -219,9 +221,9 @@ class RayJob:
             return []
         return place.log.read_text(encoding="utf-8", errors="replace").splitlines()
 
-    def stop(self, at_once: bool = False) -> None:
+    def stop(self) -> None:
         """End all that still runs: ask the coordinator and then the others to stop, and end what runs after that."""
-        limit_s = 0.0 if at_once else self._plan.run.cluster.stop_timeout_s
+        limit_s = self._plan.run.cluster.stop_timeout_s
         others = list(self._others.values())
         try:
             if self._coordinator.code in WELL:

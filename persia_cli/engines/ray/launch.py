@@ -31,14 +31,15 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             job.start(follow)
             signals.trains = True
             while job.running:
-                job.pass_on(signals.passed_on())
+                if signals.name:
+                    job.end_with_model()
                 job.poll()
                 follow()
                 time.sleep(POLL_S)
             job.check()
         finally:
             try:
-                job.stop(signals.again)
+                job.stop()
             finally:
                 remove_leftovers(plan)
                 follow()

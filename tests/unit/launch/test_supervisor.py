@@ -207,7 +207,7 @@ def test_a_signal_that_comes_while_a_job_starts_a_process_leaves_none_that_nobod
     monkeypatch.setattr(subprocess, "Popen", told_meanwhile)
     with JobSignals().handled(), pytest.raises(PreemptedNow):
         processes.start()
-    processes.stop(at_once=True)
+    processes.stop()
     assert [process.returncode for process in begun] in ([-signal.SIGINT], [-signal.SIGKILL])
 
 
@@ -234,4 +234,4 @@ def test_a_replica_that_ends_after_the_coordinators_address_is_gone_is_reported_
         processes.supervise()
         assert processes.address
     finally:
-        processes.stop(at_once=True)
+        processes.stop()

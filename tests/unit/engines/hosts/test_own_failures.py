@@ -73,8 +73,8 @@ def test_only_who_wants_the_end_of_a_job_and_the_jobs_own_failure_end_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stops: list[bool] = []
-    job: Any = SimpleNamespace(placement={}, running=running, run_dir=tmp_path, stop=stops.append)
+    stops: list[str] = []
+    job: Any = SimpleNamespace(placement={}, running=running, run_dir=tmp_path, stop=lambda: stops.append("stopped"))
     monkeypatch.setattr(hosts_job, "to_its_end", lambda job, signals: fail())
     with pytest.raises(raised) as found:
         hosts_job._follow(job, JobSignals())
@@ -84,7 +84,7 @@ def test_only_who_wants_the_end_of_a_job_and_the_jobs_own_failure_end_it(
 
 
 def test_nothing_is_said_to_be_stopped_that_may_still_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job: Any = SimpleNamespace(placement={}, running=True, run_dir=tmp_path, stop=lambda at_once: ["loader-0 on b"])
+    job: Any = SimpleNamespace(placement={}, running=True, run_dir=tmp_path, stop=lambda: ["loader-0 on b"])
     monkeypatch.setattr(hosts_job, "to_its_end", lambda job, signals: failing(KeyboardInterrupt())())
     with pytest.raises(RoleError, match=f"may still run; persia stop {tmp_path} --now tries again"):
         hosts_job._follow(job, JobSignals())

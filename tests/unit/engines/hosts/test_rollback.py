@@ -62,8 +62,8 @@ def test_a_job_goes_back_so_often_and_not_once_more(tmp_path: Path, monkeypatch:
 
 def test_a_job_that_was_told_to_end_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signals = JobSignals()
-    stops: list[bool] = []
-    job: Any = SimpleNamespace(placement={}, running=False, run_dir=tmp_path, stop=stops.append)
+    stops: list[str] = []
+    job: Any = SimpleNamespace(placement={}, running=False, run_dir=tmp_path, stop=lambda: stops.append("stopped"))
 
     def to_its_end(job: HostsJob, signals: JobSignals) -> None:
         assert signals.trains
@@ -77,7 +77,7 @@ def test_a_job_that_was_told_to_end_does_not_go_on(tmp_path: Path, monkeypatch: 
     with pytest.raises(RoleError) as raised:
         hosts_job._follow(job, signals)
     assert not isinstance(raised.value, KilledError)
-    assert stops == [False, False]
+    assert stops == ["stopped", "stopped"]
 
 
 def test_who_ended_because_the_coordinator_was_silent_was_cut_off(
