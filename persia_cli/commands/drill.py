@@ -22,6 +22,8 @@ EXAMPLES = examples(
 )
 MIDDLE = 0.5
 """The part of a training after which a drill happens that names no step."""
+LINES = 100
+"""Lines of metrics that a job has at least, by which a drill sees how far it is."""
 SAVED = 0.6
 """The part of the steps before the first drill after which a job has its first checkpoint, if it sets no times."""
 
@@ -170,8 +172,10 @@ def _planned(
 
 
 def _more_settings(run: "Run", settings: list[str], steps: int, at_step: int | None, number: int | None) -> list[str]:
-    """Return the settings without which a job could not outlive a drill: checkpoints before it, and enough restarts."""
+    """Return the settings that a drill needs: checkpoints before it, enough restarts, and a record fine enough."""
     more = []
+    if not any(word.startswith("train.log_every_steps=") for word in settings):
+        more.append(f"train.log_every_steps={max(1, min(run.train.log_every_steps, steps // LINES))}")
     if run.checkpoint.every_steps is None and run.checkpoint.every_minutes is None:
         middle = round(steps * MIDDLE) if at_step is None else at_step
         before = steps // 10 if number else middle

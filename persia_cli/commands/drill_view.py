@@ -93,16 +93,15 @@ def show_drill(result: DrillResult, json_file: Path | None) -> None:
 
 def _figures(result: DrillResult) -> dict[str, str]:
     """Return the counts of a job in words."""
-    counts = result.counts
-    figures = {
-        "updates applied": str(counts.applied),
-        "applied twice": str(counts.twice),
-        "updates lost": str(counts.lost),
-        "updates taken back": str(counts.taken_back),
-        "samples repeated": str(result.samples_repeated),
-    }
-    if result.repeats_refused is not None:
-        figures["repeats refused"] = str(result.repeats_refused)
+    figures: dict[str, str] = {}
+    if (counts := result.counts) is not None:
+        figures |= {
+            "updates applied": str(counts.applied),
+            "applied twice": str(counts.twice),
+            "updates lost": str(counts.lost),
+            "repeats refused": str(counts.repeated),
+        }
+    figures["samples repeated"] = str(result.samples_repeated)
     for label, value in result.auc.items():
         figures["AUC" if len(result.auc) == 1 else f"AUC {label}"] = "-" if value is None else f"{value:.6f}"
     if result.auc_undisturbed:

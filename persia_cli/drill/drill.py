@@ -9,31 +9,21 @@ from typing import Any
 from persia_cli.checkpoint.comparison import Diff, compare_checkpoints
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.disk import writing
-from persia_cli.drill.account import account_of, close_accounts
-from persia_cli.drill.counting import (
-    count_updates,
-    measure_times,
-    messages_refused,
-    read_all,
-    refused_repeats,
-    surely_applied,
-)
+from persia_cli.drill.counting import count_updates, measure_times, messages_refused
 from persia_cli.drill.exercise import Exercise
 from persia_cli.drill.job import DrilledJob
 from persia_cli.drill.plan import Disturbance
-from persia_cli.drill.result import DrillResult, StrikeResult, UpdateCounts
+from persia_cli.drill.result import DrillResult, StrikeResult
 from persia_cli.errors import CheckpointError, RoleError
+from persia_cli.launch.job import JOB
 from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.launch.resumed import newest_of
+from persia_cli.launch.role import read_job
 from persia_cli.observe.history import read_history
 from persia_cli.store.manifest import checkpoints_of
 
 DRILLED, UNDISTURBED = "drilled", "undisturbed"
 """Folders of the two runs of a drill."""
-TRAINED_AGAIN = "training steps"
-"""What a new process of an NN worker says that it has done again."""
-SYNC_AHEAD = 2
-"""Steps that a rank is ahead in sync mode, at most."""
 
 
 @dataclass(frozen=True)
@@ -85,40 +75,32 @@ def drill_running(order: DrillOrder, job: DrilledJob) -> DrillResult:
 def _drilled(order: DrillOrder, job: DrilledJob) -> DrillResult:
     exercise = order.exercise(job)
     problem = ""
-    exercise.open()
+    exercise.wait_for_begin()
     try:
-        try:
-            exercise.carry_out(order.disturbances)
-            if job.is_ours and not any(each.problem for each in exercise.results):
-                exercise.until(lambda: job.ended, "the job to end", or_end=True, while_it_moves=True)
-                problem = job.outcome()
-        except RoleError as error:
-            problem = str(error)
-        return _counted(order, job, exercise.results, problem)
-    finally:
-        if not job.is_ours:
-            close_accounts(job.run_dir)
+        exercise.carry_out(order.disturbances)
+        if job.is_ours and not any(each.problem for each in exercise.results):
+            exercise.until(lambda: job.ended, "the job to end", or_end=True, while_it_moves=True)
+            problem = job.outcome()
+    except RoleError as error:
+        problem = str(error)
+    return _counted(order, job, exercise.results, problem)
 
 
 def _counted(order: DrillOrder, job: DrilledJob, strikes: list[StrikeResult], problem: str) -> DrillResult:
-    ranks, entries = order.run.cluster.nn_workers, read_all(job.run_dir, job.servers)
-    history = read_history(job.run_dir)
-    if job.ended and not problem:
-        last = max((line["step"] for line in history.training), default=0)
-    else:
-        ahead = SYNC_AHEAD if isinstance(order.run.mode, SyncMode) else order.run.mode.staleness
-        last = surely_applied([account_of(name, *found) for name, found in entries.items()], ranks, ahead)
+    history, run = read_history(job.run_dir), order.run
+    last = max((line["step"] for line in history.training), default=0)
     for strike in strikes:
-        measure_times(strike, entries)
-    counts = count_updates(entries, ranks, 0, last)
+        measure_times(strike, history.training)
+    # In sync mode the gradients of all ranks are one update.
+    of_step = 1 if isinstance(run.mode, SyncMode) else run.cluster.nn_workers
+    expected = (last - read_job(job.run_dir / JOB).first_step) * of_step
     result = DrillResult(
         run_dir=job.run_dir,
-        mode=order.run.mode.kind,
+        mode=run.mode.kind,
         steps=last,
         strikes=strikes,
-        counts=counts,
-        repeats_refused=refused_repeats(history.events) if job.ended else None,
-        samples_repeated=_steps_again(strikes, counts) * order.run.train.batch_size // ranks,
+        counts=count_updates(history.events, expected) if job.ended and not problem else None,
+        samples_repeated=sum(map(_steps_again, strikes)) * run.train.batch_size,
         auc=_auc(job.run_dir) if job.ended else {},
     )
     result.problems = [f"{each.disturbance.label}: {each.problem}" for each in strikes if each.problem]
@@ -144,20 +126,19 @@ def _accepted(result: DrillResult, events: Sequence[dict[str, Any]]) -> list[str
     ]
 
 
-def _steps_again(strikes: Sequence[StrikeResult], counts: UpdateCounts) -> int:
-    """Return how many steps of ranks were trained again: those taken back, and those of ranks that died at them."""
-    return counts.steps_again + sum(each.repeated.get(TRAINED_AGAIN, 0) for each in strikes)
+def _steps_again(strike: StrikeResult) -> int:
+    """Return how many steps were trained again after a disturbance, as the job said."""
+    return strike.repeated.get("training steps", 0) + (strike.repeated.get("steps", 0) if strike.went_back else 0)
 
 
 def judge(result: DrillResult) -> None:
     """Note what is not as the table of failures promises: updates that are lost or applied twice."""
-    counts = result.counts
+    if (counts := result.counts) is None:
+        return
     if counts.twice:
         result.problems.append(f"{counts.twice:,} updates are in the model more than once")
     if counts.lost:
         result.problems.append(f"{counts.lost:,} updates were lost")
-    if counts.left_out:
-        result.problems.append(f"the counts are not whole: {counts.left_out:,} entries had no room in the accounts")
 
 
 def _compare(order: DrillOrder, result: DrillResult, folder: Path) -> None:

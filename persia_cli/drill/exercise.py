@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from persia_cli.drill.account import open_accounts
-from persia_cli.drill.counting import measure_times, read_all, take_from_events
+from persia_cli.drill.counting import measure_times, take_from_events
 from persia_cli.drill.damage import send_damaged
 from persia_cli.drill.job import DrilledJob
 from persia_cli.drill.plan import LAUNCHER, Disturbance
@@ -68,27 +67,13 @@ class Exercise:
             self.follow(at, what)
             time.sleep(POLL_S)
 
-    def open(self) -> None:
-        """Have all servers keep accounts from now on; raises PersiaError if the job ends before they do."""
+    def wait_for_begin(self) -> None:
+        """Wait until the job trains; raises PersiaError if it ends before it does."""
         try:
-            self._open()
+            self.until(lambda: self.job.step >= 0, "the job to train")
         except EndedMeanwhileError:
             kind = UserError if self.job.is_refused else RoleError
             raise kind(self.job.ended_before("it could be disturbed")) from None
-
-    def _open(self) -> None:
-        self.until(lambda: self.job.has_begun, "the job to begin")
-        try:
-            open_accounts(self.job.run_dir)
-        except FileExistsError:
-            raise UserError(
-                f"{self.job.run_dir / 'drill'} is there already: another drill of this run goes on, or one was killed; "
-                "if none goes on, remove that folder"
-            ) from None
-        self.until(self._all_count, "the embedding servers to count their updates")
-
-    def _all_count(self) -> bool:
-        return all(found.size for found, _ in read_all(self.job.run_dir, self.job.servers).values())
 
     def carry_out(self, disturbances: Sequence[Disturbance]) -> None:
         """Disturb the job by each in turn, and wait until it has recovered; stops where it does not."""
@@ -111,12 +96,12 @@ class Exercise:
         result = StrikeResult(disturbance, self.job.step, time.time())
         try:
             self._disturb(disturbance, result)
-            self.until(lambda: self._trains_on(result), "all servers to train on", or_end=True)
+            self.until(lambda: self._trains_on(result), "the job to train on", or_end=True)
         except EndedMeanwhileError:
             result.problem = self.job.outcome() or "the job ended before it had recovered"
         except RoleError as error:
             result.problem = str(error)
-        measure_times(result, read_all(self.job.run_dir, self.job.servers))
+        measure_times(result, self.job.metrics())
         return result
 
     def _disturb(self, disturbance: Disturbance, result: StrikeResult) -> None:
@@ -198,9 +183,9 @@ class Exercise:
         return True
 
     def _trains_on(self, result: StrikeResult) -> bool:
-        """Return whether every server has applied an update since the disturbance was over, and gone further."""
+        """Return whether the job has trained since the disturbance was over, and gone further."""
         if not self._is_time():
             return False
         measured = StrikeResult(result.disturbance, result.step, result.at, result.over)
-        measure_times(measured, read_all(self.job.run_dir, self.job.servers))
+        measure_times(measured, self.job.metrics())
         return measured.recovered_s is not None and measured.caught_up_s is not None

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from persia_cli.disk import writing
-from persia_cli.drill.account import last_step
 from persia_cli.drill.processes import replicas_of, wait_until_ended
 from persia_cli.errors import UserError
-from persia_cli.launch.job import ROLES
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.running import RunningProcess, process_of
 from persia_cli.observe.history import EARLIER, ENDS
@@ -49,7 +47,6 @@ class DrilledJob:
     def __init__(self, run_dir: Path, replicas: Sequence[str], launcher: int = 0, log: Path | None = None) -> None:
         """`launcher` is the process of a job that runs already; `log` is the output of one that is to be started."""
         self.run_dir, self.names = run_dir, list(replicas)
-        self.servers = [name for name in replicas if name.startswith("embedding-server")]
         self._launcher = launcher
         self._log = log
         self._child: subprocess.Popen[bytes] | None = None
@@ -87,11 +84,6 @@ class DrilledJob:
         launcher = self.launcher
         return launcher is None or not launcher.lives
 
-    @property
-    def has_begun(self) -> bool:
-        """True once the job has its run directory."""
-        return (self.run_dir / ROLES).is_dir()
-
     def replicas(self) -> dict[str, RunningProcess]:
         """Return the processes that the replicas have now, by name."""
         return replicas_of(self._launcher)
@@ -100,11 +92,14 @@ class DrilledJob:
         """Return all events so far, in order."""
         return events_of(self.run_dir)
 
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return all lines of metrics so far, in order."""
+        return read_journal(self.run_dir / METRICS)
+
     @property
     def step(self) -> int:
-        """The last step that a server has applied, or without accounts that was recorded; -1 before the first."""
-        counted = last_step(self.run_dir, self.servers)
-        return counted if counted >= 0 else _recorded_step(self.run_dir / METRICS)
+        """The last step that was recorded; -1 before the first."""
+        return _recorded_step(self.run_dir / METRICS)
 
     @property
     def is_over(self) -> bool:

@@ -13,7 +13,7 @@ class StrikeResult:
 
     disturbance: Disturbance
     step: int
-    """Last step that was applied when it began."""
+    """Last step that was recorded when it began."""
     at: float
     """When it began, in seconds since 1970."""
     over: float = 0.0
@@ -21,15 +21,17 @@ class StrikeResult:
     noticed_s: float | None = None
     """Until the job knew of it, as it recorded; None if nothing in the job has to know."""
     recovered_s: float | None = None
-    """Until the job said that all was well; if it has nothing to say, until every server applied updates again."""
+    """Until the job recorded that it had recovered; if it recorded nothing, until its next line of metrics."""
     caught_up_s: float | None = None
-    """Until every server had applied an update of a step that none had reached before."""
+    """Until it had recorded a step that it had not reached before."""
     standstill_s: float | None = None
-    """The longest time from then on in which a server reached no new step, until the job had recovered."""
+    """The longest time from then on in which it recorded no new step, until it had recovered."""
     text: str = ""
     """What happened, in the words of the job."""
     repeated: dict[str, int] = field(default_factory=dict)
     """What was done again, as the job recorded."""
+    went_back: bool = False
+    """True if the job went back to a checkpoint."""
     damaged: int = 0
     """Damaged messages that were sent."""
     problem: str = ""
@@ -49,20 +51,16 @@ class StrikeResult:
 
 @dataclass(frozen=True)
 class UpdateCounts:
-    """Updates of the whole job, counted by servers: one for each server, rank and step."""
+    """Updates as servers counted them, of all servers together, since the job last went back to a checkpoint."""
 
     applied: int
-    """In the model, each once."""
+    """In the model."""
     twice: int
-    """In the model more than once."""
+    """More than there are."""
     lost: int
-    """Of steps that were trained, and not in the model."""
-    taken_back: int
-    """Applied, and undone when the job or a server went back to a checkpoint."""
-    steps_again: int
-    """Steps of ranks that were trained again for that reason; updates that are lost are not."""
-    left_out: int = 0
-    """Entries for which the account had no room: the counts are not whole if there are any."""
+    """Fewer than there are."""
+    repeated: int
+    """Those that came again and changed nothing."""
 
 
 @dataclass
@@ -74,9 +72,8 @@ class DrillResult:
     steps: int
     """Steps of the training, or the last one when the drill of a running job was over."""
     strikes: list[StrikeResult]
-    counts: UpdateCounts
-    repeats_refused: int | None
-    """Updates that came again and changed nothing, as servers counted; None while the job goes on."""
+    counts: UpdateCounts | None
+    """None of a job that goes on, or that has failed."""
     samples_repeated: int
     """Samples that were trained more than once."""
     auc: dict[str, float | None] = field(default_factory=dict)
@@ -106,11 +103,10 @@ class DrillResult:
             "steps": self.steps,
             "recovered": not self.problems,
             "problems": self.problems,
-            "updates_applied": self.counts.applied,
-            "updates_applied_twice": self.counts.twice,
-            "updates_lost": self.counts.lost,
-            "updates_taken_back": self.counts.taken_back,
-            "repeats_refused": self.repeats_refused,
+            "updates_applied": self.counts.applied if self.counts else None,
+            "updates_applied_twice": self.counts.twice if self.counts else None,
+            "updates_lost": self.counts.lost if self.counts else None,
+            "repeats_refused": self.counts.repeated if self.counts else None,
             "samples_repeated": self.samples_repeated,
             "auc": self.auc,
             "auc_undisturbed": self.auc_undisturbed,

@@ -27,7 +27,6 @@ from persia_cli.roles.link import Link
 from persia_cli.roles.save_pace import SavePace, servers_beside
 from persia_cli.roles.shard_memory import changes_of, restore_windows, shard_of, unsaid_keys
 from persia_cli.roles.shard_saving import IDLE_S, ShardSaving
-from persia_cli.roles.update_account import APPLIED, BEGUN, FRESH, KEPT, UpdateAccount
 from persia_cli.storage.places import place_of
 from persia_cli.store.answers import NewKeys, as_before
 from persia_cli.store.batch_rows import Merged, merge_gradients
@@ -117,8 +116,6 @@ class EmbeddingServer:
         self._took_over = repairs is not None
         if repairs is not None and isinstance(self._shard, KeptShard):
             self._take_over(self._shard, repairs)
-        self._account = UpdateAccount(job.run_dir, self._link.name, self._watermarks)
-        self._account.start(KEPT if self._took_over else FRESH, job.first_step - 1, self._updates["applied"])
         self._servers = servers_beside(run.cluster, self._link.index)
         self._kept = self._shard if isinstance(self._shard, KeptShard) else None
         self._changes = changes_of(self._shard)
@@ -244,7 +241,6 @@ class EmbeddingServer:
     def _apply(self, batch: BatchId, groups: Sequence[Merged], ranks: list[int], reductions: int) -> None:
         """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
         looked_up = batch if self._keeps_rows else None
-        self._account.note(BEGUN, batch.step, ranks, self._updates["applied"])
         with self._trace.span(LOOP, "update", batch):
             if self._kept is not None:
                 self._kept.update_all(groups, batch.step, ranks, looked_up, reductions)
@@ -252,7 +248,6 @@ class EmbeddingServer:
                 for number, group in enumerate(groups):
                     self._shard.update(number, *group, batch.step, looked_up, reductions)
         self._updates["applied"] = self._updates["applied"] + 1 if self._kept is None else self._kept.updates
-        self._account.note(APPLIED, batch.step, ranks)
 
     def _window(self, message: LookUp | Update) -> Window:
         """Return the window of a batch's rank; raises WireError for a batch that this job cannot have now."""
@@ -327,7 +322,6 @@ class EmbeddingServer:
         self._updates["rows_written"] += rows
 
     def _figures(self) -> Counters:
-        self._account.look()
         tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
         loaded = {"bytes_verified": self._loading.bytes_read, "rows_loaded": self._loading.rows_loaded}
         return Counters(self._updates, tables, loaded)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from persia_cli.drill.job import events_of
+from persia_cli.launch.role import read_job
 from persia_cli.main import main
 from persia_cli.observe.journal import METRICS, read_journal
 from tests.support.small import WORDS
@@ -65,7 +66,7 @@ def check(result: dict[str, Any], run_dir: Path) -> None:
     assert result["recovered"]
     assert (result["updates_applied_twice"], result["updates_lost"]) == (0, 0)
     servers = {replica for event in events_of(run_dir) if event["event"] == "ready" for replica in names(event)}
-    assert result["updates_applied"] == len(servers) * STEPS
+    assert result["updates_applied"] == len(servers) * (STEPS - read_job(run_dir / "job.json").first_step)
     assert result["auc"]["label"] == read_journal(run_dir / METRICS)[-1]["auc"]
 
 
@@ -154,10 +155,9 @@ def test_a_job_that_runs_already_goes_on_after_its_drills(tmp_path):
             )  # fmt: skip
             assert ended.returncode == 0, ended.stderr
             result = result_of(tmp_path / "out.json")
-            assert (result["updates_applied_twice"], result["updates_lost"]) == (0, 0)
-            assert result["updates_applied"] > 0
+            assert result["recovered"]
+            assert result["updates_applied"] is None, "servers give their counts at the end"
             assert job.poll() is None
-            assert not (run_dir / "drill").exists()
     finally:
         job.kill()
         job.wait()
