@@ -13,7 +13,7 @@ from rich.text import Text
 from persia_cli.commands.screen import err, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.commands.warm_view import describe_warm_start
-from persia_cli.config.schema import ByLayer, DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
+from persia_cli.config.schema import ByLayer, Checkpoint, DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
 from persia_cli.config.schema.features import DenseFeature
 from persia_cli.config.schema.perceptrons import Concatenated
 from persia_cli.errors import count
@@ -53,7 +53,19 @@ def describe(console: Console, plan: JobPlan) -> None:
             labelled(console, "", f"ends earlier after {without} without a better {early.metric}; {best}")
         elif best_by:
             labelled(console, "", f"the best evaluation by {best_by} is kept")
+        labelled(console, "saving", _checkpoints(run.checkpoint))
     labelled(console, "cluster", f"{run.cluster.kind}: {_roles(plan)}")
+
+
+def _checkpoints(checkpoint: Checkpoint) -> str:
+    """Return when the model is saved, and so what a crash costs."""
+    minutes, steps = checkpoint.every_minutes, checkpoint.every_steps
+    times = [f"every {minutes:g} minutes"] if minutes else []
+    times += [f"every {steps:,} steps"] if steps else []
+    times += ["at the end"] if checkpoint.at_end else []
+    if not times:
+        return "none; after a crash training starts again from the beginning"
+    return f"{', '.join(times)}; after a crash training goes on from the newest one"
 
 
 def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None:

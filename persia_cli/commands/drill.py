@@ -176,7 +176,7 @@ def _more_settings(run: "Run", settings: list[str], steps: int, at_step: int | N
     more = []
     if not any(word.startswith("train.log_every_steps=") for word in settings):
         more.append(f"train.log_every_steps={max(1, min(run.train.log_every_steps, steps // LINES))}")
-    if run.checkpoint.every_steps is None and run.checkpoint.every_minutes is None:
+    if run.checkpoint.every_steps is None:
         middle = round(steps * MIDDLE) if at_step is None else at_step
         before = steps // 10 if number else middle
         more += [f"checkpoint.every_steps={max(1, round(before * SAVED))}"]

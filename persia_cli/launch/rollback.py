@@ -1,7 +1,7 @@
-"""Rollback: a training that the death of a process has ended goes on from its newest checkpoint, in the same command.
+"""Rollback: after a death that costs memory, a training starts again from its newest checkpoint, or from its start.
 
-The processes that are left end too, and a new job begins: the model, the position in the data and the figures are all
-those of one consistent cut, so the result is that of `persia resume`.
+All processes end, and a new job begins in the same command. The model, the position in the data and the metrics are
+those of one consistent cut, so in sync mode the result is that of an undisturbed run.
 """
 
 import time
@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from persia_cli.control.restarts import RestartPolicy
 from persia_cli.errors import CheckpointError, KilledError, count, one_line
-from persia_cli.launch.job import JobResult
-from persia_cli.launch.resumed import newest_of
+from persia_cli.launch.job import BEGINNING, JobResult
+from persia_cli.launch.resumed import newest_of, start_over
 from persia_cli.launch.signals import JobSignals
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.plan.job import JobPlan, Rollback
@@ -25,24 +25,23 @@ JOB = "the job"
 def launch_with_rollback(
     plan: JobPlan, launch: Callable[[JobPlan], JobResult], report: Callable[[str], None]
 ) -> JobResult:
-    """Run a job to its end by `launch`, which returns or raises what launchers do, again from its newest checkpoint
-    each time that a process is killed.
+    """Run a job to its end by `launch`, which returns or raises what launchers do; roll it back after each kill.
 
-    `report` is called with a sentence about each rollback. Raises the KilledError of a job that cannot be rolled back
-    or was rolled back `recovery.max_restarts` times within `recovery.window_s`.
+    `report` is called with a sentence about each rollback. Raises the KilledError of a job that is no training, and of
+    one that was rolled back `recovery.max_restarts` times within `recovery.window_s`.
     """
     policy = RestartPolicy(plan.run.recovery.max_restarts, plan.run.recovery.window_s)
     while True:
         try:
             return launch(plan)
         except KilledError as death:
-            # Between two jobs too, a signal that ends this one is told what goes on.
+            # A signal between two jobs ends the command with the sentence of a signal.
             with JobSignals().handled():
                 plan = _go_back(plan, death, policy, report)
 
 
 def _go_back(plan: JobPlan, death: KilledError, policy: RestartPolicy, report: Callable[[str], None]) -> JobPlan:
-    """Return the plan to go on with when it is time to; raises the death if that is not possible or once too often."""
+    """Return the plan to go on with when it is time to; raise the death if that is not possible or once too often."""
     try:
         back = rolled_back(plan, death)
     except CheckpointError as error:
@@ -51,36 +50,39 @@ def _go_back(plan: JobPlan, death: KilledError, policy: RestartPolicy, report: C
     if back is None or back.job.rollback is None or not policy.max_restarts:
         raise death
     wait_s = wait_before_rollback(policy, death)
-    report(_sentence(back.job.rollback, wait_s))
+    report(_sentence(back, wait_s))
     time.sleep(wait_s)
+    if not back.is_resumed:
+        start_over(plan.run_dir, BEGINNING)
     return back
 
 
 def wait_before_rollback(policy: RestartPolicy, death: KilledError) -> float:
-    """Return the seconds until a job goes back to a checkpoint; raises its death if it did so too often."""
+    """Return the seconds until a job goes back; raise its death if it did so too often."""
     wait_s = policy.next(JOB, time.monotonic())
     if wait_s is None:
         often = f"{count(policy.max_restarts, 'time')} within {policy.window_s:g} s"
-        death.add_note(f"The job has gone back to a checkpoint {often} (recovery.max_restarts).")
+        death.add_note(f"The job has gone back {often} (recovery.max_restarts).")
         raise death
     return wait_s
 
 
 def rolled_back(plan: JobPlan, death: KilledError) -> JobPlan | None:
-    """Return the plan to go on from the newest checkpoint after a death; None if there is none, or it is not wanted.
+    """Return the plan to go on with after a death: from the newest checkpoint, or from the start if there is none.
 
-    Raises CheckpointError if it is damaged.
+    None for a job that is no training. Raises CheckpointError if the checkpoint is damaged.
     """
-    wanted = plan.job.task == "train" and plan.job.benchmark is None
-    newest = newest_of(checkpoints_of(plan.run_dir, plan.run.checkpoint.path)) if wanted else None
-    if wanted and plan.is_resumed and (newest is None or step_of(newest) < plan.job.first_step):
-        newest = place_of(plan.job.load or "")  # it is elsewhere, and nothing was saved since
-    if newest is None:
+    if plan.job.task != "train" or plan.job.benchmark is not None:
         return None
-    manifest = read_manifest(newest)
-    step = manifest.step
+    newest = newest_of(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
+    if plan.is_resumed and (newest is None or step_of(newest) < plan.job.first_step):
+        newest = place_of(plan.job.load or "")  # it is elsewhere, and nothing was saved since
+    manifest = read_manifest(newest) if newest is not None else None
+    step = manifest.step if manifest is not None else 0
     reached = max((line["step"] for line in read_journal(plan.run_dir / METRICS)), default=step)
     rollback = Rollback(death.replica, one_line(death), time.time(), step, max(0, reached - step))
+    if newest is None or manifest is None:
+        return replace(plan, job=replace(plan.job, rollback=rollback))
     job = replace(
         plan.job,
         load=address_of(newest),
@@ -92,9 +94,10 @@ def rolled_back(plan: JobPlan, death: KilledError) -> JobPlan | None:
     return replace(plan, job=job, resumes=plan.run_dir)
 
 
-def _sentence(rollback: Rollback, wait_s: float) -> str:
+def _sentence(plan: JobPlan, wait_s: float) -> str:
+    rollback = plan.job.rollback
+    assert rollback is not None
     pause = f" in {wait_s:g} s" if wait_s else ""
-    return (
-        f"{rollback.cause}; the job goes on{pause} from the checkpoint of step {rollback.step:,} "
-        f"(training again what came after it: {count(rollback.steps_again, 'recorded step')})"
-    )
+    begin = f"the checkpoint of step {rollback.step:,}" if plan.is_resumed else "its start, since it has no checkpoint"
+    again = count(rollback.steps_again, "recorded step")
+    return f"{rollback.cause}; the job goes on{pause} from {begin} ({again} to be trained again)"

@@ -19,6 +19,5 @@ def require_folder(run: Run, job: Job, name: str) -> None:
         raise ConfigError(
             f"{name} is to save its part of checkpoints in {checkpoint.path or job.run_dir}, and its machine, "
             f"{socket.gethostname()}, has no such folder; set checkpoint.path to a URI that all reach, such as "
-            "s3://bucket/folder, or save nothing (checkpoint.at_end=false, and no every_steps, every_minutes or "
-            "best_by)"
+            "s3://bucket/folder, or save nothing (checkpoint.at_end=false and checkpoint.every_minutes=null)"
         )

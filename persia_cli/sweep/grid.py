@@ -19,7 +19,7 @@ from persia_cli.sweep.points import Axis, Point, combine, key_of
 
 MOST_POINTS = 10_000
 
-NO_CHECKPOINT = "checkpoint.at_end=false"
+NO_CHECKPOINTS = ("checkpoint.every_minutes=null", "checkpoint.at_end=false")
 """The settings that a sweep adds: it compares models, and saves them only if the user asks for this."""
 
 
@@ -79,8 +79,9 @@ def compose_grid(words: Sequence[str], folders: Sequence[Path] = ()) -> list[Gri
     have it; points with equal settings become one. Raises ConfigError naming every mistake and its point.
     """
     axes = [Axis(key_of(word), tuple(dict.fromkeys(choices(word)))) for word in words]
-    if not any(axis.key == key_of(NO_CHECKPOINT) for axis in axes):
-        axes.insert(0, Axis(key_of(NO_CHECKPOINT), (NO_CHECKPOINT,)))
+    for setting in NO_CHECKPOINTS:
+        if not any(axis.key == key_of(setting) for axis in axes):
+            axes.insert(0, Axis(key_of(setting), (setting,)))
     _refuse_twice(axes)
     number = math.prod(len(axis.words) for axis in axes)
     if number > MOST_POINTS:

@@ -17,7 +17,7 @@ LIMIT_S = 150.0
 PROGRAM = ("-m", "persia_cli")
 RUN, KEYS = Path("/tmp/run"), Path("/tmp/keys")
 """Paths on the hosts, each of which has its own."""
-NO_FILES = ["checkpoint.at_end=false"]
+NO_FILES = ["checkpoint={at_end: false, every_minutes: null}"]
 """Words of a job that writes nothing but the record of its coordinator."""
 
 Placement = Mapping[str, Host]

@@ -19,16 +19,18 @@ class Checkpoint(Node):
 
     every_steps: Count | None = None
     """Steps between checkpoints during training."""
-    every_minutes: Positive | None = None
-    """Minutes after the last checkpoint, or the start, at which the next one is saved during training."""
+    every_minutes: Positive | None = 10
+    """Minutes after the last checkpoint, or the start, at which the next one is saved during training.
+
+    A job that loses a machine, an NN worker or its coordinator repeats at most the training of this time."""
     grace_s: Seconds = 25.0
     """Time in seconds after SIGTERM or SIGUSR1 in which the model is saved; after that the job ends without it."""
     at_end: bool = True
     """Save when training is done."""
     full_every: Few = 1
     """Every so many checkpoints, one has all rows; those between have only what changed since the one before."""
-    keep: Count | None = None
-    """Number of newest checkpoints to keep, besides the best; without it all are kept."""
+    keep: Count | None = 3
+    """Number of newest checkpoints to keep, in addition to the best and the last one; with `null` all are kept."""
     while_training: bool = True
     """Go on training while the files of a checkpoint are written; otherwise training waits for them."""
     path: Annotated[str, BeforeValidator(_place)] | None = None

@@ -58,17 +58,18 @@ def newest_step(run_dir: Path) -> int | None:
 
 def _gone_back(run: Run, step: int | None, death: KilledError, policy: RestartPolicy, say: Say) -> Run:
     """Return the run to go on with when it is time to; raises the death if that is not possible or once too often."""
-    if step is None or not policy.max_restarts:
+    if not policy.max_restarts:
         raise death
     try:
         run, left_out = without_lost(run)
     except PersiaError as error:
-        death.add_note(f"The job cannot go on from the checkpoint of step {step:,}: {one_line(error)}.")
+        death.add_note(f"The job cannot go on: {one_line(error)}.")
         raise death from error
     wait_s = wait_before_rollback(policy, death)
     elsewhere = f" without {' and '.join(left_out)}" if left_out else ""
     pause = f" in {wait_s:g} s" if wait_s else ""
-    say(f"{one_line(death)}; the job goes on{elsewhere}{pause} from the checkpoint of step {step:,}")
+    begin = "its start, since it has no checkpoint" if step is None else f"the checkpoint of step {step:,}"
+    say(f"{one_line(death)}; the job goes on{elsewhere}{pause} from {begin}")
     time.sleep(wait_s)
     return run
 

@@ -29,8 +29,8 @@ def check_paths(run: Run, volumes: Sequence[Volume], key_of_volumes: str) -> Non
     if run.checkpoint.saves and not (place and (_is_elsewhere(place) or _is_written(place, volumes))):
         raise ConfigError(
             "checkpoint.path has to be a URI that all pods reach, such as s3://bucket/folder, or in one of "
-            f"{key_of_volumes} with read_only: false; or save nothing (checkpoint.at_end=false, and no "
-            "every_steps, every_minutes or best_by)"
+            f"{key_of_volumes} with read_only: false; or save nothing (checkpoint.at_end=false and "
+            "checkpoint.every_minutes=null)"
         )
 
 

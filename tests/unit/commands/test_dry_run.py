@@ -13,7 +13,8 @@ def test_the_plan(persia) -> None:
     assert "600 training and 200 evaluation samples; 2 dense and 2 sparse features, 1 label" in lines[2]
     assert lines[3] == "model     ffnn, dim 4, hidden 400-400-400"
     assert lines[5].startswith("training  6 steps of 100 samples; hybrid, staleness 3; adagrad 0.05 for rows")
-    assert lines[6] == (
+    assert lines[6] == "saving    every 10 minutes, at the end; after a crash training goes on from the newest one"
+    assert lines[7] == (
         "cluster   local: 1 coordinator, 2 embedding-server, 1 embedding-worker, 1 data-loader, 1 nn-worker"
     )
     assert re.search(r"^table +dim +dtype +optimizer +rows up to +memory$", ended.out, re.MULTILINE)

@@ -22,7 +22,7 @@ def test_the_points_are_listed_and_nothing_is_made(persia, tmp_path: Path) -> No
     lines = ended.out.splitlines()
     assert len(lines) == 4
     conf = f"--conf-dir {tmp_path / 'conf'}"
-    words = "checkpoint.at_end=false dataset=tiny cluster=embedded train.batch_size=100"
+    words = "checkpoint.at_end=false checkpoint.every_minutes=null dataset=tiny cluster=embedded train.batch_size=100"
     assert lines[0] == f"persia train {words} mode=sync seed=1 {conf} --run-dir s/points/001-sync-1"
     assert (
         lines[3] == f"persia train {words} mode=hybrid mode.staleness=8 seed=2 {conf} --run-dir s/points/004-hybrid-2"

@@ -1,5 +1,6 @@
 """The decision to go back to a checkpoint after a death, without processes: how often, and what keeps it from it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,13 +69,31 @@ def test_a_job_goes_back_so_often_and_no_more(saved: Path, most: int) -> None:
         launch_with_rollback(planned(saved.parents[1], f"recovery.max_restarts={most}"), deaths, lambda said: None)
     assert len(deaths.plans) == 1 + most
     notes = getattr(raised.value, "__notes__", [])
-    assert notes == (["The job has gone back to a checkpoint 1 time within 3600 s (recovery.max_restarts)."] * most)
+    assert notes == (["The job has gone back 1 time within 3600 s (recovery.max_restarts)."] * most)
 
 
-def test_without_a_checkpoint_or_if_it_is_not_wanted_the_job_ends(saved: Path, tmp_path: Path) -> None:
+def test_without_a_checkpoint_the_next_job_begins_at_the_start(tmp_path: Path) -> None:
+    run_dir = tmp_path / "new"
+    (run_dir / "roles").mkdir(parents=True)
+    for name in ("metrics.jsonl", "events.jsonl"):
+        (run_dir / name).write_text(json.dumps({"time": 0.0, "step": 7, "event": "began"}) + "\n")
+    deaths, said = Deaths(1), list[str]()
+    launch_with_rollback(planned(run_dir), deaths, said.append)
+    second = deaths.plans[1]
+    assert not second.is_resumed
+    assert second.job.rollback is not None
+    assert (second.job.rollback.step, second.job.rollback.steps_again) == (0, 7)
+    assert said == [
+        "nn-worker-0 was killed by SIGKILL; the job goes on from its start, since it has no checkpoint "
+        "(7 recorded steps to be trained again)"
+    ]
+    assert not (run_dir / "metrics.jsonl").exists(), "the metrics of the first start are in its folder"
+
+
+def test_evaluations_and_jobs_without_restarts_end(saved: Path) -> None:
     evaluating = planned(saved.parents[1])
     evaluating = replace(evaluating, job=replace(evaluating.job, task="evaluate", load=str(saved)))
-    for job in (planned(tmp_path / "new"), planned(saved.parents[1], "recovery.max_restarts=0"), evaluating):
+    for job in (planned(saved.parents[1], "recovery.max_restarts=0"), evaluating):
         deaths = Deaths(9)
         with pytest.raises(KilledError):
             launch_with_rollback(job, deaths, lambda said: None)

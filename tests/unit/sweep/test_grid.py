@@ -9,7 +9,7 @@ import pytest
 from persia_cli.errors import ConfigError
 from persia_cli.sweep.grid import choices, compose_grid
 
-NOTHING_SAVED = "checkpoint.at_end=false"
+NOTHING_SAVED = ("checkpoint.at_end=false", "checkpoint.every_minutes=null")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_models_are_saved_only_if_asked_for() -> None:
     [unsaid] = compose_grid(["conf=synthetic"])
     [said] = compose_grid(["conf=synthetic", "checkpoint.at_end=true"])
     assert (unsaid.run.checkpoint.at_end, said.run.checkpoint.at_end) == (False, True)
-    assert unsaid.point.words == (NOTHING_SAVED, "conf=synthetic")
+    assert unsaid.point.words == (*NOTHING_SAVED, "conf=synthetic")
 
 
 def test_the_runs_of_a_grid() -> None:

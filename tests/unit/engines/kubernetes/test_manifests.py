@@ -42,7 +42,17 @@ SHOP = [
     "cluster.kubernetes.labels={kueue.x-k8s.io/queue-name: training}",
     "cluster.kubernetes.annotations={example.com/team: ranking}",
 ]
-PLAIN = ["conf=synthetic", "cluster=kubernetes", "cluster.kubernetes.image=persia", "checkpoint.at_end=false"]
+PLAIN = [
+    "conf=synthetic",
+    "cluster=kubernetes",
+    "cluster.kubernetes.image=persia",
+    "checkpoint={at_end: false, every_minutes: null}",
+]
+    "conf=synthetic",
+    "cluster=kubernetes",
+    "cluster.kubernetes.image=persia",
+    "checkpoint={at_end: false, every_minutes: null}",
+]
 
 
 @cache
