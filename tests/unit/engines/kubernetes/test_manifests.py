@@ -48,11 +48,6 @@ PLAIN = [
     "cluster.kubernetes.image=persia",
     "checkpoint={at_end: false, every_minutes: null}",
 ]
-    "conf=synthetic",
-    "cluster=kubernetes",
-    "cluster.kubernetes.image=persia",
-    "checkpoint={at_end: false, every_minutes: null}",
-]
 
 
 @cache
