@@ -235,6 +235,6 @@ def now(run: RunDir) -> None:
     from persia_cli.commands.screen import err, out, propose, say
     from persia_cli.launch.save_request import save_now
 
-    checkpoint = save_now(run, lambda text: say(err(), text))
+    checkpoint = save_now(run)
     say(out(), checkpoint)
     propose(err(), f"persia checkpoint verify {shlex.quote(checkpoint)}")

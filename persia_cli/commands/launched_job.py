@@ -5,11 +5,12 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from persia_cli.commands.endings import INTERRUPTED
-from persia_cli.commands.followed import going_on, left_alone, plan_of
+from persia_cli.commands.followed import FIRST, going_on, left_alone, plan_of
 from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, say
@@ -19,8 +20,7 @@ from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.launch.background import LOG
 from persia_cli.launch.job import JOB, ROLES, recorded_failure, result_of
 from persia_cli.launch.role import read_job
-from persia_cli.launch.running import RunningProcess, process_of
-from persia_cli.launch.save_request import coordinators_in, launcher_of, takes_requests
+from persia_cli.launch.running import RunningProcess, handles, process_of
 from persia_cli.observe.history import CONFIG, ENDS
 from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
 from persia_cli.plan.job import Job
@@ -134,15 +134,24 @@ def _show(run_dir: Path) -> None:
 
 
 def _processes_of(run_dir: Path, job: Job) -> list[RunningProcess]:
-    """Return which processes run of that which started a coordinator and its own; a stranger's takes no requests.
+    """Return which processes run of that which started a coordinator and its own; a stranger's handles no signals.
 
     A later process with the number of one that was killed is not among them: a coordinator holds the journal.
     """
-    found = [launcher_of(job)]
-    began = coordinators_in(read_journal(run_dir / EVENTS))
+    found = [RunningProcess(job.launcher, job.launcher_began)]
+    began = _coordinators_in(read_journal(run_dir / EVENTS))
     if began and is_being_written(run_dir / EVENTS) and (coordinator := process_of(int(began[-1]["pid"]))) is not None:
         found.append(coordinator)
-    return [process for process in found if process.lives and takes_requests(process.pid)]
+    return [process for process in found if process.lives and handles(process.pid, signal.SIGUSR1)]
+
+
+def _coordinators_in(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events that say where the coordinator, and each that took its place, has begun."""
+
+    def took_over(event: dict[str, Any]) -> bool:
+        return event["event"] == "recovered" and event["replica"] == FIRST and "host" in event
+
+    return [event for event in events if event["event"] == "began" or took_over(event)]
 
 
 def _start_of(run_dir: Path) -> int | None:
@@ -160,6 +169,6 @@ def _end_of(run_dir: Path) -> dict[str, Any]:
 
 def _require_here(run_dir: Path) -> None:
     """Raise UserError for a job that goes on on another machine."""
-    hosts = [str(event["host"]) for event in coordinators_in(read_journal(run_dir / EVENTS))]
+    hosts = [str(event["host"]) for event in _coordinators_in(read_journal(run_dir / EVENTS))]
     if hosts and hosts[-1] != socket.gethostname() and not _end_of(run_dir):
         raise UserError(f"the run in {run_dir} was started on {hosts[-1]}; give this command there")

@@ -1,6 +1,5 @@
 """A checkpoint that finds no room: the save fails, is shown and counted, training goes on, and the next one works."""
 
-import signal
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,13 +7,10 @@ from typing import Any
 from persia_cli.drill.job import DrilledJob
 from persia_cli.drill.result import StrikeResult
 from persia_cli.drill.strikes import full_disk
-from persia_cli.launch.save_request import takes_requests
+from persia_cli.launch.save_request import SaveRequest
 
 WRITERS = ("embedding-server", "nn-worker")
 """Roles that write a checkpoint's files."""
-AGAIN_S = 1.0
-"""Seconds between two requests to save: one that comes during a save is answered by that one."""
-
 Until = Callable[[Callable[[], bool], str], None]
 
 
@@ -31,19 +27,20 @@ def fill_disk(job: DrilledJob, result: StrikeResult, until: Until) -> None:
 
 def _save(job: DrilledJob, outcome: str, since: float, until: Until, what: str) -> dict[str, Any]:
     """Ask the job to save until that ends in one way; return the event."""
-    asked = 0.0
     found: list[dict[str, Any]] = []
+    request = SaveRequest(job.run_dir)
 
     def is_done() -> bool:
-        nonlocal asked
-        if time.monotonic() - asked < AGAIN_S:
-            return bool(found)
-        asked = time.monotonic()
+        nonlocal request
+        request.poll()
         found[:] = [event for event in job.events() if event["event"] == outcome and event["time"] > since]
-        coordinator = job.replicas().get("coordinator-0")
-        if not found and coordinator is not None and takes_requests(coordinator.pid):
-            coordinator.send(signal.SIGUSR2)
+        if not found and request.answer is not None:  # that was another save
+            request.close()
+            request = SaveRequest(job.run_dir)
         return bool(found)
 
-    until(is_done, what)
+    try:
+        until(is_done, what)
+    finally:
+        request.close()
     return found[0]

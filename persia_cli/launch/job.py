@@ -39,9 +39,11 @@ DRIVEN = "ray"
 BEGINNING = (EVENTS, JOB, CONFIG, ROLES)
 """What every start of a run makes; the folder is first, and so it is the last to go where a run begins again."""
 COORDINATOR_ADDRESS = "coordinator.address"
+SECRET_FILE = "coordinator.secret"
+"""Where the coordinator's machine has the secret of the job: a path, of use to its user alone."""
 MOVED, COPIED = (EVENTS, ROLES), (CONFIG, JOB)
 """What a resumed run moves to the folder of its last start, and what it copies there."""
-STAYING = (EARLIER, EPOCHS, COORDINATOR_ADDRESS, LOG, SUBMITTED, DRIVEN, CLAIM)
+STAYING = (EARLIER, EPOCHS, COORDINATOR_ADDRESS, SECRET_FILE, LOG, SUBMITTED, DRIVEN, CLAIM)
 """What an earlier start may have left in the folder of a run that begins again."""
 
 
@@ -127,7 +129,10 @@ def refusable(plan: JobPlan) -> AbstractContextManager[None]:
     if not plan.is_resumed or plan.job.rollback is not None:  # a job that goes back has begun
         return nullcontext()
     return taken_back_if_refused(
-        plan.run_dir, require_record(plan), aside=(*MOVED, *COPIED), passing=(COORDINATOR_ADDRESS, LOG, CLAIM)
+        plan.run_dir,
+        require_record(plan),
+        aside=(*MOVED, *COPIED),
+        passing=(COORDINATOR_ADDRESS, SECRET_FILE, LOG, CLAIM),
     )
 
 
@@ -158,6 +163,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
             raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it") from None
         # What a coordinator that was killed has left: others would look for the new one at its address.
         (run_dir / COORDINATOR_ADDRESS).unlink(missing_ok=True)
+        (run_dir / SECRET_FILE).unlink(missing_ok=True)
         (run_dir / LOG).unlink(missing_ok=True)
     load = plan.job.load and address_of(place_of(plan.job.load))
     own = own_process()

@@ -16,7 +16,7 @@ from persia_cli.control.awake import AwakeTime
 from persia_cli.disk import write_whole
 from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.kernels.memory import keep_freed_memory
-from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, LISTENING, SIGNALLED, SWITCH_INTERVAL_S
+from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, LISTENING, SECRET_FILE, SIGNALLED, SWITCH_INTERVAL_S
 from persia_cli.launch.key_files import context_of
 from persia_cli.launch.role_options import RoleOptions
 from persia_cli.launch.signals import ENDING_SIGNALS
@@ -197,6 +197,9 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
         coordinators.append(coordinator)
         signals.go_to(coordinator)
         print(f"{LISTENING}{address}", file=sys.stderr, flush=True)
+        # A file that was handed over open has this name in other processes.
+        secret = str(file.absolute()).replace("/proc/self/", f"/proc/{os.getpid()}/")
+        write_whole(run_dir / SECRET_FILE, secret + "\n")
         write_whole(address_file, address + "\n")
 
     try:
@@ -205,6 +208,7 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
         context.destroy(linger=0)
         if not epoch.superseded:
             address_file.unlink(missing_ok=True)
+            (run_dir / SECRET_FILE).unlink(missing_ok=True)
             if own:
                 remove_token(file)
         epoch.close()

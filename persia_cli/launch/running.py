@@ -67,6 +67,16 @@ def process_of(pid: int) -> RunningProcess | None:
     return None if found is None else RunningProcess(pid, found[1])
 
 
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process has a handler of a signal, which would end it otherwise."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return False
+    caught = next((int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")), 0)
+    return bool(caught >> (number - 1) & 1)
+
+
 def words_of(pid: int) -> list[str]:
     """Return the command line of a process; empty if it has ended."""
     try:

@@ -1,173 +1,95 @@
-"""The request to a running job to save its model and go on: SIGUSR2 to its coordinator, and the wait for the answer."""
+"""The request to a running job to save its model and go on."""
 
-import os
-import signal
 import socket
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from persia_cli.config.record import read_run
-from persia_cli.errors import RoleError, UserError
-from persia_cli.launch.job import JOB
-from persia_cli.launch.running import RunningProcess, process_of
-from persia_cli.observe.history import CONFIG, ENDS
-from persia_cli.observe.journal import EVENTS, Tail, is_being_written, read_journal
-from persia_cli.plan.job import Job
+from persia_cli.errors import RoleError, UserError, WireError
+from persia_cli.launch.job import COORDINATOR_ADDRESS, SECRET_FILE
+from persia_cli.observe.history import CONFIG
+from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
 from persia_cli.store.manifest import checkpoint_folder, checkpoints_of, finished_steps
+from persia_cli.wire.context import Context
+from persia_cli.wire.job_messages import SavedNow, SaveNow
+from persia_cli.wire.loop import Loop, identity_of
+from persia_cli.wire.place import own_process
+from persia_cli.wire.secret import read_secret
 
 ANSWER_S = 30.0
-"""Seconds within which a coordinator takes a request; it looks for one five times a second."""
-GOING_BACK_S = 120.0
-"""Seconds within which a job that goes back to a checkpoint is running again."""
-NOTICED_S = 3.0
-"""Seconds within which a supervisor has noted the death of a coordinator, if there is one."""
-POLL_S = 0.1
-COORDINATOR = "coordinator-0"
+"""Seconds of silence of the coordinator after which it is given up."""
+RETRY_S = 0.5
+POLL_S = 0.2
+NAME = "command"
 
 
-def save_now(run_dir: Path, note: Callable[[str], None]) -> str:
+class SaveRequest:
+    """A request to the coordinator of a run; `answer` is None until it comes."""
+
+    def __init__(self, run_dir: Path) -> None:
+        """Send the request; raises UserError if no job of the run takes it on this machine."""
+        self._run_dir = run_dir
+        self.answer: SavedNow | None = None
+        address, secret = _coordinator_of(run_dir)
+        self._context = Context(read_secret(secret), trusts_network=True)
+        self._loop = Loop(self._context, NAME)
+        client = self._loop.connect(address, "coordinator", identity_of(NAME, own_process()), RETRY_S, ANSWER_S)
+        client.request(SaveNow(), on_reply=self._take, waiting_for="a checkpoint")
+
+    def _take(self, answer: SavedNow) -> None:
+        self.answer = answer
+
+    def poll(self) -> None:
+        """Wait a moment for the answer; raises UserError if the job has ended, RoleError if it is silent."""
+        lives = is_being_written(self._run_dir / EVENTS)
+        try:
+            self._loop.poll(POLL_S)
+        except WireError as error:
+            raise RoleError(str(error)) from error
+        if self.answer is None and not lives:
+            raise _ended(self._run_dir)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._loop.close()
+        self._context.destroy(linger=0)
+
+
+def save_now(run_dir: Path) -> str:
     """Have the job of a run save its model, and return the place of the checkpoint once it is complete.
 
-    `note` is told what the job does first, if it does not save at once. Raises UserError if no job of the run is
-    running here, or if it ends or has nothing to save; RoleError if its coordinator does not answer.
+    Raises UserError if no job of the run is running here, or if it ends or has nothing to save; RoleError if its
+    coordinator does not answer.
     """
+    with closing(SaveRequest(run_dir)) as request:
+        while request.answer is None:
+            request.poll()
+        if request.answer.why:
+            return _newest(run_dir, f"saved nothing: {request.answer.why}")
+        return request.answer.path
+
+
+def _coordinator_of(run_dir: Path) -> tuple[str, Path]:
+    """Return the address of a run's coordinator, and the file with the secret of its job."""
     if not (run_dir / CONFIG).is_file():
         raise UserError(
             f"{run_dir} is not a run directory: it has no {CONFIG}; give the folder that persia train named"
         )
-    for line in _answers(run_dir):
-        match line["event"]:
-            case "save_asked" if line["phase"] == "saving":
-                note("it is saving already; waiting for that checkpoint")
-            case "save_asked" if line["phase"] != "training":
-                note(f"it is {line['phase']}; it saves after that")
-            case "saved":
-                return str(line["path"])
-            case "save_refused":
-                return _newest(run_dir, f"saved nothing: {line['text']}")
-    raise _ended(run_dir)
-
-
-def _coordinator_of(run_dir: Path) -> int | None:
-    """Return the process of the run's coordinator, which takes requests; waits for the next one if it has just died.
-
-    None if the job has ended. Raises UserError if there is none here.
-    """
-    begin, pid = time.monotonic(), 0
-    while True:
-        lines, job = read_journal(run_dir / EVENTS), _job_of(run_dir)
-        began = coordinators_in(lines)
-        if began:
-            host, pid = began[-1]["host"], int(began[-1]["pid"])
-            if host != socket.gethostname():
-                raise UserError(f"the run in {run_dir} was started on {host}; run this command there")
-            if is_alive(pid) and is_being_written(run_dir / EVENTS):
-                break
-        elif job.rollback is None and time.monotonic() - begin > NOTICED_S:
-            raise UserError(f"the run in {run_dir} has not begun to train, so there is nothing to save")
-        if time.monotonic() - begin > _patience_s(lines, job, pid):
-            return None
-        time.sleep(POLL_S)
-    if not takes_requests(pid):
-        raise UserError(f"process {pid}, which trains {run_dir}, takes no requests: another program started the job")
-    return pid
-
-
-def _job_of(run_dir: Path) -> Job:
+    if not is_being_written(run_dir / EVENTS):
+        raise _ended(run_dir)
+    began = [event for event in read_journal(run_dir / EVENTS) if event["event"] == "began"]
+    if began and began[-1]["host"] != socket.gethostname():
+        raise UserError(f"the run in {run_dir} was started on {began[-1]['host']}; run this command there")
+    if read_run(run_dir / CONFIG).cluster.kind == "embedded":
+        raise UserError(
+            f"the run in {run_dir} is one process (cluster=embedded), which takes no requests; SIGTERM has it save "
+            "and end"
+        )
     try:
-        return Job.from_json((run_dir / JOB).read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"{run_dir / JOB} cannot be read: {error}") from None
-
-
-def _patience_s(lines: Sequence[dict[str, Any]], job: Job, pid: int) -> float:
-    """Return for how long a coordinator may be away, by the events of its job; `pid` is that of the last one, or 0."""
-    ended = [line["phase"] for line in lines if line.get("phase") in ENDS]
-    if "done" not in ended and job.launcher != pid and launcher_of(job).lives:
-        return GOING_BACK_S
-    if ended:
-        return 0.0
-    return ANSWER_S if _is_replaced(lines) else NOTICED_S
-
-
-def coordinators_in(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the events that say where the coordinator, and each that took its place, has begun."""
-
-    def took_over(event: dict[str, Any]) -> bool:
-        return event["event"] == "recovered" and event["replica"] == COORDINATOR and "host" in event
-
-    return [event for event in events if event["event"] == "began" or took_over(event)]
-
-
-def _is_replaced(lines: Sequence[dict[str, Any]]) -> bool:
-    """Return whether a supervisor has noted the coordinator's death, and starts the next one."""
-    said = [line["event"] for line in lines if line.get("replica") == COORDINATOR]
-    return bool(said) and said[-1] == "died"
-
-
-def launcher_of(job: Job) -> RunningProcess:
-    """Return the process that launched a job, which may have ended."""
-    return RunningProcess(job.launcher, job.launcher_began)
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether a process runs, and has not ended without its parent's taking note."""
-    process = process_of(pid)
-    return process is not None and process.lives
-
-
-def takes_requests(pid: int) -> bool:
-    """Return whether a process has a handler of SIGUSR2, which would end it otherwise (Linux, proc(5))."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1)
-    return False
-
-
-def _ask(run_dir: Path) -> int | None:
-    """Ask the run's coordinator for a checkpoint; return its process, None if the job has ended."""
-    while (pid := _coordinator_of(run_dir)) is not None:
-        try:
-            os.kill(pid, signal.SIGUSR2)
-            break
-        except ProcessLookupError:
-            continue  # it has just died
-        except PermissionError:
-            whose = f"process {pid}, which trains {run_dir}, belongs to another user"
-            raise UserError(f"{whose}; ask as that user") from None
-    return pid
-
-
-def _answers(run_dir: Path) -> Iterator[dict[str, Any]]:
-    """Ask for a checkpoint, and yield the events that come after the request was taken, as long as the job goes on.
-
-    A coordinator that dies before it has taken note of the request leaves it to nobody, so the next one is asked; so is
-    that of a job that goes back to a checkpoint, which has forgotten the request and begins its events anew.
-    """
-    rollback, events = _job_of(run_dir).rollback, Tail(run_dir / EVENTS)
-    list(events.new())
-    pid, taken, deadline = _ask(run_dir), False, time.monotonic() + ANSWER_S
-    while True:
-        alive = pid is not None and is_alive(pid)
-        if (now := _job_of(run_dir).rollback) != rollback:
-            rollback, events, taken, alive = now, Tail(run_dir / EVENTS), False, False
-        for line in events.new():
-            taken = taken or line["event"] in ("save_asked", "save_refused")
-            if taken:
-                yield line
-            if line.get("phase") == "done":
-                return
-        if pid is None:
-            return
-        if not alive:
-            pid, deadline = _coordinator_of(run_dir) if taken else _ask(run_dir), time.monotonic() + ANSWER_S
-        elif not taken and time.monotonic() > deadline:
-            raise RoleError(f"the coordinator of {run_dir} has not answered for {ANSWER_S:g} s; see its log")
-        time.sleep(POLL_S)
+        secret = Path((run_dir / SECRET_FILE).read_text(encoding="utf-8").strip())
+        return (run_dir / COORDINATOR_ADDRESS).read_text(encoding="utf-8").strip(), secret
+    except FileNotFoundError:
+        raise UserError(f"the run in {run_dir} has not begun to train, so there is nothing to save") from None
 
 
 def _newest(run_dir: Path, why: str) -> str:

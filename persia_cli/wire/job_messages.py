@@ -313,6 +313,21 @@ class Leave(Request[Ack], frozen=True):
     serves: bool
 
 
+class SavedNow(Message, frozen=True):
+    """Coordinator -> command: the checkpoint that was asked for is complete, or why there is none."""
+
+    KIND = 0x56
+    LIMIT = Limit(64 * KIB)
+    path: str
+    why: str = ""
+
+
+class SaveNow(Request[SavedNow], frozen=True):
+    """Command -> coordinator: save the model and go on; answered once the checkpoint is complete."""
+
+    KIND = 0x55
+
+
 class Verdict(Message, frozen=True):
     """Coordinator -> supervisor: whether to start a new process of the replica, after how many seconds, or why not."""
 

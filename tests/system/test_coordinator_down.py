@@ -4,8 +4,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +15,7 @@ from persia_cli.errors import PreemptedError
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.roles.coordinator.epoch import EPOCHS
 from persia_cli.roles.coordinator.input_log import LOG
-from persia_cli.store.manifest import CHECKPOINTS, finished_steps, newest_checkpoint, read_manifest
+from persia_cli.store.manifest import CHECKPOINTS, finished_steps, newest_checkpoint
 from tests.conftest import poll_for
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import train
@@ -58,24 +56,6 @@ def die_with_a_signal(run_dir: Path, number: signal.Signals, send: Callable[[], 
     return sent
 
 
-def ask(run_dir: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "persia_cli", "checkpoint", "now", str(run_dir)]
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def require_answer(asked: "subprocess.Popen[str]") -> Path:
-    """The checkpoint that was asked for."""
-    try:
-        said, error = asked.communicate(timeout=LIMIT_S)
-    finally:
-        asked.kill()
-    assert asked.returncode == 0, error
-    assert read_manifest(Path(said.strip())).trigger == "request"
-    return Path(said.strip())
-
-
 def require_saved(run_dir: Path, name: str) -> None:
     [stopped] = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "stopped"]
     assert stopped["signal"] == name
@@ -83,23 +63,19 @@ def require_saved(run_dir: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_and_the_end_that_a_dead_coordinator_was_asked_for(tmp_path: Path) -> None:
+def test_the_end_that_a_dead_coordinator_was_asked_for(tmp_path: Path) -> None:
     with Launched([*ENDLESS, *OFTEN, "checkpoint.keep=9"], tmp_path / "run") as job:
         pids = job.wait_for_training()
-        asked = die_with_a_signal(job.run_dir, signal.SIGUSR2, lambda: ask(job.run_dir))
-        assert isinstance(asked, subprocess.Popen)
-        saved = require_answer(asked)
         die_with_a_signal(job.run_dir, signal.SIGUSR1, lambda: job.process.send_signal(signal.SIGTERM))
         code, _ = job.end(LIMIT_S)
         assert code == PreemptedError.exit_code, job.output
-        assert len(takeovers(job.run_dir)) == 2
+        assert len(takeovers(job.run_dir)) == 1
         require_saved(job.run_dir, "SIGUSR1")
-        assert saved in (job.run_dir / CHECKPOINTS).iterdir()
         assert not running(pids)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_while_there_is_no_coordinator(tmp_path: Path, number: signal.Signals) -> None:
     """The second death within `recovery.window_s` is followed by a second without a coordinator."""
     with Launched([*ENDLESS, "recovery.max_restarts=5"], tmp_path / "run") as job:
@@ -109,11 +85,6 @@ def test_while_there_is_no_coordinator(tmp_path: Path, number: signal.Signals) -
         pid = kill_when(job, lambda: True, "now")
         poll_for(lambda: not running({"coordinator": pid}), LIMIT_S, "its end")
         job.process.send_signal(number)
-        if number == signal.SIGUSR2:
-            asked = ask(job.run_dir)
-            poll_for(lambda: finished_steps(job.run_dir / CHECKPOINTS), LIMIT_S, "a checkpoint")
-            require_answer(asked)
-            job.process.send_signal(signal.SIGTERM)
         code, _ = job.end(LIMIT_S)
         assert code == PreemptedError.exit_code, job.output
         require_saved(job.run_dir, "SIGUSR1")

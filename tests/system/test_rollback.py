@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -72,23 +70,6 @@ def test_a_killed_process_costs_steps_but_changes_nothing(tmp_path: Path, saves:
         assert_same_model(
             newest_checkpoint(job.run_dir / CHECKPOINTS), newest_checkpoint(straight.run_dir / CHECKPOINTS)
         )
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_a_checkpoint_on_request_is_there_also_while_the_job_goes_back(tmp_path: Path) -> None:
-    words = [*WORDS, "train.steps=null", "train.epochs=100000", "cluster.embedding_servers=1"]
-    with Launched(words, tmp_path / "run") as job:
-        kill_after(job, "embedding-server-0", EVERY)
-        asked = subprocess.run(
-            [sys.executable, "-m", "persia_cli", "checkpoint", "now", str(job.run_dir)],
-            capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
-        assert asked.returncode == 0, asked.stderr
-        assert Path(asked.stdout.strip()).is_dir()
-        assert job.process.poll() is None, job.output
-        job.process.send_signal(signal.SIGINT)
-        assert job.end(LIMIT_S)[0] == 130
 
 
 @pytest.mark.slow

@@ -282,11 +282,9 @@ def save_now(run_dir: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cluster", ["embedded", "local"])
-def test_a_checkpoint_on_request_while_training_goes_on(tmp_path: Path, cluster: str) -> None:
+def test_a_checkpoint_on_request_while_training_goes_on(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with Launched([*ENDLESS, f"cluster={cluster}", "checkpoint.keep=2"], run_dir) as job:
+    with Launched([*ENDLESS, "checkpoint.keep=2"], run_dir) as job:
         poll_for(lambda: trains(run_dir) or job.process.poll() is not None, 90.0, "steps trained")
         asked = save_now(run_dir)
         assert asked.returncode == 0, asked.stderr

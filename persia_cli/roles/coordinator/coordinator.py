@@ -59,6 +59,7 @@ from persia_cli.wire.job_messages import (
     Ready,
     Report,
     Saved,
+    SaveNow,
     Scores,
     TakeItem,
 )
@@ -216,6 +217,7 @@ class Coordinator:
             Ready: self._readiness.on_ready,
             Next: self._on_next,
             Held: self._early.on_held,
+            SaveNow: self._early.on_save_now,
             Done: self._progression.on_done,
             Saved: self._files.on_saved,
             TakeItem: self._on_take_item,
@@ -341,6 +343,7 @@ class Coordinator:
                 self._loop.poll(0.1)
 
         seconds = min(self._run.cluster.stop_timeout_s / 2, AT_ONCE_S if self._early.signal else math.inf)
+        self._early.answer("", f"the job ends: {why}")
         self._dismissal.send_away(why, self._phases.number + 1, seconds, poll, self.goes_on)
 
     def _on_next(self, peer: Peer, message: Next) -> None:

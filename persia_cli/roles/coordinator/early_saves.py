@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from persia_cli.config.schema import Run
 from persia_cli.control.phases import Phase, PhaseMachine, Trigger, Wishes
@@ -11,14 +12,12 @@ from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.input_log import InputLog, SaveIsDue, SignalCame
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.work_queue import WorkQueue
-from persia_cli.wire.job_messages import CutShort, Held, Hold, Instruction
+from persia_cli.wire.job_messages import CutShort, Held, Hold, Instruction, SavedNow, SaveNow
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer, Server
 
 SAVE_AND_END = ("SIGTERM", "SIGUSR1", "SIGHUP")
 """Signals after which the model is saved and the job ends, to go on later."""
-SAVE = "SIGUSR2"
-"""The signal after which the model is saved and the job goes on; `persia checkpoint now` sends it."""
 
 
 class EarlySaves:
@@ -47,7 +46,8 @@ class EarlySaves:
         self._grace_s = run.checkpoint.grace_s
         self._every_s = 60.0 * run.checkpoint.every_minutes if run.checkpoint.every_minutes else None
         self._saved_s = log.clock()
-        self._asked = False
+        self._asked: list[Peer] = []
+        """The commands that have asked for a checkpoint."""
         self.signals: deque[str] = deque()
         """Names of signals that came to this process; any thread and a signal handler may append one."""
         self.signal = self.replica = ""
@@ -75,8 +75,6 @@ class EarlySaves:
         """A signal came to this process."""
         if name in SAVE_AND_END:
             self.end(name, "coordinator-0")
-        elif name == SAVE:
-            self._ask()
 
     def on_time(self) -> None:
         """It is time for the next checkpoint."""
@@ -102,15 +100,19 @@ class EarlySaves:
             self._advance()
 
     def note_begun(self, phase: Phase) -> None:
-        """Take note of a phase that has begun; answers who has asked for a checkpoint that there is already."""
+        """Take note of a phase that has begun; answers commands that asked for a checkpoint that there is."""
         if self._asked and phase.kind != "saving" and self._wishes.save is None and not self._phases.writing:
-            self._refuse("nothing was trained since the last checkpoint, or nothing at all yet")
+            self.answer("", "nothing was trained since the last checkpoint, or nothing at all yet")
         if self._wishes.end or (self._wishes.save and phase.kind == "training"):
             self._cut()  # It was on its way when the wish came.
 
-    def note_saved(self) -> None:
-        """Take note that a checkpoint is complete."""
-        self._saved_s, self._asked = self._clock(), False
+    def note_saved(self, event: dict[str, Any]) -> None:
+        """Take note of the event with which a save ends, and answer the commands that have asked for it."""
+        self._saved_s = self._clock()
+        if event["event"] == "saved":
+            self.answer(str(event["path"]))
+        else:
+            self.answer("", f"the checkpoint could not be written: {event['text']}")
 
     def note_stopped(self, step: int) -> None:
         """Record that the job ends before its time, after `step` steps, and the signal that ends it, if one does."""
@@ -118,24 +120,24 @@ class EarlySaves:
         why = {"text": self.reason} if self.reason else {}
         self._events.write(event="phase", phase="stopped", step=step, **signal, **why)
 
-    def _ask(self) -> None:
+    def on_save_now(self, peer: Peer, message: SaveNow) -> None:
+        """A command asks for a checkpoint; it is answered once there is one, or at once where there will be none."""
         phase = self._phases.current
+        self._asked.append(peer)
         if self._job.task != "train":
-            self._refuse("this job trains nothing")
+            self.answer("", "this job trains nothing")
         elif phase is None:
-            self._refuse("training has not begun yet")
+            self.answer("", "training has not begun yet")
         elif phase.kind == "done":
-            self._refuse("all is done")
-        else:
-            self._asked = True
-            is_saving = phase.kind == "saving" or bool(self._phases.writing)
-            self._events.write(event="save_asked", phase="saving" if is_saving else phase.kind)
-            if not is_saving:
-                self._save("request")
+            self.answer("", "all is done")
+        elif phase.kind != "saving" and not self._phases.writing:
+            self._save("request")
 
-    def _refuse(self, why: str) -> None:
-        self._asked = False
-        self._events.write(event="save_refused", text=why)
+    def answer(self, path: str, why: str = "") -> None:
+        """Answer the commands that have asked for a checkpoint."""
+        for peer in self._asked:
+            self._server.reply(peer, SavedNow(path, why))
+        self._asked.clear()
 
     def _save(self, trigger: Trigger) -> None:
         self._wishes.save = self._wishes.save or trigger

@@ -55,6 +55,7 @@ class FileHandler:
         self._checkpointing.add(name, files, failure)
         if self._phases.writing:
             return
-        self._early.note_saved()
-        self._events.write(**self._checkpointing.conclude())
+        event = self._checkpointing.conclude()
+        self._events.write(**event)
+        self._early.note_saved(event)
         self._go_on()

@@ -24,7 +24,6 @@ from tests.support.runs import make_facts, make_run
 LISTENER = """
 import signal, sys
 signal.signal(signal.SIGUSR1, lambda number, frame: sys.exit(75))
-signal.signal(signal.SIGUSR2, lambda number, frame: None)
 print("ready", flush=True)
 signal.pause()
 """
