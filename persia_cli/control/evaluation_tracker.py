@@ -157,6 +157,11 @@ class EvaluationTracker:
         return self._keep if self._keep and self._keep.step == step else None
 
     @property
+    def keeps_next(self) -> bool:
+        """True if the next evaluation is the first one, whose weights are kept as the best so far."""
+        return self._keep is not None and self._keep.value is None
+
+    @property
     def reason(self) -> str:
         """Reason why training ends, as the end of a sentence."""
         assert self._stop is not None

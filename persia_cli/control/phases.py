@@ -69,6 +69,9 @@ def schedule(
     After each evaluation, which must be added to `tracker` before the next phase is requested, `tracker` may end the
     job or have the step saved. `wishes` is looked at whenever a phase is over. With `evaluation_due`, the evaluation
     at step `first` is still to be done; with `is_saved`, the model of that step is in a checkpoint of this run.
+
+    A model that will be in a checkpoint anyway is saved before the first evaluation and before the last one, which
+    may fail on rows that training does not read. The phase that saves it afterwards then only notes the evaluation.
     """
     tracker, wishes = tracker or EvaluationTracker(), wishes or Wishes()
     position, passes, over = first, 0, False
@@ -82,6 +85,13 @@ def schedule(
             stops = position == steps or (eval_every and position % eval_every == 0)
             evaluation_due = bool(eval_steps and stops and position > phase.first)
         improved = False
+        at_end = position == steps and save_at_end
+        is_certain = at_end or (not passes and tracker.keeps_next)
+        if evaluation_due and is_certain and not wishes.end and (saved is None or saved[0] != position):
+            saved = (position, True)
+            due = bool(save_every and position % save_every == 0)
+            trigger = _trigger(due, not at_end, at_end, Wishes(wishes.save), at_end)
+            yield Phase("saving", last=position, trigger=trigger or "end", evaluation_due=True)
         if evaluation_due and not wishes.end:
             phase = Phase("evaluating", passes * eval_steps, (passes + 1) * eval_steps)
             yield phase
@@ -181,6 +191,8 @@ class PhaseMachine:
         """True if the next phase cannot begin before the last checkpoint is complete; ask only between phases."""
         if self._upcoming is None:
             self._upcoming = next(self.phases)
+        if self._upcoming.kind == "evaluating" and self._saving is not None and self._saving.evaluation_due:
+            return bool(self.writing)  # it is saved first since evaluations may fail
         return bool(self.writing) and (self.waits_for_files or self._upcoming.kind in ("saving", "done"))
 
     def hurry(self) -> bool:

@@ -4,8 +4,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from persia_cli.errors import UserError
 from persia_cli.launch.job import JobResult
 from persia_cli.store.manifest import CHECKPOINTS, finished_steps, read_manifest
 from persia_cli.store.retention import choose_checkpoint
@@ -51,7 +54,7 @@ def test_evaluation_and_checkpoints_on_the_way(tmp_path: Path) -> None:
     saved = [read_manifest(Path(event["path"])) for event in events(result, "saved")]
     assert [(manifest.step, manifest.samples) for manifest in saved] == [(4, 256), (8, 512), (12, 768), (16, 1000)]
     phases = [event["phase"] for event in events(result, "phase")]
-    assert phases[-4:] == ["training", "evaluating", "saving", "done"]
+    assert phases[-4:] == ["training", "saving", "evaluating", "done"]
 
 
 def test_epochs_follow_each_other(tmp_path: Path) -> None:
@@ -111,3 +114,23 @@ def test_training_ends_early_and_keeps_the_best(tmp_path: Path, cluster: list[st
     assert finished_steps(result.run_dir / CHECKPOINTS) == sorted({best, 6})
     assert choose_checkpoint(result.run_dir / CHECKPOINTS).name == f"step-{best}"
     assert [event["phase"] for event in events(result, "phase")][-3:] == ["evaluating", "saving", "done"]
+
+
+@pytest.mark.parametrize("words", [["train.epochs=2"], ["train.epochs=auto"]])
+def test_the_model_is_saved_before_an_evaluation_that_fails(tmp_path: Path, words: list[str]) -> None:
+    """Planning does not read the rows: an id that is no integer ends the job at its first evaluation."""
+    for name, odd in (("train", "7"), ("eval", "none")):
+        pq.write_table(pa.table({"y": [0, 1] * 50, "u": [odd, *["3", "5"] * 49, "8"]}), tmp_path / f"{name}.parquet")
+    data = {
+        "path": str(tmp_path),
+        "labels": "[y]",
+        "sparse": "[{name: u, ids: integer}]",
+        "split": "{kind: files, train: [train*], eval: [eval*]}",
+    }
+    given = ["dataset=parquet", *(f"dataset.{key}={value}" for key, value in data.items()), "model.hidden=[4]"]
+    run_dir = tmp_path / "run"
+    with pytest.raises(UserError, match="'none' is not an integer"):
+        train(["cluster=embedded", "train.batch_size=10", *given, *words], run_dir)
+    [step] = finished_steps(run_dir / CHECKPOINTS)
+    assert step == (20 if words == ["train.epochs=2"] else 10)
+    assert read_manifest(choose_checkpoint(run_dir / CHECKPOINTS)).progress.evaluation_due

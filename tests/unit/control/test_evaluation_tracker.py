@@ -180,7 +180,8 @@ def phases_of(figures, *, save_every=None, at_end=True, stop=None, keep=None, pa
 
 
 def saved(phases: list[Phase]) -> list[int]:
-    return [phase.last for phase in phases if phase.kind == "saving"]
+    """The steps that are saved, each once; a second phase of a step only notes its evaluation."""
+    return list(dict.fromkeys(phase.last for phase in phases if phase.kind == "saving"))
 
 
 def test_a_schedule_ends_early_evaluated_and_saved_as_at_the_end():

@@ -35,16 +35,20 @@ def test_a_schedule_stops_where_it_must(
     stops = {step for step in range(1, steps + 1) for every in (eval_every, save_every) if every and step % every == 0}
     assert [phase.last for phase in trained] == sorted(stops | ({steps} if steps else set()))
 
-    position, evaluated, saved = 0, [], []
+    position, evaluated, early, saved = 0, [], [], []
     for phase in phases:
         if phase.kind == "training":
             position = phase.last
         elif phase.kind == "evaluating":
-            assert position not in saved, "a checkpoint is saved after the evaluation at the same step"
+            assert position not in saved, "a checkpoint has the evaluation at the same step"
             evaluated.append(position)
+        elif phase.kind == "saving" and phase.evaluation_due:
+            assert position == steps, "the last evaluation may fail"
+            early.append(position)
         elif phase.kind == "saving":
             assert phase.last == position
             saved.append(position)
+    assert early == ([steps] if steps and eval_steps and save_at_end else [])
     evaluations = [step for step in range(1, steps + 1) if step == steps or (eval_every and step % eval_every == 0)]
     assert evaluated == (evaluations if eval_steps else [])
     saves = {step for step in range(1, steps + 1) if save_every and step % save_every == 0}
@@ -157,10 +161,28 @@ def test_in_turns_pauses_before_each_turn_and_leaves_the_rest_as_it_was() -> Non
         Phase("evaluating", 0, 2),
         Phase("paused", last=5),
         Phase("training", 5, 7),
+        Phase("saving", last=7, evaluation_due=True),
         Phase("evaluating", 2, 4),
         Phase("saving", last=7),
         Phase("done"),
     ]
+
+
+def test_an_evaluation_waits_for_the_model_that_is_saved_first() -> None:
+    phases = schedule(4, 1, None, None, save_at_end=True)
+    names: dict[PhaseKind, frozenset[str]] = {
+        kind: frozenset({"rank"}) for kind in ("training", "evaluating", "saving", "done")
+    }
+    machine = PhaseMachine(phases, names)
+    kinds = []
+    for _ in range(3):
+        assert not machine.held
+        kinds.append(machine.advance().kind)
+        machine.finish("rank", machine.number)
+        if kinds[-1] == "saving":
+            assert machine.held, "the evaluation may fail before all files are written"
+            machine.note_written("rank", 4)
+    assert kinds == ["training", "saving", "evaluating"]
 
 
 @given(st.integers(0, 100), st.integers(0, 7), EVERY, EVERY, st.booleans(), st.data())
@@ -168,7 +190,7 @@ def test_a_resumed_schedule_is_the_rest_of_the_whole_one(
     steps: int, eval_steps: int, eval_every: int | None, save_every: int | None, save_at_end: bool, data: st.DataObject
 ) -> None:
     whole = list(schedule(steps, eval_steps, eval_every, save_every, save_at_end))
-    saved = [number for number, phase in enumerate(whole) if phase.kind == "saving"]
+    saved = [number for number, phase in enumerate(whole) if phase.kind == "saving" and not phase.evaluation_due]
     if not saved:
         return
     number = data.draw(st.sampled_from(saved))
