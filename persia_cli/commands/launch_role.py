@@ -90,15 +90,6 @@ def launch_role(
     supervise: Annotated[
         bool, typer.Option("--supervise", help="Run it as a child, and start it again if it dies.")
     ] = False,
-    pid_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--pid-file",
-            metavar="FILE",
-            help="With --supervise: file that tells the same command, started again here after it was killed, what to "
-            "go on with.",
-        ),
-    ] = None,
     background: Annotated[
         Path | None,
         typer.Option(
@@ -117,7 +108,6 @@ def launch_role(
     new process, as often as recovery.max_restarts says, and the job goes on; so does an embedding server that is
     killed, an NN worker that keeps its memory (recovery.dense_memory), and a coordinator that is killed.
     """
-    from persia_cli.errors import UserError
     from persia_cli.launch.affinity import pin
 
     if cpus is not None:
@@ -141,11 +131,9 @@ def launch_role(
     number = index_of(index)
     replica = RoleOptions(
         role, number, coordinator, bind, advertise, run_dir, token_file, key_file, trusted_network, life, memory_file,
-        pid_file, cpus,
+        cpus,
     )  # fmt: skip
     replica.check()
-    if pid_file is not None and not supervise:
-        raise UserError("--pid-file is of use with --supervise only; give both, or neither")
     if words:
         _prepare(replica, words, conf_dir or [], config)
     if background is not None:

@@ -18,7 +18,7 @@ LEFT_GROUP = 79
 
 
 LOST_WITH_SUPERVISOR = -signal.SIGHUP
-"""What the next supervisor says of a process whose memory the one before kept, and which was killed with it."""
+"""The code of a process that was killed with the supervisor that kept its memory."""
 
 
 def killed_by(number: int) -> str:

@@ -51,8 +51,6 @@ class RoleOptions:
     """1 for the replica's first process, 2 for the one that takes its place, and so on."""
     memory_file: int | None = None
     """Descriptor, inherited from the launcher, of the file for the memory of an embedding server or NN worker."""
-    pid_file: Path | None = None
-    """File in which a supervisor notes its process."""
     cpus: str | None = None
     """Processors to which its process is kept."""
 

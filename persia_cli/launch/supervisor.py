@@ -1,22 +1,20 @@
 """Supervisors: the parent of a replica's process knows how it ended, and starts the next if the coordinator says so."""
 
 import logging
-import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, ended_how
+from persia_cli.control.restarts import ended_how
 from persia_cli.errors import KilledError, PreemptedError, RoleError, WireError
 from persia_cli.launch.deaths import DeathReports, Reports, coordinator_deaths
 from persia_cli.launch.handed_over import descriptors
 from persia_cli.launch.job import COORDINATOR_ADDRESS, SIGNALLED
-from persia_cli.launch.pid_file import Noted, PidFile
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import log_to_stderr
 from persia_cli.launch.role_options import RoleOptions
@@ -33,11 +31,6 @@ POLL_S = 0.1
 WELL = (0, PreemptedError.exit_code)
 """Exit codes of a process that has ended because its job has."""
 
-END_NOW = signal.SIGALRM
-"""Tells a supervisor to end its process at once and to leave nothing: srun passes it on, but not SIGINT or SIGHUP."""
-END_NOW_S = 2.0
-"""Seconds for the process to end by itself then."""
-
 
 class Supervised:
     """A replica's process, and those that take its place; `log` is what they write to, if that is a file.
@@ -52,16 +45,12 @@ class Supervised:
         log: Path,
         reports: Reports | None,
         memory: int | None = None,
-        life: int = 1,
     ) -> None:
-        """`memory` is the file that the processes of the replica inherit, if they do.
-
-        `life` is the number of the first process.
-        """
+        """`memory` is the file that the processes of the replica inherit, if they do."""
         self.replica, self.log = replica, log
         self._memory = memory
         self._start, self._reports = start, reports
-        self.life = life
+        self.life = 1
         self._asked = False
         self._due_s: float | None = None
         self._told: set[signal.Signals] = set()
@@ -143,7 +132,6 @@ def supervise_role(options: RoleOptions) -> None:
     """
     name = f"{options.role}-{options.index}"
     log_to_stderr(f"{name} supervisor")
-    signal.signal(END_NOW, signal.default_int_handler)
     reports = None
     memory = new_file(name) if options.role in WITH_MEMORY else None
     if options.role != COORDINATOR and (options.role in RESTARTED or memory is not None):
@@ -151,35 +139,26 @@ def supervise_role(options: RoleOptions) -> None:
     command = [*python_module("persia_cli"), "launch-role", *options.words(), "--parent", str(os.getpid())]
     command += memory_words(memory)
     deaths = coordinator_deaths(options.run_dir) if options.run_dir is not None else None
-    place = PidFile.locked(options.pid_file, name) if options.pid_file is not None else None
-    held = (memory, place.descriptor if place else None)
-    inherited = (*descriptors([options.key_file]), *(each for each in held if each is not None))
+    inherited = (*descriptors([options.key_file]), *(() if memory is None else (memory,)))
 
     def start(life: int) -> "subprocess.Popen[bytes]":
         words = [*command, "--life", str(life)]
         chooses_port = deaths is not None and options.listens_at.endswith((":*", ":0"))
         if chooses_port and life > 1 and options.run_dir and (address := address_in(options.run_dir)):
             words += ["--bind", address]  # where the others look for it
-        process = subprocess.Popen(
+        return subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # so that Ctrl-C reaches it once, through this process
             pass_fds=inherited,
         )
-        if place is not None:
-            place.note(options.coordinator, process_id(process.pid), life)
-        return process
 
     # The coordinator knows whether this job replaces a server whose memory is lost.
     replica = Replica(options.role, options.index)
     try:
-        killed = place.killed(options.coordinator) if place else None
-        life = _after(killed, replica, reports) if killed and reports else 1
-        child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory, life)
+        child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory)
         _watch(child, reports)
     finally:
-        if place is not None:
-            place.clear()
         if reports is not None:
             reports.close()
     code = child.process.returncode
@@ -194,31 +173,11 @@ def supervise_role(options: RoleOptions) -> None:
         sys.exit(SIGNALLED - code if code < 0 else code)
 
 
-def _after(killed: Noted, replica: Replica, reports: DeathReports) -> int:
-    """Report a process that was killed with its supervisor; return the number of the next, when it is due.
-
-    Raises RoleError if the coordinator wants no other, WireError if it does not answer.
-    """
-    code = LOST_WITH_SUPERVISOR if replica.role in WITH_MEMORY else -signal.SIGKILL
-    pid = killed.process.pid
-    log.warning("the process of %s before this one, %d, was killed with its supervisor", replica.name, pid)
-    verdicts: list[Verdict] = []
-    reports.send(Death(replica.role, replica.index, killed.process, code), verdicts.append)
-    while not verdicts:
-        reports.poll()
-        time.sleep(POLL_S)
-    [verdict] = verdicts
-    if not verdict.restart:
-        raise RoleError(verdict.why)
-    time.sleep(verdict.after_s)
-    return killed.life + 1
-
-
 def _watch(child: Supervised, reports: DeathReports | None) -> None:
-    """Supervise a replica until its end, or until SIGINT or END_NOW; nothing of it runs on."""
+    """Supervise a replica until its end, or until SIGINT while it has no process; nothing of it runs on."""
     came = _pass_signals_on(child)
     try:
-        while _goes_on(child, came):
+        while child.process.poll() is None or (child.may_return and signal.SIGINT not in came):
             child.supervise()
             _poll(reports, child)
             time.sleep(POLL_S)
@@ -226,12 +185,6 @@ def _watch(child: Supervised, reports: DeathReports | None) -> None:
         if child.process.poll() is None:
             os.killpg(child.process.pid, signal.SIGKILL)
             child.process.wait()
-
-
-def _goes_on(child: Supervised, came: Mapping[int, float]) -> bool:
-    if time.monotonic() - came.get(END_NOW, math.inf) > END_NOW_S:
-        return False
-    return child.process.poll() is None or (child.may_return and signal.SIGINT not in came)
 
 
 def address_in(run_dir: Path) -> str:
@@ -257,19 +210,14 @@ def _poll(reports: DeathReports | None, child: Supervised) -> None:
         child.give_up("")
 
 
-def _pass_signals_on(child: Supervised) -> dict[int, float]:
-    """Pass signals on to the child; return when each came first, END_NOW as SIGINT too."""
-    came: dict[int, float] = {}
+def _pass_signals_on(child: Supervised) -> set[int]:
+    """Pass signals on to the child; return those that have come."""
+    came: set[int] = set()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        came.setdefault(number, time.monotonic())
-        if number in (signal.SIGINT, END_NOW):
-            came.setdefault(signal.SIGINT, time.monotonic())
-            if child.process.poll() is None:
-                child.process.send_signal(signal.SIGINT)
-        else:
-            child.tell(signal.Signals(number))
+        came.add(number)
+        child.tell(signal.Signals(number))
 
-    for number in (signal.SIGINT, END_NOW, *ENDING_SIGNALS):
+    for number in (signal.SIGINT, *ENDING_SIGNALS):
         signal.signal(number, pass_on)
     return came

@@ -164,7 +164,6 @@ class Server:
             return  # its role is still starting: the peer will repeat its request
         handler = self._handlers.get(type(message))
         if handler is None:
-            self.refused += 1
             self.reply(peer, Refused(f"{self._name} does not accept {type(message).__name__} messages"))
             return
         self._parked[peer] = None
@@ -174,7 +173,6 @@ class Server:
         try:
             handler(peer, message)
         except WireError as error:
-            self.refused += 1
             self.reply(peer, _refused(error))
 
     def reply(self, peer: Peer, message: Message) -> None:
@@ -183,6 +181,7 @@ class Server:
         If the peer is gone or its queue is full, the reply is dropped and counted; the peer will repeat its request.
         """
         self._parked.pop(peer, None)
+        self.refused += isinstance(message, Refused)
         if not has_arrays(type(message)):
             self._remember(peer, message)
         self._send(peer, message)

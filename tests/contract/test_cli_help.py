@@ -52,7 +52,7 @@ FROZEN = {
     "keys": ["--help"],
     "keys new": ["--help", "file"],
     "launch-role": ["--advertise", "--background", "--bind", "--conf-dir", "--coordinator", "--cpus", "--end-file",
-                    "--help", "--index", "--key-file", "--life", "--memory-file", "--parent", "--pid-file", "--run-dir",
+                    "--help", "--index", "--key-file", "--life", "--memory-file", "--parent", "--run-dir",
                     "--supervise", "--token-file", "--trusted-network", "role", "words"],
     "logs": ["--help", "role", "run"],
     "on-host": ["--help", "start"],

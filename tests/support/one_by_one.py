@@ -40,7 +40,6 @@ def by_hand(words: list[str], run_dir: Path, without: str = "", supervise: bool 
                 command += ["--run-dir", str(run_dir)]
             else:
                 command += ["--token-file", str(run_dir / TOKEN)]
-                command += ["--pid-file", str(run_dir / "roles" / f"{replica.name}.pid")] if supervise else []
             started[replica.name] = _start(command, run_dir / "roles" / f"{replica.name}.log")
         yield started
     finally:

@@ -8,7 +8,6 @@ from persia_cli.engines.kubernetes.pod import (
     CONFIG_FOLDER,
     KEY,
     KEY_FOLDER,
-    PID_FILE,
     RUNS,
     Manifest,
     PodJob,
@@ -72,7 +71,7 @@ def _words(job: PodJob, role: str) -> list[str]:
         at = Placed(f"tcp://$(POD_IP):{PORT}", keys, f"{CONFIG_FOLDER}/{CONFIG_FILE}", f"{RUNS}/{job.name}")
         return [*role_words(role, AUTO, at), "resume=auto"]
     coordinator = f"tcp://{host_name(job.name, COORDINATOR, 0)}.{job.name}:{PORT}"
-    return [*role_words(role, AUTO, Placed(coordinator, keys, advertise="tcp://$(POD_IP):*")), "--pid-file", PID_FILE]
+    return role_words(role, AUTO, Placed(coordinator, keys, advertise="tcp://$(POD_IP):*"))
 
 
 def _ends_of_coordinator(goes_on: bool) -> list[Manifest]:

@@ -16,9 +16,8 @@ OWN = "/run/persia"
 CONFIG_FOLDER, CONFIG_FILE = "/run/persia/config", "config.yaml"
 KEY_FOLDER, KEY = "/run/persia/keys", "keys"
 RUNS = "/run/persia/runs"
-PLACE, PID_FILE = "/run/persia/place", "/run/persia/place/pid"
 SCRATCH = "/tmp"
-"""The only folder, besides those above, that can be written to; it lasts as long as the pod, as PLACE does."""
+"""The only folder, besides those above, that can be written to; it lasts as long as the pod."""
 SHARED = "/dev/shm"
 GROUP_READS = 0o440
 """Mode of the file of keys: its owner, root, and the group of the pod's user read it."""
@@ -177,7 +176,6 @@ def _volumes(job: PodJob, pods: RolePods) -> tuple[list[Manifest], list[Manifest
             {"mountPath": KEY_FOLDER, "readOnly": True},
         ),
         ("scratch", {"emptyDir": {}}, {"mountPath": SCRATCH}),
-        ("place", {"emptyDir": {}}, {"mountPath": PLACE}),
     ]
     if pods.role == COORDINATOR:
         claim = {"persistentVolumeClaim": {"claimName": settings.run_claim}}

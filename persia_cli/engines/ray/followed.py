@@ -24,8 +24,6 @@ class FollowedReplica:
         self.machine: PlaceFacts | None = None
         """Where it is, once that is known."""
         self.begun = False
-        self.noted = b""
-        """Which process of it runs, by the last that was heard."""
         self.code: int | None = None
         self.lost = ""
         """Why nothing more can be heard of it, if that is so."""
@@ -58,7 +56,6 @@ class FollowedReplica:
             with writing(self.log), self.log.open("ab") as log:
                 log.write(news.said)
         self._known += len(news.said)
-        self.noted = news.noted
         if news.code is not None:
             self.code = SIGNALLED - news.code if news.code < 0 else news.code
 
@@ -109,7 +106,7 @@ class ActorReplica(FollowedReplica):
     def begin(self, words: list[str], given: str) -> None:
         """Start its supervisor; if that fails, the next answer says so."""
         self.begun = True
-        self._answer = self.actor.start.remote(words, given, self.noted)
+        self._answer = self.actor.start.remote(words, given)
 
     def poll(self) -> None:
         """Take the answer to the last question, if it has come, and ask the next."""

@@ -6,22 +6,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from persia_cli.control.awake import AwakeTime
-from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, RestartPolicy
+from persia_cli.control.restarts import RestartPolicy
 from persia_cli.engines.configuration import keys_of
 from persia_cli.engines.ray.cluster import JoinedCluster
 from persia_cli.engines.ray.followed import ActorReplica, FollowedReplica, OwnReplica
 from persia_cli.engines.ray.request import words_of
-from persia_cli.errors import KilledError, PersiaError, RoleError, TakeoverError, UserError, WireError
-from persia_cli.launch.deaths import DeathReports
+from persia_cli.errors import KilledError, PersiaError, RoleError, TakeoverError, UserError
 from persia_cli.launch.handed_over import text_of
 from persia_cli.launch.job import ERROR_LINE, ROLES, SIGNALLED, record, recorded_failure, replicas_named, was_cut_off
-from persia_cli.launch.pid_file import noted_in
 from persia_cli.launch.supervisor import WELL, address_in
 from persia_cli.plan.job import JobPlan, Replica
-from persia_cli.plan.replacement import WITH_MEMORY
-from persia_cli.wire.context import Context
-from persia_cli.wire.job_messages import Death, Verdict
-from persia_cli.wire.secret import JobSecret
+from persia_cli.plan.replacement import RESTARTED
 
 POLL_S = 0.05
 SETTLE_S = 3.0
@@ -38,7 +33,6 @@ class RayJob:
         self._plan, self._cluster = plan, cluster
         keys = keys_of(plan.run)
         self._given = text_of(keys)
-        self._reports = DeathReports("engine", lambda: self._address, lambda: Context(JobSecret.of(keys)))
         self._address = ""
         """Of the coordinator, once it listens."""
         first, *others = plan.replicas
@@ -97,7 +91,7 @@ class RayJob:
                 each.begin(words, self._given)
             goes_on = self._coordinator.runs or not self._coordinator.begun
             if each.lost and goes_on and each.replica not in self._due and each.replica not in self._final:
-                self._report(each)
+                self._note_lost(each)
             if each.life > 1 and each.waits_s > self._cluster.room_s:
                 raise RoleError(
                     f"{each.replica.name} has lost its place, and there has been no other for {each.waits_s:.0f} s "
@@ -105,39 +99,24 @@ class RayJob:
                 )
         self._replace()
 
-    def _report(self, place: ActorReplica) -> None:
-        """Report the death of a replica that was lost with its actor."""
-        replica, noted = place.replica, noted_in(place.noted)
-        if noted is None:
-            self._final[replica] = f"{place.named} was lost before it had begun: {place.lost}"
+    def _note_lost(self, place: ActorReplica) -> None:
+        """Decide on a replica that was lost with its actor: a new one, or the end of this start of the job."""
+        replica = place.replica
+        if replica.role not in RESTARTED:
+            self._final[replica] = f"{place.named} was lost, and its memory with it: {place.lost}"
             return
-        self._due[replica] = float("inf")  # until the coordinator has decided
-
-        def heed(verdict: Verdict) -> None:
-            now = time.monotonic()
-            # The coordinator does not hear of an actor that is lost before its replica has joined again.
-            wait_s = self._policy.next(replica.name, now) if verdict.restart else None
-            if wait_s is not None:
-                self._due[replica] = now + max(wait_s, verdict.after_s)
-            else:
-                why = verdict.why or f"its actor was lost too often (recovery.max_restarts): {place.lost}"
-                self._final[replica] = f"{place.named} was lost: {why}"
-
-        code = LOST_WITH_SUPERVISOR if replica.role in WITH_MEMORY else -signal.SIGKILL
-        self._reports.send(Death(replica.role, replica.index, noted.process, code), heed)
+        wait_s = self._policy.next(replica.name, time.monotonic())
+        if wait_s is None:
+            why = f"its actor was lost too often (recovery.max_restarts): {place.lost}"
+            self._final[replica] = f"{place.named} was lost: {why}"
+        else:
+            self._due[replica] = time.monotonic() + wait_s
 
     def _replace(self) -> None:
-        try:
-            self._reports.poll()
-        except WireError as error:
-            lost = [replica for replica, due_s in self._due.items() if due_s == float("inf")]
-            self._final |= {replica: f"{self._others[replica].named} was lost: {error}" for replica in lost}
         for replica in [replica for replica, due_s in self._due.items() if time.monotonic() >= due_s]:
             del self._due[replica]
             before = self._others[replica]
-            place = ActorReplica(replica, before.log, self._cluster.actor(replica), before.life + 1)
-            place.noted = before.noted
-            self._others[replica] = place
+            self._others[replica] = ActorReplica(replica, before.log, self._cluster.actor(replica), before.life + 1)
 
     @property
     def _all(self) -> list[FollowedReplica]:
@@ -237,7 +216,6 @@ class RayJob:
             self._coordinator.close()
             for each in others:
                 self._cluster.end(each.actor)
-            self._reports.close()
 
     def _wait(self, places: Sequence[FollowedReplica], seconds: float) -> None:
         """Wait until these have ended, but not longer than so many seconds."""

@@ -1,6 +1,6 @@
 """The supervisor of one replica, as an actor on its machine, or the command for the coordinator, starts and sees it.
 
-Nothing of it has a name on the machine's disk: logs and notes are anonymous files, which end with the processes.
+Nothing of it has a name on the machine's disk: its log is an anonymous file, which ends with the processes.
 """
 
 import os
@@ -14,11 +14,9 @@ from dataclasses import dataclass
 
 from persia_cli import __version__
 from persia_cli.launch.processes import python_module
-from persia_cli.store.memory_file import new_file
 
 PORTION = 2**20
 """Bytes of a log that are fetched at once."""
-MOST_NOTED = 4096
 RAYS_OWN = "RAY_"
 """Begin of the names of Ray's variables, its token among them, which roles have no use for."""
 
@@ -40,8 +38,6 @@ class News:
 
     said: bytes
     """Next portion of the log of its supervisor and its processes."""
-    noted: bytes
-    """Which process of it runs, as its supervisor has noted for the one that takes its place."""
     code: int | None
     """Exit code of its supervisor, None while that runs; minus a signal's number."""
 
@@ -51,7 +47,6 @@ class Place:
 
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this process lives
-        self._notes = new_file("notes")
         self._process: subprocess.Popen[bytes] | None = None
 
     def machine(self) -> PlaceFacts:
@@ -60,13 +55,9 @@ class Place:
 
         return PlaceFacts(__version__, socket.gethostname(), ray.util.get_node_ip_address())
 
-    def start(self, words: Sequence[str], given: str, noted: bytes = b"") -> None:
-        """Start the supervisor with words of `persia`, and hand it `given` through its input.
-
-        `noted` is the last note of the supervisor whose place it takes.
-        """
-        os.pwrite(self._notes, noted, 0)
-        parent = ["--parent", str(os.getpid()), "--pid-file", f"/proc/self/fd/{self._notes}"]
+    def start(self, words: Sequence[str], given: str) -> None:
+        """Start the supervisor with words of `persia`, and hand it `given` through its input."""
+        parent = ["--parent", str(os.getpid())]
         # Ray blocks SIGINT in its workers, and a process begins with the mask of the thread that starts it.
         blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         try:
@@ -76,7 +67,6 @@ class Place:
                 stdout=self._log,
                 stderr=self._log,
                 start_new_session=True,  # so that Ctrl-C reaches it once, through this process
-                pass_fds=(self._notes,),
                 env={name: value for name, value in os.environ.items() if not name.startswith(RAYS_OWN)},
                 cwd="/",
             )
@@ -91,7 +81,7 @@ class Place:
         assert self._process is not None
         code = self._process.poll()  # before the log is read, so that the end of a replica comes with its last words
         said = os.pread(self._log.fileno(), PORTION, known)
-        return News(said, os.pread(self._notes, MOST_NOTED, 0), None if len(said) == PORTION else code)
+        return News(said, None if len(said) == PORTION else code)
 
     def signal(self, number: int) -> None:
         """Send the supervisor a signal, if it runs; SIGKILL ends its replica too."""
@@ -104,4 +94,3 @@ class Place:
             self.signal(signal.SIGKILL)
             self._process.wait()
         self._log.close()
-        os.close(self._notes)

@@ -1,6 +1,5 @@
 """A job in its allocation: a step for each replica, started, looked after, ended."""
 
-import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -20,16 +19,14 @@ from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.background import LOG
 from persia_cli.launch.handed_over import text_of
 from persia_cli.launch.job import ROLES, SUBMITTED, JobResult, recorded_failure, result_of
-from persia_cli.launch.supervisor import END_NOW
 from persia_cli.plan.job import COORDINATOR, Replica
+from persia_cli.plan.replacement import RESTARTED
 from persia_cli.wire.keys import JobKeys
 
 FIRST = Replica(COORDINATOR, 0)
 POLL_S = 0.1
 START_S = 600.0
 """Seconds for the coordinator to look at the data and to listen."""
-ENDING_S = 5.0
-"""Seconds for supervisors to end their replicas and to leave nothing on their machines, before srun kills both."""
 
 
 class AllocatedJob:
@@ -41,8 +38,6 @@ class AllocatedJob:
         """`say` is called with sentences for people. Raises RoleError if a part of the machines is lost."""
         self.run, self.run_dir = run, run_dir
         self._allocation, self._keys, self._say = allocation, keys, say
-        # Who could guess the names of replicas' files could make them first, and keep replicas from starting.
-        self._mark = f"{allocation.job}-{secrets.token_hex(8)}"
         lost = allocation.lost(say)
         self._places = places_of(run)
         self._nodes = {replica: allocation.node_of(place, lost) for replica, place in self._places.items()}
@@ -84,7 +79,7 @@ class AllocatedJob:
         allocation, node = self._allocation, self._nodes[replica]
         at = Placed(coordinator, run_dir=str(self.run_dir.absolute()))
         group = allocation.group_of(self._places[replica])
-        command = step_command(self.run, replica, group, node, self._mark, at)
+        command = step_command(self.run, replica, group, node, at)
         self._steps[replica] = step = StepProcess(replica.name, node, command, text_of(self._keys, config), log)
         return step
 
@@ -127,6 +122,8 @@ class AllocatedJob:
 
     def _start_again_when_due(self, replica: Replica, now: float) -> None:
         step = self._steps[replica]
+        if replica.role not in RESTARTED:
+            raise step.failure()  # its memory is lost with it
         if replica not in self._due_s:
             wait_s = self._policy.next(replica.name, now)
             if wait_s is None:
@@ -135,7 +132,6 @@ class AllocatedJob:
             self._due_s[replica] = now + wait_s
         if now >= self._due_s[replica]:
             del self._due_s[replica]
-            # Elsewhere it could not say what has died: its note of that is on the machine that is lost.
             if step.node in self._allocation.lost(self._say):
                 raise RoleError(f"{replica.name}: its machine {step.node} is lost")
             step.close()
@@ -168,12 +164,6 @@ class AllocatedJob:
         limit_s = self.run.cluster.stop_timeout_s
         if self.has_begun and self._steps[FIRST].exit_code in WELL:
             self._wait(limit_s)
-        for replica, step in self._steps.items():
-            if replica != FIRST:
-                step.signal(END_NOW)
-            elif step.exit_code is None:
-                step.end()
-        self._wait(ENDING_S)
         for step in self._steps.values():
             if step.exit_code is None:
                 step.end()

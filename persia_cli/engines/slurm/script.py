@@ -118,4 +118,4 @@ def _steps(run: Run, run_dir: Path) -> Iterator[list[str]]:
     for replica, place in places_of(run).items():
         port = "*" if replica.role == COORDINATOR else "PORT"
         at = Placed(f"tcp://ADDRESS:{port}", run_dir=str(run_dir.absolute()))
-        yield step_command(run, replica, place.kind if has_gpu_machines(run) else None, "NODE", "JOB-RANDOM", at)
+        yield step_command(run, replica, place.kind if has_gpu_machines(run) else None, "NODE", at)

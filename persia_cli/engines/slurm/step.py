@@ -16,11 +16,10 @@ ROOM_S = 60
 """Seconds that a step waits for the processors of the one before it."""
 
 
-def step_command(run: Run, replica: Replica, group: int | None, node: str, mark: str, at: Placed) -> list[str]:
+def step_command(run: Run, replica: Replica, group: int | None, node: str, at: Placed) -> list[str]:
     """Return the command that runs a replica on a machine of the job; its standard input has the job's keys.
 
-    `group` is the machine's component, if the job is heterogeneous. `mark` is in the names of what this start of the
-    job leaves on its machines.
+    `group` is the machine's component, if the job is heterogeneous.
     """
     each = resources_of(run, replica.role)
     command = ["srun", *([] if group is None else [f"--het-group={group}"]), f"--job-name={replica.name}"]
@@ -36,7 +35,7 @@ def step_command(run: Run, replica: Replica, group: int | None, node: str, mark:
     pinned = run.cluster.pin.of(replica.role, replica.index)
     _require_room(replica, pinned, each.cpus)
     at = replace(at, cpus=pinned)
-    return [*command, *persia_words(run), *_words(replica, mark, at)]
+    return [*command, *persia_words(run), *_words(replica, at)]
 
 
 def _require_room(replica: Replica, pinned: str | None, cpus: int) -> None:
@@ -56,8 +55,6 @@ def persia_words(run: Run) -> list[str]:
     return [str(Path(first).expanduser()) if first.startswith("~") else first, *others]
 
 
-def _words(replica: Replica, mark: str, at: Placed) -> list[str]:
+def _words(replica: Replica, at: Placed) -> list[str]:
     words = role_words(replica.role, replica.index, at)
-    if replica.role == COORDINATOR:
-        return [*words, "resume=auto"]
-    return [*words, "--pid-file", f"/tmp/persia-{mark}-{replica.name}"]
+    return [*words, "resume=auto"] if replica.role == COORDINATOR else words

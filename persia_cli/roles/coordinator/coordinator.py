@@ -197,6 +197,7 @@ class Coordinator:
         self._recovery = RecoveryHandler(
             self._server, run, self._phases, self._events, self._dismissal, self._files.lose, self._joining.group
         )
+        self._joining.judge_gone = self._recovery.judge_gone
         self._readiness = Readiness(
             self._server, self._joining, self._membership, self._events, self._loading,
             self._now, self._give_up, self._progression.advance, self._recovery.on_ready, job.rollback,
@@ -261,6 +262,7 @@ class Coordinator:
                     self._loop.poll(0.2)
                     self._events.require_there()
                     self._heartbeats.tell_progress()
+                    self._joining.tick()
                     self._early.tick()
                     self._watch()
             if not self._progression.over:

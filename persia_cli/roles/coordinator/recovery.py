@@ -1,5 +1,6 @@
 """The coordinator's part when a process dies: whether the replica gets a new one, and who has to know."""
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,10 +10,10 @@ from persia_cli.config.schema import Run
 from persia_cli.control.membership import Member
 from persia_cli.control.phases import PhaseMachine
 from persia_cli.control.rank_group import RankGroup
-from persia_cli.control.restarts import LEFT_GROUP, NEVER_AGAIN, RestartPolicy, ended_how
+from persia_cli.control.restarts import LEFT_GROUP, LOST_WITH_SUPERVISOR, NEVER_AGAIN, RestartPolicy, ended_how
 from persia_cli.errors import RoleError, WireError
 from persia_cli.observe.journal import Journal
-from persia_cli.plan.replacement import is_replaced
+from persia_cli.plan.replacement import WITH_MEMORY, is_replaced
 from persia_cli.roles.coordinator.dismissal import Dismissal
 from persia_cli.wire.figures import FINISHED, SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Beat, Change, Death, Heartbeat, Ready, Verdict
@@ -89,6 +90,11 @@ class RecoveryHandler:
         if key not in self._verdicts:
             self._verdicts[key] = self._judge(message)
         self._server.reply(peer, self._verdicts[key])
+
+    def judge_gone(self, member: Member) -> Verdict:
+        """Take a replica for dead whose supervisor was killed with it, so that nothing reports it."""
+        code = LOST_WITH_SUPERVISOR if member.role in WITH_MEMORY else -signal.SIGKILL
+        return self._judge(Death(member.role, member.index, member.process, code))
 
     def _judge(self, message: Death) -> Verdict:
         name = f"{message.role}-{message.index}"

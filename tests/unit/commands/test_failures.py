@@ -131,8 +131,6 @@ def test_a_coordinator_goes_on_with_its_own_run_alone(persia) -> None:
     ended = persia("launch-role", "coordinator", *words, "resume=other")
     said = "error: resume=other: the coordinator goes on with the run in its --run-dir; give resume=auto\n"
     assert (ended.code, ended.err) == (2, said)
-    ended = persia("launch-role", "coordinator", *words, "--pid-file", "pid")
-    assert (ended.code, ended.err) == (2, "error: --pid-file is of use with --supervise only; give both, or neither\n")
 
 
 def test_an_unknown_recipe(persia) -> None:

@@ -63,23 +63,6 @@ def test_a_process_that_was_killed_is_replaced_once_the_coordinator_says_so() ->
     assert (len(reports.deaths), child.may_return, child.failed) == (1, False, False)
 
 
-def test_one_that_takes_the_place_of_another_counts_its_processes_on() -> None:
-    lives: list[int] = []
-
-    def start(life: int) -> "subprocess.Popen[bytes]":
-        lives.append(life)
-        return subprocess.Popen([sys.executable, "-c", f"import os; {life} == 4 and os.kill(os.getpid(), 9)"])
-
-    reports = Reports()
-    child = Supervised(Replica("data-loader", 0), start, Path(os.devnull), cast(DeathReports, reports), life=4)
-    child.process.wait()
-    child.supervise()
-    reports.deaths[0][1](Verdict(True, 0.0, ""))
-    child.supervise()
-    child.process.wait()
-    assert lives == [4, 5]
-
-
 def test_the_others_outlast_every_wait_for_the_next_coordinator(tmp_path: Path) -> None:
     run = make_run()
     run = run.model_copy(update={"recovery": run.recovery.model_copy(update={"max_restarts": 20})})

@@ -1,4 +1,4 @@
-"""What the command makes of an actor's answers: logs, notes and ends come once, and failures name their machine."""
+"""The answers of an actor, as the command takes them: logs and ends come once, and failures name their machine."""
 
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,14 @@ def replica(folder: Path, *answers: Any) -> ActorReplica:
     return made
 
 
-def test_logs_notes_and_the_end_come_once(tmp_path: Path) -> None:
-    said = [News(b"one\n", b"a", None), ActorUnavailableError(), News(b"two\n", b"b", None), News(b"", b"", -9)]
+def test_logs_and_the_end_come_once(tmp_path: Path) -> None:
+    said = [News(b"one\n", None), ActorUnavailableError(), News(b"two\n", None), News(b"", -9)]
     made = replica(tmp_path, HERE, None, *said)
     assert made.named == "data-loader-1 on n2"
     made.begin(["launch-role"], "keys")
     for _ in said:
         made.poll()
-    assert (made.noted, made.code, made.runs) == (b"b", None, True)
+    assert (made.code, made.runs) == (None, True)
     made.poll()
     made.poll()  # nobody is asked any more
     assert (made.log.read_text(), made.code, made.runs) == ("one\ntwo\n", 128 + 9, False)
@@ -42,16 +42,12 @@ def test_logs_notes_and_the_end_come_once(tmp_path: Path) -> None:
     assert asked == [("news", 0), ("news", 4), ("news", 4), ("news", 8)]
 
 
-def test_what_is_noted_is_kept_when_the_actor_is_lost_and_handed_to_the_next(tmp_path: Path) -> None:
-    made = replica(tmp_path, HERE, None, News(b"", b"process 7", None), RayActorError("it died\nwith its node"))
+def test_an_actor_that_is_lost_is_told_from_an_end(tmp_path: Path) -> None:
+    made = replica(tmp_path, HERE, None, News(b"", None), RayActorError("it died\nwith its node"))
     made.begin(["launch-role"], "keys")
     for _ in range(3):
         made.poll()
-    assert (made.lost, made.noted, made.runs) == ("it died with its node", b"process 7", False)
-    following = replica(tmp_path, HERE)
-    following.noted = made.noted
-    following.begin(["launch-role"], "keys")
-    assert following.actor.asked[-1] == ("start", ["launch-role"], "keys", b"process 7")
+    assert (made.lost, made.code, made.runs) == ("it died with its node", None, False)
 
 
 def test_what_does_not_start_names_replica_and_machine(tmp_path: Path) -> None:

@@ -1,11 +1,9 @@
-"""What a lost actor or an ended replica means for the job, as the command decides it with the coordinator."""
+"""The consequences of a lost actor or an ended replica, as the command decides on them."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import msgspec
 import pytest
 
 from persia_cli.config.compose import compose_run
@@ -14,31 +12,10 @@ from persia_cli.engines.ray.followed import ActorReplica
 from persia_cli.engines.ray.job import RayJob
 from persia_cli.engines.ray.place import PlaceFacts
 from persia_cli.errors import KilledError, RoleError, UserError
-from persia_cli.launch.pid_file import Noted
 from persia_cli.plan.job import Replica, all_replicas
-from persia_cli.wire.job_messages import Death, Verdict
-from persia_cli.wire.parts import ProcessId
 from tests.support.fake_ray import FakeActor, put_in_place
 
 WORKER, SERVER = Replica("embedding-worker", 0), Replica("embedding-server", 0)
-NOTE = msgspec.json.encode(Noted("tcp://10.0.0.1:7000", ProcessId(71), 1))
-
-
-class Reports:
-    """In place of the connection to the coordinator: gives the verdict that the test wants."""
-
-    def __init__(self, verdict: Verdict) -> None:
-        self.verdict, self.deaths = verdict, list[Death]()
-
-    def send(self, death: Death, on_verdict: Any) -> None:
-        self.deaths.append(death)
-        on_verdict(self.verdict)
-
-    def poll(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -60,23 +37,15 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayJob]:
 
 def place(folder: Path, replica: Replica) -> ActorReplica:
     made = ActorReplica(replica, folder / "roles" / f"{replica.name}.log", FakeActor(*[None] * 99))
-    made.machine, made.begun, made.noted = PlaceFacts("", "n2", "10.0.0.2"), True, NOTE
+    made.machine, made.begun = PlaceFacts("", "n2", "10.0.0.2"), True
     return made
 
 
-def verdict(job: RayJob, restart: bool, why: str = "") -> Reports:
-    reports = Reports(Verdict(restart, 0.0, why))
-    job._reports = reports  # type: ignore[assignment]
-    return reports
-
-
-def test_a_lost_actor_is_reported_and_the_next_gets_its_note_but_not_for_ever(job: RayJob) -> None:
-    reports = verdict(job, restart=True)
+def test_a_lost_actor_gets_another_but_not_for_ever(job: RayJob) -> None:
     job._others[WORKER].lost = "its node has died"
     job.poll()
-    assert reports.deaths == [Death("embedding-worker", 0, ProcessId(71), -9)]
     following = job._others[WORKER]
-    assert (following.life, following.noted, following.lost) == (2, NOTE, "")
+    assert (following.life, following.lost) == (2, "")
     assert job.running
     following.lost = "its node has died too"
     job.poll()
@@ -90,12 +59,10 @@ def test_a_lost_actor_is_reported_and_the_next_gets_its_note_but_not_for_ever(jo
         job.check()
 
 
-def test_what_the_coordinator_does_not_replace_takes_the_job_back(job: RayJob) -> None:
-    reports = verdict(job, restart=False, why="its memory is lost")
+def test_memory_that_is_lost_takes_the_job_back(job: RayJob) -> None:
     job._others[SERVER].lost = "its node has died"
     job.poll()
-    assert reports.deaths[0].exit_code == -1  # lost with its supervisor
-    with pytest.raises(KilledError, match=r"^embedding-server-0 on n2 was lost: its memory is lost"):
+    with pytest.raises(KilledError, match=r"^embedding-server-0 on n2 was lost, and its memory with it: its node"):
         job.check()
     job._coordinator.code = 0
     job.check()  # all was done before

@@ -1,6 +1,5 @@
 """A job in its allocation, with programs that stand for Slurm's."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from persia_cli.config.compose import compose_run
 from persia_cli.engines.slurm.allocation import Allocation
 from persia_cli.engines.slurm.job import AllocatedJob
 from persia_cli.errors import RoleError
-from persia_cli.plan.job import ROLES
 from persia_cli.wire.keys import new_keys
 from tests.conftest import poll_for
 from tests.support.made_up_slurm import put
@@ -22,37 +20,6 @@ case "$*" in
 *) exec sleep 60 ;;
 esac
 """
-
-
-NAMES_FILES = """\
-echo "$*" | grep -o '/tmp/persia-.*' >> "$0.files"
-case "$*" in
-*--job-name=coordinator-0*) echo listening at tcp://127.0.0.1:7; exec sleep 60 ;;
-*) trap 'echo told >> "$0.files"; exit 1' ALRM; echo here; sleep 60 & wait ;;
-esac
-"""
-"""An srun that writes down which files its steps are to have on their machines, and that they were told to end."""
-
-
-@pytest.mark.processes
-def test_names_of_files_on_machines_cannot_be_guessed_and_supervisors_are_told_to_remove_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(tmp_path / "bin", monkeypatch, srun=NAMES_FILES)
-    run = compose_run(["conf=synthetic", "cluster=slurm", "cluster.stop_timeout_s=1"])
-    for start in range(2):
-        job = AllocatedJob(run, tmp_path / str(start), Allocation("17", (("n1",),)), new_keys(), lambda text: None)
-        try:
-            job.start()
-            logs = (tmp_path / str(start) / "roles").glob("*.log")
-            poll_for(lambda logs=list(logs): all(log.read_text() for log in logs), LIMIT_S, "all steps")
-        finally:
-            job.stop()
-    lines = (tmp_path / "bin/srun.files").read_text().splitlines()
-    assert lines.count("told") == 8
-    names = [re.fullmatch(r"/tmp/persia-17-([0-9a-f]{16})-([a-z]+-[a-z]+)-0", line) for line in lines if line[0] == "/"]
-    assert len({found[1] for found in names if found}) == 2  # one for each start
-    assert sorted(found[2] for found in names if found) == sorted(2 * [*ROLES[1:]])
 
 
 @pytest.mark.processes

@@ -1,13 +1,18 @@
-"""What the coordinator finds about the machines of the replicas that have joined."""
+"""The processes that the coordinator lets in: none beside one that lives, and the newer of two that wait."""
 
 import socket
+from types import SimpleNamespace
 from typing import Any, cast
 
+from persia_cli import __version__
 from persia_cli.config.compose import compose_run
-from persia_cli.control.membership import Membership
-from persia_cli.roles.coordinator.joining import JoinHandler
-from persia_cli.wire.parts import ProcessId
+from persia_cli.control.membership import Member, Membership
+from persia_cli.roles.coordinator.joining import GONE_S, JoinHandler
+from persia_cli.wire.job_messages import Hello, Verdict, Welcome
+from persia_cli.wire.messages import PROTOCOL, Refused
+from persia_cli.wire.parts import Message, ProcessId
 from persia_cli.wire.place import own_place
+from persia_cli.wire.server import Peer
 
 
 def test_pins_of_each_machine_are_compared_by_themselves() -> None:
@@ -27,3 +32,96 @@ def test_pins_of_each_machine_are_compared_by_themselves() -> None:
         found = [each.partition(", and wait")[0] for each in joining.shared_processors()]
         expected = [f"coordinator-0, nn-worker-0 share processors 0 of {socket.gethostname()}"]
         assert found == expected + ["nn-worker-1, nn-worker-2 share processors 0 of far"] * (rank == 2)
+
+
+class Replies:
+    """In place of a server: the answers, by peer."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Peer, Message]] = []
+
+    def reply(self, peer: Peer, message: Message) -> None:
+        self.said.append((peer, message))
+
+
+class Job:
+    """A coordinator's part in joining, with a clock, and what is decided on replicas that have gone."""
+
+    def __init__(self, restart: bool = True) -> None:
+        run = compose_run(["conf=synthetic", "cluster=local"])
+        self.now, self.gone, self.replies = 0.0, list[str](), Replies()
+        self.membership = Membership({"data-loader": 1, "nn-worker": 1})
+        job, record = SimpleNamespace(to_json=lambda: b""), SimpleNamespace(reports=0, step=0)
+        arguments = (self.replies, run, job, self.membership, lambda: self.now, record)
+        self.joining = JoinHandler(*arguments)  # type: ignore[arg-type]
+
+        def judge(member: Member) -> Verdict:
+            self.gone.append(member.name)
+            if restart:
+                self.membership.lose(member.role, member.index, self.now)
+            return Verdict(restart, 0.0, "its memory is lost")
+
+        self.joining.judge_gone = judge
+
+    def hello(self, role: str, pid: int) -> Peer:
+        peer = Peer(f"{role}#{pid}".encode(), 1)
+        self.joining.on_hello(peer, Hello(role, 0, ProcessId(pid), "here", __version__, PROTOCOL, f"tcp://h:{pid}"))
+        return peer
+
+    def answers(self, peer: Peer) -> list[Message]:
+        return [message for to, message in self.replies.said if to == peer]
+
+    def wait(self, seconds: float, beats: bool = False) -> None:
+        for _ in range(int(seconds * 10)):
+            self.now += 0.1
+            if beats:
+                self.membership.members["data-loader", 0].last_seen_s = self.now
+            self.joining.tick()
+
+
+def begun(restart: bool = True) -> Job:
+    job = Job(restart)
+    job.hello("data-loader", 1)
+    job.hello("nn-worker", 2)
+    return job
+
+
+def test_a_process_in_the_place_of_one_that_is_silent_is_let_in() -> None:
+    job = begun()
+    newer = job.hello("data-loader", 3)
+    job.wait(GONE_S - 0.5)
+    assert (job.gone, job.answers(newer)) == ([], [])
+    job.wait(1.0)
+    assert job.gone == ["data-loader-0"]
+    [welcome] = job.answers(newer)
+    assert isinstance(welcome, Welcome)
+    assert welcome.incarnation == 2
+
+
+def test_a_process_in_the_place_of_one_whose_memory_is_lost_is_refused() -> None:
+    job = begun(restart=False)
+    newer = job.hello("data-loader", 3)
+    job.wait(GONE_S + 0.5)
+    assert job.answers(newer) == [Refused("its memory is lost")]
+
+
+def test_a_second_process_beside_one_that_lives_is_a_mistake() -> None:
+    job = begun()
+    second = job.hello("data-loader", 3)
+    job.wait(GONE_S + 1.0, beats=True)
+    [refused] = job.answers(second)
+    assert isinstance(refused, Refused)
+    assert (refused.exit_code, job.gone) == (2, [])
+    assert "data-loader-0 is already running as process 1 on here" in refused.reason
+
+
+def test_before_the_job_begins_the_newest_process_has_the_place() -> None:
+    job = Job()
+    older = job.hello("data-loader", 1)
+    newer = job.hello("data-loader", 3)
+    [refused] = job.answers(older)
+    assert isinstance(refused, Refused)
+    job.hello("nn-worker", 2)
+    [welcome] = job.answers(newer)
+    assert isinstance(welcome, Welcome)
+    assert (welcome.incarnation, job.gone) == (1, [])
