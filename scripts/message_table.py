@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from persia_cli.wire.arrays import dtype_of, form_of
 from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile, SavedRows
 from persia_cli.wire.frames import BY_KIND
 from persia_cli.wire.job_messages import PhaseWork
-from persia_cli.wire.parts import BatchId, Message, ProcessId, Sender, TableTotals
+from persia_cli.wire.message import BatchId, Message, ProcessId, Sender, TableTotals, dtype_of, form_of
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
 BEGIN = "<!-- messages: written by scripts/message_table.py -->"

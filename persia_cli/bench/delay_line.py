@@ -22,9 +22,9 @@ from persia_cli.errors import RoleError
 from persia_cli.launch.parent import die_with
 from persia_cli.launch.processes import python_module
 from persia_cli.wire import sockets
-from persia_cli.wire.context import Context
 from persia_cli.wire.frames import Frame, MalformedMessage
 from persia_cli.wire.secret import read_secret
+from persia_cli.wire.sockets import Context
 
 GIVE_UP_S = 1.0
 """Seconds after which a message is dropped if its receiver does not take it."""

@@ -19,10 +19,10 @@ from persia_cli.roles.link import Link
 from persia_cli.roles.nn_pipeline import JobEndedError, Pipeline
 from persia_cli.roles.start import address_beside
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.wire.context import Context
 from persia_cli.wire.figures import IntervalFigures
 from persia_cli.wire.job_messages import PhaseWork, TrainSteps
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.sockets import Context
 
 LOADED_AHEAD = 8
 """Steps that loaders may send in addition to those in flight, as for an NN worker."""

@@ -26,9 +26,9 @@ from persia_cli.observe.usage import cpu_seconds_of
 from persia_cli.plan.job import DRIVER, Benchmark, JobPlan, plan_job
 from persia_cli.roles.link import Link
 from persia_cli.wire.addresses import SOCKETS
-from persia_cli.wire.context import Context
 from persia_cli.wire.job_messages import Pause, PhaseWork
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.sockets import Context
 
 
 class Closing(Protocol):

@@ -27,7 +27,7 @@ def new(
     fingerprint of the public key, tells only whether two files are the same.
     """
     from persia_cli.commands.screen import err, out, propose, say
-    from persia_cli.wire.keys import new_keys, write_keys
+    from persia_cli.wire.secret import new_keys, write_keys
 
     made = new_keys()
     write_keys(file, made)

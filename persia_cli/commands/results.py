@@ -20,7 +20,7 @@ from persia_cli.plan.job import JobPlan
 from persia_cli.store.manifest import checkpoints_of
 from persia_cli.store.retention import best_checkpoint
 from persia_cli.store.table_counters import READS, known_of, reads_of
-from persia_cli.wire.byte_counts import ByteCounts
+from persia_cli.wire.frames import ByteCounts
 
 LEAST_SHOWN = 10.0
 """Bytes per sample from which on a link between roles is shown."""

@@ -19,7 +19,7 @@ from persia_cli.engines.slurm.turns import got_further, may_requeue, was_refused
 from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.job import JobResult, recorded_end
 from persia_cli.launch.signals import JobSignals, PreemptedNow, let_in
-from persia_cli.wire.keys import JobKeys, new_keys
+from persia_cli.wire.secret import JobKeys, new_keys
 
 WHOLE = "the job"
 """The name under which the job as a whole has its restarts counted."""

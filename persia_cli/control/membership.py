@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from persia_cli.errors import WireError
 
 if TYPE_CHECKING:
-    from persia_cli.wire.parts import ProcessId
+    from persia_cli.wire.message import ProcessId
 
 
 class MisplacedError(WireError):

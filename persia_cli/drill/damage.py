@@ -12,9 +12,9 @@ from persia_cli.drill.processes import secret_file_of
 from persia_cli.errors import UserError, WireError
 from persia_cli.launch.running import PROC, RunningProcess
 from persia_cli.wire import sockets
-from persia_cli.wire.context import Context
 from persia_cli.wire.frames import MalformedMessage, decode, encode
 from persia_cli.wire.job_messages import Hello, Next, TakeItem
+from persia_cli.wire.message import BatchId, Message, ProcessId, Sender
 from persia_cli.wire.messages import (
     GroupGradients,
     GroupKeys,
@@ -26,8 +26,8 @@ from persia_cli.wire.messages import (
     Update,
     WaitCredit,
 )
-from persia_cli.wire.parts import BatchId, Message, ProcessId, Sender
 from persia_cli.wire.secret import read_secret
+from persia_cli.wire.sockets import Context
 
 MESSAGES = 200
 """Damaged messages of one drill."""

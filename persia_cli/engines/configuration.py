@@ -4,7 +4,7 @@ from persia_cli.config.record import to_yaml
 from persia_cli.config.schema import Run
 from persia_cli.launch.job import anchored
 from persia_cli.launch.key_files import key_file_of
-from persia_cli.wire.keys import JobKeys, new_keys, read_keys
+from persia_cli.wire.secret import JobKeys, new_keys, read_keys
 
 
 def handed_over_run(run: Run) -> Run:

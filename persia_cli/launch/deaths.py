@@ -14,10 +14,10 @@ from persia_cli.launch.job import JOB, record
 from persia_cli.launch.role import read_job
 from persia_cli.observe.history import CONFIG
 from persia_cli.roles.coordinator.takeover import is_continued
-from persia_cli.wire.context import Context
 from persia_cli.wire.job_messages import Death, Verdict
 from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.place import own_process
+from persia_cli.wire.sockets import Context
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.signals import JobSignals
 from persia_cli.launch.taken_back import remove_leftovers
 from persia_cli.plan.job import JobPlan, Replica
-from persia_cli.wire.context import Context
+from persia_cli.wire.sockets import Context
 
 if TYPE_CHECKING:
     from persia_cli.roles.start import Stoppable

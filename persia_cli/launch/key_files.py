@@ -7,9 +7,8 @@ from pathlib import Path
 from persia_cli.config.schema import ENGINES, Cluster
 from persia_cli.errors import ConfigError
 from persia_cli.wire.addresses import NEEDS_KEYS, AddressError, is_beyond
-from persia_cli.wire.context import Context
-from persia_cli.wire.keys import MAKE, read_keys
-from persia_cli.wire.secret import JobSecret
+from persia_cli.wire.secret import MAKE, JobSecret, read_keys
+from persia_cli.wire.sockets import Context
 
 log = logging.getLogger(__name__)
 

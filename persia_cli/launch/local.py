@@ -48,10 +48,8 @@ from persia_cli.roles.coordinator.takeover import is_continued
 from persia_cli.roles.start import address_beside
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.addresses import SOCKETS, ipc_address
-from persia_cli.wire.context import Context
-from persia_cli.wire.keys import new_keys, write_keys
-from persia_cli.wire.secret import read_secret
-from persia_cli.wire.token import TOKEN, new_token, write_token
+from persia_cli.wire.secret import TOKEN, new_keys, new_token, read_secret, write_keys, write_token
+from persia_cli.wire.sockets import Context
 
 POLL_S = 0.1
 KEYS = "keys"

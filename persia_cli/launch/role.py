@@ -27,8 +27,7 @@ from persia_cli.roles.coordinator.epoch import Epoch
 from persia_cli.roles.coordinator.takeover import is_continued, log_of
 from persia_cli.roles.link import EarlySignal, Link
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
-from persia_cli.wire.secret import read_secret
-from persia_cli.wire.token import TOKEN, await_file, new_token, remove_token, write_token
+from persia_cli.wire.secret import TOKEN, await_file, new_token, read_secret, remove_token, write_token
 
 log = logging.getLogger(__name__)
 

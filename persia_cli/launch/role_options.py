@@ -9,10 +9,8 @@ from persia_cli.errors import ConfigError
 from persia_cli.launch.key_files import context_of, key_file_of, key_file_of_coordinator
 from persia_cli.plan.job import ROLES
 from persia_cli.wire.addresses import check_between_processes, check_free, check_reachable
-from persia_cli.wire.context import Context
-from persia_cli.wire.keys import read_keys
-from persia_cli.wire.secret import read_secret
-from persia_cli.wire.token import TOKEN, read_token
+from persia_cli.wire.secret import TOKEN, read_keys, read_secret, read_token
+from persia_cli.wire.sockets import Context
 
 AUTO, POD_INDEX = "auto", "JOB_COMPLETION_INDEX"
 """The index that Kubernetes gives each pod of an Indexed Job, in an environment variable."""

@@ -29,7 +29,7 @@ from persia_cli.observe.tensorboard import TensorBoardWriter
 from persia_cli.plan.columns import has_query_ids, label_names
 from persia_cli.wire.figures import FINISHED, SENT_AGAIN, IntervalFigures, ReplicaFigures, latest, together
 from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
-from persia_cli.wire.parts import TableTotals
+from persia_cli.wire.message import TableTotals
 
 Array = np.ndarray[Any, Any]
 

@@ -6,7 +6,7 @@ import numpy as np
 from persia_cli.observe.recent_scores import RecentScores
 from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
 from persia_cli.wire.job_messages import ScoreCounts
-from persia_cli.wire.parts import TableTotals
+from persia_cli.wire.message import TableTotals
 
 
 class EncodedScores(msgspec.Struct, frozen=True, array_like=True):

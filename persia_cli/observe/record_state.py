@@ -12,7 +12,7 @@ from persia_cli.storage.places import Place, put
 from persia_cli.store.manifest import Manifest, verified_folder
 from persia_cli.wire.figures import SavedFile
 from persia_cli.wire.job_messages import ScoreCounts
-from persia_cli.wire.parts import TableTotals
+from persia_cli.wire.message import TableTotals
 
 RECORD = "record"
 """Folder of a checkpoint that holds the state of the record."""

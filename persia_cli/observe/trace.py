@@ -11,7 +11,7 @@ from types import TracebackType
 import msgspec
 
 from persia_cli.control.position import TRAIN
-from persia_cli.wire.parts import BatchId
+from persia_cli.wire.message import BatchId
 
 SPANS_LIMIT = 50_000
 """Largest number of spans of a process; later ones are only counted."""

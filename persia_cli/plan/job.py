@@ -35,7 +35,7 @@ from persia_cli.plan.warm_start import WarmStart
 from persia_cli.storage.credentials import printable
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.manifest import Manifest
-from persia_cli.wire.token import TOKEN
+from persia_cli.wire.secret import TOKEN
 
 if TYPE_CHECKING:
     # Every role imports this module, and most do not need pyarrow.

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Callable, Iterable
 
-from persia_cli.wire.arrays import Array
 from persia_cli.wire.job_messages import Change
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import Array
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from persia_cli.roles.link import Link
 from persia_cli.wire.figures import SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Item
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Credit, PutIds, PutSamples, WaitCredit
-from persia_cli.wire.parts import BatchId
 
 
 @dataclass(slots=True)

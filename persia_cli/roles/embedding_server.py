@@ -37,8 +37,8 @@ from persia_cli.store.snapshot import Progress
 from persia_cli.wire.figures import FINISHED, Counters
 from persia_cli.wire.job_messages import HurrySave, PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
-from persia_cli.wire.parts import BatchId
 from persia_cli.wire.server import Peer
 
 log = logging.getLogger(__name__)

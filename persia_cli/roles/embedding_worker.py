@@ -17,10 +17,10 @@ from persia_cli.roles.row_reading import RowReading, keys_of, rows_of
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows, dense_rows
 from persia_cli.store.known_ids import KnownIds
 from persia_cli.store.wire_rows import row_bytes
-from persia_cli.wire.arrays import Array
 from persia_cli.wire.client import Client
 from persia_cli.wire.figures import Counters
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import Array, BatchId
 from persia_cli.wire.messages import (
     Ack,
     GroupGradients,
@@ -34,7 +34,6 @@ from persia_cli.wire.messages import (
     Rows,
     Update,
 )
-from persia_cli.wire.parts import BatchId
 from persia_cli.wire.server import Peer
 
 WINDOW_STEPS = 4096

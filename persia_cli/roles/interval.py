@@ -13,8 +13,8 @@ from persia_cli.roles.link import IntervalReport
 from persia_cli.train.inputs import Samples
 from persia_cli.train.step import Scored, StepResult
 from persia_cli.wire.figures import IntervalFigures, latest
+from persia_cli.wire.message import TableTotals
 from persia_cli.wire.messages import Rows
-from persia_cli.wire.parts import TableTotals
 
 
 class Interval:

@@ -14,8 +14,7 @@ from persia_cli.store.memory_file import LOAD
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.distributed import World
 from persia_cli.train.kept_figures import CountedStep
-from persia_cli.wire.arrays import Array
-from persia_cli.wire.parts import BatchId
+from persia_cli.wire.message import Array, BatchId
 
 log = logging.getLogger(__name__)
 

@@ -51,14 +51,15 @@ from persia_cli.wire.job_messages import (
     ScoredSamples,
     Scores,
     Stop,
+    StoreCall,
+    StoreValue,
     TakeItem,
     Welcome,
 )
 from persia_cli.wire.loop import Loop, identity_of
+from persia_cli.wire.message import BatchId, Request, Sender
 from persia_cli.wire.messages import PROTOCOL, Ack
-from persia_cli.wire.parts import BatchId, Request, Sender
 from persia_cli.wire.place import own_process
-from persia_cli.wire.store_messages import StoreCall, StoreValue
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from persia_cli.plan.columns import dense_count, has_query_ids, item_features, l
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import IntervalReport, Link
 from persia_cli.store.outbox import KeptGradients
-from persia_cli.wire.arrays import Array
 from persia_cli.wire.client import Client
 from persia_cli.wire.job_messages import CutShort, EvaluateSteps, Hold, PhaseWork, PredictSteps, TrainSteps
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import Array, BatchId
 from persia_cli.wire.messages import (
     Ack,
     Credit,
@@ -33,7 +33,6 @@ from persia_cli.wire.messages import (
     Rows,
     WaitCredit,
 )
-from persia_cli.wire.parts import BatchId
 from persia_cli.wire.server import Peer
 
 Item = TypeVar("Item")

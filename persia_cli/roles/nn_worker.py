@@ -43,12 +43,11 @@ from persia_cli.train.inputs import Samples
 from persia_cli.train.kept_figures import CountedStep
 from persia_cli.train.rank_store import RankStore
 from persia_cli.train.step import TRAINING
-from persia_cli.wire.addresses import host_of, is_beyond
+from persia_cli.wire.addresses import host_of, interface_of, is_beyond
 from persia_cli.wire.figures import Counters
-from persia_cli.wire.interfaces import interface_of
 from persia_cli.wire.job_messages import EvaluateSteps, HurrySave, PhaseWork, PredictSteps, SaveModel, TrainSteps
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.parts import BatchId
+from persia_cli.wire.message import BatchId
 
 EVAL_STEPS_IN_FLIGHT = 8
 SYNC_STEPS_IN_FLIGHT = 2

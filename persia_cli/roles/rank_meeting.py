@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from persia_cli.roles.link import Link
-from persia_cli.wire.store_messages import Call, StoreCall, StoreValue
+from persia_cli.wire.job_messages import Call, StoreCall, StoreValue
 
 WAIT_S = 0.2
 """Seconds between two looks at whether the job is over."""

@@ -12,9 +12,9 @@ import msgspec
 from persia_cli.observe.recordings import TracePortion
 from persia_cli.observe.trace import Span, Trace, own_clock
 from persia_cli.wire.client import Client
+from persia_cli.wire.job_messages import Recorded
+from persia_cli.wire.message import Sender
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.parts import Sender
-from persia_cli.wire.trace_messages import Recorded
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from persia_cli.store.batch_rows import UniqueRows
 from persia_cli.wire.client import Client
+from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import GroupKeys, GroupRows, LookedUp, LookUp, Rows
-from persia_cli.wire.parts import BatchId
 from persia_cli.wire.server import Peer, Server
 
 NO_KEYS = GroupKeys(np.empty(0, np.uint64), np.empty(0, np.uint16))

@@ -20,7 +20,7 @@ from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.repair import Repairs
 from persia_cli.store.shard import Shard
 from persia_cli.store.shard_file import CHANGES
-from persia_cli.wire.parts import BatchId, Sender
+from persia_cli.wire.message import BatchId, Sender
 
 log = logging.getLogger(__name__)
 

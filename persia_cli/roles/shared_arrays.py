@@ -4,8 +4,8 @@ import logging
 
 from persia_cli.config.schema import Run
 from persia_cli.wire.addresses import is_beyond
-from persia_cli.wire.loans import share_memory
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.shared_memory import share_memory
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from persia_cli.plan.job import Job
 from persia_cli.roles.link import EarlySignal, Link, StoppedError
 from persia_cli.roles.shared_arrays import share_arrays
 from persia_cli.wire.addresses import address_towards, is_beyond
-from persia_cli.wire.context import Context
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.sockets import Context
 
 if TYPE_CHECKING:
     from persia_cli.roles.coordinator.epoch import Epoch

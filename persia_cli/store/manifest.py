@@ -24,7 +24,7 @@ from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.contradictions import contradiction
 from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.wire.figures import Digest, Positive, Record, SavedFile, TrackedFigure, TrackedPlateau
-from persia_cli.wire.parts import Count
+from persia_cli.wire.message import Count
 
 FORMAT_VERSION = 7
 MANIFEST = "manifest.json"

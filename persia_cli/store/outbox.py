@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from persia_cli.wire.arrays import Array
+from persia_cli.wire.message import Array
 
 ENTRY_BYTES = 1 << 30
 """Address space of a step's gradients, which is the largest message that can carry them; memory comes with its use."""

@@ -24,7 +24,7 @@ from persia_cli.store.row_rules import again, row_init, rule_at
 from persia_cli.store.row_store import MAX_STEP, Floats, Keys, Memory, RowStore, Tables
 from persia_cli.store.table_counters import TableCounters
 from persia_cli.store.wire_rows import decode_rows, row_bytes
-from persia_cli.wire.parts import TableTotals
+from persia_cli.wire.message import TableTotals
 
 SOME_MISSING = 1
 """Result of `still_fit` if some keys had no row."""

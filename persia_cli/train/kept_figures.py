@@ -8,8 +8,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.train.inputs import Samples
 from persia_cli.train.step import Scored, StepResult
+from persia_cli.wire.message import TableTotals
 from persia_cli.wire.messages import Rows
-from persia_cli.wire.parts import TableTotals
 
 STEP, SIZE, WEIGHTED, STALENESS, IDS, UNKNOWN, SKIPPED, SERVERS, TOTALS = range(9)
 """Numbers of an entry: 1 + the step if the entry is whole, 0 otherwise; samples; whether they have weights; what the

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from persia_cli.wire.store_messages import Call, StoreValue
+from persia_cli.wire.job_messages import Call, StoreValue
 
 Ask = Callable[[Call, list[str], bytes, bytes, int, float], StoreValue]
 """Makes a call with keys, value, expected value and amount, and waits so many seconds for the answer."""

@@ -1,9 +1,12 @@
 """Addresses of replicas: their forms, and which of them can be reached from other machines."""
 
+import array
+import fcntl
 import ipaddress
 import os
 import re
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -188,3 +191,22 @@ def ipc_address(directory: Path, name: str) -> str:
             "TMPDIR to one"
         )
     return f"ipc://{path}"
+
+
+SIOCGIFCONF = 0x8912
+"""ioctl: all addresses of IPv4, each with the name of its interface (netdevice(7))."""
+NAME_BYTES, ENTRY_BYTES, ADDRESS_AT = 16, 40, 20
+MOST_ADDRESSES = 1024
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the interface with this IP address; raises AddressError if no interface has it."""
+    entries = array.array("B", bytes(MOST_ADDRESSES * ENTRY_BYTES))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        request = struct.pack("iL", len(entries), entries.buffer_info()[0])
+        [nbytes] = struct.unpack_from("i", fcntl.ioctl(asking.fileno(), SIOCGIFCONF, request))
+    for at in range(0, nbytes, ENTRY_BYTES):
+        entry = entries[at : at + ENTRY_BYTES].tobytes()
+        if socket.inet_ntoa(entry[ADDRESS_AT : ADDRESS_AT + 4]) == address:
+            return entry[:NAME_BYTES].partition(b"\0")[0].decode().partition(":")[0]
+    raise AddressError(f"no network interface of this machine has the address {address}; check --bind")

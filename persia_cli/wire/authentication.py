@@ -12,8 +12,7 @@ import threading
 
 import zmq
 
-from persia_cli.wire.keys import JobKeys
-from persia_cli.wire.secret import JobSecret
+from persia_cli.wire.secret import JobKeys, JobSecret
 
 USER = b"persia"
 DOMAIN = b"persia"

@@ -13,13 +13,12 @@ from typing import Any
 
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
-from persia_cli.wire.byte_counts import ByteCounts
-from persia_cli.wire.context import Context
-from persia_cli.wire.frames import MalformedMessage, Received, read
-from persia_cli.wire.loans import SharedMemory
+from persia_cli.wire.frames import ByteCounts, MalformedMessage, Received, read
+from persia_cli.wire.message import BATCH_PART, Message, Reply, Request
 from persia_cli.wire.messages import Pending, Refused
-from persia_cli.wire.parts import BATCH_PART, Message, Reply, Request
 from persia_cli.wire.place import split_place
+from persia_cli.wire.shared_memory import SharedMemory
+from persia_cli.wire.sockets import Context
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from persia_cli.config.schema.mode import MAX_STALENESS
-from persia_cli.wire.parts import Count, FieldSet, TableTotals
+from persia_cli.wire.message import Count, FieldSet, TableTotals
 
 Staleness = Annotated[int, msgspec.Meta(ge=0, le=MAX_STALENESS)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]

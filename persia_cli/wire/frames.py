@@ -9,6 +9,7 @@ receiver share; the others are frames.
 import hmac
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,10 +17,9 @@ import numpy as np
 import zmq
 
 from persia_cli.errors import WireError
-from persia_cli.wire import job_messages, messages, store_messages, trace_messages
-from persia_cli.wire.arrays import Array, MessageForm, Shape
-from persia_cli.wire.loans import Loan, SharedMemory, StaleLoan
-from persia_cli.wire.parts import BATCH_PART, Count, Message
+from persia_cli.wire import job_messages, messages
+from persia_cli.wire.message import BATCH_PART, Array, Count, Message, MessageForm, Shape
+from persia_cli.wire.shared_memory import Loan, SharedMemory, StaleLoan
 
 MAX_FRAMES = BATCH_PART.arrays + 2
 NO_TOKEN = b""
@@ -28,7 +28,7 @@ ENCODED_ALIGNMENT = 4
 """Alignment of byte arrays: encoded rows are read as float32 in place."""
 BY_KIND: dict[int, type[Message]] = {
     kind.KIND: kind
-    for module in (messages, job_messages, store_messages, trace_messages)
+    for module in (messages, job_messages)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Message) and hasattr(kind, "KIND")
 }
@@ -245,3 +245,28 @@ def _aligned(array: Array) -> Array:
         return array.copy()
     misplaced = array.itemsize == 1 and array.__array_interface__["data"][0] % ENCODED_ALIGNMENT
     return array.copy() if misplaced else array
+
+
+@dataclass(slots=True)
+class ByteCounts:
+    """Bytes in both directions since the beginning, repeats included."""
+
+    wire: int = 0
+    """Bytes of messages that went through sockets."""
+    shared: int = 0
+    """Bytes of arrays that were passed in memory which both processes see."""
+
+    def note_sent(self, frames: Sequence[bytes | memoryview], arrays: Sequence[Array]) -> None:
+        """Count a message that was sent, with all its arrays; those that are no frame are in shared memory."""
+        header, framed = frames[:2], sum(memoryview(frame).nbytes for frame in frames[2:])
+        self.wire += sum(map(len, header)) + framed
+        self.shared += sum(array.nbytes for array in arrays) - framed
+
+    def note_received(self, frames: Sequence[Frame], received: Received) -> None:
+        """Count a message that has come."""
+        self.wire += sum(map(len, frames))
+        self.shared += received.lent
+
+    def __add__(self, other: "ByteCounts") -> "ByteCounts":
+        """Return the sum of both."""
+        return ByteCounts(self.wire + other.wire, self.shared + other.shared)

@@ -1,14 +1,14 @@
 """The messages between the coordinator and all other roles: joining, instructions, figures, endings."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.wire.figures import IntervalFigures, ReplicaFigures, SavedFile
+from persia_cli.wire.message import KIB, MIB, BatchId, Count, FieldSet, Limit, Message, ProcessId, Request, Sender
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.parts import KIB, MIB, BatchId, Count, FieldSet, Limit, Message, ProcessId, Request, Sender
 
 Split = Annotated[int, msgspec.Meta(ge=0, le=1)]
 """0 train, 1 eval."""
@@ -359,3 +359,53 @@ class Fail(Request[Ack], frozen=True):
     error: str
     exit_code: Count
     """2 if the user can correct it, 1 otherwise."""
+
+
+class Recorded(Request[Ack], frozen=True):
+    """Any role -> coordinator: a portion of what it has recorded for a trace; Ack when that is in the run directory."""
+
+    KIND = 0x54
+    LIMIT = Limit(2 * MIB)
+    sender: Sender
+    portion: bytes
+    """A `persia_cli.observe.recordings.TracePortion` as JSON."""
+
+
+Call = Literal["set", "get", "add", "compare_set", "check", "delete"]
+"""What is asked of the store."""
+
+
+class StoreValue(Message, frozen=True):
+    """Coordinator -> NN worker: the value of a key of the ranks' store, or a number."""
+
+    KIND = 0x53
+    LIMIT = Limit(64 * KIB)
+    value: bytes = b""
+    number: int = 0
+    """What `add` came to; how many of the keys are there (`check`), or were (`delete`)."""
+
+
+class StoreCall(Request[StoreValue], frozen=True):
+    """NN worker -> coordinator: a call of the store by which the ranks of a group meet; `get` waits for its key.
+
+    Each group has a store of its own, and values of earlier groups are gone.
+    """
+
+    KIND = 0x52
+    LIMIT = Limit(64 * KIB)
+    sender: Sender
+    group: Count
+    call: Call
+    keys: tuple[str, ...]
+    """One, but for `check`."""
+    value: bytes = b""
+    """What to set."""
+    expected: bytes = b""
+    """What `compare_set` has to find; empty where the key may also not be there."""
+    amount: int = 0
+    """What to add."""
+
+    @property
+    def changes(self) -> bool:
+        """True if it may change the store."""
+        return self.call not in ("get", "check")

@@ -13,14 +13,13 @@ from numpy.typing import DTypeLike
 
 from persia_cli.wire import sockets
 from persia_cli.wire.addresses import is_beyond
-from persia_cli.wire.arrays import Array
-from persia_cli.wire.byte_counts import ByteCounts
 from persia_cli.wire.client import Client
-from persia_cli.wire.context import Context
-from persia_cli.wire.loans import SharedMemory
-from persia_cli.wire.parts import BATCH_PART, ProcessId
+from persia_cli.wire.frames import ByteCounts
+from persia_cli.wire.message import BATCH_PART, Array, ProcessId
 from persia_cli.wire.place import own_place
 from persia_cli.wire.server import Server
+from persia_cli.wire.shared_memory import SharedMemory
+from persia_cli.wire.sockets import Context
 
 
 class Waker:

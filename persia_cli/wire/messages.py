@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.wire.parts import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
+from persia_cli.wire.message import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
 PROTOCOL = 33
 """Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""

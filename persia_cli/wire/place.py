@@ -6,7 +6,7 @@ import secrets
 from functools import cache
 from pathlib import Path
 
-from persia_cli.wire.parts import ProcessId
+from persia_cli.wire.message import ProcessId
 
 BOOT, PROCESSES = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 MARK = "#"

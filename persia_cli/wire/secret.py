@@ -1,12 +1,137 @@
-"""The secret of a job: what proves that a process belongs to it."""
+"""The secret of a job: a token, which each message bears, and perhaps keys, which encrypt connections over TCP.
 
+The keys are one pair, which all processes of the job hold (CURVE). A process is both server and client by the same
+pair. A client proves in the handshake that it has the secret key, and servers admit the public key of their own pair
+and no other; so the public key alone opens nothing.
+"""
+
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from persia_cli.wire.keys import KEY_CHARACTERS, JobKeys, read_keys
-from persia_cli.wire.private_file import read_private
-from persia_cli.wire.token import new_token, read_token
+import zmq
+from zmq.utils import z85
+
+from persia_cli.errors import UserError, WireError
+from persia_cli.wire.private_file import read_private, write_private
+
+TOKEN_BYTES = 16
+"""128 bits, which cannot be guessed."""
+TOKEN = "token"
+"""Name of the file."""
+THE_TOKEN = "the job's token"
+POLL_S = 0.05
+MESSAGE_AFTER_S = 1.0
+
+
+def new_token() -> bytes:
+    """Return a new random token."""
+    return secrets.token_bytes(TOKEN_BYTES)
+
+
+def write_token(path: Path, token: bytes) -> None:
+    """Write a token atomically to a new file; raises UserError if the file exists or cannot be written."""
+    write_private(path, token.hex(), THE_TOKEN)
+
+
+def read_token(path: Path) -> bytes:
+    """Return the token in a file; raises UserError if there is none, or if other users could read it."""
+    text = read_private(path, THE_TOKEN)
+    if not re.fullmatch(f"[0-9a-f]{{{2 * TOKEN_BYTES}}}", text):
+        raise UserError(f"{path} does not contain a token; give the file that the job's coordinator wrote")
+    return bytes.fromhex(text)
+
+
+def await_file(path: Path, limit_s: float, say: Callable[[str], None]) -> None:
+    """Wait for the file of a token; raises WireError if it does not exist after `limit_s`."""
+    begin, said = time.monotonic(), False
+    while not path.exists():
+        waited = time.monotonic() - begin
+        if waited > limit_s:
+            raise WireError(
+                f"the token file {path} does not exist after {limit_s:g} s; the job's coordinator writes it, so check "
+                "that the coordinator runs"
+            )
+        if waited > MESSAGE_AFTER_S and not said:
+            said = True
+            say(f"waiting for {path}, which the job's coordinator writes")
+        time.sleep(POLL_S)
+
+
+def remove_token(path: Path) -> None:
+    """Remove the token file of a job that has ended."""
+    with suppress(OSError):
+        path.unlink()
+
+
+THE_KEYS = "the job's keys"
+KEY_CHARACTERS = 40
+"""A key of 32 bytes in Z85 (RFC 32 of ZeroMQ)."""
+SAFE_VERSION = (4, 3, 3)
+"""libzmq before it let clients without keys stall a server (CVE-2020-15166)."""
+MAKE = "make a file of keys with `persia keys new FILE`"
+
+
+@dataclass(frozen=True, slots=True)
+class JobKeys:
+    """The key pair of a job, as Z85 texts."""
+
+    secret: bytes = field(repr=False)
+    public: bytes
+
+    @property
+    def public_bytes(self) -> bytes:
+        """The public key as a handshake carries it."""
+        return bytes(z85.decode(self.public))
+
+    @property
+    def token(self) -> bytes:
+        """The token of a job with these keys, from which they cannot be computed."""
+        return hashlib.blake2b(self.secret, digest_size=TOKEN_BYTES, person=b"persia token").digest()
+
+    @property
+    def fingerprint(self) -> str:
+        """What may be printed, to compare files of keys by."""
+        return hashlib.blake2b(self.public_bytes, digest_size=4).hexdigest()
+
+
+def new_keys() -> JobKeys:
+    """Return a new random pair; raises UserError if the installed libzmq cannot encrypt safely."""
+    _require_curve()
+    public, secret = zmq.curve_keypair()
+    return JobKeys(secret, public)
+
+
+def write_keys(path: Path, keys: JobKeys) -> None:
+    """Write keys atomically to a new file for this user alone; raises UserError if it exists or cannot be written."""
+    write_private(path, keys.secret.decode(), THE_KEYS)
+
+
+def read_keys(path: Path) -> JobKeys:
+    """Return the keys in a file; raises UserError if there are none, or if other users could read it."""
+    text = read_private(path, THE_KEYS)
+    _require_curve()
+    if not re.fullmatch(rf"[!-~]{{{KEY_CHARACTERS}}}", text):
+        raise UserError(f"{path} does not contain keys; {MAKE}")
+    secret = text.encode()
+    try:
+        return JobKeys(secret, zmq.curve_public(secret))
+    except (zmq.ZMQError, ValueError):
+        raise UserError(f"{path} does not contain keys; {MAKE}") from None
+
+
+def _require_curve() -> None:
+    if not zmq.has("curve") or zmq.zmq_version_info() < SAFE_VERSION:
+        raise UserError(
+            f"libzmq {zmq.zmq_version()} cannot encrypt safely; install pyzmq from PyPI, which has its own: "
+            "pip install --force-reinstall pyzmq"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ import zmq
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
 from persia_cli.wire.addresses import is_beyond
-from persia_cli.wire.context import Context
 from persia_cli.wire.frames import ForeignMessage, MalformedMessage, decode, has_arrays, message_bytes
-from persia_cli.wire.loans import SharedMemory
+from persia_cli.wire.message import BATCH_PART, Message
 from persia_cli.wire.messages import Pending, Refused
-from persia_cli.wire.parts import BATCH_PART, Message
 from persia_cli.wire.place import own_place
+from persia_cli.wire.shared_memory import SharedMemory
+from persia_cli.wire.sockets import Context
 
 PARKED_LIMIT = 65_536
 """Largest number of unanswered requests that are remembered."""

@@ -1,7 +1,8 @@
-"""ZeroMQ sockets: the only module that creates them and sets their options."""
+"""ZeroMQ contexts and sockets: the only module that creates them and sets their options."""
 
 import itertools
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from typing import cast
 
@@ -10,12 +11,51 @@ from zmq.utils.monitor import parse_monitor_message
 
 from persia_cli.errors import WireError
 from persia_cli.wire.addresses import AddressError, check_address
-from persia_cli.wire.authentication import log_in
-from persia_cli.wire.byte_counts import ByteCounts
-from persia_cli.wire.context import Context
-from persia_cli.wire.frames import MAX_FRAMES, NO_TOKEN, Frame, MalformedMessage, encode, parts_of
-from persia_cli.wire.loans import SharedMemory
-from persia_cli.wire.parts import BATCH_PART, Message
+from persia_cli.wire.authentication import authenticate, is_encrypted, log_in, require_login
+from persia_cli.wire.frames import MAX_FRAMES, NO_TOKEN, ByteCounts, Frame, MalformedMessage, encode, parts_of
+from persia_cli.wire.message import BATCH_PART, Message
+from persia_cli.wire.secret import JobSecret, new_secret
+from persia_cli.wire.shared_memory import SharedMemory
+
+
+class Context(zmq.Context[zmq.Socket[bytes]]):
+    """A ZeroMQ context; `secret` is what all replicas of the job know, and nobody else.
+
+    If it has keys, all connections over TCP are encrypted. Without, addresses that other machines can reach are
+    refused, unless `trusts_network`: then what passes there can be read and changed by whoever is in between.
+    """
+
+    secret: JobSecret = JobSecret(b"")
+    trusts_network: bool = False
+    _authenticates: bool = False
+    _one_at_a_time: "threading.Lock | None" = None
+
+    def __init__(self, secret: JobSecret | None = None, trusts_network: bool = False) -> None:
+        """Create the context; without a secret the job has this process only, and gets a random token."""
+        super().__init__()
+        self.secret = secret or new_secret()
+        self.trusts_network = trusts_network
+        self._one_at_a_time = threading.Lock()
+
+    @property
+    def token(self) -> bytes:
+        """The token of the job, which each message carries."""
+        return self.secret.token
+
+    @property
+    def may_go_beyond(self) -> bool:
+        """True if sockets may be reached from other machines."""
+        return self.secret.keys is not None or self.trusts_network
+
+    def guard(self, socket: zmq.Socket[bytes], address: str) -> None:
+        """Let a socket, which is about to listen at `address`, accept only clients with the secret."""
+        assert self._one_at_a_time is not None
+        with self._one_at_a_time:
+            if not self._authenticates:
+                authenticate(self, self.secret)
+                self._authenticates = True
+        require_login(socket, self.secret.keys if is_encrypted(self.secret, address) else None)
+
 
 Socket = zmq.Socket[bytes]
 

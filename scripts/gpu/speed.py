@@ -21,8 +21,8 @@ from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.device import device_of
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples
+from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import GroupRows
-from persia_cli.wire.parts import BatchId
 from scripts.gpu.report import Finding, Findings, Left, Speed, failed
 
 STAGES = 12

@@ -30,6 +30,7 @@ from persia_cli.wire.job_messages import (
     PhaseWork,
     PredictSteps,
     Ready,
+    Recorded,
     Report,
     Saved,
     SavedNow,
@@ -39,11 +40,14 @@ from persia_cli.wire.job_messages import (
     ScoredSamples,
     Scores,
     Stop,
+    StoreCall,
+    StoreValue,
     TakeItem,
     TrainSteps,
     Verdict,
     Welcome,
 )
+from persia_cli.wire.message import BatchId, Message, ProcessId, Sender, TableTotals
 from persia_cli.wire.messages import (
     PROTOCOL,
     Ack,
@@ -66,9 +70,6 @@ from persia_cli.wire.messages import (
     Update,
     WaitCredit,
 )
-from persia_cli.wire.parts import BatchId, Message, ProcessId, Sender, TableTotals
-from persia_cli.wire.store_messages import StoreCall, StoreValue
-from persia_cli.wire.trace_messages import Recorded
 from tests.support.any_message import same
 
 REQUEST = 258

@@ -14,10 +14,10 @@ from persia_cli.roles.embedding_server import EmbeddingServer
 from persia_cli.roles.embedding_worker import EmbeddingWorker
 from persia_cli.roles.link import Link
 from persia_cli.wire.client import Client
-from persia_cli.wire.context import Context
 from persia_cli.wire.figures import Counters
 from persia_cli.wire.loop import Loop, identity_of
-from persia_cli.wire.parts import ProcessId, Sender
+from persia_cli.wire.message import ProcessId, Sender
+from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
 
 ANY = "tcp://127.0.0.1:0"

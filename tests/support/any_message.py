@@ -8,9 +8,8 @@ import hypothesis.strategies as st
 import msgspec
 import numpy as np
 
-from persia_cli.wire.arrays import dtype_of
 from persia_cli.wire.frames import parts_of
-from persia_cli.wire.parts import Message
+from persia_cli.wire.message import Message, dtype_of
 
 COUNTS = st.integers(0, 2**63 - 1)
 PLAIN: dict[Any, st.SearchStrategy[Any]] = {

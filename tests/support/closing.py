@@ -6,7 +6,7 @@ import threading
 import pytest
 import zmq
 
-from persia_cli.wire.context import Context
+from persia_cli.wire.sockets import Context
 
 
 def close_in_time(context: Context, limit_s: float) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JobResult, result_of
 from persia_cli.observe.journal import METRICS
-from persia_cli.wire.keys import JobKeys, new_keys, write_keys
+from persia_cli.wire.secret import JobKeys, new_keys, write_keys
 from tests.conftest import poll_for
 from tests.support.hosts import Host, HostProcess
 

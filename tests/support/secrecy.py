@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 from zmq.utils import z85
 
-from persia_cli.wire.keys import JobKeys
+from persia_cli.wire.secret import JobKeys
 
 
 def forms_of(keys: JobKeys) -> list[bytes]:

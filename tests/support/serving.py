@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from persia_cli.wire.context import Context
-from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.server import Server
+from persia_cli.wire.shared_memory import SharedMemory
+from persia_cli.wire.sockets import Context
 
 LIMIT_S = 30.0
 

@@ -8,11 +8,11 @@ from typing import Self
 import zmq
 
 from persia_cli.wire import sockets
-from persia_cli.wire.context import Context
 from persia_cli.wire.frames import Frame, decode, encode
+from persia_cli.wire.message import Message, Reply, Request
 from persia_cli.wire.messages import Pending, Refused
-from persia_cli.wire.parts import Message, Reply, Request
 from persia_cli.wire.secret import JobSecret
+from persia_cli.wire.sockets import Context
 
 LIMIT_S = 10.0
 

@@ -9,7 +9,7 @@ from typing import Self
 from persia_cli.launch.job import JobResult, prepare_run_dir, result_of
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
-from persia_cli.wire.context import Context
+from persia_cli.wire.sockets import Context
 from tests.support.proxy import Proxy
 
 LIMIT_S = 120.0

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.wire.token import TOKEN
+from persia_cli.wire.secret import TOKEN
 from tests.conftest import poll_for
 from tests.support.jobs import plan
 from tests.support.launched import ENDLESS, LIMIT_S, Launched

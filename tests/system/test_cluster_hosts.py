@@ -13,7 +13,7 @@ from persia_cli.config.words import quoted
 from persia_cli.launch.job import JobResult, result_of
 from persia_cli.launch.running import words_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.wire.keys import new_keys, write_keys
+from persia_cli.wire.secret import new_keys, write_keys
 from tests.conftest import poll_for
 from tests.support.full_disk import leave_free
 from tests.support.host_job import NO_FILES

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from persia_cli.launch.job import result_of
-from persia_cli.wire.keys import new_keys, write_keys
+from persia_cli.wire.secret import new_keys, write_keys
 from tests.conftest import poll_for
 from tests.support.host_job import NO_FILES
 from tests.support.hosts import Host, needs_hosts

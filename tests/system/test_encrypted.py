@@ -7,7 +7,7 @@ import pytest
 
 from persia_cli.launch import local
 from persia_cli.launch.job import ROLES, JobResult
-from persia_cli.wire.keys import new_keys, read_keys, write_keys
+from persia_cli.wire.secret import new_keys, read_keys, write_keys
 from tests.support.jobs import plan
 from tests.support.secrecy import leaks_in_files, leaks_in_processes
 from tests.support.small import WORDS, figures

@@ -9,7 +9,7 @@ import pytest
 
 from persia_cli.launch.job import JobResult, prepare_run_dir, result_of
 from persia_cli.plan.job import JobPlan
-from persia_cli.wire.token import TOKEN
+from persia_cli.wire.secret import TOKEN
 from tests.conftest import poll_for
 from tests.support.jobs import losses, plan, train
 from tests.support.proxy import Proxy

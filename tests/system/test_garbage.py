@@ -24,6 +24,7 @@ from persia_cli.wire.job_messages import (
     ScoredSamples,
     TakeItem,
 )
+from persia_cli.wire.message import BatchId, ProcessId, Sender
 from persia_cli.wire.messages import (
     PROTOCOL,
     Ack,
@@ -38,7 +39,6 @@ from persia_cli.wire.messages import (
     Update,
     WaitCredit,
 )
-from persia_cli.wire.parts import BatchId, ProcessId, Sender
 from tests.conftest import poll_for
 from tests.support.jobs import losses, plan
 from tests.support.small import STEPS, WORDS, counted, figures

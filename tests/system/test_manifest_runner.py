@@ -13,7 +13,7 @@ from persia_cli.launch.job import result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.plan.job import all_replicas
 from persia_cli.store.manifest import finished_steps
-from persia_cli.wire.keys import new_keys
+from persia_cli.wire.secret import new_keys
 from tests.conftest import poll_for
 from tests.support.hosts import lab, needs_hosts
 from tests.support.jobs import losses

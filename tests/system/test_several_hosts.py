@@ -11,7 +11,7 @@ import pytest
 from persia_cli.launch.job import JobResult
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.plan.job import ROLES
-from persia_cli.wire.keys import write_keys
+from persia_cli.wire.secret import write_keys
 from tests.conftest import poll_for
 from tests.support import far_attacker
 from tests.support.host_job import KEYS, NO_FILES, PORT, listeners, spread, started_on
@@ -104,10 +104,10 @@ ASK = """
 from pathlib import Path
 import sys
 from persia_cli.wire import sockets
-from persia_cli.wire.context import Context
+from persia_cli.wire.sockets import Context
 from persia_cli.wire.frames import decode, encode
 from persia_cli.wire.job_messages import Next
-from persia_cli.wire.parts import Sender
+from persia_cli.wire.message import Sender
 from persia_cli.wire.secret import read_secret
 with Context(read_secret(Path(sys.argv[1]))) as context:
     dealer = sockets.dealer(context, sys.argv[2], b"friend")

@@ -13,7 +13,7 @@ from persia_cli.kernels.warm import warm
 from persia_cli.launch import embedded
 from persia_cli.launch.job import prepare_run_dir
 from persia_cli.roles.start import run_coordinator, run_role
-from persia_cli.wire.context import Context
+from persia_cli.wire.sockets import Context
 from tests.support.jobs import plan
 from tests.support.small import WORDS
 

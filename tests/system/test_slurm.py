@@ -12,7 +12,7 @@ import pytest
 
 from persia_cli.launch.job import COORDINATOR_ADDRESS, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.wire.keys import JobKeys, read_keys
+from persia_cli.wire.secret import JobKeys, read_keys
 from tests.conftest import poll_for
 from tests.support.host_job import NO_FILES
 from tests.support.hosts import HostProcess, lab, needs_hosts

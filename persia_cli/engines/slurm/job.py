@@ -21,7 +21,7 @@ from persia_cli.launch.handed_over import text_of
 from persia_cli.launch.job import ROLES, SUBMITTED, JobResult, recorded_failure, result_of
 from persia_cli.plan.job import COORDINATOR, Replica
 from persia_cli.plan.replacement import RESTARTED
-from persia_cli.wire.keys import JobKeys
+from persia_cli.wire.secret import JobKeys
 
 FIRST = Replica(COORDINATOR, 0)
 POLL_S = 0.1

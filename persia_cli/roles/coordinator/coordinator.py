@@ -57,18 +57,18 @@ from persia_cli.wire.job_messages import (
     Leave,
     Next,
     Ready,
+    Recorded,
     Report,
     Saved,
     SaveNow,
     Scores,
+    StoreCall,
     TakeItem,
 )
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import Message
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.parts import Message
 from persia_cli.wire.server import Peer
-from persia_cli.wire.store_messages import StoreCall
-from persia_cli.wire.trace_messages import Recorded
 
 if TYPE_CHECKING:
     from persia_cli.roles.coordinator.scoring import Scoring

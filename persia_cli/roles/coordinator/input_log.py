@@ -22,7 +22,7 @@ from persia_cli.errors import TakeoverError, UserError
 from persia_cli.observe.record_snapshot import RecordSnapshot
 from persia_cli.wire.frames import decode, encode
 from persia_cli.wire.job_messages import Report
-from persia_cli.wire.parts import Message
+from persia_cli.wire.message import Message
 from persia_cli.wire.server import Peer
 
 LOG = "coordinator.log"

@@ -15,8 +15,8 @@ from persia_cli.observe.record import RunRecord
 from persia_cli.plan.job import COORDINATOR, Job, Replica
 from persia_cli.plan.pinning import shared_processors
 from persia_cli.wire.job_messages import Hello, Verdict, Welcome
+from persia_cli.wire.message import Sender
 from persia_cli.wire.messages import PROTOCOL, Refused
-from persia_cli.wire.parts import Sender
 from persia_cli.wire.place import own_process
 from persia_cli.wire.server import Peer, Server
 

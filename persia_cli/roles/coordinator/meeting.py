@@ -2,8 +2,8 @@
 
 from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.wire.job_messages import StoreCall, StoreValue
 from persia_cli.wire.server import Peer, Server
-from persia_cli.wire.store_messages import StoreCall, StoreValue
 
 MOST_KEYS = 65_536
 """Keys of one group; a rank sets a few for each of the others."""

@@ -15,9 +15,9 @@ from persia_cli.observe.recordings import PORTIONS, TracePortion, recording_of, 
 from persia_cli.observe.trace import SPANS_LIMIT, own_clock
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.wire.job_messages import Recorded
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer, Server
-from persia_cli.wire.trace_messages import Recorded
 
 log = logging.getLogger(__name__)
 

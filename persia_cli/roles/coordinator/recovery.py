@@ -17,7 +17,7 @@ from persia_cli.plan.replacement import WITH_MEMORY, is_replaced
 from persia_cli.roles.coordinator.dismissal import Dismissal
 from persia_cli.wire.figures import FINISHED, SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Beat, Change, Death, Heartbeat, Ready, Verdict
-from persia_cli.wire.parts import ProcessId
+from persia_cli.wire.message import ProcessId
 from persia_cli.wire.server import Peer, Server
 
 REPEATED = {

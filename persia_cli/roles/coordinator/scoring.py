@@ -13,7 +13,7 @@ from persia_cli.data.scores_file import open_scores
 from persia_cli.errors import WireError
 from persia_cli.observe.scores import ScoreHistogram, quantile
 from persia_cli.plan.job import Job
-from persia_cli.wire.parts import BatchId
+from persia_cli.wire.message import BatchId
 
 Logits = NDArray[np.float32]
 

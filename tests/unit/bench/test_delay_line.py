@@ -9,7 +9,7 @@ import pytest
 
 from persia_cli.bench.delay_line import IDLE_S, DelayLine, NetworkLink, run_lines
 from persia_cli.wire import sockets
-from persia_cli.wire.context import Context
+from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
 
 DELAY_S = 0.03

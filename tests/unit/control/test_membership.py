@@ -4,7 +4,7 @@ import pytest
 
 from persia_cli.control.membership import Membership, StallDetector
 from persia_cli.errors import WireError
-from persia_cli.wire.parts import ProcessId
+from persia_cli.wire.message import ProcessId
 
 
 def membership() -> Membership:

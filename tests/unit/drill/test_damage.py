@@ -8,10 +8,10 @@ import zmq
 from persia_cli.drill import damage
 from persia_cli.drill.damage import MESSAGES, _message, damaged, send_damaged
 from persia_cli.wire import sockets
-from persia_cli.wire.context import Context
 from persia_cli.wire.frames import ForeignMessage, MalformedMessage, decode, encode
 from persia_cli.wire.messages import Refused
 from persia_cli.wire.secret import new_secret
+from persia_cli.wire.sockets import Context
 
 TOKEN = bytes(range(16))
 

@@ -13,7 +13,7 @@ import pytest
 from persia_cli.errors import ConfigError
 from persia_cli.launch.handed_over import MOST_BYTES, descriptors, file_in_memory, take, text_of
 from persia_cli.storage.credentials import VARIABLE
-from persia_cli.wire.keys import new_keys, read_keys
+from persia_cli.wire.secret import new_keys, read_keys
 
 
 def _in_memory() -> set[int]:

@@ -10,8 +10,7 @@ from persia_cli.errors import PersiaError, UserError
 from persia_cli.launch.key_files import KEY_FILE, key_file_of, key_file_of_coordinator
 from persia_cli.launch.role_options import RoleOptions
 from persia_cli.main import app
-from persia_cli.wire.keys import new_keys, read_keys, write_keys
-from persia_cli.wire.token import new_token, write_token
+from persia_cli.wire.secret import new_keys, new_token, read_keys, write_keys, write_token
 
 BEYOND, HERE = "tcp://10.1.2.3:7000", "tcp://127.0.0.1:7000"
 ENV = Path("/from/environment")

@@ -8,7 +8,7 @@ from persia_cli.commands.launch_role import launch_role
 from persia_cli.launch import role
 from persia_cli.launch.role_options import RoleOptions
 from persia_cli.wire.addresses import AddressError
-from persia_cli.wire.keys import new_keys, write_keys
+from persia_cli.wire.secret import new_keys, write_keys
 
 HERE = "tcp://127.0.0.1"
 

@@ -8,7 +8,7 @@ import pytest
 
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures
-from persia_cli.wire.parts import TableTotals
+from persia_cli.wire.message import TableTotals
 from tests.support.recorded import Recording
 
 NO_SCORES = (ScoreHistogram(1).encode(), None)

@@ -7,7 +7,7 @@ import pytest
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe import trace as tracing
 from persia_cli.observe.trace import Span, Trace
-from persia_cli.wire.parts import BatchId
+from persia_cli.wire.message import BatchId
 
 
 class Clock:

@@ -10,6 +10,7 @@ from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.plan.job import Job
 from persia_cli.store.layout import table_salt
 from persia_cli.store.wire_rows import decode_rows, encode_rows, row_bytes
+from persia_cli.wire.message import BatchId, TableTotals
 from persia_cli.wire.messages import (
     Ack,
     GroupGradients,
@@ -22,7 +23,6 @@ from persia_cli.wire.messages import (
     ReadRows,
     Update,
 )
-from persia_cli.wire.parts import BatchId, TableTotals
 from tests import naive
 from tests.support.alone import alone
 from tests.support.runs import make_run

@@ -18,6 +18,7 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.wire_rows import decode_rows, encode_rows
+from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import (
     Ack,
     GroupGradients,
@@ -29,7 +30,6 @@ from persia_cli.wire.messages import (
     Refused,
     Update,
 )
-from persia_cli.wire.parts import BatchId
 from tests.conftest import poll_for
 from tests.support.alone import Alone, LoneLink, alone
 from tests.support.runs import make_run

@@ -12,11 +12,11 @@ from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe.trace import Trace
 from persia_cli.plan.job import plan_job
 from persia_cli.roles.nn_pipeline import Pipeline
-from persia_cli.wire.context import Context
 from persia_cli.wire.job_messages import CutShort, EvaluateSteps, Hold, PhaseWork, TrainSteps
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, PutSamples, Rows
-from persia_cli.wire.parts import BatchId
+from persia_cli.wire.sockets import Context
 from tests.support.runs import make_facts, make_run
 
 pytestmark = pytest.mark.timeout(60)

@@ -15,10 +15,10 @@ from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.meeting import MOST_KEYS, Meeting
 from persia_cli.roles.rank_meeting import RankMeeting
 from persia_cli.train.rank_store import RankStore
+from persia_cli.wire.job_messages import StoreCall, StoreValue
+from persia_cli.wire.message import Message, Sender
 from persia_cli.wire.messages import Refused
-from persia_cli.wire.parts import Message, Sender
 from persia_cli.wire.server import Peer
-from persia_cli.wire.store_messages import StoreCall, StoreValue
 
 KEYS = st.sampled_from(["a", "b", "c"])
 VALUES = st.sampled_from([b"", b"x", b"7", b"\x00\xff"])

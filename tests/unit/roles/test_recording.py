@@ -7,8 +7,8 @@ from persia_cli.observe.recordings import PORTIONS, TracePortion
 from persia_cli.observe.trace import Trace
 from persia_cli.roles import recording
 from persia_cli.roles.recording import ClockComparison, Recording
+from persia_cli.wire.message import Sender
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.parts import Sender
 
 STEPS = 25
 

@@ -15,8 +15,8 @@ from persia_cli.roles import embedding_server
 from persia_cli.store.answers import LastAnswers
 from persia_cli.store.memory_file import new_file
 from persia_cli.store.wire_rows import encode_rows
+from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, GroupGradients, GroupKeys, LookUp, Update
-from persia_cli.wire.parts import BatchId
 from tests.support.alone import alone
 from tests.support.runs import make_run
 from tests.support.stranger import Stranger

@@ -17,7 +17,7 @@ from persia_cli.plan.job import Job
 from persia_cli.roles.shard_memory import REST, on_a_thread, shard_of
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.memory_file import new_file
-from persia_cli.wire.parts import Sender
+from persia_cli.wire.message import Sender
 from tests.conftest import poll_for
 from tests.support.runs import make_run
 

@@ -9,7 +9,7 @@ from persia_cli.plan.job import ROLES
 from persia_cli.roles import link as links
 from persia_cli.roles.link import Link
 from persia_cli.roles.start import Stoppable, run_role
-from persia_cli.wire.context import Context
+from persia_cli.wire.sockets import Context
 
 
 def stop(link: Stoppable) -> None:

@@ -14,7 +14,7 @@ from persia_cli.store.batch_rows import RowPlanner, dense_rows, merge_gradients
 from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import decode_rows, encode_rows
-from persia_cli.wire.parts import TableTotals
+from persia_cli.wire.message import TableTotals
 from tests import naive
 from tests.support.runs import make_run
 

@@ -5,7 +5,7 @@ import pytest
 
 from persia_cli.store.layout import partitions_for
 from persia_cli.store.shard import Shard
-from persia_cli.wire.parts import TableTotals
+from persia_cli.wire.message import TableTotals
 from tests.support.shards import SGD, TABLES, layout_of
 
 

@@ -12,8 +12,8 @@ from persia_cli.store.memory_file import SERVING, MemoryFile, new_file
 from persia_cli.train.inputs import Samples
 from persia_cli.train.kept_figures import KeptFigures
 from persia_cli.train.step import StepResult
+from persia_cli.wire.message import TableTotals
 from persia_cli.wire.messages import Rows
-from persia_cli.wire.parts import TableTotals
 
 STEPS, MOST, TASKS, SERVERS = 4, 6, 2, 3
 LINKS: list[Link] = ["logistic", "logistic"]

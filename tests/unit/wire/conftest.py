@@ -8,7 +8,7 @@ import zmq
 
 from persia_cli.disk import own_folder
 from persia_cli.wire.addresses import SOCKETS, ipc_address
-from persia_cli.wire.context import Context
+from persia_cli.wire.sockets import Context
 from tests.support.closing import close_in_time
 
 TERM_LIMIT_S = 10.0

@@ -7,7 +7,7 @@ import pytest
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
 from persia_cli.wire.addresses import check_address, check_reachable, ipc_address, is_beyond
-from persia_cli.wire.context import Context
+from persia_cli.wire.sockets import Context
 
 WRONG = {
     "": "does not begin with tcp:// or ipc://",

@@ -6,8 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import example, given, settings
 
-from persia_cli.wire.arena import GRAIN, Arena, block_size
-from persia_cli.wire.segment import DATA_START, create_segment
+from persia_cli.wire.shared_memory import DATA_START, GRAIN, Arena, block_size, create_segment
 
 ROOM = 1 << 17
 SIZES = st.integers(1, 40_000)

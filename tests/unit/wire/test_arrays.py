@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from typing_extensions import TypeAliasType
 
-from persia_cli.wire.arrays import form_of
+from persia_cli.wire.message import form_of
 
 SCALAR = TypeVar("SCALAR", bound=np.generic)
 ALIAS = TypeAliasType("ALIAS", np.ndarray[tuple[Any, ...], np.dtype[SCALAR]], type_params=(SCALAR,))

@@ -12,11 +12,10 @@ import zmq
 from persia_cli.errors import WireError
 from persia_cli.wire import authentication, sockets
 from persia_cli.wire.authentication import require_login
-from persia_cli.wire.context import Context
-from persia_cli.wire.keys import new_keys
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import WaitCredit
-from persia_cli.wire.secret import JobSecret, new_secret
+from persia_cli.wire.secret import JobSecret, new_keys, new_secret
+from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
 from tests.support.closing import close_in_time
 

@@ -9,8 +9,8 @@ import pytest
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
 from persia_cli.wire.client import MAX_WAIT_S, Client
-from persia_cli.wire.context import Context
 from persia_cli.wire.frames import decode, encode
+from persia_cli.wire.message import BatchId, Message, TableTotals
 from persia_cli.wire.messages import (
     Ack,
     Credit,
@@ -24,7 +24,7 @@ from persia_cli.wire.messages import (
     Refused,
     WaitCredit,
 )
-from persia_cli.wire.parts import BatchId, Message, TableTotals
+from persia_cli.wire.sockets import Context
 from tests.support.any_message import same
 
 BATCH = BatchId(generation=0, split=0, step=7, rank=0)

@@ -9,8 +9,8 @@ from collections import Counter
 import numpy as np
 
 from persia_cli.wire.client import Client
-from persia_cli.wire.context import Context
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import BatchId, TableTotals
 from persia_cli.wire.messages import (
     Ack,
     Credit,
@@ -22,8 +22,8 @@ from persia_cli.wire.messages import (
     Update,
     WaitCredit,
 )
-from persia_cli.wire.parts import BatchId, TableTotals
 from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.sockets import Context
 from tests.support.proxy import Proxy
 from tests.support.serving import poll_until, serving
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures
 from persia_cli.wire.frames import BY_KIND, MAX_FRAMES, ForeignMessage, MalformedMessage, decode, encode, parts_of
 from persia_cli.wire.job_messages import Done, Heartbeat, Report, ScoreCounts, ScoredSamples
+from persia_cli.wire.message import BatchId, Message, Request, Sender, TableTotals
 from persia_cli.wire.messages import (
     Ack,
     GroupGradients,
@@ -30,7 +31,6 @@ from persia_cli.wire.messages import (
     Rows,
     Update,
 )
-from persia_cli.wire.parts import BatchId, Message, Request, Sender, TableTotals
 from tests.support.any_message import COUNTS, messages, raw, same
 
 BATCH = BatchId(generation=0, split=0, step=7, rank=1)

@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 from persia_cli.errors import UserError
-from persia_cli.wire.keys import JobKeys, new_keys, read_keys, write_keys
-from persia_cli.wire.secret import JobSecret, read_secret
-from persia_cli.wire.token import new_token, write_token
+from persia_cli.wire.secret import (
+    JobKeys,
+    JobSecret,
+    new_keys,
+    new_token,
+    read_keys,
+    read_secret,
+    write_keys,
+    write_token,
+)
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from persia_cli.wire import loans
-from persia_cli.wire.arrays import Array
+from persia_cli.wire import shared_memory as loans
 from persia_cli.wire.frames import BY_KIND, MalformedMessage, decode, encode, parts_of
-from persia_cli.wire.loans import Loan, SharedMemory, share_memory
+from persia_cli.wire.message import Array, BatchId, Message, TableTotals
 from persia_cli.wire.messages import (
     GroupGradients,
     GroupKeys,
@@ -27,8 +26,7 @@ from persia_cli.wire.messages import (
     Rows,
     Update,
 )
-from persia_cli.wire.parts import BatchId, Message, TableTotals
-from persia_cli.wire.segment import CELLS, DATA_START, create_segment
+from persia_cli.wire.shared_memory import CELLS, DATA_START, Loan, SharedMemory, create_segment, share_memory
 from tests.support.any_message import messages, nbytes, raw, same
 
 BATCH = BatchId(generation=0, split=0, step=7, rank=1)

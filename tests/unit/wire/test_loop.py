@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from persia_cli.errors import WireError
-from persia_cli.wire.context import Context
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import Message
 from persia_cli.wire.messages import Credit, WaitCredit
-from persia_cli.wire.parts import Message
+from persia_cli.wire.sockets import Context
 
 FOREVER_S = 60.0
 

@@ -13,13 +13,13 @@ import pytest
 
 from persia_cli.wire import addresses, loop, server
 from persia_cli.wire.addresses import AddressError, address_towards, placed, resolved
-from persia_cli.wire.context import Context
-from persia_cli.wire.loans import share_memory
 from persia_cli.wire.loop import Loop, identity_of
+from persia_cli.wire.message import BatchId, ProcessId
 from persia_cli.wire.messages import Ack, PushGradients
-from persia_cli.wire.parts import BatchId, ProcessId
 from persia_cli.wire.place import own_place, own_process, process_id, split_place
 from persia_cli.wire.server import Peer
+from persia_cli.wire.shared_memory import share_memory
+from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
 
 BATCH = BatchId(generation=0, split=0, step=7, rank=0)

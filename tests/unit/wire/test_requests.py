@@ -7,13 +7,12 @@ import pytest
 
 from persia_cli.errors import WireError
 from persia_cli.wire.addresses import ipc_address
-from persia_cli.wire.context import Context
-from persia_cli.wire.loans import share_memory
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import BatchId, Message, TableTotals
 from persia_cli.wire.messages import Ack, Credit, GroupKeys, LookedUp, LookedUpRows, LookUp, Update, WaitCredit
-from persia_cli.wire.parts import BatchId, Message, TableTotals
-from persia_cli.wire.segment import DATA_START
 from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.shared_memory import DATA_START, share_memory
+from persia_cli.wire.sockets import Context
 from tests.support.serving import poll_until, serving
 
 DIM = 16

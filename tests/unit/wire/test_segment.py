@@ -12,9 +12,8 @@ import pytest
 
 from persia_cli.errors import WireError
 from persia_cli.wire.frames import MalformedMessage, decode
-from persia_cli.wire.loans import share_memory
 from persia_cli.wire.messages import PushGradients
-from persia_cli.wire.segment import CELLS, DATA_START, create_segment, open_segment
+from persia_cli.wire.shared_memory import CELLS, DATA_START, create_segment, open_segment, share_memory
 
 SIZE = 1 << 20
 LENDER = """
@@ -23,9 +22,9 @@ import sys
 import numpy as np
 
 from persia_cli.wire.frames import encode
-from persia_cli.wire.loans import share_memory
+from persia_cli.wire.shared_memory import share_memory
 from persia_cli.wire.messages import PushGradients
-from persia_cli.wire.parts import BatchId
+from persia_cli.wire.message import BatchId
 
 memory = share_memory()
 arrays = [np.full((5000, 8), 7, np.uint8)]

@@ -10,8 +10,8 @@ import zmq
 from persia_cli.errors import WireError
 from persia_cli.wire import server as server_module
 from persia_cli.wire import sockets
-from persia_cli.wire.context import Context
 from persia_cli.wire.frames import decode, encode
+from persia_cli.wire.message import BatchId, Message, TableTotals
 from persia_cli.wire.messages import (
     Ack,
     Credit,
@@ -25,8 +25,8 @@ from persia_cli.wire.messages import (
     Refused,
     WaitCredit,
 )
-from persia_cli.wire.parts import BatchId, Message, TableTotals
 from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
 from tests.support.any_message import same
 

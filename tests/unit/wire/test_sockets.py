@@ -5,9 +5,9 @@ import zmq
 
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
-from persia_cli.wire.context import Context
 from persia_cli.wire.frames import MAX_FRAMES, MalformedMessage
-from persia_cli.wire.parts import BATCH_PART
+from persia_cli.wire.message import BATCH_PART
+from persia_cli.wire.sockets import Context
 from tests.support.closing import close_in_time
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from persia_cli.engines.ray.place import News, Place
 from persia_cli.launch.handed_over import text_of
-from persia_cli.wire.keys import new_keys
+from persia_cli.wire.secret import new_keys
 from tests.conftest import poll_for
 
 NOBODY = "tcp://127.0.0.1:9"

@@ -8,7 +8,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.engines.slurm.allocation import Allocation
 from persia_cli.engines.slurm.job import AllocatedJob
 from persia_cli.errors import RoleError
-from persia_cli.wire.keys import new_keys
+from persia_cli.wire.secret import new_keys
 from tests.conftest import poll_for
 from tests.support.made_up_slurm import put
 

@@ -15,7 +15,7 @@ from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.store.manifest import CHECKPOINTS, EMBEDDINGS, RunProgress, SavedTable, finished_steps, read_manifest
 from persia_cli.store.retention import choose_checkpoint
 from persia_cli.store.shard import Shard
-from persia_cli.wire.parts import TableTotals
+from persia_cli.wire.message import TableTotals
 from tests.support.runs import make_run
 from tests.support.saving import save_shard
 

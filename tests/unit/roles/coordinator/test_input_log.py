@@ -19,7 +19,7 @@ from persia_cli.roles.coordinator.input_log import (
 )
 from persia_cli.wire.figures import IntervalFigures
 from persia_cli.wire.job_messages import Report, ScoreCounts, TakeItem
-from persia_cli.wire.parts import Sender, TableTotals
+from persia_cli.wire.message import Sender, TableTotals
 from persia_cli.wire.server import Peer
 
 JOB = b"this job"

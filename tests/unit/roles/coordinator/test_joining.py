@@ -9,8 +9,8 @@ from persia_cli.config.compose import compose_run
 from persia_cli.control.membership import Member, Membership
 from persia_cli.roles.coordinator.joining import GONE_S, JoinHandler
 from persia_cli.wire.job_messages import Hello, Verdict, Welcome
+from persia_cli.wire.message import Message, ProcessId
 from persia_cli.wire.messages import PROTOCOL, Refused
-from persia_cli.wire.parts import Message, ProcessId
 from persia_cli.wire.place import own_place
 from persia_cli.wire.server import Peer
 

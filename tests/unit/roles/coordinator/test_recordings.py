@@ -12,10 +12,10 @@ from persia_cli.observe.recordings import TracePortion, join_recordings, recordi
 from persia_cli.observe.trace import Span, own_clock
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.recordings import Recordings
+from persia_cli.wire.job_messages import Recorded
+from persia_cli.wire.message import Sender
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.parts import Sender
 from persia_cli.wire.server import Peer
-from persia_cli.wire.trace_messages import Recorded
 from tests.support.full_disk import leave_free, small_disk
 from tests.support.runs import make_run
 

@@ -10,7 +10,7 @@ from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.dismissal import Dismissal
 from persia_cli.roles.coordinator.recovery import RecoveryHandler
 from persia_cli.wire.job_messages import Ack, Death, Leave, Verdict
-from persia_cli.wire.parts import ProcessId
+from persia_cli.wire.message import ProcessId
 from persia_cli.wire.server import Peer
 from tests.support.runs import make_run
 

@@ -14,7 +14,7 @@ from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.errors import WireError
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.scoring import AHEAD, Scoring
-from persia_cli.wire.parts import BatchId
+from persia_cli.wire.message import BatchId
 from tests.support.runs import make_run
 
 ROWS, BATCH, RANKS = 50, 12, 3

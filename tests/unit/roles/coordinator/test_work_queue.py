@@ -5,7 +5,7 @@ from typing import cast
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.roles.coordinator.work_queue import ITEM_STEPS, WorkQueue
 from persia_cli.wire.job_messages import EvaluateSteps, Instruction, Item, TakeItem, TrainSteps
-from persia_cli.wire.parts import Message, Sender
+from persia_cli.wire.message import Message, Sender
 from persia_cli.wire.server import Peer, Server
 
 

@@ -1,22 +1,118 @@
-"""The arrays of messages: the last fields of a message, each an array, a block of arrays, or a list of either.
+"""The base classes of messages: sets of fields, size limits, and arrays.
 
-The type of an array says its dtype and names its dimensions, such as `Annotated[NDArray[np.float32], "sample task"]`.
-Equal names mean equal sizes within a message, or within one block of it; `*` is any size. A block is a NamedTuple of
-arrays, such as those of one feature group. An array or a block may be None if its type says so.
+The last fields of a message may be arrays: each an array, a block of arrays, or a list of either. The type of an array
+has its dtype and the names of its dimensions, such as `Annotated[NDArray[np.float32], "sample task"]`. Equal names mean
+equal sizes within a message, or within one block of it; `*` is any size. A block is a NamedTuple of arrays, such as
+those of one feature group. An array or a block may be None if its type has it.
 
 Only shapes travel in the header of a message, nested as its arrays are: dtypes are those of the declaration.
 """
 
 import types
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import WireError
-from persia_cli.wire.parts import BATCH_PART, Message
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+class Limit(NamedTuple):
+    """The size limits of a kind of message, so that no peer can make a replica take more memory than that.
+
+    A larger message is neither sent nor decoded.
+    """
+
+    header: int
+    """Bytes of the header: request number, fields, and the shape of each array."""
+    arrays: int = 0
+    """Number of arrays."""
+    nbytes: int = 0
+    """Bytes of all arrays together."""
+
+
+BATCH_PART = Limit(MIB, arrays=4096, nbytes=1 << 30)
+"""Limit of messages with a part of a batch: these grow with the batch and the number of feature groups and servers."""
+
+
+class FieldSet(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A set of fields that several messages share."""
+
+
+class BatchId(FieldSet, frozen=True):
+    """The identity of a batch, its look-ups and its updates in all messages."""
+
+    generation: Count
+    """Rises by one whenever the job is rolled back."""
+    split: Annotated[int, msgspec.Meta(ge=0, le=1)]
+    """0 train, 1 eval."""
+    step: Count
+    rank: Count
+
+
+class Sender(FieldSet, frozen=True):
+    """The replica that sends a request to the coordinator, and its incarnation; older incarnations are refused."""
+
+    role: str
+    index: Count
+    incarnation: Count
+
+
+class ProcessId(FieldSet, frozen=True):
+    """One process among all of all machines.
+
+    Its number alone is not enough: in each container processes are numbered from 1, and two machines may use one
+    number at the same time.
+    """
+
+    pid: Count
+    began: Count = 0
+    """When it began, in ticks since its machine did."""
+    place: str = ""
+    """As `persia_cli.wire.place.own_place`; empty where that cannot be known."""
+
+
+class TableTotals(FieldSet, frozen=True):
+    """Counters of all tables that features read, since the start, on one embedding server or summed over several."""
+
+    rows: Count = 0
+    """Rows at present."""
+    evicted: Count = 0
+    hits: Count = 0
+    """Distinct keys of training look-ups that had a row; `misses` are those that had none."""
+    misses: Count = 0
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
+    """A message: the last of its fields may be arrays, which `persia_cli.wire.message` describes.
+
+    The other fields travel in the header, the arrays as raw frames after it or in shared memory.
+    """
+
+    KIND: ClassVar[int]
+    """First byte of the message."""
+    LIMIT: ClassVar[Limit] = Limit(KIB)
+    REPLY: ClassVar["type[Message] | None"] = None
+    """Type of the reply if it is a request."""
+
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+class Request(Message, Generic[Reply], frozen=True):
+    """A message that is answered by one of type Reply; Pending or Refused may come instead."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.REPLY = get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

@@ -4,22 +4,232 @@ The sender of a message lends its arrays: it keeps them until the receiver has r
 cell of the sender's segment. Nothing is copied, not even when a message is forwarded: the process in between borrows
 and lends the same memory. A message that is sent again is a new loan. A message that arrives twice is dropped. After
 LOST_S without an arrival the sender ends the loan. If there is no room, arrays travel in frames.
+
+A segment is an anonymous file (memfd), so nothing is left behind however its processes end, and the size of /dev/shm
+does not matter. Other processes open it through the creator's file descriptor in /proc. It is sealed against shrinking,
+since a process that has mapped it would crash when it reads pages that are gone.
 """
 
+import fcntl
 import math
+import mmap
+import os
+import re
+import secrets
+import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.errors import WireError
-from persia_cli.wire.arena import Arena
-from persia_cli.wire.arrays import Array, Shape
-from persia_cli.wire.parts import BATCH_PART
-from persia_cli.wire.segment import CELLS, DATA_START, GoneSegment, Segment, create_segment, open_segment
+from persia_cli.wire.message import BATCH_PART, Array, Shape
+
+CELLS = 1024
+"""Number of uint32 words at the beginning of a segment; each shows if a loan of the segment's creator is active."""
+DATA_START = CELLS * 4
+"""Offset of the first block."""
+
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_NAME = re.compile(r"([1-9][0-9]{0,9})/([0-9]{1,9})/([0-9a-f]{16})")
+
+
+class Segment:
+    """A mapped segment; it stays mapped as long as an array on it exists.
+
+    `name` is its name for other processes, `address` its address in this process, `cells` its uint32[CELLS].
+    """
+
+    def __init__(self, file: int, name: str) -> None:
+        self.name = name
+        self.nbytes = os.fstat(file).st_size
+        # The system provides pages when they are first written.
+        self._pages = np.frombuffer(mmap.mmap(file, self.nbytes), np.uint8)
+        self.address: int = self._pages.ctypes.data
+        self.cells = self._pages[:DATA_START].view(np.uint32)
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: DTypeLike, keeper: object) -> NDArray[Any]:
+        """Return an array on the segment's memory; the array and all its views keep `keeper` alive."""
+        return np.asarray(_ArrayBase(self, self.address + offset, shape, np.dtype(dtype), keeper))
+
+    def offset_of(self, address: int) -> int | None:
+        """Return the offset of an address in the segment, None if it is outside."""
+        offset = address - self.address
+        return offset if 0 <= offset < self.nbytes else None
+
+
+class _ArrayBase:
+    """The base object of an array: numpy takes the memory from it and keeps it alive as long as the array."""
+
+    __slots__ = ("__array_interface__", "_keeper", "_segment")
+
+    def __init__(
+        self, segment: Segment, address: int, shape: tuple[int, ...], dtype: np.dtype[Any], keeper: object
+    ) -> None:
+        self.__array_interface__ = {"version": 3, "data": (address, False), "shape": shape, "typestr": dtype.str}
+        self._keeper = keeper
+        self._segment = segment
+
+
+def create_segment(nbytes: int) -> Segment:
+    """Create a segment of so many bytes; raises OSError if the system does not support it."""
+    token = secrets.token_hex(8)
+    file = os.memfd_create(f"persia-{token}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(file, nbytes)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        name = f"{os.getpid()}/{file}/{token}"
+        open_segment(name)  # if this fails, other processes could not open it either
+        segment = Segment(file, name)
+    except BaseException:
+        os.close(file)
+        raise
+    # Other processes can open the segment as long as this file descriptor is open.
+    weakref.finalize(segment, os.close, file)
+    return segment
+
+
+class GoneSegment(WireError):  # noqa: N818 - the name says what it is
+    """An error for the memory of a process that has ended."""
+
+
+def open_segment(name: str) -> Segment:
+    """Map the segment of this name of another process.
+
+    Raises GoneSegment if there is no such process, and WireError if the segment cannot be reached or is none.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise WireError(f"{name[:60]!r} is not a valid name of shared memory")
+    process, number, token = match.groups()
+    try:
+        file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        if not Path(f"/proc/{process}").exists():
+            raise GoneSegment(
+                f"process {process}, whose shared memory a message names, has ended; if it runs in another container, "
+                "set cluster.shared_memory=false"
+            ) from None
+        raise WireError(
+            f"cannot reach the shared memory of process {process}: {error.strerror}; set cluster.shared_memory=false"
+        ) from None
+    try:
+        if not str(Path(f"/proc/self/fd/{file}").readlink()).startswith(f"/memfd:persia-{token} "):
+            raise WireError(f"the shared memory {name} of process {process} does not exist any more")
+        if fcntl.fcntl(file, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(file).st_size < DATA_START:
+            raise WireError(f"the shared memory {name} of process {process} is not sealed")
+        return Segment(file, name)
+    except OSError as error:
+        raise WireError(f"cannot map the shared memory of process {process}: {error.strerror}") from None
+    finally:
+        os.close(file)
+
+
+GRAIN = 64
+"""Blocks begin on a cache line."""
+LARGEST_RATIO = 2
+"""A free block of up to so many times the size needed is reused before memory that has not been used so far."""
+
+
+class Arena:
+    """The memory of one segment; any thread may ask for arrays and release them.
+
+    Of the free blocks of a size, the one released last is reused first, since its memory is still in a cache.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self._lock = threading.Lock()
+        self._end = DATA_START
+        self._free: dict[int, list[int]] = {}
+        # Arrays are freed in any thread, even while this thread is within `empty`, since the garbage collector may run
+        # there. So `__del__` must not take the lock. It only appends to this deque, which is atomic, and `empty`, which
+        # holds the lock, collects the blocks.
+        self._returned: deque[tuple[int, int]] = deque()
+        self._merged = True
+        """True if no two free blocks are adjacent."""
+
+    @property
+    def used(self) -> int:
+        """Bytes up to the end of the last block: an upper bound of the memory that the arena takes."""
+        return self._end
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any] | None:
+        """Return an uninitialized array of shape and dtype, None if there is no room for it."""
+        size = block_size(math.prod(shape) * np.dtype(dtype).itemsize)
+        with self._lock:
+            while self._returned:
+                returned, offset = self._returned.popleft()
+                self._free.setdefault(returned, []).append(offset)
+                self._merged = False
+            taken = self._take(size)
+        if taken is None:
+            return None
+        return self.segment.array(taken[1], shape, dtype, _BlockOwner(self._returned, taken))
+
+    def _take(self, size: int) -> tuple[int, int] | None:
+        """Return size and offset of a block for an array; merges free blocks if none is large enough."""
+        taken = self._find(size)
+        if taken is None and not self._merged:
+            self._merge()
+            taken = self._find(size)
+        return taken
+
+    def _find(self, size: int) -> tuple[int, int] | None:
+        if self._free.get(size):
+            return size, self._free[size].pop()
+        larger = min((each for each, offsets in self._free.items() if each > size and offsets), default=None)
+        if larger is not None and larger <= LARGEST_RATIO * size:
+            return larger, self._free[larger].pop()
+        if self._end + size <= self.segment.nbytes:
+            self._end += size
+            return size, self._end - size
+        if larger is None:
+            return None
+        offset = self._free[larger].pop()
+        self._free.setdefault(larger - size, []).append(offset + size)
+        return size, offset
+
+    def _merge(self) -> None:
+        """Merge free blocks that are adjacent."""
+        merged: list[tuple[int, int]] = []
+        for offset, size in sorted((offset, size) for size, offsets in self._free.items() for offset in offsets):
+            if merged and sum(merged[-1]) == offset:
+                merged[-1] = (merged[-1][0], merged[-1][1] + size)
+            else:
+                merged.append((offset, size))
+        if merged and sum(merged[-1]) == self._end:
+            self._end = merged.pop()[0]
+        self._free = {}
+        for offset, size in merged:
+            self._free.setdefault(size, []).append(offset)
+        self._merged = True
+
+
+class _BlockOwner:
+    """An object that the arrays on a block keep alive; it frees the block in the end."""
+
+    __slots__ = ("_returned", "_taken")
+
+    def __init__(self, returned: deque[tuple[int, int]], taken: tuple[int, int]) -> None:
+        self._returned = returned
+        self._taken = taken
+
+    def __del__(self) -> None:
+        self._returned.append(self._taken)
+
+
+def block_size(nbytes: int) -> int:
+    """Return the block size for so many bytes: one of eight sizes between two powers of two, so blocks are reused."""
+    step = max(GRAIN, 1 << max(0, nbytes.bit_length() - 4))
+    return max(1, -(-nbytes // step)) * step
+
 
 SEGMENT_BYTES = 1 << 30
 """Address space of a process's segment; memory is taken from the system as it is used."""
