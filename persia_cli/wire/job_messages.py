@@ -372,7 +372,7 @@ class Recorded(Request[Ack], frozen=True):
 
 
 Call = Literal["set", "get", "add", "compare_set", "check", "delete"]
-"""What is asked of the store."""
+"""The call."""
 
 
 class StoreValue(Message, frozen=True):
@@ -382,13 +382,13 @@ class StoreValue(Message, frozen=True):
     LIMIT = Limit(64 * KIB)
     value: bytes = b""
     number: int = 0
-    """What `add` came to; how many of the keys are there (`check`), or were (`delete`)."""
+    """The sum after `add`; the number of keys that are there (`check`), or were (`delete`)."""
 
 
 class StoreCall(Request[StoreValue], frozen=True):
     """NN worker -> coordinator: a call of the store by which the ranks of a group meet; `get` waits for its key.
 
-    Each group has a store of its own, and values of earlier groups are gone.
+    Each group has its own store; values of earlier groups have been removed.
     """
 
     KIND = 0x52
@@ -399,11 +399,11 @@ class StoreCall(Request[StoreValue], frozen=True):
     keys: tuple[str, ...]
     """One, but for `check`."""
     value: bytes = b""
-    """What to set."""
+    """The value to set."""
     expected: bytes = b""
-    """What `compare_set` has to find; empty where the key may also not be there."""
+    """The value that `compare_set` has to find; empty where the key may also be absent."""
     amount: int = 0
-    """What to add."""
+    """The number to add."""
 
     @property
     def changes(self) -> bool:

@@ -1,7 +1,7 @@
 """The secret of a job: a token, which each message bears, and perhaps keys, which encrypt connections over TCP.
 
 The keys are one pair, which all processes of the job hold (CURVE). A process is both server and client by the same
-pair. A client proves in the handshake that it has the secret key, and servers admit the public key of their own pair
+pair. A client proves in the handshake that it has the secret key, and servers admit the public key of this pair
 and no other; so the public key alone opens nothing.
 """
 
@@ -97,7 +97,7 @@ class JobKeys:
 
     @property
     def fingerprint(self) -> str:
-        """What may be printed, to compare files of keys by."""
+        """A digest that may be printed, to compare files of keys by."""
         return hashlib.blake2b(self.public_bytes, digest_size=4).hexdigest()
 
 

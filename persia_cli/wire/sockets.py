@@ -19,10 +19,10 @@ from persia_cli.wire.shared_memory import SharedMemory
 
 
 class Context(zmq.Context[zmq.Socket[bytes]]):
-    """A ZeroMQ context; `secret` is what all replicas of the job know, and nobody else.
+    """A ZeroMQ context; `secret` is known to the replicas of the job alone.
 
     If it has keys, all connections over TCP are encrypted. Without, addresses that other machines can reach are
-    refused, unless `trusts_network`: then what passes there can be read and changed by whoever is in between.
+    refused, unless `trusts_network`: then machines in between can read and change what passes there.
     """
 
     secret: JobSecret = JobSecret(b"")
