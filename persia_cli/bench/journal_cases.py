@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from persia_cli.bench import stores
 from persia_cli.bench.alternate import Scale, alternate, compared
 from persia_cli.bench.result import OURS, Result
-from persia_cli.kernels.journal import NOTE, KernelJournal
+from persia_cli.kernels.journal import private_journal
 from persia_cli.kernels.memory import zeros
 from persia_cli.kernels.rows import FLOAT32, RowArena
 from persia_cli.kernels.update import UPDATES, UPDATES_KEPT, GradientCounts
 from persia_cli.store.layout import OptimizerKind, RowOptimizer, row_width
 from persia_cli.store.row_rules import rule_at
-from persia_cli.store.shard_file import whole_lines
 
 FEW, MANY = 2_000, 2_000_000
 """Rows that the second cache holds, and rows of which no cache holds more than a few."""
@@ -50,11 +49,7 @@ def _journal(scale: Scale, dim: int, kind: OptimizerKind, rows: int, where: str)
     count = 1 if size == rows else REQUESTS
     asked = [each.ids for each in stores.requests(rows, size, False, count)]
     update_all = _updates(arena, optimizer, asked, size)
-    notes = np.zeros(2 * int(NOTE), np.uint64)
-    own = KernelJournal(
-        zeros(8, np.uint64), zeros(2 * whole_lines(width), np.float32), notes, notes[:1].copy(), np.uint64(0),
-        np.uint64(0),
-    )  # fmt: skip
+    own = private_journal(0, width)
     kept = UPDATES_KEPT[kind]
     timed = alternate(
         {OURS: lambda: update_all(lambda *arguments: kept(own, *arguments)), BARE: lambda: update_all(UPDATES[kind])},

@@ -1,4 +1,4 @@
-"""Checks of an index in memory that an earlier process left, and sums over copied bytes."""
+"""Checks of an index in memory that an earlier process left."""
 
 from typing import NamedTuple
 
@@ -17,11 +17,10 @@ from persia_cli.kernels.buckets import (
     second_bucket,
     taken,
 )
-from persia_cli.kernels.compile import inlined, kernel, read, write
-from persia_cli.kernels.hashing import mix
-from persia_cli.kernels.intrinsics import bits_set, load64
+from persia_cli.kernels.compile import inlined, kernel, write
+from persia_cli.kernels.intrinsics import bits_set
 
-U8, U16, U32, U64, I64 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
+U64 = types.uint64
 SOUND, GAP, FOREIGN, MISPLACED, UNREACHABLE, NO_SUCH_ROW, TWICE = range(7)
 """What `check_index` finds: nothing wrong, or the first fault."""
 
@@ -85,21 +84,3 @@ def _check_slot(index, partition, capacity, bucket, slot, seen):
         return TWICE
     seen[word] |= bit
     return SOUND
-
-
-@kernel(types.uint64(read(U8), write(U8), write(U64), U64))
-def copy_and_add(source, target, words, start):
-    """Copy bytes, and return `start` plus a sum over them that changes with each bit and its place.
-
-    `words` are the whole uint64 words of the target's memory.
-    """
-    total, place = start, np.uint64(0)
-    for i in range(np.uint64(words.size)):
-        word = load64(source, i << np.uint64(3))
-        place += np.uint64(0x9E3779B97F4A7C15)
-        words[i] = word
-        total += word ^ place
-    for i in range(np.uint64(words.size) << np.uint64(3), np.uint64(source.size)):
-        target[i] = source[i]
-        total += mix(np.uint64(source[i]) ^ (i << np.uint64(8)))
-    return total

@@ -6,10 +6,12 @@ the order. So each step of a kernel that changes more than one word is written d
 word that says so, and then the step is done. Two notes take turns, so that the next one can be written while the last
 one is valid.
 
-- An update notes the old content of the row that it is about to change. It is written back, and the row done again.
-- A look-up notes all stores that give a new key its row: the keys that move, the counts, the row. They are repeated.
+- Undo: an update notes which row it is about to change, and its old content. That is written back.
+- Redo: a look-up notes all stores that give a new key its row: the keys that move, the counts, the row. They are
+  repeated.
 
-Kernels take a journal or None. None is a constant of the call, so what a journal needs is then not even compiled.
+Look-ups always take a journal. Updates take a journal or None; None is a constant of the call, so what a journal needs
+is then not even compiled.
 """
 
 from typing import NamedTuple
@@ -27,6 +29,8 @@ from persia_cli.kernels.simd import load, store
 U64, F32 = types.uint64, types.float32
 PROGRESS = np.uint64(0)
 """The word of `KernelJournal.words` that says what is under way: flags | group << GROUP | position in the request."""
+UNDO = np.uint64(1)
+"""The first of two words of `KernelJournal.words`, in turns: where in the arena the noted row starts."""
 BARE = np.uint64(1 << 63)
 """Flag: all positions before this one are done, this one has not begun, and no note is valid."""
 ADDING = np.uint64(1 << 62)
@@ -53,20 +57,32 @@ class KernelJournal(NamedTuple):
     """The journal of one feature group on one server, as arrays of its memory file."""
 
     words: NDArray[np.uint64]
-    """uint64[8], shared by all groups of the shard; see PROGRESS."""
+    """uint64[3] or more, shared by all groups of the shard; see PROGRESS and UNDO."""
     rows: NDArray[np.float32]
     """float32[2 * words of a row, rounded up to 16]: the old content of the row that is changed, in turns."""
     notes: NDArray[np.uint64]
     """uint64[2 * NOTE], shared by all groups: the notes of new keys, in turns."""
-    unknown: NDArray[np.uint64]
-    """uint64[1]: number of the new keys of the group's look-up, valid from ADDING on."""
+    unknown: NDArray[np.int64]
+    """int64[1]: number of the new keys of the group's look-up, valid from ADDING on."""
     group: np.uint64
     """Number of the group << GROUP."""
     done: np.uint64
     """Positions of the request before this one are done; updates of them are only counted."""
 
 
-JOURNAL = types.NamedTuple((write(U64), write(F32), write(U64), write(U64), U64, U64), KernelJournal)
+JOURNAL = types.NamedTuple((write(U64), write(F32), write(U64), write(types.int64), U64, U64), KernelJournal)
+
+
+def private_journal(group: int, width: int) -> KernelJournal:
+    """Return a journal in memory that ends with the process; rows have `width` words."""
+    words, notes = np.zeros(3, np.uint64), np.zeros(2 * int(NOTE), np.uint64)
+    rows = np.zeros(2 * whole_lines(width), np.float32)
+    return KernelJournal(words, rows, notes, np.zeros(1, np.int64), np.uint64(group) << GROUP, np.uint64(0))
+
+
+def whole_lines(width: int) -> int:
+    """Return the words of a row, rounded up to whole cache lines."""
+    return -(-width // 16) * 16
 
 
 @instruction(types.void, ARRAY, U64, U64)
@@ -98,7 +114,9 @@ def _copy_line(source, at, target, to):
 @inlined
 def keep_row(journal, rows, at, position):
     """Note the content of the row that starts at word `at` before the update at a position changes it."""
-    to = (position & np.uint64(1)) * (np.uint64(journal.rows.size) >> np.uint64(1))
+    turn = position & np.uint64(1)
+    to = turn * (np.uint64(journal.rows.size) >> np.uint64(1))
+    journal.words[UNDO + turn] = at
     if rows.width == LANES + FOUR or (rows.width <= LANES * np.uint64(3) and rows.width % LANES == ZERO):
         # The common rows of dim 16, for which a loop takes longer than what it does.
         _copy_line(rows.arena, at, journal.rows, to)

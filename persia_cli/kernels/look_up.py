@@ -23,22 +23,12 @@ from persia_cli.kernels.buckets import (
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.intrinsics import prefetch
-from persia_cli.kernels.journal import ADDING, BARE, JOURNAL, PROGRESS, WRITES, note_of, pass_over, publish
-from persia_cli.kernels.new_keys import COUNTS, ROW_INIT, begin, carry_out_note, counts_new, draw, note_new
-from persia_cli.kernels.old_rows import OLD_ROWS, concerns, keep_row
-from persia_cli.kernels.room import (
-    CLOSED,
-    EVICT_LFU,
-    EVICT_LRU,
-    claim,
-    is_expired,
-    key_at,
-    least_used,
-    put,
-    remember_evicted,
-)
+from persia_cli.kernels.journal import ADDING, BARE, JOURNAL, PROGRESS, note_of, pass_over, publish
+from persia_cli.kernels.new_keys import COUNTS, ROW_INIT, carry_out_note, counts_new, note_new
+from persia_cli.kernels.old_rows import OLD_ROWS
+from persia_cli.kernels.room import CLOSED, EVICT_LFU, EVICT_LRU, least_used
 from persia_cli.kernels.rows import NO_ROW, ROWS, prefetch_words, send_row, send_rows
-from persia_cli.kernels.sightings import count_sighting, count_use, is_counted, line_of, prefetch_line, word_of
+from persia_cli.kernels.sightings import count_use, is_counted, prefetch_line
 
 F32, U16, U32, U64, I64, U8 = types.float32, types.uint16, types.uint32, types.uint64, types.int64, types.uint8
 FAR, NEAR = np.uint64(16), np.uint64(8)
@@ -50,13 +40,13 @@ class FoundRows(NamedTuple):
 
     rows: NDArray[np.int64]
     """int64[keys]: the row of each key, -1 for none."""
-    new: NDArray[np.uint64]
-    """uint64[keys], of which the first are used: positions of the keys that had no row before."""
+    new: NDArray[np.uint32]
+    """uint32[keys], of which the first are used: positions of the keys that had no row before."""
     out: NDArray[np.uint16]
     """uint16[keys * words of a row on the wire]: embeddings, zeros for keys without a row."""
 
 
-FOUND_ROWS = types.NamedTuple((write(I64), write(U64), write(U16)), FoundRows)
+FOUND_ROWS = types.NamedTuple((write(I64), write(U32), write(U16)), FoundRows)
 
 
 @kernel(types.void(INDEX, ROWS, read(U64), read(U16), I64, write(I64), write(U16)))
@@ -73,54 +63,33 @@ def read_rows(index, rows, keys, tables, wire, found, out):
         send_rows(rows, found, start, stop, out, wire)
 
 
-ARGUMENTS = (INDEX, ROWS, OLD_ROWS, ROW_INIT, COUNTS, read(U64), read(U16), U32, U8, I64, I64, FOUND_ROWS)
+ARGUMENTS = (JOURNAL, INDEX, ROWS, OLD_ROWS, ROW_INIT, COUNTS, read(U64), read(U16), U32, U8, I64, I64, FOUND_ROWS)
 
 
 @kernel(types.int64(*ARGUMENTS))
-def look_up(index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
+def look_up(journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
     """Send the row of each (key, table) and give rows to new keys; returns the new number of rows in use.
 
     `used` is the number of rows in use before, `number` that of this look-up modulo 256. First all known keys are
     served and their steps of last use raised to `step`. Then new keys get rows in their order. So no new key evicts a
-    row that this batch uses. Rows of a cut that they evict are kept in `old`, which has room for them.
+    row that this batch uses. Rows of a cut that they evict are kept in `old`, which has room for them. How each new key
+    gets its row is noted in the journal, whose `unknown` gets their number.
     """
-    unknown = _serve_known(index, rows, row_init.room, counts, keys, tables, step, wire, found)
-    return _add_rows(
-        None, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found, np.uint64(0), unknown
-    )
-
-
-@kernel(types.int64(JOURNAL, *ARGUMENTS))
-def look_up_kept(journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
-    """Do what `look_up` does, and note in the journal how each new key gets its row."""
     unknown = _serve_known(index, rows, row_init.room, counts, keys, tables, step, wire, found)
     journal.unknown[0] = unknown
     publish(journal.words, PROGRESS, BARE | ADDING | journal.group)
     return _add_rows(
-        journal,
-        index,
-        rows,
-        old,
-        row_init,
-        counts,
-        keys,
-        tables,
-        step,
-        number,
-        used,
-        wire,
-        found,
-        np.uint64(0),
+        journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found, np.uint64(0),
         unknown,
-    )
+    )  # fmt: skip
 
 
-@kernel(types.int64(JOURNAL, *ARGUMENTS))
+@kernel(types.int64(*ARGUMENTS))
 def finish_look_up(journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
     """Give rows to the new keys of a look-up that was interrupted, from the one at `journal.done` on."""
     return _add_rows(
         journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found, journal.done,
-        journal.unknown[0],
+        np.uint64(journal.unknown[0]),
     )  # fmt: skip
 
 
@@ -141,7 +110,7 @@ def _serve_known(index, rows, rules, counts, keys, tables, step, wire, found):
             slot = settle(index, keys[i], tables[i], i - start)
             if slot == NOWHERE:
                 found.rows[i] = NO_ROW
-                found.new[unknown] = i
+                found.new[unknown] = np.uint32(i)
                 unknown += np.uint64(1)
             else:
                 found.rows[i] = row_at(index, slot)
@@ -179,11 +148,11 @@ def _add_rows(
     """Give rows to the new keys found.new[first:unknown] and send them; returns the new number of rows in use."""
     for m in range(first, unknown):
         if m + FAR < unknown:
-            ahead = found.new[m + FAR]
+            ahead = np.uint64(found.new[m + FAR])
             _prefetch_candidates(index, keys[ahead], tables[ahead], row_init)
         if m + NEAR < unknown:
-            _prefetch_victim(index, rows, keys[found.new[m + NEAR]], step, row_init.room)
-        at = found.new[m]
+            _prefetch_victim(index, rows, keys[np.uint64(found.new[m + NEAR])], step, row_init.room)
+        at = np.uint64(found.new[m])
         row = _admit(journal, index, rows, old, row_init, counts, keys[at], tables[at], step, number, used, m)
         found.rows[at] = row
         if row >= 0:
@@ -222,50 +191,17 @@ def _prefetch_victim(index, rows, key, step, rules):
 
 @helper
 def _admit(journal, index, rows, old, row_init, counts, key, table, step, number, used, position):
-    """Give a new key a row; returns the row, -1 if it gets none. With a journal, all of it is noted before it is done.
+    """Give a new key a row, all of which is noted before it is done; returns the row, -1 if it gets none.
 
     `position` is that of the key among the new ones.
     """
     slot = slot_of(index, key, table, first_bucket(index, key))
     if slot != NOWHERE:
-        if journal is not None:
-            pass_over(journal, position, ADDING)
+        pass_over(journal, position, ADDING)
         return row_at(index, slot)
-    if journal is not None:
-        base = note_of(position)
-        journal.notes[base + WRITES] = np.uint64(0)
-        note_new(journal, base, index, rows, old, row_init, counts, key, table, step, used)
-        publish(journal.words, PROGRESS, ADDING | journal.group | position)
-        return carry_out_note(journal.notes, base, index, rows, row_init, counts, number)
     if row_init.room.policy == CLOSED:
-        counts.refused[table] += 1
         return NO_ROW
-    admitted = draw(row_init, key, table) < row_init.admission[table]
-    times = np.uint64(1)
-    if admitted and counts_new(index, key, table, row_init):
-        times = count_sighting(index, key, step, index.sketch, line_of(index, key))
-    if not admitted or times < row_init.least[table]:
-        counts.not_admitted[table] += 1
-        return NO_ROW
-    slot, loser = claim(None, index, key, step, row_init.room, times)
-    if slot == NOWHERE:
-        counts.refused[table] += 1
-        return NO_ROW
-    row = used
-    if loser != NOWHERE:
-        row = row_at(index, loser)
-        counts.evicted[index.tables[row]] += 1
-        counts.expired[index.tables[row]] += np.int64(is_expired(index, loser, step, row_init.room))
-        index.reused[row] = number
-        remember_evicted(index, index.evictions[0], key_at(index, loser), index.tables[row])
-        if concerns(old, row):
-            keep_row(index, rows, old, loser, row)
-    else:
-        index.fill[partition_of(index, key)] += np.int32(1)
-    counts.admitted[table] += 1
-    put(index, slot, key, np.uint32(row + 1), step)
-    index.tables[row] = table
-    if index.uses.size:
-        index.uses[row] = word_of(times, step)
-    begin(rows, row_init, row, key, table)
-    return row
+    base = note_of(position)
+    note_new(journal, base, index, rows, old, row_init, counts, key, table, step, used)
+    publish(journal.words, PROGRESS, ADDING | journal.group | position)
+    return carry_out_note(journal.notes, base, index, rows, row_init, counts, number)

@@ -10,14 +10,12 @@ from collections.abc import Iterable
 SERVER = ("index.first_foreign", "look_up.read_rows")
 """Kernels of an embedding server in every job."""
 TAKE_OVER = (
-    "check.copy_and_add",
     "check.check_index",
-    "index.find",
     "index.find_and_touch",
     "look_up.finish_look_up",
     "new_keys.carry_out",
 )
-"""Kernels that keep requests, and with which a process takes over the shard of another; it is not to wait for them."""
+"""Kernels with which a process takes over the shard of another; it is not to wait for them."""
 SAVING = (
     "index.find",
     "old_rows.list_rows",
@@ -52,7 +50,7 @@ def training_kernels(optimizers: Iterable[str]) -> list[str]:
 def kept_kernels(optimizers: Iterable[str]) -> list[str]:
     """Return what `training_kernels` does for a shard in a memory file, and the kernels that take such a shard over."""
     kinds = list(dict.fromkeys(optimizers))
-    return ["look_up.look_up_kept", "index.still_fit", *(f"update.update_{kind}_kept" for kind in kinds), *TAKE_OVER]
+    return ["look_up.look_up", "index.still_fit", *(f"update.update_{kind}_kept" for kind in kinds), *TAKE_OVER]
 
 
 def pooling_kernels(poolings: Iterable[str], train: bool) -> list[str]:

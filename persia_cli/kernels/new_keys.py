@@ -33,7 +33,7 @@ from persia_cli.kernels.journal import (
     note_slot,
 )
 from persia_cli.kernels.old_rows import concerns, keep_row
-from persia_cli.kernels.room import CLOSED, ROOM_RULES, RoomRules, claim, is_expired, key_at, put, remember_evicted
+from persia_cli.kernels.room import ROOM_RULES, RoomRules, claim, is_expired, key_at, put, remember_evicted
 from persia_cli.kernels.rows import ROWS, begin_row
 from persia_cli.kernels.sightings import WORDS, count_sighting, is_counted, line_of, word_of
 
@@ -110,11 +110,9 @@ def counts_new(index, key, table, row_init):
 def note_new(journal, base, index, rows, old, row_init, counts, key, table, step, used):
     """Write the note of a new key, from word `base` on: what it gets, and each count's new value."""
     note = journal.notes
+    note[base + WRITES] = np.uint64(0)
     note[base + KEY], note[base + TABLE] = key, np.uint64(table)
     note[base + ROW] = note[base + LOSER] = note[base + LINE] = NONE
-    if row_init.room.policy == CLOSED:
-        note[base + OUTCOME], note[base + COUNT] = NO_ROOM, np.uint64(counts.refused[table] + 1)
-        return
     admitted = draw(row_init, key, table) < row_init.admission[table]
     times = np.uint64(1)
     if admitted and counts_new(index, key, table, row_init):

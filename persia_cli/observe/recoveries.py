@@ -14,7 +14,7 @@ def recoveries_in(events: Sequence[Line]) -> list[Line]:
 DONE_AGAIN = {
     "steps": ("step", "sent again"),
     "batches": ("batch", "sent again"),
-    "requests": ("request", "under way finished"),
+    "requests": ("request", "continued"),
     "training steps": ("training step", "trained again"),
 }
 """What a recovery repeats: its name for one of them, and what is done to them."""

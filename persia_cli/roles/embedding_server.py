@@ -15,7 +15,7 @@ from msgspec import structs
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import StepGate, Watermarks, Window
-from persia_cli.errors import CheckpointError, DiskError, WireError
+from persia_cli.errors import CheckpointError, DiskError, MemoryFileError, WireError
 from persia_cli.kernels.cache import is_kept
 from persia_cli.kernels.needed import SAVING, SERVER, kept_kernels, training_kernels
 from persia_cli.kernels.warm import warm
@@ -32,6 +32,8 @@ from persia_cli.store.answers import NewKeys, as_before
 from persia_cli.store.batch_rows import Merged, merge_gradients
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.manifest import EMBEDDINGS
+from persia_cli.store.memory_file import LOAD
+from persia_cli.store.progress import LOOK_UP, UPDATE
 from persia_cli.store.repair import Repairs
 from persia_cli.store.snapshot import Progress
 from persia_cli.wire.figures import FINISHED, Counters
@@ -73,6 +75,9 @@ class EmbeddingServer:
         self._waiting: deque[tuple[Peer, LookUp]] = deque()
         """Look-ups that wait until a checkpoint is written further, in the order in which they came."""
         self._waiting_since: float | None = None
+        self._held: dict[tuple[int, BatchId], tuple[Peer, LookUp | Update]] = {}
+        """Requests that are early (`_is_early`); one that comes again takes the place of the first."""
+        self._deadline = float("inf")
 
     def run(self) -> None:
         """Serve until the job is over."""
@@ -103,6 +108,7 @@ class EmbeddingServer:
                 self._loop.poll(IDLE_S if self._saving is None else self._saving.patience_s(bool(self._waiting)))
                 self._reading.finish()
                 self._save_on()
+                self._check_deadline()
             self._link.farewell()
         finally:
             self._over.set()
@@ -119,7 +125,7 @@ class EmbeddingServer:
         self._servers = servers_beside(run.cluster, self._link.index)
         self._kept = self._shard if isinstance(self._shard, KeptShard) else None
         self._changes = changes_of(self._shard)
-        self._groups = len(self._shard.layout.groups)
+        self._groups, self._patience_s = len(self._shard.layout.groups), run.cluster.silence_timeout_s
         self._known = job_batches(run, job)
         synchronous = isinstance(run.mode, SyncMode)
         # Where ranks' gradients are added up by key, no update comes with the keys of a look-up.
@@ -134,14 +140,57 @@ class EmbeddingServer:
     def _ready(self, rows: int) -> None:
         if self._kept is not None:
             self._kept.serve()
+        self._deadline = time.monotonic() + self._patience_s
         self._link.ready(self._on_instruction, rows=rows)
+
+    # A request that a process before has begun
+
+    def _is_early(self, kind: int, batch: BatchId) -> bool:
+        """Return whether a request has to wait for that which a process before has begun, and is not of it.
+
+        That one goes on when its senders repeat it, and until then no other may change rows.
+        """
+        pending = self._kept.pending if self._kept is not None else None
+        return pending is not None and (kind, batch.step, batch.rank) not in {
+            (pending.kind, pending.step, rank) for rank in pending.ranks
+        }
+
+    def _answer_early(self) -> None:
+        """Take the requests that have waited in the order in which they came, once they are not early any more."""
+        if not self._held or (self._kept is not None and self._kept.pending is not None):
+            return
+        held, self._held = self._held, {}
+        for peer, message in held.values():
+            if isinstance(message, LookUp):
+                self._take_look_up(peer, message)
+            else:
+                self._take_update(peer, message)
+
+    def _check_deadline(self) -> None:
+        """Raise MemoryFileError if the request that a process before has begun has not come again for too long."""
+        if time.monotonic() > self._deadline:
+            if self._kept is not None and self._kept.pending is not None:
+                raise MemoryFileError(
+                    f"{self._kept.pending}, which the earlier process had begun, has not come again within "
+                    f"{self._patience_s:g} s: {LOAD}"
+                )
+            self._deadline = float("inf")
 
     # Look-ups
 
     def _on_look_up(self, peer: Peer, message: LookUp) -> None:
-        batch = message.batch
         self._window(message)
         self._check_count(message.groups)
+        if message.create and self._is_early(LOOK_UP, message.batch):
+            for number, group in enumerate(message.groups):
+                self._shard.check(number, group.keys, group.tables, message.batch.step)
+            self._held[LOOK_UP, message.batch] = peer, message
+            return
+        self._take_look_up(peer, message)
+        self._answer_early()
+
+    def _take_look_up(self, peer: Peer, message: LookUp) -> None:
+        batch = message.batch
         if self._gate is not None and message.create and not self._is_due((peer, message)):
             for number, group in enumerate(message.groups):
                 self._shard.check(number, group.keys, group.tables, batch.step)
@@ -204,9 +253,17 @@ class EmbeddingServer:
     # Updates
 
     def _on_update(self, peer: Peer, message: Update) -> None:
+        self._window(message)
+        self._check_update(message.batch, message.groups)
+        if self._is_early(UPDATE, message.batch):
+            self._held[UPDATE, message.batch] = peer, message
+            return
+        self._take_update(peer, message)
+        self._answer_early()
+
+    def _take_update(self, peer: Peer, message: Update) -> None:
         batch = message.batch
-        window = self._window(message)
-        self._check_update(batch, message.groups)
+        window = self._watermarks.of(batch.rank, batch.generation)
         if window.done(batch.step):
             self._updates["repeated"] += 1
             self._server.reply(peer, Ack())

@@ -81,14 +81,14 @@ def changes_of(shard: Shard) -> ChangeLog:
 
 
 def take_over(run: Run, server: Sender, file: int, empty: Empty) -> tuple[KeptShard, Repairs]:
-    """Return the shard of a process that was killed, with the request that it was at finished, and what was repaired.
+    """Return the shard of a process that was killed, and what was repaired.
 
     Raises MemoryFileError if it cannot be trusted, PoisonError if another process had died at the same request.
     """
     layout, cluster = embedding_layout(run), run.cluster
     servers, ranks = cluster.embedding_servers, cluster.nn_workers
     shard, repairs = KeptShard.attach(file, layout, server.index, servers, ranks, empty, MOST_DEATHS)
-    log.info("took over %d rows; finished: %s", repairs.rows, repairs.request)
+    log.info("took over %d rows; the last process was at: %s", repairs.rows, repairs.request)
     return shard, repairs
 
 

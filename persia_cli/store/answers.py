@@ -6,10 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from persia_cli.store.inbox import ARRAY_BYTES
-
-MOST_NEW = ARRAY_BYTES // 16
-"""Address space, in keys, for the new keys of a look-up: the inbox has room for no more."""
+MOST_NEW = 1 << 27
+"""Most keys of a look-up: so much address space is reserved for its new ones."""
 BARE = np.uint32(1 << 31)
 """Bit of a position in the file that says that the key got no row."""
 
@@ -38,33 +36,43 @@ def as_before(answers: list[Answer], before: Sequence[NewKeys]) -> list[Answer]:
 
 
 class LastAnswers:
-    """The new keys of each rank's last look-up of training, in a memory file; `array` returns arrays of that."""
+    """The new keys of each rank's last look-up of training, in a memory file; `array` returns arrays of that.
+
+    Kernels write them there while they carry the look-up out.
+    """
 
     def __init__(self, array: Callable[[int, DTypeLike], NDArray[Any]], ranks: int, groups: int) -> None:
         self._next = array(ranks, np.int64)
-        """The step after that of the look-up; 0 if there is none, or while it is written."""
-        self._sizes = array(ranks * groups, np.int64).reshape(ranks, groups)
-        self.positions = array(ranks * MOST_NEW, np.uint32).reshape(ranks, MOST_NEW)
+        """The step after that of the look-up; 0 if there is none, or while it is carried out."""
+        self._sizes: NDArray[np.int64] = array(ranks * groups, np.int64).reshape(ranks, groups)
+        self.positions: NDArray[np.uint32] = array(ranks * MOST_NEW, np.uint32).reshape(ranks, MOST_NEW)
 
-    def keep(self, rank: int, step: int, groups: Sequence[NewKeys]) -> None:
-        """Keep the new keys of a look-up in place of those of the rank's last one."""
-        self._next[rank] = end = 0
-        for number, new in enumerate(groups):
-            self._sizes[rank, number] = new.positions.size
-            own = self.positions[rank, end : end + new.positions.size]
-            own[...] = new.positions
-            own[np.searchsorted(new.positions, new.bare)] |= BARE
-            end += own.size
+    def begin(self, rank: int) -> None:
+        """Forget the rank's last look-up: another one begins."""
+        self._next[rank] = 0
+
+    def room(self, rank: int, group: int, keys: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Return where positions of new keys of a group go, uint32[keys], and their number, int64[1].
+
+        Those of all groups before must be there; all groups together have at most MOST_NEW keys.
+        """
+        start = int(self._sizes[rank, :group].sum())
+        return self.positions[rank, start : start + keys], self._sizes[rank, group : group + 1]
+
+    def end(self, rank: int, step: int) -> None:
+        """Say that the rank's look-up of a step is done."""
         self._next[rank] = step + 1
+
+    def new_keys(self, rank: int, group: int) -> NewKeys:
+        """Return the new keys of a group of the rank's last look-up."""
+        start, size = int(self._sizes[rank, :group].sum()), int(self._sizes[rank, group])
+        marked = self.positions[rank, start : start + size].copy()
+        return NewKeys(marked & ~BARE, marked[marked >= BARE] & ~BARE)
 
     def last(self, rank: int) -> tuple[int, list[NewKeys]] | None:
         """Return the step and the new keys of the rank's last look-up, by group; None if they are not here whole."""
         step = int(self._next[rank]) - 1
-        if step < 0:
-            return None
-        ends = np.cumsum(self._sizes[rank])
-        marked = np.split(self.positions[rank, : ends[-1]].copy(), ends[:-1])
-        return step, [NewKeys(each & ~BARE, each[each >= BARE] & ~BARE) for each in marked]
+        return None if step < 0 else (step, [self.new_keys(rank, group) for group in range(self._sizes.shape[1])])
 
 
 def address_space(ranks: int, groups: int) -> int:

@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.errors import MemoryFileError, PoisonError
+from persia_cli.errors import MemoryFileError
 from persia_cli.kernels import check, journal
-from persia_cli.store.answers import NewKeys
-from persia_cli.store.inbox import FREE, LOOK_UP, UPDATE, Arrays, KeptRequest
 from persia_cli.store.memory_file import LOAD
+from persia_cli.store.progress import Request
 from persia_cli.store.row_store import RowStore, Tables
-from persia_cli.store.shard_file import DEATHS
 
 if TYPE_CHECKING:
     from persia_cli.store.kept_shard import KeptShard
@@ -38,8 +36,8 @@ class Repairs(NamedTuple):
     """True if the row of an update was written back, which was or might have been changed in part."""
     new_key: bool
     """True if a new key was given its row once more."""
-    request: KeptRequest | None
-    """The look-up or update that was under way and has been finished; None if there was none."""
+    request: Request | None
+    """The look-up or update that was carried out; None if there was none. It goes on when it comes again."""
 
 
 class UnderWay(NamedTuple):
@@ -61,47 +59,25 @@ class UnderWay(NamedTuple):
 
 
 def repair_shard(shard: "KeptShard") -> Repairs:
-    """Repair what a kill cut in two, check the index, and finish the request that was under way.
+    """Repair what a kill cut in two, and check the index.
 
-    It may be killed itself at any moment, and begun anew. Raises MemoryFileError if index or request are damaged.
+    It may be killed itself at any moment, and begun anew. Raises MemoryFileError if the index is damaged.
     """
-    progress, kind = UnderWay.of(int(shard.words[0])), shard.inbox.state
-    request, arrays = shard.inbox.under_way() if kind != FREE else (None, [])
-    new_key = kind == LOOK_UP and not progress.bare
+    word = int(shard.words[journal.PROGRESS])
+    progress, request = UnderWay.of(word), shard.pending
+    new_key, row = progress.adding and not progress.bare, not (progress.adding or progress.bare)
     if new_key:
-        assert request is not None
-        shard.carry_out_note(progress.group, progress.position, request.counted)
+        shard.carry_out_note(progress.group, progress.position)
     for store in shard.stores:
         store.used = check_store(store, shard.rows_of_tables())
-    row = kind == UPDATE and not progress.bare
     if row:
-        assert request is not None
-        _write_row_back(shard, progress, arrays[[part.group for part in request.parts].index(progress.group)])
+        shard.write_row_back(progress.group, progress.position)
+    # No note is valid any more: the new key has its row, and the old row is not begun.
+    shard.words[journal.PROGRESS] = (word + int(new_key)) | int(journal.BARE)
     shard.applied.repair()
-    if request is not None:
-        finish = _finish_look_up if kind == LOOK_UP else _finish_update
-        finish(shard, request, arrays, progress)
-        shard.finish(kind, request)
+    if request is not None and progress.group == len(shard.stores):
+        shard.finish(request)
     return Repairs(sum(store.used for store in shard.stores), row, new_key, request)
-
-
-def count_death(shard: "KeptShard", most: int | None) -> None:
-    """Count the process that has died at the request under way, if there is one.
-
-    Raises PoisonError if that makes more than `most`.
-    """
-    if shard.inbox.state == FREE:
-        return
-    shard.words[DEATHS] += np.uint64(1)
-    deaths = int(shard.words[DEATHS])
-    if most is not None and deaths > most:
-        request, _ = shard.inbox.under_way()
-        what = "look-up" if shard.inbox.state == LOOK_UP else "update"
-        ranks = f"rank{'' if len(request.ranks) == 1 else 's'} {', '.join(map(str, request.ranks))}"
-        raise PoisonError(
-            f"{deaths} processes have died at the same request, the {what} of step {request.step} of {ranks}: that "
-            "batch is poison, so the job does not go on"
-        )
 
 
 def check_store(store: RowStore, rows_of_tables: NDArray[np.int64]) -> int:
@@ -143,36 +119,3 @@ def _are_first(bits: NDArray[np.uint64], count: int) -> bool:
     """Return whether of all bits exactly the first `count` are set; no more than that may be set."""
     whole, rest = divmod(count, 64)
     return bool((bits[:whole] == np.uint64(2**64 - 1)).all() and bits[whole] == np.uint64((1 << rest) - 1))
-
-
-def _write_row_back(shard: "KeptShard", progress: UnderWay, arrays: Arrays) -> None:
-    store, at = shard.stores[progress.group], slice(progress.position, progress.position + 1)
-    row, width = int(store.find(arrays.keys[at], arrays.tables[at])[0]), store.group.width
-    old = shard.journal_of(progress.group).rows.reshape(2, -1)[progress.position % 2, :width]
-    store.rows.arena[row * width : (row + 1) * width] = old
-
-
-def _finish_look_up(shard: "KeptShard", request: KeptRequest, arrays: list[Arrays], progress: UnderWay) -> None:
-    """Do the rest of a look-up, and keep its new keys if it is counted, since its answer is never sent."""
-    new = []
-    for part, own in zip(request.parts, arrays, strict=True):
-        if part.group >= progress.group:
-            under_way = part.group == progress.group and progress.adding
-            done = progress.position + (0 if progress.bare else 1)
-            shard.look_up_again(part.group, own, request, done if under_way else None)
-        positions = own.last[: int(shard.journal_of(part.group).unknown[0])].astype(np.uint32)
-        rows = shard.stores[part.group].find(own.keys[positions], own.tables[positions])
-        new.append(NewKeys(positions, positions[rows < 0]))
-    if request.counted:
-        for rank in request.ranks:
-            shard.answers.keep(rank, request.step, new)
-
-
-def _finish_update(shard: "KeptShard", request: KeptRequest, arrays: list[Arrays], progress: UnderWay) -> None:
-    """Do the rest of an update. Gradients that are done are only counted, since a count may have been cut off."""
-    shard.restore_gradient_counts()
-    for part, own in zip(request.parts, arrays, strict=True):
-        if part.group < progress.group:
-            shard.count_again(part.group, own, request)
-        else:
-            shard.update_again(part.group, own, request, progress.position if part.group == progress.group else 0)

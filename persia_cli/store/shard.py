@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import WireError
 from persia_cli.kernels import index, look_up, room, update
+from persia_cli.kernels.journal import private_journal
 from persia_cli.kernels.look_up import FoundRows
 from persia_cli.kernels.memory import Beside, Empty, ScatteredPages, at_once, zeros
 from persia_cli.kernels.new_keys import Counts
@@ -89,11 +90,12 @@ class Shard:
         self._counts = Counts(*self._all_counts)
         self._read_by_features = [table.number for group in layout.feature_groups for table in group.tables]
         nowhere = np.zeros(count, np.int64)
-        self._uncounted = self._counts._replace(hits=nowhere, refused=nowhere, not_admitted=nowhere)
+        self._uncounted = self._counts._replace(hits=nowhere)
         self._loads = room.LoadCounts(*memory(2 * count, np.int64).reshape(2, count))
         self._gradients = GradientCounts(*memory(2 * count, np.int64).reshape(2, count))
         self._row_inits = tuple(row_init(layout, group, self.salts) for group in layout.groups)
         self._row_inits_again = tuple(map(again, self._row_inits))
+        self._journals = tuple(private_journal(group.number, group.width) for group in layout.groups)
         self._kept: tuple[OrderedDict[Hashable, KeptRows], ...] = tuple(OrderedDict() for _ in layout.groups)
         self._look_ups: NDArray[np.int64] = memory(len(layout.groups), np.int64)
         self._cut: ShardCut | None = None
@@ -148,19 +150,15 @@ class Shard:
             return block, NewKeys(bare, bare)
         old = NOTHING if self._cut is None else self._cut.before_look_up(group, keys, tables)
         self._look_ups[group] += 1
-        counts = self._counts if counted else self._uncounted
-        hits = counts.hits.sum()
         scattered = self._written_by_look_ups(group)
         for pages in scattered:
             pages.expect(keys.size)
-        new = self._find_or_add(group, old, counts, keys, tables, step, rows, out)
+        new = self._find_or_add(group, old, counted, keys, tables, step, rows, out)
         if batch is not None:
             self._keep(group, batch, keys, tables, rows)
-        unknown = keys.size - int(counts.hits.sum() - hits)
         for pages in scattered:
-            pages.note(unknown)
-        positions = new[:unknown].astype(np.uint32)
-        return block, NewKeys(positions, positions[rows[positions] < 0])
+            pages.note(new.size)
+        return block, NewKeys(new, new[rows[new] < 0])
 
     def _written_by_look_ups(self, group: int) -> tuple[ScatteredPages, ...]:
         """Return what look-ups write for new keys at random places: the index, and the sketch if any are counted."""
@@ -168,22 +166,22 @@ class Shard:
         return pages if self.stores[group].has_sightings else pages[:1]
 
     def _find_or_add(
-        self, group: int, old: OldRows, counts: Counts, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
-    ) -> NDArray[np.uint64]:
-        """Carry out a look-up that may add rows; returns an array that begins with the positions of new keys."""
-        found = FoundRows(rows, np.empty(keys.size, np.uint64), out)
-        arguments = self._look_up_arguments(group, old, counts, keys, tables, step, found)
-        self.stores[group].used = look_up.look_up(*arguments)
-        return found.new
+        self, group: int, old: OldRows, counted: bool, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
+    ) -> NDArray[np.uint32]:
+        """Carry out a look-up that may add rows; returns the positions of new keys."""
+        journal, found = self._journals[group], FoundRows(rows, np.empty(keys.size, np.uint32), out)
+        arguments = self._look_up_arguments(group, old, counted, keys, tables, step, found)
+        self.stores[group].used = look_up.look_up(journal, *arguments)
+        return found.new[: int(journal.unknown[0])]
 
     def _look_up_arguments(
-        self, group: int, old: OldRows, counts: Counts, keys: Keys, tables: Tables, step: int, found: FoundRows
+        self, group: int, old: OldRows, counted: bool, keys: Keys, tables: Tables, step: int, found: FoundRows
     ) -> tuple[Any, ...]:
-        """Return the arguments of the kernel `look_up`."""
+        """Return the arguments of the kernel `look_up` but for the journal."""
         store = self.stores[group]
-        row_init = (self._row_inits if counts is self._counts else self._row_inits_again)[group]
+        counts, row_inits = (self._counts, self._row_inits) if counted else (self._uncounted, self._row_inits_again)
         return (
-            store.index, store.rows, old, row_init, counts, keys, tables, step,
+            store.index, store.rows, old, row_inits[group], counts, keys, tables, step,
             self._look_ups[group] % 256, store.used, CODES[store.group.wire], found,
         )  # fmt: skip
 

@@ -1,16 +1,15 @@
 """The file of a kept shard: its size, which is address space and not memory, and what it belongs to."""
 
+from persia_cli.kernels.journal import whole_lines
 from persia_cli.kernels.memory import HUGE_PAGE
 from persia_cli.store.answers import address_space
 from persia_cli.store.applied_steps import SPAN
-from persia_cli.store.inbox import ARRAY_BYTES, DESCRIPTION_BYTES
 from persia_cli.store.layout import LINE_BYTES, USES_BYTES, EmbeddingLayout, partitions_of
 from persia_cli.store.memory_file import MemoryFile
 
-UPDATES, UPDATES_BEFORE, DEATHS, SAVE, CHANGES = range(1, 6)
-"""Words of the file behind that of the journal: updates carried out so far, and before the request that is under way;
-processes that have died at that request; the number of the last save that was begun; and, if the rows were loaded in
-the middle of a job, the step of that checkpoint + 1, else 0; and likewise of the last one, whose changes it has."""
+SAVE, CHANGES = 3, 4
+"""Words of the file behind those of the journal: the number of the last save that was begun; and the step + 1 of the
+checkpoint since which its changes are known, else 0."""
 
 
 def shard_file(file: int, layout: EmbeddingLayout, server: int, servers: int, ranks: int, keep: bool) -> MemoryFile:
@@ -18,8 +17,8 @@ def shard_file(file: int, layout: EmbeddingLayout, server: int, servers: int, ra
 
     Raises what `MemoryFile` does.
     """
-    nbytes = 2 * HUGE_PAGE + DESCRIPTION_BYTES + ARRAY_BYTES + ranks * SPAN
-    nbytes += address_space(ranks, len(layout.groups)) + 128 * (layout.salts().size + 64)
+    nbytes = 2 * HUGE_PAGE + ranks * SPAN
+    nbytes += address_space(ranks, len(layout.groups)) + 160 * (layout.salts().size + 64)
     for group in layout.groups:
         own = len(partitions_of(group.partitions, server, servers))
         index = own * (group.buckets * 64 + 4)
@@ -28,8 +27,3 @@ def shard_file(file: int, layout: EmbeddingLayout, server: int, servers: int, ra
         nbytes += own * (group.sketch_lines * LINE_BYTES + group.rows_per_partition * USES_BYTES)
         nbytes += 16 * whole_lines(group.width) + 12 * HUGE_PAGE
     return MemoryFile(file, f"{layout!r} {server} {servers} {ranks}", nbytes, keep)
-
-
-def whole_lines(width: int) -> int:
-    """Return the words of a row, rounded up to whole cache lines."""
-    return -(-width // 16) * 16

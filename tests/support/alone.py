@@ -36,6 +36,7 @@ class LoneLink:
     servers: Sequence[str] = ()
     stop: bool = False
     is_ready: bool = False
+    has_ended: bool = False
     all_done: bool = False
     life: int = 1
     own_address: str = ""
@@ -107,6 +108,7 @@ def alone(run: Run, job: Job, lives: int = 1, memory_file: int | None = None, li
                 failures.append(error)
             finally:
                 link.loop.close()
+                link.has_ended = True
 
         threads.append(threading.Thread(target=serve, name=link.name))
         threads[-1].start()

@@ -181,7 +181,7 @@ def kill_in_last_step(job: Job, kills: int, seed: int, found: Counter[str]) -> l
 def _durations(job: Job, file: int) -> dict[str, float]:
     """How long calls of the kernels take while the job goes on in a file, which is closed."""
     # The children inherit kernels that are compiled, and arrays that are made.
-    warm(["look_up.finish_look_up", "new_keys.carry_out", "index.find", "index.find_and_touch"])
+    warm(["look_up.finish_look_up", "look_up.read_rows", "new_keys.carry_out", "index.find_and_touch"])
     with timed(KERNELS) as durations:
         job.go_on(job.attach(file)[0])
     os.close(file)

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from persia_cli.store.memory_file import HEADER, new_file
+from persia_cli.store.memory_file import new_file
 from tests.support.killed import Job, wrapped
 
 TRACE_ME, CONTINUE, STEP = 0, 7, 9
@@ -84,12 +84,9 @@ class States:
     def __init__(self, job: Job, file: int) -> None:
         shard, _ = job.attach(file)
         first = shard.memory._pages.ctypes.data
-        described, arrays = (shard.inbox._description.ctypes.data - first, shard.inbox._bytes.ctypes.data - first)
-        # Of the inbox and of the answers a small request takes only the begin; the rows lie behind both.
+        # Of the answers a small request takes only the begin; the rows lie behind them.
         answers = shard.answers.positions.ctypes.data - first
-        begins = [(0, 2 * HEADER), (described, described + (1 << 12)), (arrays, arrays + (1 << 15))]
-        between = (arrays + shard.inbox._bytes.size, answers + (1 << 12))
-        self._spans = [*begins, between, (answers + shard.answers.positions.nbytes, shard.memory._end)]
+        self._spans = [(0, answers + (1 << 12)), (answers + shard.answers.positions.nbytes, shard.memory._end)]
         self._size = shard.memory._pages.size
         del shard
         gc.collect()

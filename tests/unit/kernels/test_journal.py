@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from persia_cli.kernels.journal import KernelJournal
+from persia_cli.kernels.journal import private_journal
 from persia_cli.kernels.optimizers import Rule
 from persia_cli.kernels.rows import FLOAT32, RowArena
 from persia_cli.kernels.update import UPDATES_KEPT, GradientCounts
@@ -29,9 +29,8 @@ def test_the_journal_has_the_last_two_rows_as_they_were(kind: str) -> None:
         words = np.random.default_rng(dim).random(ROWS * width, np.float32)
         before = words.reshape(ROWS, width).copy()
         arena = RowArena(words, np.uint64(width), np.uint64(dim), np.uint64(dim), FLOAT32, np.zeros(dim, np.float32))
-        kept = np.full(2 * whole, UNTOUCHED)
-        notes = np.zeros(256, np.uint64)
-        journal = KernelJournal(np.zeros(8, np.uint64), kept, notes, notes[:1].copy(), np.uint64(0), np.uint64(0))
+        journal = private_journal(0, width)
+        journal.rows[:] = UNTOUCHED
         counts = GradientCounts(np.zeros(1, np.int64), np.zeros(1, np.int64))
         found, gradients = np.array([4, 0, 3]), np.ones(3 * dim, np.float32)
         UPDATES_KEPT[kind](
@@ -39,7 +38,8 @@ def test_the_journal_has_the_last_two_rows_as_they_were(kind: str) -> None:
         )
         assert not np.array_equal(words.reshape(ROWS, width)[found], before[found])
         for position in (1, 2):
-            note = kept[(position & 1) * whole :][:whole]
+            note = journal.rows[(position & 1) * whole :][:whole]
             assert np.array_equal(note[:width], before[found[position]]), (kind, dim, position)
             assert (note[width:] == UNTOUCHED).all(), (kind, dim, position)
+            assert journal.words[1 + (position & 1)] == found[position] * width
         assert journal.words[0] == 2

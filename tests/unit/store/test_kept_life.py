@@ -84,7 +84,7 @@ class KeptLife(Life):
             assert [each.tolist() for each in found[1][0]] == [each.tolist() for each in new]
 
     train_on_many_small_batches = None
-    """Hundreds of requests, each with its checksum, that `Life` makes of a shard in memory."""
+    """Hundreds of requests that `Life` makes of a shard in memory."""
 
     def insert(self, places, seed):
         super().insert(places, seed)

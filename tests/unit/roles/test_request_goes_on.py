@@ -1,0 +1,158 @@
+"""A request at which a server has died goes on when it comes again, and all others that change rows wait for it."""
+
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from persia_cli.config.schema import Run
+from persia_cli.control.position import TRAIN
+from persia_cli.errors import MemoryFileError
+from persia_cli.plan.job import Job
+from persia_cli.store.kept_shard import KeptShard
+from persia_cli.store.memory_file import new_file
+from persia_cli.store.wire_rows import decode_rows, encode_rows
+from persia_cli.wire.messages import Ack, GroupGradients, GroupKeys, LookUp, Update
+from persia_cli.wire.parts import BatchId
+from tests.conftest import poll_for
+from tests.support.alone import alone
+from tests.support.runs import make_run
+from tests.support.stranger import Stranger
+
+DIM, RANKS, KEYS = 4, 2, 60
+JOB = Job("train", "", None, train_rows=160, eval_rows=16, steps=10, eval_steps=1)
+TABLES = np.zeros(KEYS, np.uint16)
+
+
+class Death(BaseException):
+    """The end of a process."""
+
+
+def run_of(mode: str, **cluster: object) -> Run:
+    """A job whose rows count their updates: each adds 1."""
+    return make_run(
+        sparse=["a"],
+        model={"kind": "ffnn", "dim": DIM, "hidden": [4]},
+        embedding={"capacity": 1000, "num_partitions": 1},
+        optimizer={"embedding": {"kind": "sgd", "lr": 1.0}, "dense": {"kind": "sgd", "lr": 0.1}},
+        mode={"kind": mode},
+        cluster={"kind": "local", "nn_workers": RANKS, **cluster},
+        train={"batch_size": 8 * RANKS},
+    )
+
+
+def look_up(step: int, rank: int, create: bool = True) -> LookUp:
+    return LookUp(BatchId(0, TRAIN, step, rank), create, [GroupKeys(keys_of(step, rank), TABLES)])
+
+
+def update(step: int, rank: int) -> Update:
+    gradients = encode_rows(np.full((KEYS, DIM), -1, np.float32), "float32")
+    return Update(BatchId(0, TRAIN, step, rank), 0, [GroupGradients(keys_of(step, rank), TABLES, gradients)])
+
+
+def keys_of(step: int, rank: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+    some = np.random.default_rng(0).integers(2**64, size=100, dtype=np.uint64)
+    return np.random.default_rng([step, rank]).choice(some, KEYS, replace=False)
+
+
+@contextmanager
+def ranks_of(run: Run, file: int, life: int) -> Iterator[list[Stranger]]:
+    """Both ranks of a process of the server, which goes on with the memory of the process before."""
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run, JOB, memory_file=file, life=life))
+        yield [stack.enter_context(Stranger(roles.servers[0], roles.token, f"rank-{rank}")) for rank in range(RANKS)]
+
+
+@contextmanager
+def dies(run: Run, file: int, life: int) -> Iterator[list[Stranger]]:
+    """The ranks of a process that dies before the end of the block."""
+    with pytest.raises(Death), ranks_of(run, file, life) as ranks:
+        yield ranks
+    gc.collect()
+
+
+def once(monkeypatch: pytest.MonkeyPatch, name: str, work: Callable[..., None]) -> None:
+    """Have the process die at the next call of a method, after a part of its work."""
+
+    def dying(shard: KeptShard, *arguments: Any) -> None:
+        monkeypatch.setattr(KeptShard, name, real)
+        work(real, shard, *arguments)
+        raise Death
+
+    real = getattr(KeptShard, name)
+    monkeypatch.setattr(KeptShard, name, dying)
+
+
+def half(real: Callable[..., None], shard: KeptShard, group: int, rule: Any, *arrays: Any) -> None:
+    """Change half of the rows."""
+    shard._publishes = False
+    keys, rows, tables, gradients = arrays
+    real(shard, group, rule, keys[:30], rows[:30], tables[:30], gradients[: 30 * DIM])
+
+
+@contextmanager
+def file_of_a_server() -> Iterator[int]:
+    file = new_file("server")
+    try:
+        yield file
+    finally:
+        gc.collect()
+        os.close(file)
+
+
+@pytest.mark.parametrize("mode", ["sync", "hybrid"])
+def test_every_row_has_every_update_once(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    run = run_of(mode)
+    with file_of_a_server() as file:
+        with dies(run, file, 1) as (zero, one):
+            first = [each.ask_for(look_up(0, rank)).groups[0] for rank, each in enumerate((zero, one))]
+            begun = [each.begin(update(0, rank)) for rank, each in enumerate((zero, one))]
+            assert [each.await_reply(number) for each, number in zip((zero, one), begun, strict=True)] == [Ack()] * 2
+            zero.ask_for(look_up(1, 0))
+            once(monkeypatch, "_over", lambda *_: None)
+            one.begin(look_up(1, 1))
+        with dies(run, file, 2) as (zero, one):
+            held = zero.begin(look_up(1, 0))
+            answered = one.ask_for(look_up(1, 1)).groups[0]
+            known = np.isin(keys_of(1, 1), np.concatenate([keys_of(0, 0), keys_of(0, 1), keys_of(1, 0)]))
+            assert answered.unknown.tolist() == np.flatnonzero(~known).tolist()
+            zero.await_reply(held)
+            once(monkeypatch, "_change", half)
+            if mode == "sync":
+                one.begin(update(1, 1))
+            zero.begin(update(1, 0))
+        with ranks_of(run, file, 3) as (zero, one):
+            held = one.begin(update(1, 1))
+            assert zero.ask_for(update(1, 0)) == Ack()
+            assert one.await_reply(held) == Ack()
+            assert [each.ask_for(update(1, rank)) for rank, each in enumerate((zero, one))] == [Ack()] * 2
+            for rank in range(RANKS):
+                [rows] = zero.ask_for(look_up(0, rank, create=False)).groups
+                values = [decode_rows(each.rows, DIM, "float32") for each in (rows, first[rank])]
+                updates = sum(
+                    np.isin(keys_of(0, rank), keys_of(step, each)) for step in range(2) for each in range(RANKS)
+                )
+                np.testing.assert_allclose(values[0] - values[1], np.repeat(updates[:, None], DIM, 1), atol=1e-5)
+
+
+def test_what_does_not_come_again_sends_the_job_back_to_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of("hybrid", silence_timeout_s=1.0)
+    with file_of_a_server() as file:
+        with dies(run, file, 1) as (zero, _):
+            zero.ask_for(look_up(0, 0))
+            once(monkeypatch, "_change", half)
+            zero.begin(update(0, 0))
+        why = "the update of step 0 of rank 0, which the earlier process had begun, has not come again within 1 s"
+        with pytest.raises(MemoryFileError, match=why):
+            _wait_for_end(run, file)
+
+
+def _wait_for_end(run: Run, file: int) -> None:
+    """Have a server wait for a request that does not come, while another one does."""
+    with alone(run, JOB, memory_file=file, life=2) as roles, Stranger(roles.servers[0], roles.token) as other:
+        other.begin(look_up(0, 1))
+        poll_for(lambda: roles.links[0].has_ended, 20, "the end of the server")
