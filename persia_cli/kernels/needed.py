@@ -23,8 +23,6 @@ SAVING = (
     "old_rows.keep_before_write",
     "old_rows.count_changing",
     "row_order.order_rows",
-    "old_lines.keep_lines",
-    "old_lines.take_kept_lines",
     "sightings.count_at_last_use",
     "sightings.used_lines",
     "hashing.recover_ids",

@@ -1,7 +1,6 @@
 """The embedding server: owns a shard of every table, answers look-ups, applies updates, saves and loads."""
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -62,7 +61,7 @@ class EmbeddingServer:
         self, loop: Loop, link: Link, bind: str, advertise: str | None = None, memory_file: int | None = None
     ) -> None:
         """`memory_file` is the descriptor of the file for its memory, if whoever starts the process keeps one."""
-        self._loop, self._link, self._memory_file, self._over = loop, link, memory_file, threading.Event()
+        self._loop, self._link, self._memory_file = loop, link, memory_file
         self._server, self._waker = loop.serve(bind), loop.waker()
         self._address = advertise or self._server.address
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
@@ -111,14 +110,13 @@ class EmbeddingServer:
                 self._check_deadline()
             self._link.farewell()
         finally:
-            self._over.set()
             if self._saving is not None:
                 self._saving.abandon()
             self._writer.shutdown(wait=False, cancel_futures=True)  # a stalled disk must not hide an error
 
     def _prepare(self, run: Run, job: Job) -> None:
         self._watermarks = Watermarks(run.cluster.nn_workers, last_step=job.first_step - 1)
-        self._shard, repairs = shard_of(run, job, self._link.sender, self._memory_file, self._loop.empty, self._over)
+        self._shard, repairs = shard_of(run, job, self._link.sender, self._memory_file, self._loop.empty)
         self._took_over = repairs is not None
         if repairs is not None and isinstance(self._shard, KeptShard):
             self._take_over(self._shard, repairs)
@@ -146,9 +144,9 @@ class EmbeddingServer:
     # A request that a process before has begun
 
     def _is_early(self, kind: int, batch: BatchId) -> bool:
-        """Return whether a request has to wait for that which a process before has begun, and is not of it.
+        """Return whether a request has to wait for the one that a process before has begun.
 
-        That one goes on when its senders repeat it, and until then no other may change rows.
+        It continues when its senders repeat it, and until then no other may change rows.
         """
         pending = self._kept.pending if self._kept is not None else None
         return pending is not None and (kind, batch.step, batch.rank) not in {

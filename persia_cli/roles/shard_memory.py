@@ -1,10 +1,6 @@
 """The shard of an embedding server: in memory of its own, or in a file that its next process takes over."""
 
 import logging
-import threading
-import time
-from collections.abc import Iterator
-from functools import partial
 
 from persia_cli.config.schema import Run
 from persia_cli.control.position import TRAIN
@@ -24,18 +20,13 @@ from persia_cli.wire.message import BatchId, Sender
 
 log = logging.getLogger(__name__)
 
-REST = 9
-"""Rest after a piece of work beside look-ups, as a multiple of its time: it takes a tenth of a processor."""
 MOST_DEATHS = 1
 """Processes that may die at the same request; the next one would too."""
 
 
-def shard_of(
-    run: Run, job: Job, server: Sender, file: int | None, empty: Empty, over: threading.Event
-) -> tuple[Shard, Repairs | None]:
+def shard_of(run: Run, job: Job, server: Sender, file: int | None, empty: Empty) -> tuple[Shard, Repairs | None]:
     """Return the shard that a process goes on with, and what was repaired in it, or an empty one, and None.
 
-    `over` is set once the shard is not needed any more: what is done for it on a thread beside ends then.
     Raises RoleError or MemoryFileError if there should be rows of a process before that cannot be taken over;
     PoisonError if another process had died at the same request.
     """
@@ -43,36 +34,18 @@ def shard_of(
         return take_over(run, server, file, empty)
     if server.incarnation > 1:
         raise RoleError("the rows of this server ended with its first process, since nothing kept its memory")
-    return _empty_shard(run, job, server, file, empty, over), None
+    return _empty_shard(run, job, server, file, empty), None
 
 
-def _empty_shard(run: Run, job: Job, server: Sender, file: int | None, empty: Empty, over: threading.Event) -> Shard:
+def _empty_shard(run: Run, job: Job, server: Sender, file: int | None, empty: Empty) -> Shard:
     """Return a shard without rows, in `file` if there is one."""
-    beside = partial(on_a_thread, over)
     layout, cluster = embedding_layout(run), run.cluster
     if file is None:
         if keeps_memory(run, job, server.role):
             log.warning("the memory of this server ends with its process: start it with --supervise to keep it")
-        return Shard(layout, server.index, cluster.embedding_servers, empty, beside=beside)
+        return Shard(layout, server.index, cluster.embedding_servers, empty)
     servers, ranks = cluster.embedding_servers, cluster.nn_workers
     return KeptShard.create(file, layout, server.index, servers, ranks, job.first_step - 1, empty)
-
-
-def on_a_thread(over: threading.Event, work: Iterator[None]) -> None:
-    """Have work done on a thread that ends with it, or once `over` is set, and that rests between its pieces."""
-    threading.Thread(target=_with_rests, args=(over, work), name="beside-look-ups", daemon=True).start()
-
-
-def _with_rests(over: threading.Event, work: Iterator[None]) -> None:
-    """Do all pieces of work, resting after each for REST times as long as it has taken, unless it is `over`.
-
-    The system lets nobody else of the process have new memory during a piece, as look-ups of new ids must.
-    """
-    began = time.monotonic()
-    for _ in work:
-        if over.wait(REST * (time.monotonic() - began)):
-            return
-        began = time.monotonic()
 
 
 def changes_of(shard: Shard) -> ChangeLog:

@@ -1,9 +1,9 @@
 """A cut: the rows of a shard as they are at one moment, taken portion by portion while the shard goes on.
 
-Nothing is copied when a cut begins. `next_portion` copies the rows of the next few partitions. Before a row changes
-whose turn has not come, the shard has it kept (`persia_cli.kernels.old_rows`), in room for a fraction of the rows. If
-that is full, more portions must be taken first. All of this happens on the thread that owns the shard, one call after
-the other, so that no row is ever read while it is written.
+When a cut begins only the sketch is copied, if anything is counted in it. `next_portion` copies the rows of the next
+few partitions. Before a row changes whose turn has not come, the shard has it kept (`persia_cli.kernels.old_rows`), in
+room for a fraction of the rows. If that is full, more portions must be taken first. All of this happens on the thread
+that owns the shard, one call after the other, so that no row is ever read while it is written.
 """
 
 from collections import deque
@@ -18,9 +18,9 @@ from persia_cli.kernels import old_rows
 from persia_cli.kernels.memory import zeros
 from persia_cli.kernels.old_rows import Listed, OldRows
 from persia_cli.kernels.row_order import order_rows
+from persia_cli.kernels.sightings import WORDS
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
-from persia_cli.store.sketch_cut import Lines, SketchCut
 
 PORTION_BYTES = 2**22
 """Approximate size of a portion, which takes about two milliseconds to copy; at least one partition."""
@@ -30,6 +30,9 @@ KEPT_BYTES = 2**22
 """Size of the rows that may be kept whatever the fraction: small stores are kept whole."""
 ENTRY_BYTES = 8 + 4 + 4 + 2 + 2 * 8
 """Memory of a kept row in addition to its words."""
+
+Lines = NDArray[np.uint64]
+NO_LINES = np.empty(0, np.uint64)
 
 
 class CutRows(NamedTuple):
@@ -127,7 +130,7 @@ class StoreCut:
             places = min(store.used, max(int(store.used * KEPT_FRACTION), KEPT_BYTES // nbytes))
         self._room_for_old = _room_of(store, places)
         self.old = _emptied(self._room_for_old, store.used, places, store.group.width)
-        self._sketch = SketchCut(store, places)
+        self._sketch: Lines = store.index.sketch.copy() if store.has_sightings else NO_LINES
         windows = max(1, (store.used * nbytes + self._sketch.nbytes) // PORTION_BYTES)
         windows = min(windows, len(store.partitions))
         self._edges = [len(store.partitions) * edge // windows for edge in range(windows + 1)] if windows else [0]
@@ -146,7 +149,8 @@ class StoreCut:
         order_rows(self._room, count, ordered, self._starts)
         values = self._memory(count * (store.group.dim + int(self._states.sum())))
         old_rows.take_rows(store.rows, self.old, ordered.sources, self._states, values)
-        lines = self._sketch.take(first, last)
+        words = store.group.sketch_lines * int(WORDS)
+        lines = self._sketch[first * words : last * words].copy()
         del self._edges[0]
         if len(self._edges) == 1:
             self.drop()
@@ -158,7 +162,7 @@ class StoreCut:
         if not self.over:
             self._store.spare_room = self._room_for_old
         self.over, self.old = True, NOTHING
-        self._sketch.drop()
+        self._sketch = NO_LINES
 
     def _memory(self, size: int) -> Floats:
         """Return memory for values, if there is some that was given back: new memory costs as much as the copying."""
@@ -175,13 +179,10 @@ class StoreCut:
     def is_short(self) -> bool:
         """True if less than half of the room for what changes is left, and more may change than fits."""
         free, unsettled = self.old.counts
-        return bool(free < min(unsettled, self.old.free.size // 2)) or self._sketch.is_short
+        return bool(free < min(unsettled, self.old.free.size // 2))
 
     def has_room(self, keys: Keys, tables: Tables) -> bool:
         """Return whether what a look-up of the keys may change, or take from others, can be kept."""
-        return self._has_room_for_rows(keys, tables) and self._sketch.has_room(keys.size)
-
-    def _has_room_for_rows(self, keys: Keys, tables: Tables) -> bool:
         free, unsettled = self.old.counts
         return bool(
             min(keys.size, unsettled) <= free
@@ -191,8 +192,8 @@ class StoreCut:
     def keep(self, keys: Keys, tables: Tables, evicts: bool, write_on: Callable[[], None]) -> None:
         """Keep the rows of keys before they change.
 
-        With `evicts`, for a look-up, also the lines that say how often keys without a row came, and leave room for rows
-        that new keys take. Calls `write_on`, which is to take a portion, as often as there is no room.
+        With `evicts`, for a look-up, also leave room for rows that new keys take. Calls `write_on`, which is to take a
+        portion, as often as there is no room.
         """
         store, at = self._store, 0
         while True:
@@ -200,9 +201,7 @@ class StoreCut:
             if at == keys.size:
                 break
             write_on()
-        if evicts:
-            self._sketch.keep(keys, tables, write_on)
-        while evicts and not self._has_room_for_rows(keys, tables):
+        while evicts and not self.has_room(keys, tables):
             write_on()
 
 

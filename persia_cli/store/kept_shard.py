@@ -17,7 +17,7 @@ from persia_cli.store.applied_steps import AppliedSteps
 from persia_cli.store.cut import NOTHING
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.memory_file import LOADING, SERVING, MemoryFile
-from persia_cli.store.progress import LOOK_UP, UPDATE, ProgressRecord, Request
+from persia_cli.store.progress import LOOK_UP, UPDATE, BatchRequest, ProgressRecord
 from persia_cli.store.repair import Repairs, UnderWay, repair_shard
 from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
 from persia_cli.store.shard import Bytes, Halves, Rows, Shard
@@ -26,6 +26,9 @@ from persia_cli.store.wire_rows import row_bytes
 
 AHEAD = 32 << 20
 """Bytes of rows that are put into huge pages ahead of use: each call for it waits for all processors once."""
+FEW, INDEX_AT_ONCE = 1 << 16, 8 << 20
+"""An index is in small pages up to so many rows, so that small tables take little memory; then each look-up puts so
+many bytes of it into huge pages."""
 
 
 class KeptShard(Shard):
@@ -35,8 +38,8 @@ class KeptShard(Shard):
     as loading, and cannot be taken over, until `serve` is called. From then on each look-up of training and each update
     of a whole batch (`answer_all`, `update_all`) is a *request*: who it is of is recorded, and how far it is in a
     journal (`kernels.journal`); its steps are marked in `applied`, and it is over. `attach` repairs the row or key that
-    was being changed. The request that was not finished is `pending` then: its senders repeat it, and it is gone on
-    with where it was left. Until then no other request may change rows.
+    was being changed. The request that was not finished is `pending` then: its senders repeat it, and it continues
+    where it was left. Until then no other request may change rows.
 
     What is not kept: rows of look-ups for their updates (they are searched again), and copies for a save under way.
     """
@@ -64,7 +67,7 @@ class KeptShard(Shard):
             memory.array, ranks, groups, [self._counts.hits, *self._gradients, self._look_ups, self._updates]
         )
         self._old_rows = [memory.array(2 * journal.whole_lines(group.width), np.float32) for group in layout.groups]
-        self._backed = [0] * groups
+        self._backed, self._index_backed = [0] * groups, [0] * groups
         self._rank: int | None = None
         """The rank of the look-up that is carried out as a request."""
         self._done, self._publishes = 0, True
@@ -88,8 +91,6 @@ class KeptShard(Shard):
         shard.memory.state = LOADING
         shard.applied.begin(last_step)
         shard.words[0] = journal.BARE
-        for store in shard.stores:
-            shard.memory.back(store.index.buckets, 0, store.index.buckets.nbytes)
         return shard
 
     @classmethod
@@ -127,7 +128,7 @@ class KeptShard(Shard):
         return int(self._updates[0])
 
     @property
-    def pending(self) -> Request | None:
+    def pending(self) -> BatchRequest | None:
         """The request that a process before has not finished, and that has not come again."""
         return self.record.request
 
@@ -150,7 +151,7 @@ class KeptShard(Shard):
         size = sum(keys.size for keys, _ in groups)
         if size > MOST_NEW:
             raise WireError(f"a look-up of {size:,} keys is larger than {MOST_NEW:,}: use a smaller train.batch_size")
-        request = Request(LOOK_UP, step, (rank,))
+        request = BatchRequest(LOOK_UP, step, (rank,))
         if self.pending is None:
             self.answers.begin(rank)
         at, self._rank = self._begin(request, groups), rank
@@ -173,7 +174,7 @@ class KeptShard(Shard):
         reductions: int = 0,
     ) -> None:
         """Do what `update` does for each group, as one request; its step is marked applied for the ranks."""
-        request = Request(UPDATE, step, tuple(ranks))
+        request = BatchRequest(UPDATE, step, tuple(ranks))
         at = self._begin(request, groups)
         for number, (keys, tables, gradients) in enumerate(groups):
             # What is done is only counted.
@@ -183,7 +184,7 @@ class KeptShard(Shard):
         self._done, self._publishes = 0, True
         self.finish(request)
 
-    def _begin(self, request: Request, groups: Sequence[tuple[Any, ...]]) -> UnderWay:
+    def _begin(self, request: BatchRequest, groups: Sequence[tuple[Any, ...]]) -> UnderWay:
         """Record a request, or that a pending one has come again; returns where it is to go on."""
         keys = [group[0] for group in groups]
         pending = self.pending
@@ -196,7 +197,7 @@ class KeptShard(Shard):
         self.record.begin(request, keys)
         return UnderWay.of(int(journal.BARE))
 
-    def finish(self, request: Request) -> None:
+    def finish(self, request: BatchRequest) -> None:
         """Mark the steps of a request that is carried out, and end it. To do it again changes nothing."""
         for rank in request.ranks:
             if request.kind == UPDATE:
@@ -221,6 +222,7 @@ class KeptShard(Shard):
         """Do what `Shard.insert` does; the shard counts as loading until `serve` is called."""
         self.memory.state = LOADING
         self._back_rows(group, keys.size)
+        self._back_index(group, self.stores[group].used + keys.size, self.stores[group].index.buckets.nbytes)
         return super().insert(group, keys, tables, last_used, parts, frequencies)
 
     # Kernels
@@ -303,11 +305,19 @@ class KeptShard(Shard):
     def _back_rows(self, group: int, more: int) -> None:
         """Put the memory of the next `more` rows into huge pages."""
         store = self.stores[group]
+        self._back_index(group, store.used, INDEX_AT_ONCE)
         arena = store.rows.arena
         if min((store.used + more) * store.group.width * 4, arena.nbytes) > self._backed[group]:
             until = min((store.used + more) * store.group.width * 4 + AHEAD, arena.nbytes)
             self.memory.back(arena, self._backed[group], until)
             self._backed[group] = until // HUGE_PAGE * HUGE_PAGE
+
+    def _back_index(self, group: int, rows: int, nbytes: int) -> None:
+        """Put the next bytes of the index of so many rows into huge pages, if these are not few."""
+        buckets, start = self.stores[group].index.buckets, self._index_backed[group]
+        if rows > FEW and start < buckets.nbytes:
+            self._index_backed[group] = min(start + nbytes, buckets.nbytes)
+            self.memory.back(buckets, start, self._index_backed[group])
 
     # Repairs
 

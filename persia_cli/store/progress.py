@@ -16,7 +16,7 @@ KIND, STEP, DEATHS, AT_WORK = range(4)
 """
 
 
-class Request(NamedTuple):
+class BatchRequest(NamedTuple):
     """A look-up of training, or an update of one rank or of several whose gradients were summed."""
 
     kind: int
@@ -32,7 +32,7 @@ class ProgressRecord:
     """One request in a memory file, and the counters as they were before it; `array` returns arrays of the file.
 
     The request itself is not here: its senders repeat it. `counters` are those that a request changes in passing;
-    they go back before it is gone on with, and each position is counted again.
+    they are set back before it continues, and each position is counted again.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class ProgressRecord:
         self._before: list[NDArray[np.int64]] = [array(each.size, np.int64) for each in counters]
 
     @property
-    def request(self) -> Request | None:
+    def request(self) -> BatchRequest | None:
         """The request that is not finished; None if there is none."""
         if self._head[KIND] == IDLE:
             return None
-        return Request(int(self._head[KIND]), int(self._head[STEP]), tuple(np.flatnonzero(self._ranks).tolist()))
+        return BatchRequest(int(self._head[KIND]), int(self._head[STEP]), tuple(np.flatnonzero(self._ranks).tolist()))
 
-    def begin(self, request: Request, keys: Iterable[NDArray[np.uint64]]) -> None:
+    def begin(self, request: BatchRequest, keys: Iterable[NDArray[np.uint64]]) -> None:
         """Note a new request, given its keys of each group."""
         self._head[STEP], self._head[DEATHS], self._head[AT_WORK] = request.step, 0, 1
         self._ranks[:] = 0

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import MemoryFileError
 from persia_cli.kernels import check, journal
 from persia_cli.store.memory_file import LOAD
-from persia_cli.store.progress import Request
+from persia_cli.store.progress import BatchRequest
 from persia_cli.store.row_store import RowStore, Tables
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Repairs(NamedTuple):
     """True if the row of an update was written back, which was or might have been changed in part."""
     new_key: bool
     """True if a new key was given its row once more."""
-    request: Request | None
+    request: BatchRequest | None
     """The look-up or update that was carried out; None if there was none. It goes on when it comes again."""
 
 

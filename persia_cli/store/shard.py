@@ -12,7 +12,7 @@ from persia_cli.errors import WireError
 from persia_cli.kernels import index, look_up, room, update
 from persia_cli.kernels.journal import private_journal
 from persia_cli.kernels.look_up import FoundRows
-from persia_cli.kernels.memory import Beside, Empty, ScatteredPages, at_once, zeros
+from persia_cli.kernels.memory import Empty, zeros
 from persia_cli.kernels.new_keys import Counts
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.optimizers import Rule
@@ -60,8 +60,7 @@ class KeptRows:
 class Shard:
     """The rows of the partitions that server `server` of `servers` owns, with one row store per feature group.
 
-    `empty` allocates the arrays that look-ups return, `memory` all that lasts. `beside` does what look-ups need not
-    wait for.
+    `empty` allocates the arrays that look-ups return, `memory` all that lasts.
     """
 
     def __init__(
@@ -71,16 +70,12 @@ class Shard:
         servers: int,
         empty: Empty = np.empty,
         memory: Memory = zeros,
-        beside: Beside = at_once,
     ) -> None:
         self.layout = layout
         self._empty = empty
         self.stores = tuple(
             RowStore(group, partitions_of(group.partitions, server, servers), memory) for group in layout.groups
         )
-        # What lies in a file has its own way into huge pages.
-        own = [(store.index.buckets, store.index.sketch) if memory is zeros else () for store in self.stores]
-        self._scattered = tuple(tuple(ScatteredPages(array, beside=beside) for array in arrays) for arrays in own)
         self.salts = layout.salts()
         count = self.salts.size
         self._members = np.zeros((len(layout.groups), count), np.uint8)
@@ -150,20 +145,10 @@ class Shard:
             return block, NewKeys(bare, bare)
         old = NOTHING if self._cut is None else self._cut.before_look_up(group, keys, tables)
         self._look_ups[group] += 1
-        scattered = self._written_by_look_ups(group)
-        for pages in scattered:
-            pages.expect(keys.size)
         new = self._find_or_add(group, old, counted, keys, tables, step, rows, out)
         if batch is not None:
             self._keep(group, batch, keys, tables, rows)
-        for pages in scattered:
-            pages.note(new.size)
         return block, NewKeys(new, new[rows[new] < 0])
-
-    def _written_by_look_ups(self, group: int) -> tuple[ScatteredPages, ...]:
-        """Return what look-ups write for new keys at random places: the index, and the sketch if any are counted."""
-        pages = self._scattered[group]
-        return pages if self.stores[group].has_sightings else pages[:1]
 
     def _find_or_add(
         self, group: int, old: OldRows, counted: bool, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
@@ -234,9 +219,6 @@ class Shard:
         self.check(group, keys, tables, 0)
         self._kept[group].clear()
         evict = self.layout.when_full != "refuse"
-        for pages in self._scattered[group][:1]:
-            pages.expect(keys.size, more=True)
-            pages.note(keys.size)
         return self.stores[group].insert(keys, tables, last_used, parts, evict, self._loads, frequencies)
 
     def counters(self) -> dict[str, TableCounters]:

@@ -1,19 +1,13 @@
 """Memory of embedding servers: where it begins, when it is taken, and how much a row costs."""
 
 import mmap
-import re
 import subprocess
 import sys
-import threading
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from persia_cli.kernels import memory
-from persia_cli.roles.shard_memory import on_a_thread
-from tests.conftest import poll_for
 
 ROWS = 10_000_000
 MEASURE = """
@@ -85,79 +79,6 @@ def test_a_system_without_huge_pages_gives_others(monkeypatch):
 
     monkeypatch.setattr(memory.mmap, "mmap", Pages)
     assert memory.zeros(1 << 22, np.float32).size == 1 << 22
-
-
-def memory_of(array):
-    """Return the bytes of an array that are in memory, and those in huge pages."""
-    address, figures, own = array.ctypes.data, {"Rss": 0, "AnonHugePages": 0}, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if limits := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            own = int(limits[1], 16) < address + array.nbytes and int(limits[2], 16) > address
-        elif own and name in figures:
-            figures[name] += int(value.split()[0]) * 1024
-    return figures["Rss"], figures["AnonHugePages"]
-
-
-def scattered(count):
-    """Return an array of `count` huge pages, and its ScatteredPages; skips where pages in use cannot be changed."""
-    array = memory.zeros(count * memory.HUGE_PAGE, np.uint8)
-    pages = memory.ScatteredPages(array, memory.zeros(100, np.uint8), beside=partial(on_a_thread, threading.Event()))
-    if not pages.can_change:
-        pytest.skip("this system cannot change pages in use (MADV_COLLAPSE)")
-    return array, pages
-
-
-def test_few_writes_take_little_memory_and_many_get_huge_pages_while_others_write():
-    array, pages = scattered(12)
-    places = np.arange(7, array.size, memory.HUGE_PAGE // 2)
-    array[places] = 5
-    pages.note(places.size)
-    resident, huge = memory_of(array)
-    assert huge == 0
-    assert resident < 2**20
-    pages.note(memory.FEW)
-    written = []
-
-    def done():
-        written.append(1000 * len(written) + 11)
-        array[written] = 6
-        return memory_of(array)[1] >= 10 * memory.HUGE_PAGE and all(
-            t.name != "beside-look-ups" for t in threading.enumerate()
-        )
-
-    poll_for(done, 10, "huge pages")
-    assert np.array_equal(np.flatnonzero(array == 5), places)
-    assert np.array_equal(np.flatnonzero(array == 6), written)
-
-
-def test_writes_at_once_to_fewer_places_than_pages_take_no_more_memory_than_these():
-    array, pages = scattered(12)
-    places = np.arange(7, array.size, 4 * memory.SMALL_PAGE)
-    pages.expect(places.size)
-    array[places] = 5
-    resident, huge = memory_of(array)
-    assert huge == 0
-    assert resident < array.size / 3
-
-
-@pytest.mark.parametrize(("most", "more"), [(memory.FEW, False), (12 * 512 // memory.DENSE, True)])
-def test_many_writes_at_once_get_huge_pages_as_they_come(most, more):
-    array, pages = scattered(12)
-    pages.expect(most, more)
-    array[:: memory.SMALL_PAGE] = 5
-    pages.note(memory.FEW)
-    assert memory_of(array)[1] >= 10 * memory.HUGE_PAGE
-
-
-def test_where_pages_in_use_cannot_be_changed_they_are_huge_from_the_start(monkeypatch):
-    monkeypatch.setattr(memory, "_advised", lambda *_: False)
-    array = memory.zeros(4 * memory.HUGE_PAGE, np.uint8)
-    pages = memory.ScatteredPages(array, beside=memory.at_once)
-    array[3] = 1
-    pages.note(2 * memory.FEW)
-    assert not pages.can_change
-    assert array.sum() == 1
 
 
 @pytest.mark.slow

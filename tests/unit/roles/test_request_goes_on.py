@@ -16,8 +16,8 @@ from persia_cli.plan.job import Job
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.memory_file import new_file
 from persia_cli.store.wire_rows import decode_rows, encode_rows
+from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, GroupGradients, GroupKeys, LookUp, Update
-from persia_cli.wire.parts import BatchId
 from tests.conftest import poll_for
 from tests.support.alone import alone
 from tests.support.runs import make_run

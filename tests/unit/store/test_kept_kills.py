@@ -191,7 +191,7 @@ def test_if_a_row_were_said_to_be_noted_before_it_is_a_row_is_wrong(monkeypatch)
     monkeypatch.setattr(compiling, "KernelCache", lambda *_: NullCache())
     monkeypatch.setattr(compiling, "KERNELS", [])
     monkeypatch.setattr(update, "keep_row", inlined(_keep_row_too_late))
-    _, kept = update._updater("adagrad", update._adagrad)
+    _, kept = update._updater("adagrad", update.CHANGES["adagrad"])
     monkeypatch.setitem(update.UPDATES_KEPT, "adagrad", kept)
     with pytest.raises(AssertionError):
         count_states(small(), ["_change"])

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from persia_cli.store.applied_steps import AppliedSteps
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.layout import RowOptimizer
 from persia_cli.store.memory_file import LOADING, new_file
-from persia_cli.store.progress import LOOK_UP, Request
+from persia_cli.store.progress import LOOK_UP, BatchRequest
 from persia_cli.store.shard import Shard
 from tests.support.killed import differences, job_of
 from tests.support.shards import OPTIMIZERS, arrays, layout_of
@@ -90,7 +91,7 @@ def test_a_look_up_that_was_cut_off_is_answered_as_if_it_were_not(job, group):
     shard, repairs = job.attach(file)
     plain = Shard(job.layout, 0, 1)
     theirs = [plain.answer(number, *part, 0, True, 0) for number, part in enumerate(job.look_up(0))]
-    assert repairs.request == shard.pending == Request(LOOK_UP, 0, (0,))
+    assert repairs.request == shard.pending == BatchRequest(LOOK_UP, 0, (0,))
     assert not shard.applied.is_looked_up(0, 0)
     ours = shard.answer_all(job.look_up(0), 0, 0, 0)
     assert shard.pending is None
@@ -277,13 +278,33 @@ def test_address_space_is_reserved_and_memory_is_taken_as_rows_come():
     file = new_file("sparse")
     layout = layout_of(dim=64, capacity=10_000_000, partitions=1024, optimizer=RowOptimizer("adam", lr=0.1))
     shard = KeptShard.create(file, layout, 0, 1, 1)
-    index = shard.stores[0].index.buckets.nbytes
-    taken = os.fstat(file).st_blocks * 512
     assert os.fstat(file).st_size > 7 << 30
-    assert taken < index + (16 << 20)
+    assert os.fstat(file).st_blocks * 512 < 16 << 20
     keys = np.random.default_rng(0).integers(2**64, size=10_000, dtype=np.uint64)
     shard.look_up(0, keys, np.zeros(keys.size, np.uint16), 0, create=True)
-    assert os.fstat(file).st_blocks * 512 < index + 10_000 * layout.groups[0].width * 4 + (64 << 20)
+    # Each new row lies in a page of the index of its own.
+    assert shard.stores[0].index.buckets.nbytes > 150 << 20
+    assert os.fstat(file).st_blocks * 512 < 10_000 * (layout.groups[0].width * 4 + 4096) + (48 << 20)
+
+
+def test_an_index_lies_in_huge_pages_once_it_has_many_rows():
+    layout = layout_of(dim=1, capacity=2_000_000, partitions=64)
+    shard = KeptShard.create(new_file("index"), layout, 0, 1, 1)
+    backed, real = [], shard.memory.back
+
+    def back(array, start, stop):
+        if array is shard.stores[0].index.buckets:
+            backed.append((start, stop))
+        real(array, start, stop)
+
+    shard.memory.back = back
+    for step in range(20):
+        keys = np.random.default_rng(step).integers(2**64, size=10_000, dtype=np.uint64)
+        shard.look_up(0, keys, np.zeros(keys.size, np.uint16), step, create=True)
+        assert bool(backed) == (step >= 7)
+    assert backed[0][0] == 0
+    assert all(one[1] == other[0] for one, other in pairwise(backed))
+    assert backed[-1][1] == shard.stores[0].index.buckets.nbytes
 
 
 def test_rows_lie_in_huge_pages_where_the_system_can_and_after_a_take_over_too():
