@@ -43,17 +43,13 @@ class RoleError(PersiaError):
     """A replica that died, is stuck, was stopped, or does what the job does not expect."""
 
 
-class TakeoverError(PersiaError):
-    """What an earlier process of a replica has left cannot be taken over; the job has to begin at a checkpoint.
+class MemoryFileError(PersiaError):
+    """Memory of an earlier process that cannot be taken over; the job has to go back to a checkpoint.
 
     Its exit code, by which a launcher knows it, is that of a replica's process and never that of a command.
     """
 
     exit_code = 74
-
-
-class MemoryFileError(TakeoverError):
-    """Memory of an earlier process that cannot be taken over; rows have to be loaded from a checkpoint."""
 
 
 class PoisonError(RoleError):

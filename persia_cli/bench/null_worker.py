@@ -55,7 +55,7 @@ class NullWorker:
             io = threading.Thread(target=self._pipeline.serve, args=(self._ended,), name="nn-worker-0-io")
             io.start()
             try:
-                self._pipeline.call(lambda: self._pipeline.open(job.first_step))
+                self._pipeline.call(self._pipeline.open)
                 self._pipeline.call(lambda: self._link.ready(self._on_instruction))
                 with suppress(JobEndedError):
                     self._follow()

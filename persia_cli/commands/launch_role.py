@@ -105,8 +105,8 @@ def launch_role(
 
     The coordinator takes the configuration; all other roles get it from the coordinator.
     With --supervise, this process is the parent of the replica's. A data loader or embedding worker that dies gets a
-    new process, as often as recovery.max_restarts says, and the job goes on; so does an embedding server that is
-    killed, an NN worker that keeps its memory (recovery.dense_memory), and a coordinator that is killed.
+    new process, as often as recovery.max_restarts allows, and the job goes on; so does an embedding server that is
+    killed.
     """
     from persia_cli.launch.affinity import pin
 

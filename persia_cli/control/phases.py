@@ -35,8 +35,6 @@ class Phase:
     """Of a saving phase: why the model is saved."""
     evaluation_due: bool = field(default=False, compare=False)
     """Of a saving phase: the model is to be evaluated at this step, and has not been yet."""
-    again: bool = field(default=False, compare=False)
-    """True of an evaluation that is given up and begun anew."""
     reductions: tuple[int, int] = (0, 0)
     """Of a training phase: how often evaluations have reduced the learning rates of dense weights and of rows."""
 
@@ -95,9 +93,7 @@ def schedule(
         if evaluation_due and not wishes.end:
             phase = Phase("evaluating", passes * eval_steps, (passes + 1) * eval_steps)
             yield phase
-            passes, evaluation_due = passes + 1, phase.is_cut or phase.again
-            if phase.again and not wishes.end:
-                continue
+            passes, evaluation_due = passes + 1, phase.is_cut
             if not evaluation_due:
                 over, improved = tracker.over, tracker.improved
         over |= position == steps and not evaluation_due
@@ -272,17 +268,6 @@ class PhaseMachine:
         self.current.is_cut = agreed < self.current.last
         self.current.last = agreed
         return self.current
-
-    def begin_again(self) -> int | None:
-        """Take note that all ranks are new processes; returns the number of the instruction of a phase to go on with.
-
-        An evaluation is over, and will be begun anew.
-        """
-        phase, self.agreement = self.current, None
-        if phase is not None and phase.kind == "evaluating" and self.waiting:
-            phase.again = True
-            self.waiting.clear()
-        return self._begun if phase is not None and phase.kind == "training" else None
 
     @property
     def is_cut(self) -> bool:

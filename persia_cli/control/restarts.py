@@ -13,10 +13,6 @@ NEVER_AGAIN = (UserError.exit_code, PreemptedError.exit_code)
 """Exit codes after which a new process would end as the last one did: a user's mistake, and a job that was saved."""
 
 
-LEFT_GROUP = 79
-"""Exit code of an NN worker that ends since another has died, so that all begin again from the same step."""
-
-
 LOST_WITH_SUPERVISOR = -signal.SIGHUP
 """The code of a process that was killed with the supervisor that kept its memory."""
 

@@ -22,8 +22,6 @@ from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal, understanding
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import JobPlan
-from persia_cli.roles.coordinator.epoch import EPOCHS
-from persia_cli.roles.coordinator.input_log import LOG
 from persia_cli.storage.places import address_of, place_of
 from persia_cli.store.manifest import step_of
 from persia_cli.store.writer import CLAIM, claim
@@ -43,7 +41,7 @@ SECRET_FILE = "coordinator.secret"
 """Where the coordinator's machine has the secret of the job: a path, of use to its user alone."""
 MOVED, COPIED = (EVENTS, ROLES), (CONFIG, JOB)
 """What a resumed run moves to the folder of its last start, and what it copies there."""
-STAYING = (EARLIER, EPOCHS, COORDINATOR_ADDRESS, SECRET_FILE, LOG, SUBMITTED, DRIVEN, CLAIM)
+STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, SUBMITTED, DRIVEN, CLAIM)
 """What an earlier start may have left in the folder of a run that begins again."""
 
 
@@ -132,7 +130,7 @@ def refusable(plan: JobPlan) -> AbstractContextManager[None]:
         plan.run_dir,
         require_record(plan),
         aside=(*MOVED, *COPIED),
-        passing=(COORDINATOR_ADDRESS, SECRET_FILE, LOG, CLAIM),
+        passing=(COORDINATOR_ADDRESS, SECRET_FILE, CLAIM),
     )
 
 
@@ -164,7 +162,6 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         # What a coordinator that was killed has left: others would look for the new one at its address.
         (run_dir / COORDINATOR_ADDRESS).unlink(missing_ok=True)
         (run_dir / SECRET_FILE).unlink(missing_ok=True)
-        (run_dir / LOG).unlink(missing_ok=True)
     load = plan.job.load and address_of(place_of(plan.job.load))
     own = own_process()
     job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load, launcher=own.pid, launcher_began=own.began)

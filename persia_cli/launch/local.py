@@ -14,13 +14,13 @@ from persia_cli.errors import (
     ConfigError,
     DiskError,
     KilledError,
+    MemoryFileError,
     PersiaError,
     RoleError,
-    TakeoverError,
     UserError,
     WireError,
 )
-from persia_cli.launch.deaths import CoordinatorDeaths, DeathReports, Reports
+from persia_cli.launch.deaths import DeathReports
 from persia_cli.launch.job import (
     ERROR_LINE,
     ROLES,
@@ -44,7 +44,6 @@ from persia_cli.launch.supervisor import (
 from persia_cli.launch.taken_back import remove_leftovers
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.replacement import keeps_memory
-from persia_cli.roles.coordinator.takeover import is_continued
 from persia_cli.roles.start import address_beside
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.addresses import SOCKETS, ipc_address
@@ -174,8 +173,6 @@ class Processes:
 
         def start(life: int) -> "subprocess.Popen[bytes]":
             words = [*command, "--life", str(life)]
-            if replica.role == COORDINATOR and self.address:
-                words += ["--bind", self.address]  # where the others look for it
             with writing(log), log.open("ab") as output:
                 return subprocess.Popen(
                     words,
@@ -186,11 +183,7 @@ class Processes:
                     pass_fds=() if memory is None else (memory,),
                 )
 
-        reports: Reports | None = self._reports
-        if replica.role == COORDINATOR:
-            continued = is_continued(self._plan.run, self._plan.job)
-            deaths = CoordinatorDeaths(self._plan.run_dir, self._plan.run)
-            reports = deaths if continued else None
+        reports = self._reports if replica.role != COORDINATOR else None
         with held_back():  # a process that is not in the list yet would outlive the job
             self._started.append(Supervised(replica, start, log, reports, memory))
 
@@ -249,7 +242,7 @@ class Processes:
         for started in ended:
             # It was killed from outside, so this is the cause; errors of other replicas are consequences.
             code = started.process.returncode
-            if code < 0 or code > SIGNALLED or code == TakeoverError.exit_code:
+            if code < 0 or code > SIGNALLED or code == MemoryFileError.exit_code:
                 raise self._death(started)
         self._wait(self._started[:1], SETTLE_S)
         # If the coordinator failed since another replica was missing, that replica is the cause.
@@ -262,7 +255,7 @@ class Processes:
         kind = UserError if code == UserError.exit_code else RoleError
         lines = started.log.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]
-        if errors and code == TakeoverError.exit_code:
+        if errors and code == MemoryFileError.exit_code:
             return KilledError(f"{started.replica.name} was killed, and {errors[-1]}", started.replica.name)
         if errors:
             return kind("\n".join(f"{started.replica.name}: {error}" for error in errors))

@@ -23,8 +23,6 @@ from persia_cli.launch.signals import ENDING_SIGNALS
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import resident_bytes
 from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.epoch import Epoch
-from persia_cli.roles.coordinator.takeover import is_continued, log_of
 from persia_cli.roles.link import EarlySignal, Link
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
 from persia_cli.wire.secret import TOKEN, await_file, new_token, read_secret, remove_token, write_token
@@ -179,16 +177,12 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
     assert run_dir is not None
     run = read_run(run_dir / CONFIG)
     job = read_job(run_dir / JOB)
-    epoch = Epoch(run_dir)
     keys = options.require_keys(run.cluster)
     file = keys or options.token_file or run_dir / TOKEN
-    # The process before may have made it.
-    own = not file.exists() or (options.life > 1 and options.token_file is None and keys is None)
     if not file.exists() and keys is None:
         write_token(file, new_token())
     context = context_of(read_secret(file), run.cluster.trusted_network)
     address_file = run_dir / COORDINATOR_ADDRESS
-    inputs = log_of(run_dir, run, job, options.life) if is_continued(run, job) else None
 
     coordinators: list[Stoppable] = []
 
@@ -202,15 +196,14 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
         write_whole(address_file, address + "\n")
 
     try:
-        run_coordinator(context, options.listens_at, run, job, options.advertise, on_start, epoch, inputs)
+        run_coordinator(context, options.listens_at, run, job, options.advertise, on_start)
     finally:
         context.destroy(linger=0)
-        if not epoch.superseded:
+        if coordinators:  # else another process coordinates the run
             address_file.unlink(missing_ok=True)
             (run_dir / SECRET_FILE).unlink(missing_ok=True)
-            if own:
+            if keys is None and options.token_file is None:
                 remove_token(file)
-        epoch.close()
     return coordinators[0].goes_on
 
 

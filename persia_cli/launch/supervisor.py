@@ -12,7 +12,7 @@ from types import FrameType
 
 from persia_cli.control.restarts import ended_how
 from persia_cli.errors import KilledError, PreemptedError, RoleError, WireError
-from persia_cli.launch.deaths import DeathReports, Reports, coordinator_deaths
+from persia_cli.launch.deaths import DeathReports
 from persia_cli.launch.handed_over import descriptors
 from persia_cli.launch.job import COORDINATOR_ADDRESS, SIGNALLED
 from persia_cli.launch.processes import python_module
@@ -43,7 +43,7 @@ class Supervised:
         replica: Replica,
         start: Callable[[int], "subprocess.Popen[bytes]"],
         log: Path,
-        reports: Reports | None,
+        reports: DeathReports | None,
         memory: int | None = None,
     ) -> None:
         """`memory` is the file that the processes of the replica inherit, if they do."""
@@ -133,30 +133,24 @@ def supervise_role(options: RoleOptions) -> None:
     name = f"{options.role}-{options.index}"
     log_to_stderr(f"{name} supervisor")
     reports = None
-    memory = new_file(name) if options.role in WITH_MEMORY else None
+    memory = new_file(name) if options.role == WITH_MEMORY else None
     if options.role != COORDINATOR and (options.role in RESTARTED or memory is not None):
         reports = DeathReports(f"supervisor of {name}", lambda: options.coordinator, options.context)
     command = [*python_module("persia_cli"), "launch-role", *options.words(), "--parent", str(os.getpid())]
     command += memory_words(memory)
-    deaths = coordinator_deaths(options.run_dir) if options.run_dir is not None else None
     inherited = (*descriptors([options.key_file]), *(() if memory is None else (memory,)))
 
     def start(life: int) -> "subprocess.Popen[bytes]":
-        words = [*command, "--life", str(life)]
-        chooses_port = deaths is not None and options.listens_at.endswith((":*", ":0"))
-        if chooses_port and life > 1 and options.run_dir and (address := address_in(options.run_dir)):
-            words += ["--bind", address]  # where the others look for it
         return subprocess.Popen(
-            words,
+            [*command, "--life", str(life)],
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # so that Ctrl-C reaches it once, through this process
             pass_fds=inherited,
         )
 
-    # The coordinator knows whether this job replaces a server whose memory is lost.
     replica = Replica(options.role, options.index)
     try:
-        child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory)
+        child = Supervised(replica, start, Path(os.devnull), reports, memory)
         _watch(child, reports)
     finally:
         if reports is not None:

@@ -13,10 +13,9 @@ from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.observe.recordings import RECORDINGS
 from persia_cli.observe.tensorboard import FOLDER as TENSORBOARD
 from persia_cli.plan.job import JobPlan
-from persia_cli.roles.coordinator.epoch import EPOCHS
 from persia_cli.store.writer import remove_own_unfinished
 
-GROWING = (EARLIER, EPOCHS, TENSORBOARD, RECORDINGS)
+GROWING = (EARLIER, TENSORBOARD, RECORDINGS)
 """Folders of a run directory to which each start adds files or folders of its own."""
 
 

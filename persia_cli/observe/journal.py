@@ -4,14 +4,13 @@ import json
 import math
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from persia_cli.disk import is_held, writing
-from persia_cli.errors import DiskError, TakeoverError, UserError
+from persia_cli.errors import DiskError, UserError
 
 CLAIM_S = 0.2
 """Seconds for which a writer tries to lock a journal, since readers lock it for a moment to see if it is written."""
@@ -75,66 +74,6 @@ class Journal:
         self._file.close()
 
 
-class ContinuedJournal(Journal):
-    """A journal that goes on where the process of an earlier writer ended: a line that is there is not written twice.
-
-    A line is known by its `key`. Lines of one key are claimed in their order, by the writes that would repeat them.
-    """
-
-    def __init__(
-        self, path: Path, begin: int | None, key: Callable[[dict[str, Any]], Hashable], alone: bool = False
-    ) -> None:
-        """Open a file whose lines after byte `begin` may be repeated (None: no line); half a line at its end goes.
-
-        Raises TakeoverError if the file is shorter. If it is not written `alone`, all lines must be repeated before
-        there are new ones.
-        """
-        self._in_order = not alone
-        super().__init__(path, alone)
-        self._key, self._begin, self._repeated = key, begin or 0, 0
-        self._earlier: dict[Hashable, deque[dict[str, Any]]] = {}
-        if begin is None:
-            return
-        with writing(path):
-            drop_half_a_line(path)
-            if path.stat().st_size < begin:
-                raise TakeoverError(f"{path} is shorter than it was: lines were removed")
-        for line in Tail(path, begin).new():
-            self._earlier.setdefault(key(line), deque()).append(line)
-
-    @property
-    def earlier(self) -> list[dict[str, Any]]:
-        """The lines of earlier writers that have not been repeated so far, in their order."""
-        return sorted((line for lines in self._earlier.values() for line in lines), key=lambda line: line["time"])
-
-    def keep_earlier(self, still: Callable[[dict[str, Any]], bool]) -> None:
-        """Take from now on only such lines for repetitions; all others are new."""
-        self._earlier = {key: deque(filter(still, lines)) for key, lines in self._earlier.items()}
-
-    def write(self, **fields: Any) -> None:
-        """Append an object, unless it repeats a line that is there."""
-        if self._earlier and (lines := self._earlier.get(self._key(fields))):
-            lines.popleft()
-            self._repeated += 1
-            return
-        if self._in_order and self.earlier:
-            raise TakeoverError(f"{self._path} has lines that the coordinator before did not write")
-        super().write(**fields)
-
-    def drop_earlier(self) -> None:
-        """Remove the lines that were not repeated, the last ones: they will be written again."""
-        if not self.earlier:
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._begin)
-            for _ in range(self._repeated):
-                file.readline()
-            whole = file.tell()
-        with writing(self._path):
-            os.ftruncate(self._file.fileno(), whole)
-        self._earlier.clear()
-
-
 @contextmanager
 def understanding(run_dir: Path) -> Iterator[None]:
     """Raise UserError if lines of a run's journals do not have the keys and values that the block expects."""
@@ -176,10 +115,9 @@ def drop_half_a_line(path: Path) -> None:
 class Tail:
     """A reader of a journal that another process is writing."""
 
-    def __init__(self, path: Path, begin: int = 0) -> None:
-        """Read from byte `begin` on."""
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset, self._lines = begin, 0
+        self._offset = self._lines = 0
 
     def new(self) -> Iterator[dict[str, Any]]:
         """Yield the objects of the lines completed since the last call; raises UserError for a damaged line."""

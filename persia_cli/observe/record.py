@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -21,7 +20,6 @@ from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.quality import by_label, quality
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.recent_scores import RecentScores
-from persia_cli.observe.record_snapshot import RecordSnapshot, decode_recent, decode_scores, encode_scores
 from persia_cli.observe.record_state import RecordState
 from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram, reliability
 from persia_cli.observe.table_notes import TableNotes
@@ -98,36 +96,6 @@ class RunRecord:
         totals = together([self._tables_before, *self._tables])
         return RecordState(self._progressive, self._ids, self._unknown, totals, self._metrics.sync())
 
-    def snapshot(self) -> RecordSnapshot | None:
-        """Return the state for `restore`; None while an evaluation is under way."""
-        if self._evaluation.intervals:
-            return None
-        older, newer, newer_together = self._recent.stacks
-        return RecordSnapshot(
-            self._next_report,
-            self._step,
-            self._samples,
-            self._ids,
-            self._unknown,
-            self._tables,
-            self._tables_before,
-            sorted(self._notified),
-            encode_scores(self._progressive),
-            [encode_scores(each) for each in older],
-            [encode_scores(each) for each in newer],
-            encode_scores(newer_together),
-            self._metrics.sync(),
-        )
-
-    def restore(self, state: RecordSnapshot) -> None:
-        """Go on from the state of another record of this job."""
-        tasks = len(self._labels)
-        self._next_report, self._step, self._samples = state.next_report, state.step, state.samples
-        self._ids, self._unknown = state.look_ups, state.unknown
-        self._tables, self._tables_before, self._notified = state.tables, state.tables_before, set(state.notified)
-        self._progressive = decode_scores(state.scores, tasks)
-        self._recent = decode_recent(state, tasks, self._window)
-
     def note(self, name: str, figures: ReplicaFigures, incarnation: int = 1) -> None:
         """Store the latest figures of a replica's process, and notify the user once of each problem in them."""
         self._figures[name, incarnation] = figures
@@ -143,11 +111,6 @@ class RunRecord:
             if value and count not in WORK:
                 about = f"{name} reports {count.replace('_', ' ')}"
                 self._notify("warning", about, f"{about}: {value} so far")
-
-    def pass_over(self, texts: Iterable[str]) -> None:
-        """Notify nobody of what these texts say, perhaps with other numbers: an earlier process has."""
-        for text in texts:
-            self._notified |= {text, text.rpartition(": ")[0]}
 
     def _notify(self, event: str, about: str, text: str) -> None:
         """Write an event with a text, but only once for each subject."""
@@ -185,17 +148,6 @@ class RunRecord:
         of_look_ups = _fraction(self._ids - self._unknown, self._ids)
         figures = {"rows": totals.rows, "hit_rate": hit_rate, "look_up_hit_rate": of_look_ups}
         return figures | {"evicted": totals.evicted}
-
-    @property
-    def reports(self) -> int:
-        """Number of the last report that all ranks have sent."""
-        return self._next_report - 1
-
-    def take_back(self) -> None:
-        """Forget the reports that are not those of all ranks, and the evaluation under way: they come again."""
-        for reports in self._reports:
-            reports.clear()
-        self._evaluation = EvaluationReports(len(self._labels))
 
     def has_written(self, number: int) -> bool:
         """Return True if all ranks have sent the report of this number, and it is in the record."""

@@ -15,7 +15,6 @@ DONE_AGAIN = {
     "steps": ("step", "sent again"),
     "batches": ("batch", "sent again"),
     "requests": ("request", "continued"),
-    "training steps": ("training step", "trained again"),
 }
 """What a recovery repeats: its name for one of them, and what is done to them."""
 

@@ -132,8 +132,7 @@ class EmbeddingWorker:
     # Look-ups
 
     def _on_pull(self, peer: Peer, message: Pull) -> None:
-        # The next process of a rank begins an evaluation anew, behind all steps of the one that it had not finished.
-        self._check_batch(message.batch, may_be_far=message.batch.split == EVAL)
+        self._check_batch(message.batch)
         self._check_dense_rows(message.dense_rows)
         if self._is_finished(message.batch):
             self._server.reply(peer, Ack())
@@ -294,7 +293,7 @@ class EmbeddingWorker:
         size = self._known.size(batch.generation, batch.split, batch.step, batch.rank)
         if (batch.step * self._ranks + batch.rank) % self._workers != self._link.index:
             raise WireError(f"step {batch.step} of rank {batch.rank} belongs to another embedding worker")
-        if not self._restarted and not may_be_far:
+        if not self._restarted:
             self._finished[batch.split].check(self._sequence(batch))
         return size
 

@@ -121,9 +121,6 @@ class Link:
         self.report_room = threading.Semaphore(REPORTS_AHEAD)
         """Reports that may be sent yet; whoever calls `report` takes one of it first, and an answer gives it back."""
         self._after_reports: list[Done] = []
-        self.on_report_taken: Callable[[], None] = lambda: None
-        self.on_other_group: Callable[[], None] = lambda: None
-        self.group = self.recorded = 0  # as in Welcome
         self._sender: Sender | None = None
         self._recording: Recording | None = None
         self._addresses: dict[str, list[str]] = {}
@@ -179,8 +176,6 @@ class Link:
         self._silence_timeout_s = self._client.silence_timeout_s = run.cluster.silence_timeout_s
         self.stop_timeout_s = run.cluster.stop_timeout_s
         self._addresses = welcome[0].addresses
-        self.group, self.recorded = welcome[0].group, welcome[0].recorded
-        self._reports = welcome[0].reports
         share_arrays(self.loop, self._address, run)
         job = Job.from_json(welcome[0].job)
         if self.role == "embedding-server" or self.name == "nn-worker-0":
@@ -207,13 +202,11 @@ class Link:
         on_instruction: Callable[[int, PhaseWork], None],
         parameters: int = 0,
         rows: int = 0,
-        keeps: bool = False,
-        again: int = 0,
     ) -> None:
         """Report ready and follow the coordinator's instructions from now on; the others are as in `Ready`."""
         self.is_ready = True
         self._on_instruction = on_instruction
-        ready = Ready(self.sender, parameters, rows, keeps, again)
+        ready = Ready(self.sender, parameters, rows)
         self._client.request(ready, waiting_for="the coordinator to note that it is ready")
         self._ask(0)
 
@@ -233,12 +226,10 @@ class Link:
         self._after_reports.append(Done(self.sender, number))
         self._send_done()
 
-    def saved(
-        self, step: int, files: Sequence[SavedFile], failure: str = "", on_taken: Callable[[Ack], None] | None = None
-    ) -> None:
+    def saved(self, step: int, files: Sequence[SavedFile], failure: str = "") -> None:
         """Report that this replica's part of the checkpoint of a step is on disk, or why it could not be written."""
         message = Saved(self.sender, step, tuple(files), failure)
-        self._client.request(message, on_taken, waiting_for="the coordinator to note its files")
+        self._client.request(message, waiting_for="the coordinator to note its files")
 
     def _send_done(self) -> None:
         while self._after_reports and not self._unacked_reports:
@@ -262,7 +253,6 @@ class Link:
     def _on_report_acked(self, _: Ack) -> None:
         self._unacked_reports -= 1
         self.report_room.release()
-        self.on_report_taken()
         self._send_done()
 
     def send_scores(self, batch: BatchId, logits: np.ndarray[Any, Any], on_taken: Callable[[], None]) -> None:
@@ -347,5 +337,3 @@ class Link:
         if beat.stop:
             self._told_to_stop = self.stop = True
         self.changes.heed(beat.changes)
-        if beat.group > self.group:
-            self.on_other_group()

@@ -3,7 +3,7 @@
 import math
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,7 +16,6 @@ from persia_cli.errors import PersiaError, RoleError, WireError
 from persia_cli.plan.columns import dense_count, has_query_ids, item_features, label_names, trains_on_queries
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import IntervalReport, Link
-from persia_cli.store.outbox import KeptGradients
 from persia_cli.wire.client import Client
 from persia_cli.wire.job_messages import CutShort, EvaluateSteps, Hold, PhaseWork, PredictSteps, TrainSteps
 from persia_cli.wire.loop import Loop
@@ -125,20 +124,6 @@ class Pipeline:
         """Send one block of encoded gradients per group, or none to release an evaluation batch."""
         self.call(lambda: self._push(batch, gradients))
 
-    def send_again(self, kept: Sequence[KeptGradients]) -> None:
-        """Push the gradients of steps of an earlier process, and wait until all are applied."""
-        answers: queue.SimpleQueue[Ack] = queue.SimpleQueue()
-
-        def send() -> None:
-            for step, gradients, reductions in kept:
-                batch = BatchId(self._generation, TRAIN, step, self._rank)
-                waiting_for = f"the update of step {step}"
-                self._worker_of(batch).request(PushGradients(batch, reductions, gradients), answers.put, waiting_for)
-
-        self.call(send)
-        for _ in kept:
-            self._await(answers)
-
     def report(self, figures: Callable[[], IntervalReport]) -> None:
         """Have `figures()` called and sent, once the coordinator is not too far behind."""
         while not self._link.report_room.acquire(timeout=WAIT_S):
@@ -191,12 +176,8 @@ class Pipeline:
         except Exception as error:
             self._died = error
 
-    def open(self, step: int) -> None:
-        """Take samples from loaders from now on; the first step of training that they are wanted of is `step`."""
-        lane = self._lanes[TRAIN]
-        # What an earlier process has given credit for, it is not known before the next evaluation begins.
-        self._lanes[EVAL].is_placed = self._link.sender.incarnation == 1
-        self._lanes[TRAIN] = Lane(Permits.starting_at(step, lane.permits.bound), step)
+    def open(self) -> None:
+        """Take samples from loaders from now on."""
         self._server.on(PutSamples, self._on_samples)
         self._server.on(WaitCredit, self._on_wait_credit)
 
@@ -219,14 +200,8 @@ class Pipeline:
 
     def _begin(self, split: int, first: int, last: int) -> None:
         lane = self._lanes[split]
-        if lane.next < first:
-            # Evaluations that an earlier process has seen, or begun, are not done again.
-            samples = {step: each for step, each in lane.samples.items() if step >= first}
-            lane = self._lanes[split] = Lane(Permits.starting_at(first, lane.permits.bound), first, samples)
-            self._answer_credit()
-        lane.is_placed = True
-        if lane.open or not self._ready.empty():
-            raise RoleError("a batch is ready that nobody asked for")
+        if lane.next != first or lane.open or not self._ready.empty():
+            raise RoleError("internal error: the phase began with batches left over")
         lane.open = True
         lane.drained.clear()
         self._go_on(split, last)
@@ -267,7 +242,7 @@ class Pipeline:
         size = self._known.size(batch.generation, batch.split, batch.step, batch.rank)
         if batch.rank != self._rank:
             raise WireError(f"samples of rank {batch.rank} came to rank {self._rank}")
-        if lane.is_placed and batch.step >= lane.permits.credit(self._window):
+        if batch.step >= lane.permits.credit(self._window):
             raise WireError(f"the samples of step {batch.step} came before there was room for them")
         dense, labels, query_ids = message.dense, message.labels, message.query_ids
         if (dense.shape, labels.shape) != ((size, self._dense), (size, self._tasks)):
@@ -332,7 +307,7 @@ class Pipeline:
 class Lane:
     """The steps of one split on their way to the training thread; `next` is the first one it has not been given.
 
-    `open` is True while more batches of the phase are to come, `is_placed` False until it is known what comes first.
+    `open` is True while more batches of the phase are to come.
     """
 
     permits: Permits
@@ -341,7 +316,6 @@ class Lane:
     rows: dict[int, Rows] = field(default_factory=dict)
     drained: threading.Event = field(default_factory=threading.Event)
     open: bool = False
-    is_placed: bool = True
 
     def note_drained(self) -> None:
         """Wake the training thread if no step is in flight."""

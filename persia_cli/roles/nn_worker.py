@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-import os
 import queue
 import threading
 import time
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.awake import AwakeTime
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
-from persia_cli.control.restarts import LEFT_GROUP
 from persia_cli.errors import WireError
 from persia_cli.kernels.needed import pooling_kernels
 from persia_cli.kernels.warm import warm
@@ -25,11 +23,9 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.dense_saving import DENSE, DenseSaving
 from persia_cli.roles.interval import Interval
-from persia_cli.roles.kept_steps import KeptSteps
 from persia_cli.roles.link import HEARTBEAT_S, Link
 from persia_cli.roles.nn_pipeline import JobEndedError, Pipeline, ReadyBatch
 from persia_cli.roles.rank_meeting import RankMeeting
-from persia_cli.roles.rank_memory import RankMemory, wants_memory
 from persia_cli.roles.retrieval_of_rows import RetrievalOfRows
 from persia_cli.roles.work import COMPILING, Work
 from persia_cli.storage.places import place_of
@@ -40,7 +36,6 @@ from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.device import device_of, devices_are_apart, told_of_full_memory
 from persia_cli.train.distributed import LOOPBACK, LostRankError, World
 from persia_cli.train.inputs import Samples
-from persia_cli.train.kept_figures import CountedStep
 from persia_cli.train.rank_store import RankStore
 from persia_cli.train.step import TRAINING
 from persia_cli.wire.addresses import host_of, interface_of, is_beyond
@@ -68,18 +63,14 @@ log = logging.getLogger(__name__)
 class NNWorker:
     """One rank. `run` is the training thread; the I/O thread it starts owns loop, link and pipeline."""
 
-    def __init__(
-        self, loop: Loop, link: Link, bind: str, advertise: str | None = None, memory_file: int | None = None
-    ) -> None:
-        """`memory_file` is the descriptor of the file for its memory, if whoever starts the process keeps one."""
+    def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
         self._loop, self._bind = loop, bind
-        self._link, self._memory_file = link, memory_file
+        self._link = link
         self._pipeline = Pipeline(loop, link, bind, advertise)
         self._instructions: queue.SimpleQueue[tuple[int, PhaseWork]] = queue.SimpleQueue()
         self._steps_scored = 0
         self._ended = threading.Event()
         self._saving = DenseSaving(link, self._pipeline.call)
-        self._kept: KeptSteps | None = None
         self._retrieval: RetrievalOfRows | None = None
 
     def run(self) -> None:
@@ -88,7 +79,6 @@ class NNWorker:
         self._link.figures = lambda: Counters(counts={"steps_scored": self._steps_scored})
         self._ranks, self._bound = run.cluster.nn_workers, _train_bound(run)
         self._pipeline.connect(run, job, {TRAIN: self._bound, EVAL: EVAL_STEPS_IN_FLIGHT}, self._bound + LOADED_AHEAD)
-        self._link.on_other_group = self._leave_group
         io = threading.Thread(target=self._pipeline.serve, args=(self._ended,), name=f"{self._link.name}-io")
         io.start()
         world: World | None = None
@@ -123,7 +113,9 @@ class NNWorker:
         store = RankStore(meeting.ask, timeout_s) if ranks > 1 else None
         interface = interface_of(host_of(self._bind)) if is_beyond(self._bind) else LOOPBACK
         try:
-            return World(self._link.index, ranks, store, timeout_s, device, apart, interface)
+            return World(
+                self._link.index, ranks, store, timeout_s, device, apart, interface, run.cluster.work_timeout_s
+            )
         except WireError:
             self._pipeline.check()  # if the job has ended, that is why
             raise
@@ -142,13 +134,6 @@ class NNWorker:
         if not isinstance(work, HurrySave) and self._pipeline.obey(number, work):
             self._instructions.put((number, work))
 
-    def _leave_group(self) -> None:
-        """End this process, since another rank has died: all begin again together, from what they have kept."""
-        if self._kept is not None:
-            self._kept.memory.leave()
-        log.info("another rank has died: this process ends, and the next goes on from the same step as the others")
-        os._exit(LEFT_GROUP)
-
     # The training thread
 
     def _work(self, run: Run, job: Job, world: World) -> None:
@@ -162,21 +147,10 @@ class NNWorker:
             warm(pooling_kernels((feature.pooling for feature in embedding_layout(run).features), job.task == "train"))
         if run.eval.retrieval is not None and self._link.index == 0:
             self._retrieval = RetrievalOfRows(run, run.eval.retrieval, trainer, world, self._pipeline, self._link.work)
-        memory = None
-        if self._memory_file is not None and wants_memory(run, job, self._link.index, trainer.state):
-            memory = RankMemory(self._memory_file, run, job, trainer, self._link.index, self._bound)
-        if memory is None or not memory.is_taken_over:
-            self._load(job, trainer)
-        self._next, again = job.first_step, 0
-        if memory is not None:
-            self._kept = KeptSteps(memory, self._link, self._pipeline, world, isinstance(run.mode, SyncMode))
-            self._next, again = self._kept.go_on(job.first_step, trainer)
-        following, keeps = self._next, self._kept is not None
+        self._load(job, trainer)
         self._link.work.end()
-        self._pipeline.call(lambda: self._pipeline.open(following))
-        self._pipeline.call(lambda: self._link.ready(self._on_instruction, trainer.parameters, 0, keeps, again))
-        if memory is not None:
-            self._saving.go_on(memory)
+        self._pipeline.call(self._pipeline.open)
+        self._pipeline.call(lambda: self._link.ready(self._on_instruction, trainer.parameters))
         self._follow(trainer)
 
     def _load(self, job: Job, trainer: DenseTrainer) -> None:
@@ -204,7 +178,7 @@ class NNWorker:
                 case PredictSteps():
                     self._predict(trainer, work)
                 case SaveModel():
-                    self._save(trainer, number, work)
+                    self._save(trainer, work)
             self._pipeline.call(partial(self._link.done, number))
             self._saving.check()
 
@@ -212,40 +186,24 @@ class NNWorker:
         interval, since = Interval(trainer.links, MOST_IN_TRAINING), time.monotonic()
         trainer.reductions = work.dense_reductions
         done = reported = work.first
-        for step, counted in self._trained(trainer, work.first):
-            done = step + 1
-            # Figures are none of the training thread's business: the I/O thread has the time.
-            self._pipeline.call(partial(interval.add, *counted))
+        for ready in self._batches(TRAIN, work.first):
+            samples = _samples_of(ready)
+            send = partial(self._send, ready.batch)
+            scored = trainer.train(ready.batch.step, samples, ready.rows.groups, send=send)
+            done = ready.batch.step + 1
+            # The I/O thread counts, since it has the time.
+            self._pipeline.call(partial(interval.add, samples.counted, scored, ready.rows))
             if done % trainer.log_every_steps == 0:
-                since, reported = self._report(TRAIN, done, interval, since, reported), done
+                since, reported = self._report(TRAIN, done, interval, since), done
                 interval = Interval(trainer.links, MOST_IN_TRAINING)
         if reported < done:
-            self._report(TRAIN, done, interval, since, reported)
+            self._report(TRAIN, done, interval, since)
         self._pipeline.wait_drained(TRAIN)
-
-    def _trained(self, trainer: DenseTrainer, first: int) -> Iterator[tuple[int, CountedStep]]:
-        """Yield what there is to count of each step of a phase that begins with `first`, once it is done."""
-        if self._kept is not None:
-            yield from self._kept.counted(first, self._next)
-        for ready in self._batches(TRAIN, self._next):
-            step, samples = ready.batch.step, _samples_of(ready)
-            if self._kept is not None:
-                self._kept.begin(step)
-            scored = trainer.train(step, samples, ready.rows.groups, send=partial(self._send, ready.batch))
-            counted = CountedStep(samples.counted, scored, ready.rows)
-            if self._kept is not None:
-                with self._trace.span(TRAINING, "keep", ready.batch):
-                    self._kept.commit(ready.batch, trainer, counted)
-            self._next = step + 1
-            yield step, counted
 
     def _send(self, batch: BatchId, gradients: list[NDArray[np.float32]]) -> None:
         with self._trace.span(TRAINING, "encode gradients", batch):
             encoded = [encode_rows(*each, self._pipeline.empty) for each in zip(gradients, self._wires, strict=True)]
-        if self._kept is None:
-            self._pipeline.push(batch, encoded)
-        else:
-            self._kept.hold(batch.step, encoded)
+        self._pipeline.push(batch, encoded)
         if self._ranks > 1:
             # From now on this rank waits for the others: should one be stuck, it is not this one.
             self._link.work.end()
@@ -285,13 +243,13 @@ class NNWorker:
             self._steps_scored = ready.batch.step + 1
         self._pipeline.wait_drained(EVAL)
 
-    def _save(self, trainer: DenseTrainer, number: int, work: SaveModel) -> None:
+    def _save(self, trainer: DenseTrainer, work: SaveModel) -> None:
         """Copy what is dense, and have it written while training goes on; all ranks have the same."""
         if self._link.index != 0:
             return
         self._refresh(trainer, TRAIN, work.step - 1)
         self._link.work.begin("copying the dense weights")
-        self._saving.begin(number, work, trainer, self._kept.memory if self._kept else None)
+        self._saving.begin(work, trainer)
         self._link.work.end()
 
     def _refresh(self, trainer: DenseTrainer, split: int, step: int) -> None:
@@ -312,12 +270,8 @@ class NNWorker:
             yield ready
             self._link.work.end()
 
-    def _report(
-        self, split: int, last: int, interval: Interval, since: float, first: int | None = None, more: bool = False
-    ) -> float:
-        """Report an interval that began at `since`, and in training with step `first`; returns when it ends: now."""
-        if first is not None and self._kept is not None:
-            self._kept.note_reported(first)
+    def _report(self, split: int, last: int, interval: Interval, since: float, more: bool = False) -> float:
+        """Report an interval that began at `since`; returns when it ends: now."""
         now = time.monotonic()
         report = partial(interval.report, SPLIT_NAMES[split], last, now - since, more)
         # Where the coordinator cannot keep up, this rank waits for it.

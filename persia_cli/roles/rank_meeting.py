@@ -25,7 +25,7 @@ class RankMeeting:
     ) -> StoreValue:
         """Make a call and wait for the answer; raises RuntimeError, as torch's stores do, if there is none in time."""
         link, answers = self._link, queue.SimpleQueue[StoreValue]()
-        message = StoreCall(link.sender, link.group, call, tuple(keys), value, expected, amount)
+        message = StoreCall(link.sender, call, tuple(keys), value, expected, amount)
         self._call(lambda: link.ask_store(message, answers.put))
         deadline = time.monotonic() + timeout_s
         while True:

@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from persia_cli.config.schema import Run
 from persia_cli.disk import refusal
@@ -15,10 +15,6 @@ from persia_cli.roles.shared_arrays import share_arrays
 from persia_cli.wire.addresses import address_towards, is_beyond
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.sockets import Context
-
-if TYPE_CHECKING:
-    from persia_cli.roles.coordinator.epoch import Epoch
-    from persia_cli.roles.coordinator.input_log import InputLog
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +41,10 @@ def run_coordinator(
     job: Job,
     advertise: str | None = None,
     on_start: Callable[[Stoppable, str], None] = lambda coordinator, address: None,
-    epoch: "Epoch | None" = None,
-    inputs: "InputLog | None" = None,
 ) -> None:
     """Run the coordinator of a job at address `bind`; `on_start` gets the address it really has.
 
-    `epoch` is that of its process, and `inputs` the log by which it can be replaced. Raises ReplicaError if a replica
-    failed, SupersededError if another process has taken the job over, TakeoverError if this one cannot.
+    Raises ReplicaError if a replica failed.
     """
     from persia_cli.roles.coordinator.coordinator import Coordinator
     from persia_cli.roles.coordinator.record_copy import copied_record
@@ -60,7 +53,7 @@ def run_coordinator(
     try:
         if not is_beyond(bind):  # its clients do not know its place
             share_arrays(loop, bind, run)
-        coordinator = Coordinator(loop, bind, run, job, advertise, epoch, inputs)
+        coordinator = Coordinator(loop, bind, run, job, advertise)
         on_start(coordinator, coordinator.address)
         with copied_record(run, job, lambda: coordinator.goes_on):
             coordinator.run()
@@ -83,7 +76,7 @@ def run_role(
 
     `bind` is where it listens (default: `advertise`, or beside the coordinator's address), `advertise` the address that
     others get if that is another one, and `life` the number of the process among those of the replica. `memory_file` is
-    the descriptor of the file for the memory of an embedding server or NN worker. A failure is reported to the
+    the descriptor of the file for the memory of an embedding server. A failure is reported to the
     coordinator before it is raised, but for a MemoryFileError: whoever started the process then begins the job again.
     """
     loop = Loop(context, f"{role}-{index}")
@@ -143,7 +136,7 @@ def _replica(role: str, loop: Loop, link: Link, bind: str, advertise: str | None
     if role == "nn-worker":
         from persia_cli.roles.nn_worker import NNWorker
 
-        return NNWorker(loop, link, bind, advertise, memory_file)
+        return NNWorker(loop, link, bind, advertise)
     from persia_cli.roles.data_loader import DataLoader
 
     return DataLoader(loop, link)

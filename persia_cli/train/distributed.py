@@ -1,7 +1,7 @@
 """The NN workers of a job as one group: dense gradients summed over ranks, dense weights the same on all."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 
@@ -17,10 +17,6 @@ from persia_cli.model.batch_norm import SumOverRanks, share_statistics
 from persia_cli.train.device import CPU
 
 LOOPBACK = "lo"
-ENDLESS = timedelta(days=365)
-"""Longest timeout that torch supports."""
-
-
 _joined = False
 
 
@@ -45,14 +41,14 @@ class World:
         device: torch.device = CPU,
         apart: bool = False,
         interface: str = LOOPBACK,
+        stuck_s: float = 900.0,
     ) -> None:
         """Join the group and return once every rank has.
 
-        `store` is where ranks meet, empty for each group, and `interface` the network interface through which they
-        talk. Waits up to `timeout_s` seconds for the other ranks. Later operations wait without limit, since another
-        rank may compile or compute for long, or all may be suspended; torch detects a rank that ends, and the
-        coordinator one that is stuck. `device` is that of this rank's network; `apart`, the same on all ranks, is True
-        if each has its own GPU. Raises WireError if the others do not join.
+        `store` is where ranks meet, empty at first, and `interface` the network interface between them. Waits up to
+        `timeout_s` seconds for the other ranks, and up to `stuck_s` in later operations: another rank may compile or
+        compute for long. `device` is that of this rank's network; `apart`, the same on all ranks, is True if each has
+        its own GPU. Raises WireError if the others do not join.
         """
         self.rank, self.size, self.device = rank, size, device
         if device.type == "cuda":
@@ -81,7 +77,7 @@ class World:
             ) from error
         global _joined
         _joined = True
-        _set_pg_timeout(ENDLESS)
+        _set_pg_timeout(timedelta(seconds=stuck_s))
 
     def any(self, condition: bool) -> bool:
         """Return True if the condition is true on any rank; all ranks must call this together."""
@@ -90,17 +86,6 @@ class World:
         found = torch.tensor(float(condition), device=self.device)
         dist.all_reduce(found, dist.ReduceOp.MAX)
         return bool(found)
-
-    def newest_common(self, numbers: Sequence[int]) -> int | None:
-        """Return the greatest of the numbers, two at the most, that all ranks have; all must call this together."""
-        if self.size == 1:
-            return max(numbers, default=None)
-        own = torch.tensor([*numbers, -1, -1][:2], device=self.device)
-        of_all = [torch.empty_like(own) for _ in range(self.size)]
-        with self.watched("agreeing on the step to go on from"):
-            dist.all_gather(of_all, own)
-        common = set.intersection(*(set(each.tolist()) for each in of_all)) - {-1}
-        return max(common, default=None)
 
     def rows_of_others(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the rows [m, k] that all other ranks give, in their order; all must call this together.
@@ -130,15 +115,6 @@ class World:
         places[self.rank, : len(rows)] = rows
         places = SumOverRanks.apply(places)  # type: ignore[no-untyped-call]
         return [places[rank, :size] for rank, size in enumerate(sizes.tolist())]
-
-    def once_all_are_here(self, then: Callable[[], None]) -> None:
-        """Have `then` called, on any thread, once every rank has called this as often; never if one of them dies."""
-        if self.size == 1:
-            then()
-            return
-        with self.watched("waiting for the other ranks"):
-            arrived = dist.all_reduce(torch.zeros(1, device=self.device), async_op=True).get_future()
-        arrived.then(lambda done: then() if done.value() is not None else None)
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Give `module` the weights of rank 0 and let its backward sum gradients over ranks; buffers stay local.

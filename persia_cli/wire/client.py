@@ -64,9 +64,6 @@ class Client:
     set later. `retry_s` and `silence_timeout_s` may be changed; pending requests use the new values when they are due.
     `resent` counts repeated sends, `late` replies to requests that were answered before, `malformed` replies that
     cannot be read or do not fit their request.
-
-    A coordinator says in which epoch it is. Once a newer one has answered, the client repeats to it what is not
-    answered, and passes over what an older one says; `outdated` counts that.
     """
 
     def __init__(
@@ -88,8 +85,7 @@ class Client:
         self.memory: SharedMemory | None = None
         self.traffic = ByteCounts()
         self.peer = peer
-        self.resent = self.late = self.malformed = self.outdated = 0
-        self._epoch = 0
+        self.resent = self.late = self.malformed = 0
         self.retry_s = retry_s
         self.silence_timeout_s = silence_timeout_s
         self._clock = clock
@@ -190,10 +186,7 @@ class Client:
             self._take(received)
 
     def _take(self, received: Received) -> None:
-        number, reply, epoch = received.request, received.message, received.epoch
-        if epoch < self._epoch:
-            self.outdated += 1
-            return
+        number, reply = received.request, received.message
         request = self._requests.get(number)
         if request is not None and not isinstance(reply, (Pending, Refused, request.message.REPLY or Message)):
             self.malformed += 1
@@ -208,10 +201,6 @@ class Client:
             request.wait_s = max(request.wait_s, self._longest_s)
             return
         del self._requests[number]
-        if epoch > self._epoch:
-            self._epoch, is_another = epoch, bool(self._epoch)
-            if is_another:
-                self._repeat_all()
         if isinstance(reply, Refused):
             text = f"{self.peer} at {self.address} refused {request.waiting_for}: {reply.reason}"
             raise RefusedError(text, reply.exit_code)

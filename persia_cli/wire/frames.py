@@ -2,8 +2,7 @@
 
 Frames are [kind byte and token, header, raw array, raw array, ...]. A message without the token of the job is refused
 before any of it is decoded. The header is msgpack of (request number, fields of the message, shapes of its arrays,
-loan), and of the sender's epoch if it is the coordinator. Arrays that the loan covers lie in memory that sender and
-receiver share; the others are frames.
+loan). Arrays that the loan covers lie in memory that sender and receiver share; the others are frames.
 """
 
 import hmac
@@ -41,11 +40,9 @@ _FORMS = {kind: MessageForm(kind) for kind in BY_KIND.values()}
 
 
 def _header_of(form: MessageForm) -> type[msgspec.Struct]:
-    """Return the type of the header of one kind of messages, an array of four, or of five with the sender's epoch."""
+    """Return the type of the header of one kind of messages, an array of four."""
     fields = [("request", Count), ("fields", form.header), ("shapes", form.shapes), ("loan", Loan | None)]
-    return msgspec.defstruct(
-        "Header", [*fields, ("epoch", Count, 0)], array_like=True, forbid_unknown_fields=True, frozen=True
-    )
+    return msgspec.defstruct("Header", fields, array_like=True, forbid_unknown_fields=True, frozen=True)
 
 
 _DECODERS: dict[type[Message], msgspec.msgpack.Decoder[Any]] = {
@@ -65,11 +62,10 @@ def has_arrays(kind: type[Message]) -> bool:
 
 
 class Received(NamedTuple):
-    """What has arrived: a message, the number of its request, and its sender's epoch, 0 of all but coordinators."""
+    """A message that has arrived, and the number of its request."""
 
     request: int
     message: Message
-    epoch: int
     lent: int = 0
     """Bytes of its arrays that are in shared memory."""
 
@@ -109,7 +105,6 @@ def encode(
     loan: Loan | None = None,
     token: bytes = NO_TOKEN,
     parts: Parts | None = None,
-    epoch: int = 0,
 ) -> list[bytes | memoryview]:
     """Return the frames of a message; C-contiguous arrays are not copied but become frames themselves.
 
@@ -119,7 +114,7 @@ def encode(
     """
     kind = type(message)
     fields, shapes, arrays = parts or parts_of(message)
-    header = _ENCODER.encode((request, fields, shapes, loan, epoch) if epoch else (request, fields, shapes, loan))
+    header = _ENCODER.encode((request, fields, shapes, loan))
     _check_size(kind, len(header), len(arrays), sum([array.nbytes for array in arrays]))
     framed = arrays if loan is None else [a for a, place in zip(arrays, loan.places, strict=True) if place is None]
     raw = [np.ascontiguousarray(array).data if array.size else b"" for array in framed]
@@ -155,7 +150,7 @@ def read(frames: Sequence[Frame], memory: SharedMemory | None = None, token: byt
         raise MalformedMessage(str(error)) from None  # without a number: nobody waits for an answer to it
     except WireError as error:
         raise MalformedMessage(f"{kind.__name__}: {error}", head.request) from None
-    return Received(head.request, message, head.epoch, arrays.lent)
+    return Received(head.request, message, arrays.lent)
 
 
 class _Arrays:

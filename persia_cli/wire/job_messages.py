@@ -29,12 +29,6 @@ class Welcome(Message, frozen=True):
     """The plan of the job as JSON."""
     addresses: dict[str, list[str]]
     """Role -> addresses of its replicas, by index."""
-    group: Count = 0
-    """Number of the group that NN workers form: how often one of them has died."""
-    reports: Count = 0
-    """Number of the last report of all ranks that is in the record."""
-    recorded: Count = 0
-    """The step up to which their figures of training are."""
 
 
 class Hello(Request[Welcome], frozen=True):
@@ -62,10 +56,6 @@ class Ready(Request[Ack], frozen=True):
     """Number of dense weights that an NN worker trains; 0 for all other roles."""
     rows: Count = 0
     """Number of rows that an embedding server has loaded from a checkpoint."""
-    keeps: bool = False
-    """True if an NN worker keeps its dense state in memory that outlives its process."""
-    again: Count = 0
-    """Training steps that an NN worker does once more, since the process before it had begun them."""
 
 
 class TrainSteps(FieldSet, frozen=True, tag="training"):
@@ -277,8 +267,6 @@ class Beat(Message, frozen=True):
     stop: bool
     changes: tuple[Change, ...] = ()
     """The last change of each replica that has changed since the one that the heartbeat names."""
-    group: Count = 0
-    """Number of the group that NN workers are to form; those of an earlier one end, to begin again with the others."""
     clock_ns: Count = 0
     """The coordinator's CLOCK_MONOTONIC when it answered."""
 
@@ -386,15 +374,11 @@ class StoreValue(Message, frozen=True):
 
 
 class StoreCall(Request[StoreValue], frozen=True):
-    """NN worker -> coordinator: a call of the store by which the ranks of a group meet; `get` waits for its key.
-
-    Each group has its own store; values of earlier groups have been removed.
-    """
+    """NN worker -> coordinator: a call of the store by which ranks find each other; `get` waits for its key."""
 
     KIND = 0x52
     LIMIT = Limit(64 * KIB)
     sender: Sender
-    group: Count
     call: Call
     keys: tuple[str, ...]
     """One, but for `check`."""
@@ -404,8 +388,3 @@ class StoreCall(Request[StoreValue], frozen=True):
     """The value that `compare_set` has to find; empty where the key may also be absent."""
     amount: int = 0
     """The number to add."""
-
-    @property
-    def changes(self) -> bool:
-        """True if it may change the store."""
-        return self.call not in ("get", "check")

@@ -75,9 +75,6 @@ class Server:
         """Listen at the address; `frame_bytes` is the size of the largest frame that is accepted."""
         self.socket = sockets.router(context, address, frame_bytes)
         self._token = context.token
-        self.epoch = 0
-        """That of a coordinator, which each of its answers carries."""
-        self._is_silent = False
         self.memory: SharedMemory | None = None
         self.address = sockets.bound_address(self.socket)
         self._has_far_clients, self._place = is_beyond(self.address), f"@{own_place()}".encode()
@@ -151,14 +148,6 @@ class Server:
         else:
             self._dispatch(peer, message)
 
-    def replay(self, peer: Peer, message: Message) -> None:
-        """Handle a request that an earlier process of this role has handled; the answer is kept, not sent."""
-        self._is_silent = True
-        try:
-            self._dispatch(peer, message)
-        finally:
-            self._is_silent = False
-
     def _dispatch(self, peer: Peer, message: Message) -> None:
         if not self._handlers:
             return  # its role is still starting: the peer will repeat its request
@@ -197,8 +186,6 @@ class Server:
             self._answers_bytes -= nbytes
 
     def _send(self, peer: Peer, message: Message) -> None:
-        if self._is_silent:
-            return
         taken = sockets.send_message(
             self.socket,
             peer.request,
@@ -206,7 +193,6 @@ class Server:
             self.memory if self._is_near(peer.identity) else None,
             to=peer.identity,
             token=self._token,
-            epoch=self.epoch,
         )
         self.dropped += not taken
 

@@ -223,19 +223,18 @@ def send_message(
     to: bytes | None = None,
     token: bytes = NO_TOKEN,
     peer: str = "",
-    epoch: int = 0,
     traffic: ByteCounts | None = None,
 ) -> bool:
     """Queue a message, for client `to` if the socket is a server's; large arrays travel in `memory`, if given.
 
-    `peer` says who gets it if `to` does not; `epoch` is that of a coordinator; `traffic` counts it if it is sent.
+    `peer` says who gets it if `to` does not; `traffic` counts it if it is sent.
     Returns False if the peer is gone or its queue is full; raises MalformedMessage as `encode` does.
     """
     parts = parts_of(message)
     loan = None if memory is None else memory.lend(parts.arrays, peer if to is None else to.decode(errors="replace"))
     sent = False
     try:
-        frames = encode(number, message, loan, token, parts, epoch)
+        frames = encode(number, message, loan, token, parts)
         sent = send(socket, frames if to is None else [to, *frames])
     finally:
         if not sent and memory is not None and loan is not None:

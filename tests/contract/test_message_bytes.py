@@ -132,7 +132,7 @@ SAMPLES: list[Message] = [
     SavedNow("/run/checkpoints/step-9", ""),
     Death("embedding-worker", 1, PROCESS, -9),
     Verdict(True, 2.0, ""),
-    StoreCall(SENDER, 1, "compare_set", ("group/rank",), b"new", b"old", 3),
+    StoreCall(SENDER, "compare_set", ("group/rank",), b"new", b"old", 3),
     StoreValue(b"new", 3),
     Recorded(SENDER, b"{}"),
 ]  # fmt: skip

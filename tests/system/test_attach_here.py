@@ -53,9 +53,9 @@ def test_roles_that_were_started_by_hand_are_shown_and_stopped_also_after_a_deat
         poll_for(lambda: read_journal(run / METRICS), LIMIT_S, "steps trained")
         with started(shown, "attach", str(run)) as attach:
             poll_for(lambda: "split=train" in shown.read_text(), LIMIT_S, "the job on the screen")
-            [coordinator] = psutil.Process(roles["coordinator-0"].pid).children()
-            coordinator.kill()
-            poll_for(lambda: recovered(run), LIMIT_S, "another coordinator")
+            [worker] = psutil.Process(roles["embedding-worker-0"].pid).children()
+            worker.kill()
+            poll_for(lambda: recovered(run), LIMIT_S, "another embedding worker")
             assert started(said, "logs", str(run), "nn-worker").wait(LIMIT_S) == 2
             assert "its roles were started by hand, and write to their standard error" in said.read_text()
             assert started(said, "stop", str(run)).wait(LIMIT_S) == 75, said.read_text()
@@ -67,7 +67,7 @@ def test_roles_that_were_started_by_hand_are_shown_and_stopped_also_after_a_deat
 
 
 def recovered(run: Path) -> bool:
-    return any(e["event"] == "recovered" and e["replica"] == "coordinator-0" for e in read_journal(run / EVENTS))
+    return any(e["event"] == "recovered" and e["replica"] == "embedding-worker-0" for e in read_journal(run / EVENTS))
 
 
 def test_one_command_shows_it_another_stops_it_and_a_third_says_how_it_ended(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from persia_cli.errors import PreemptedError
 from persia_cli.launch.job import COORDINATOR_ADDRESS, recorded_failure
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.roles.coordinator.epoch import EPOCHS
 from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
 from tests.conftest import poll_for
 from tests.support.launched import ENDLESS
@@ -111,8 +110,7 @@ def test_a_second_coordinator_is_refused_even_while_the_first_is_stopped(tmp_pat
             for other in others:
                 error = other.communicate(timeout=END_S)[1]
                 assert other.returncode == 2
-                assert f"process {first.pid} on " in error
-                assert "a run has one coordinator at a time" in error
+                assert "is being written by another process: this run still goes on" in error
         finally:
             for other in others:
                 other.kill()
@@ -126,21 +124,3 @@ def test_a_second_coordinator_is_refused_even_while_the_first_is_stopped(tmp_pat
 
 def running_all(started: Started) -> bool:
     return all(process.poll() is None for process in started.values())
-
-
-@pytest.mark.slow
-def test_one_that_was_superseded_ends_and_writes_nothing_more(tmp_path: Path) -> None:
-    """As on a file system without locks, where a second coordinator cannot know of the first."""
-    run_dir = tmp_path / "run"
-    with by_hand(WORDS, run_dir) as started:
-        wait_for_training(run_dir)
-        (run_dir / EPOCHS / "2").write_text("{}\n")
-        written = (run_dir / METRICS).read_bytes(), (run_dir / EVENTS).read_bytes()
-        assert started["coordinator-0"].wait(END_S) == 1
-        said = (run_dir / "roles" / "coordinator-0.log").read_text()
-        assert "another coordinator has taken the run" in said
-        lines = (run_dir / METRICS).read_bytes(), (run_dir / EVENTS).read_bytes()
-        assert all(now.startswith(then) for now, then in zip(lines, written, strict=True))
-        assert not [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "failed"]
-        assert "data-loader-0" in started
-        assert started["data-loader-0"].poll() is None

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.drill.processes import replicas_of
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.storage.places import Place, place_of
 from persia_cli.store.chain import read_chain
 from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
 from tests.conftest import poll_for
-from tests.support.launched import Launched, pids_of
+from tests.support.launched import Launched
 from tests.support.proxy import Proxy
 from tests.support.s3 import object_store
 from tests.support.small import WORDS
@@ -26,7 +27,6 @@ from tests.system.test_deltas import rows_of
 from tests.system.test_killed_saves import losses, newest_step, read_started
 from tests.system.test_remote_checkpoints import assert_whole, port_of
 from tests.system.test_resume import persia
-from tests.system.test_takeover import coordinator_of
 
 WHO = ["embedding-server-0", "embedding-server-1", "nn-worker-0", "coordinator-0", "launcher", "cut", "down"]
 """Who is killed, or how the network fails: all connections break, or none can be made for a while."""
@@ -39,7 +39,6 @@ JOB = [
 CLUSTER = [
     "cluster=local",
     "cluster.embedding_servers=2",
-    "recovery.dense_memory=every_step",
     "recovery.max_restarts=100",
     "recovery.window_s=0.5",
     "checkpoint.every_steps=20",
@@ -127,8 +126,9 @@ class Uploads:
         assert condition(), self.job.output[-3000:]
 
     def _kill(self, who: str) -> None:
-        own = {"launcher": self.job.process.pid, "coordinator-0": coordinator_of(self.run_dir)}
-        os.kill((pids_of(self.run_dir) | own)[who], signal.SIGKILL)
+        own = {"launcher": self.job.process.pid}
+        own |= {name: replica.pid for name, replica in replicas_of(self.job.process.pid).items()}
+        os.kill(own[who], signal.SIGKILL)
 
     def _disturb_network(self, who: str) -> None:
         if who == "cut":

@@ -17,7 +17,6 @@ from tests.support.one_by_one import by_hand
 
 SILENCE_S = 6
 WORDS = [*ENDLESS, f"cluster.silence_timeout_s={SILENCE_S}", "cluster.stop_timeout_s=1", "cluster.embedding_workers=2"]
-WORDS += ["recovery.dense_memory=off"]
 EVERY = 400
 """Steps between two checkpoints."""
 LIMIT_S = SILENCE_S + 20.0
@@ -54,7 +53,8 @@ def test_the_one_that_is_stuck_is_named(name: str, mode: str, ranks: int, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", TWO_OR_FOUR)
 def test_the_one_that_is_killed_is_named(ranks: int, tmp_path: Path) -> None:
-    with Launched([*WORDS, f"cluster.nn_workers={ranks}"], tmp_path / "run") as job:
+    words = [*WORDS, f"cluster.nn_workers={ranks}", "recovery.max_restarts=0"]
+    with Launched(words, tmp_path / "run") as job:
         pids = job.wait_for_training()
         os.kill(pids["nn-worker-1"], signal.SIGKILL)
         code, _ = job.end(within_s=LIMIT_S)

@@ -19,7 +19,7 @@ STEPS, EVERY = 300, 50
 WORDS = [
     *("conf=synthetic", "cluster=local", "mode=sync", "train.batch_size=32", "train.log_every_steps=5"),
     *("dataset.generator.train_rows=640", "dataset.generator.eval_rows=96", f"train.steps={STEPS}", "train.epochs=100"),
-    *("eval.every_steps=120", f"checkpoint.every_steps={EVERY}", "checkpoint.keep=2", "recovery.dense_memory=off"),
+    *("eval.every_steps=120", f"checkpoint.every_steps={EVERY}", "checkpoint.keep=2"),
 ]
 LIMIT_S = 120.0
 

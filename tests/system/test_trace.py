@@ -13,7 +13,7 @@ from tests.support.small import WORDS
 from tests.support.traced import Seen, assert_threads_do_one_thing_at_a_time, read_trace
 
 FIRST, LAST = 30, 130
-RANKS = ["cluster=local", "cluster.nn_workers=2", "cluster.embedding_servers=2", "recovery.dense_memory=off"]
+RANKS = ["cluster=local", "cluster.nn_workers=2", "cluster.embedding_servers=2"]
 WIDE = ["model.hidden=[128,128]", "train.steps=140", "cluster.retry_s=20"]
 """Enough of a network for backward to take as long as a look-up, and nothing is asked for twice."""
 FETCHES = {"fetch scores", "fetch gradients"}

@@ -126,14 +126,8 @@ class Recovery(Node):
     max_restarts: Annotated[int, Field(ge=0, le=1000), NUMBER] = 3
     """New processes that a replica gets within `window_s`; 0: a death ends the job.
 
-    Data loaders, embedding workers, embedding servers and the coordinator get them, and NN workers with `dense_memory`.
-    Each new process but the first waits longer before it starts. So often too the whole job goes back to a checkpoint.
-    """
-    dense_memory: Literal["every_step", "auto", "off"] = "auto"
-    """Whether an NN worker keeps its dense weights and their optimizer, after each step, in memory that outlives its
-    process, so that a new process goes on from there: `every_step`, `off`, or `auto`, which is `every_step` in sync
-    mode where they are small and trained on the CPU: 1 MiB at the most, or 16 MiB if an NN worker has 256 samples in a
-    step. Gradients of rows then leave after the dense weights have changed.
+    Data loaders, embedding workers and embedding servers get them, each but the first after a longer wait. After any
+    other death, and at most as often, the whole job goes back to its newest checkpoint.
     """
     window_s: Seconds = 600.0
     """Seconds after which a restart no longer counts."""

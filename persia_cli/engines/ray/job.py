@@ -11,7 +11,7 @@ from persia_cli.engines.configuration import keys_of
 from persia_cli.engines.ray.cluster import JoinedCluster
 from persia_cli.engines.ray.followed import ActorReplica, FollowedReplica, OwnReplica
 from persia_cli.engines.ray.request import words_of
-from persia_cli.errors import KilledError, PersiaError, RoleError, TakeoverError, UserError
+from persia_cli.errors import KilledError, MemoryFileError, PersiaError, RoleError, UserError
 from persia_cli.launch.handed_over import text_of
 from persia_cli.launch.job import ERROR_LINE, ROLES, SIGNALLED, record, recorded_failure, replicas_named, was_cut_off
 from persia_cli.launch.supervisor import WELL, address_in
@@ -155,7 +155,7 @@ class RayJob:
             raise self._killed(why, replica)
         for each in failed:
             # It was killed from outside, so this is the cause; errors of other replicas are consequences.
-            if each.code is not None and (each.code > SIGNALLED or each.code == TakeoverError.exit_code):
+            if each.code is not None and (each.code > SIGNALLED or each.code == MemoryFileError.exit_code):
                 raise self._killed(self._why(each), each.replica)
         first = next((each for each in failed if each is not self._coordinator), failed[0])
         recorded = recorded_failure(self._plan.run_dir)

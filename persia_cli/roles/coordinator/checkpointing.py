@@ -15,7 +15,6 @@ from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.observe.record_state import RecordState, save_scores
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.input_log import InputLog
 from persia_cli.roles.coordinator.record_copy import copy_figures
 from persia_cli.roles.coordinator.tracker_state import plateaus_of, tracked_by
 from persia_cli.storage.places import Place, address_of, place_of
@@ -79,21 +78,11 @@ class Concluded(NamedTuple):
     chain: ChainEnd
 
 
-_BEGUN = msgspec.msgpack.Decoder(Begun)
-_CHAIN_END = msgspec.msgpack.Decoder(ChainEnd)
-_CONCLUDED = msgspec.msgpack.Decoder(Concluded)
-_TRUTH = msgspec.msgpack.Decoder(bool)
-
-
 class Checkpointing:
-    """One checkpoint after another, each of the files that the replicas report.
+    """One checkpoint after another, each of the files that the replicas report."""
 
-    What it finds and does on disk is in `log`: a coordinator that takes a job over does it no second time.
-    """
-
-    def __init__(self, run: Run, job: Job, tracker: EvaluationTracker, log: InputLog | None = None) -> None:
+    def __init__(self, run: Run, job: Job, tracker: EvaluationTracker) -> None:
         self._run, self._job, self._tracker = run, job, tracker
-        self._log = log or InputLog()
         self._checkpoints = checkpoints_of(Path(job.run_dir), run.checkpoint.path)
         self._draft: Place = self._checkpoints
         self._failures: list[str] = []
@@ -106,9 +95,7 @@ class Checkpointing:
         self._files: dict[str, Sequence[SavedFile]] = {}
         self._cut: Cut | None = None
         self._retention = Retention(self._checkpoints, run.checkpoint.keep)
-        self._chain = self._log.find(_CHAIN_END, self._loaded_chain)
-        self.newest: tuple[str, int] | None = None
-        """Address and step of the last checkpoint that this job has published."""
+        self._chain = self._loaded_chain()
 
     def _loaded_chain(self) -> ChainEnd:
         """Return the checkpoint that a resumed run goes on from, and the length of its chain.
@@ -125,17 +112,14 @@ class Checkpointing:
 
     def tidy(self) -> None:
         """Finish, when a training begins, what an earlier start that was killed has left half done."""
-        if self._job.task == "train":
-            self._log.find(_TRUTH, self._tidy)
-
-    def _tidy(self) -> bool:
+        if self._job.task != "train":
+            return
         if isinstance(self._checkpoints, Path):
             remove_unfinished(self._checkpoints)
         first = self._job.first_step
         if (best := self._tracker.kept_at(first)) and first in finished_steps(self._checkpoints):
             # A run that was killed after it had published this checkpoint may not have noted that it is the best.
             self._retention.add(first, best, "best")
-        return True
 
     def _parent_step(self) -> int | None:
         """Return the step of the checkpoint whose rows the next one changes; None if that one has all rows."""
@@ -156,11 +140,9 @@ class Checkpointing:
         """
         step = phase.last
         best = self._tracker.kept_at(step)
-        begun = self._log.find(_BEGUN, lambda: self._begin(phase, state()))
+        begun = self._begin(phase, state())
         self._files, self._lost, self._disturbed = {}, None, False
         self._failures = [begun.failure] if begun.failure else []
-        if address_of(self._draft) != begun.draft:  # as in a replay
-            self._draft = place_of(begun.draft)
         self._cut = Cut(step, samples, begun.progress, replace(best) if best else None, begun.scores, phase.trigger)
         awaited = phase.trigger in AWAITED or not self._run.checkpoint.while_training
         return SaveModel(begun.draft, step, begun.parent, awaited)
@@ -204,7 +186,7 @@ class Checkpointing:
         more. In an object store, which may not answer now, it stays until the end of the job.
         """
         assert self._cut is not None
-        event, self._chain = self._log.find(_CONCLUDED, self._conclude)
+        event, self._chain = self._conclude()
         if event["event"] == "save_failed":
             self._lost = (self._cut.step, event["text"])
             self._given_up = event["given_up"]
@@ -271,9 +253,8 @@ class Checkpointing:
             parent=parent,
         )
         folder = checkpoint_folder(self._checkpoints, step)
-        if not self._log.again or step not in finished_steps(self._checkpoints):  # else the one before has published it
-            copy_figures(self._run, self._job)
-            publish(self._checkpoints, self._draft, manifest)
+        copy_figures(self._run, self._job)
+        publish(self._checkpoints, self._draft, manifest)
         self._retention.add(step, best, trigger)
         event = {
             "event": "saved",
@@ -290,9 +271,6 @@ class Checkpointing:
 
     def has(self, step: int) -> bool:
         """Return True if the run has a complete checkpoint of the step, saved before the evaluation that was due."""
-        return self._log.find(_TRUTH, lambda: self._has(step))
-
-    def _has(self, step: int) -> bool:
         try:
             return step in finished_steps(self._checkpoints)
         except CheckpointError:
@@ -303,18 +281,14 @@ class Checkpointing:
 
         Raises CheckpointError if the checkpoint is damaged, DiskError if it cannot be written.
         """
-        self._chain = self._log.find(_CHAIN_END, lambda: self._renew(step, state()))
-
-    def _renew(self, step: int, state: RecordState) -> ChainEnd:
         folder = checkpoint_folder(self._checkpoints, step)
         manifest = decode_manifest(folder)
         copy_figures(self._run, self._job)
-        write_checked(folder / MANIFEST, msgspec.structs.replace(manifest, progress=self._progress(state)))
+        write_checked(folder / MANIFEST, msgspec.structs.replace(manifest, progress=self._progress(state())))
         self._retention.add(step, self._tracker.kept_at(step), manifest.trigger)
         newest, length = self._chain
         if newest is not None and newest.step == step:
-            return ChainEnd(Parent(step, manifest_digest(folder)), length)
-        return self._chain
+            self._chain = ChainEnd(Parent(step, manifest_digest(folder)), length)
 
     def _progress(self, state: RecordState, evaluation_due: bool = False) -> RunProgress:
         return RunProgress(

@@ -4,21 +4,21 @@ import logging
 import math
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from persia_cli.config.schema import Run
+from persia_cli.control.awake import AwakeTime
 from persia_cli.control.evaluation_tracker import tracker_of
 from persia_cli.control.membership import Membership, StallDetector
 from persia_cli.control.phases import Wishes
 from persia_cli.control.position import EVAL, TRAIN, StepGrid
-from persia_cli.errors import DiskError, PersiaError, RoleError, TakeoverError, UserError
-from persia_cli.observe.journal import EVENTS, METRICS, ContinuedJournal
+from persia_cli.errors import DiskError, PersiaError, RoleError, UserError
+from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.record_state import load_state
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
@@ -27,10 +27,8 @@ from persia_cli.plan.job import Job, job_phases, participants
 from persia_cli.roles.coordinator.checkpointing import Checkpointing, restore_tracker
 from persia_cli.roles.coordinator.dismissal import AT_ONCE_S, Dismissal, ReplicaError
 from persia_cli.roles.coordinator.early_saves import EarlySaves
-from persia_cli.roles.coordinator.epoch import Epoch, SupersededError
 from persia_cli.roles.coordinator.files import FileHandler
 from persia_cli.roles.coordinator.heartbeats import HeartbeatHandler
-from persia_cli.roles.coordinator.input_log import GivenUp, InputLog
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.loading import Loading
@@ -39,13 +37,11 @@ from persia_cli.roles.coordinator.progression import Progression
 from persia_cli.roles.coordinator.readiness import Readiness
 from persia_cli.roles.coordinator.recordings import Recordings
 from persia_cli.roles.coordinator.recovery import RecoveryHandler
-from persia_cli.roles.coordinator.regrouping import Regrouping
 from persia_cli.roles.coordinator.reporting import Reporting
-from persia_cli.roles.coordinator.takeover import Takeover, event_key, metrics_key
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.storage.places import place_of
 from persia_cli.storage.remote import within
-from persia_cli.store.manifest import Manifest, read_manifest
+from persia_cli.store.manifest import read_manifest
 from persia_cli.wire.figures import ReplicaFigures
 from persia_cli.wire.job_messages import (
     Death,
@@ -75,11 +71,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOGGED = (Hello, Ready, Held, Done, Saved, TakeItem, Report, Fail, Leave, Death)
-"""Requests that change what a coordinator knows; the others are repeated until they are answered, or come again."""
 STORE_PART = 0.6
 """Part of `cluster.silence_timeout_s` for which a request may wait for a store: others must not take this for dead."""
-_MANIFEST = msgspec.msgpack.Decoder(Manifest | None)
 
 
 class Coordinator:
@@ -92,18 +85,11 @@ class Coordinator:
         run: Run,
         job: Job,
         advertise: str | None = None,
-        epoch: Epoch | None = None,
-        inputs: InputLog | None = None,
     ) -> None:
-        """`epoch` is that of this process; a coordinator among the threads of its job has none.
-
-        `inputs` is the log by which another can take the job over, or by which this one does.
-        """
-        self._epoch, self._inputs = epoch, inputs or InputLog()
-        self._now = self._inputs.clock
+        """Listen at `bind`. Raises UserError if another process coordinates the run."""
+        self._awake = AwakeTime(time.monotonic())
         self._loop, self._run, self._job, self._run_dir = loop, run, job, Path(job.run_dir)
-        begin = 0 if self._inputs.again else None
-        self._events = ContinuedJournal(self._run_dir / EVENTS, begin, event_key, alone=True)
+        self._events = Journal(self._run_dir / EVENTS, alone=True)
         with ExitStack() as on_failure:
             on_failure.callback(self._events.close)
             self._events.write(event="began", host=socket.gethostname(), pid=os.getpid())
@@ -122,23 +108,19 @@ class Coordinator:
         self.stop, self.stopped_by = False, ""
         self._scoring = self._begin_scoring() if job.task == "predict" else None
         self._server = self._loop.serve(bind, Report.LIMIT.nbytes)
-        self._server.epoch = self._epoch.number if self._epoch else 0
         self._begin_handlers()
         self._register_handlers()
 
     def _begin_record(self, on_failure: ExitStack) -> None:
         """Begin the record, and know what the checkpoint says with which the job begins."""
-        run, job, again = self._run, self._job, self._inputs.again
-        begin = self._inputs.metrics_bytes if again else None
-        self._metrics = on_failure.enter_context(closing(ContinuedJournal(self._run_dir / METRICS, begin, metrics_key)))
-        loaded = self._inputs.find(_MANIFEST, lambda: read_manifest(place_of(job.load)) if job.load else None)
+        run, job = self._run, self._job
+        self._metrics = on_failure.enter_context(closing(Journal(self._run_dir / METRICS)))
+        loaded = read_manifest(place_of(job.load)) if job.load else None
         self._first_step: int
         self._first_step, samples = (loaded.step, loaded.samples) if loaded else (0, 0)
         self._loading = Loading(run, job, loaded, self._events)
         resumed = loaded if job.task == "train" else None
-        known = self._inputs.snapshot
-        fresh = None if known or not resumed or not job.load else place_of(job.load)
-        state = load_state(fresh, resumed, len(label_names(run))) if fresh and resumed else None
+        state = load_state(place_of(job.load), resumed, len(label_names(run))) if resumed and job.load else None
         self._record = RunRecord(
             self._run_dir,
             self._events,
@@ -150,14 +132,10 @@ class Coordinator:
             self._metrics,
             job.scored_part,
         )
-        if known:
-            self._record.restore(known)
-        elif resumed and (begun := self._record.snapshot()):
-            self._inputs.compact(begun)  # the checkpoint may be removed before another takes over
         self._tracker = tracker_of(run, metric_aims(run))
         if resumed:
             restore_tracker(self._tracker, resumed.progress)
-        self._checkpointing = Checkpointing(run, job, self._tracker, self._inputs)
+        self._checkpointing = Checkpointing(run, job, self._tracker)
         self._membership, self._wishes = Membership(participants(run, job)), Wishes()
         is_saved = bool(resumed and self._checkpointing.has(self._first_step))
         self._phases = job_phases(run, job, self._tracker, self._wishes, is_saved)
@@ -165,18 +143,18 @@ class Coordinator:
     def _begin_handlers(self) -> None:
         """Make those that handle requests, each of which knows the others that it needs."""
         run, job = self._run, self._job
-        self._joining = JoinHandler(self._server, run, job, self._membership, self._now, self._record)
+        self._joining = JoinHandler(self._server, run, job, self._membership, self._now)
         # fmt: off
         self._reporting = Reporting(
-            self._server, self._joining, run, job, self._record, self._events, self._tracker, self._inputs,
+            self._server, self._joining, run, job, self._record, self._events, self._tracker,
         )
         self._work = WorkQueue(self._server, job.first_step, job.steps)
         self._early = EarlySaves(
             self._server, self._joining, run, job, self._phases, self._wishes, self._work, self._events,
-            self._inputs, lambda: self._progression.advance(),
+            self._now, lambda: self._progression.advance(),
         )
         self.signals = self._early.signals
-        self._recordings = Recordings(self._server, self._joining, self._record, job, bool(self._inputs.again))
+        self._recordings = Recordings(self._server, self._joining, self._record, job)
         self._dismissal = Dismissal(
             self._server, self._joining, self._membership, self._work, self._now, self._give_up, self._early.end,
             self._recordings,
@@ -190,12 +168,8 @@ class Coordinator:
             self._events, self._checkpointing, self._reporting, self._work, self._early, self._dismissal, self._stall,
             self._scoring, lambda: self._failure is not None, lambda *told: self._recovery.note_figures(*told),
         )
-        Regrouping(
-            self._joining, self._record, self._reporting, self._phases, self._work, self._early,
-            self._progression.advance,
-        )
         self._recovery = RecoveryHandler(
-            self._server, run, self._phases, self._events, self._dismissal, self._files.lose, self._joining.group
+            self._server, run, self._phases, self._events, self._dismissal, self._files.lose
         )
         self._joining.judge_gone = self._recovery.judge_gone
         self._readiness = Readiness(
@@ -205,10 +179,6 @@ class Coordinator:
         self._heartbeats = HeartbeatHandler(
             self._server, self._joining, self._record, self._phases, self._liveness, self._loading, self._reporting,
             self._recovery, self._dismissal, self._events, self._now,
-        )
-        self._takeover = Takeover(
-            self._inputs, self._server, self._events, self._metrics, self._record, self._reporting, self._early,
-            self._liveness, self._give_up, self._or_give_up,
         )
         # fmt: on
 
@@ -236,12 +206,7 @@ class Coordinator:
             self._server.on(kind, partial(self._handle, handler))
 
     def _handle(self, handler: Callable[[Peer, Any], None], peer: Peer, message: Message) -> None:
-        """Handle a request, unless another coordinator has taken the job over since the one before."""
-        self._require_newest()
-        # A work item that is dealt twice does no harm, so nobody waits for the disk before it is given out.
-        is_logged = message.changes if isinstance(message, StoreCall) else isinstance(message, LOGGED)
-        if is_logged or (isinstance(message, Heartbeat) and self._recovery.needs(message)):
-            self._inputs.take(peer, message, synced=not isinstance(message, (TakeItem, Heartbeat)))
+        """Handle a request."""
         with within(STORE_PART * self._run.cluster.silence_timeout_s):
             handler(peer, message)
 
@@ -252,13 +217,9 @@ class Coordinator:
 
     def run(self) -> None:
         """Hold the job together until its end; raises ReplicaError if a replica failed, RoleError if one is missing."""
-        ended = True
         try:
-            if self._inputs.again:
-                self._takeover.run()
             while not self._progression.over and not self.stop and self._failure is None and self._early.reason is None:
                 with self._or_give_up():
-                    self._require_newest()
                     self._loop.poll(0.2)
                     self._events.require_there()
                     self._heartbeats.tell_progress()
@@ -273,9 +234,6 @@ class Coordinator:
                 self._record.write_roles()
             if self._failure is not None:
                 raise self._failure
-        except (SupersededError, TakeoverError):
-            ended = False
-            raise
         except ReplicaError:
             raise
         except Exception as error:
@@ -289,12 +247,10 @@ class Coordinator:
                 self._scoring.discard()
             self._record.close()
             self._events.close()
-            self._inputs.close(ended)
 
-    def _require_newest(self) -> None:
-        """Raise SupersededError if another coordinator has taken the job over."""
-        if self._epoch is not None:
-            self._epoch.require_newest()
+    def _now(self) -> float:
+        """Return the seconds in which this coordinator has run."""
+        return self._awake.at(time.monotonic())
 
     @contextmanager
     def _or_give_up(self) -> Iterator[None]:
@@ -319,7 +275,6 @@ class Coordinator:
         elif self._failure is None:
             self._failure = ReplicaError(text, exit_code)
             try:
-                self._inputs.note(GivenUp(text, exit_code))
                 self._events.write(event="phase", phase="failed", error=text, exit_code=exit_code)
             except DiskError as error:
                 log.error("the record does not say why the job failed: %s", error)

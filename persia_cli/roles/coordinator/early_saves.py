@@ -9,7 +9,6 @@ from persia_cli.control.phases import Phase, PhaseMachine, Trigger, Wishes
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe.journal import Journal
 from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.input_log import InputLog, SaveIsDue, SignalCame
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.wire.job_messages import CutShort, Held, Hold, Instruction, SavedNow, SaveNow
@@ -36,16 +35,16 @@ class EarlySaves:
         wishes: Wishes,
         work: WorkQueue,
         events: Journal,
-        log: InputLog,
+        clock: Callable[[], float],
         advance: Callable[[], None],
     ) -> None:
-        """`log` knows the seconds in which the coordinator was running; `advance` begins the next phase."""
+        """`clock` returns the seconds in which the coordinator was running; `advance` begins the next phase."""
         self._server, self._joining, self._work, self._events = server, joining, work, events
         self._job, self._phases, self._wishes = job, phases, wishes
-        self._log, self._clock, self._advance = log, log.clock, advance
+        self._clock, self._advance = clock, advance
         self._grace_s = run.checkpoint.grace_s
         self._every_s = 60.0 * run.checkpoint.every_minutes if run.checkpoint.every_minutes else None
-        self._saved_s = log.clock()
+        self._saved_s = clock()
         self._asked: list[Peer] = []
         """The commands that have asked for a checkpoint."""
         self.signals: deque[str] = deque()
@@ -59,24 +58,21 @@ class EarlySaves:
     def tick(self) -> None:
         """Do what has become due; called a few times a second."""
         while self.signals:
-            name = self.signals.popleft()
-            self._log.note(SignalCame(name))
-            self.on_signal(name)
+            self._on_signal(self.signals.popleft())
         phase = self._phases.current
         if phase is None:
             self._saved_s = self._clock()
         elif phase.kind == "training" and self._every_s and self._clock() - self._saved_s >= self._every_s:
-            self._log.note(SaveIsDue())
-            self.on_time()
+            self._on_time()
         if self.signal and not self.reason and self._clock() > self._deadline_s:
             self.reason = f"the model was not saved within {self._grace_s:g} s (checkpoint.grace_s)"
 
-    def on_signal(self, name: str) -> None:
+    def _on_signal(self, name: str) -> None:
         """A signal came to this process."""
         if name in SAVE_AND_END:
             self.end(name, "coordinator-0")
 
-    def on_time(self) -> None:
+    def _on_time(self) -> None:
         """It is time for the next checkpoint."""
         self._saved_s = self._clock()
         if not self._phases.writing:

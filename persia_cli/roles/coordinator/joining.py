@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.membership import Member, Membership, MisplacedError
-from persia_cli.control.rank_group import RankGroup
 from persia_cli.errors import WireError
-from persia_cli.observe.record import RunRecord
 from persia_cli.plan.job import COORDINATOR, Job, Replica
 from persia_cli.plan.pinning import shared_processors
 from persia_cli.wire.job_messages import Hello, Verdict, Welcome
@@ -45,17 +43,12 @@ class JoinHandler:
         job: Job,
         membership: Membership,
         clock: Callable[[], float],
-        record: RunRecord,
     ) -> None:
-        """`clock` returns the seconds in which the coordinator has been running; ranks go on from `record`."""
+        """`clock` returns the seconds in which the coordinator has been running."""
         self._server = server
         self._clock = clock
         self._run = run
         self.membership = membership
-        self.group = RankGroup(run.cluster.nn_workers)
-        self.on_regrouped: Callable[[], None] = _nothing
-        """Called when all ranks are new processes, before they are welcomed."""
-        self._record = record
         self.ended: str | None = None
         """Why nobody is let in any more."""
         self._job = job
@@ -117,19 +110,15 @@ class JoinHandler:
             "%s joined: process %d on %s, at %s", member.name, member.process.pid, member.host, member.address or "-"
         )
         self._hellos[member.role, member.index] = peer
-        if member.role == "nn-worker" and self.group.join(member.index) and self.group.number:
-            self.on_regrouped()
         self.welcome()
 
     def welcome(self) -> None:
-        """Welcome those that wait, unless somebody is missing or they have to wait for something else."""
+        """Welcome the replicas that wait, unless one is missing."""
         if self.membership.missing:
             return
-        for key, waiting in list(self._hellos.items()):
-            alone = key[0] == "nn-worker" and not self.group.is_whole
-            if not alone:
-                del self._hellos[key]
-                self._welcome(waiting, self.membership.members[key])
+        for key, waiting in self._hellos.items():
+            self._welcome(waiting, self.membership.members[key])
+        self._hellos.clear()
 
     def _welcome(self, peer: Peer, member: Member) -> None:
         welcome = Welcome(
@@ -137,9 +126,6 @@ class JoinHandler:
             run=self._run.model_dump_json().encode(),
             job=self._job.to_json(),
             addresses=self.membership.addresses(),
-            group=self.group.number,
-            reports=self._record.reports,
-            recorded=self._record.step,
         )
         member.last_seen_s = self._clock()
         self._server.reply(peer, welcome)
@@ -180,7 +166,3 @@ class JoinHandler:
 
 def _refused(text: str) -> Refused:
     return Refused(text, MisplacedError.exit_code)
-
-
-def _nothing() -> None:
-    pass

@@ -23,16 +23,9 @@ class LivenessMonitor:
         self._membership = membership
         self._phases = phases
         self._stall = stall
-        self.begin_anew(now)
-
-    def begin_anew(self, now: float) -> None:
-        """Wait for all replicas as long as at the beginning, whatever was heard of them before."""
-        self._deadline = now + self._cluster.start_timeout_s
+        self._deadline = now + cluster.start_timeout_s
         self._noticed_s = now
-        self._stall.restart(now)
-        for member in self._membership.members.values():
-            member.last_seen_s, member.doing, member.doing_s = now, "", 0.0
-            member.lost_s = now if member.lost_s else 0.0
+        stall.restart(now)
 
     def note(self, member: Member, doing: str, doing_s: float, figures: Counters, now: float) -> None:
         """Take what a replica is at, and for how long, and its figures; who is at work moves, as long as it may."""

@@ -1,36 +1,25 @@
-"""The coordinator's part in the meeting of ranks: it keeps the values by which torch finds the others of a group."""
+"""The store by which the ranks of torch find each other; the coordinator keeps its values."""
 
 from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.wire.job_messages import StoreCall, StoreValue
 from persia_cli.wire.server import Peer, Server
 
-MOST_KEYS = 65_536
-"""Keys of one group; a rank sets a few for each of the others."""
+MAX_KEYS = 65_536
+"""Keys of a job; a rank sets a few for each other rank."""
 
 
 class Meeting:
-    """The store of the newest group of ranks, which is empty until they begin to meet."""
+    """The values of the ranks' store, and the ranks that wait for one."""
 
     def __init__(self, server: Server, joining: JoinHandler) -> None:
         self._server, self._joining = server, joining
-        self._group = 0
         self._values: dict[str, bytes] = {}
         self._waiting: list[tuple[Peer, str]] = []
 
     def on_call(self, peer: Peer, message: StoreCall) -> None:
-        """Do what a rank asks; raises WireError if it is no rank, or there is no such group.
-
-        A rank of an earlier group gets no answer: it is about to hear of the newest, and ends.
-        """
+        """Do what a rank asks; raise WireError if the sender is no rank."""
         self._joining.find(message.sender, only="nn-worker")
-        newest = self._joining.group.number
-        if message.group > newest:
-            raise WireError(f"the group of NN workers is number {newest}, not {message.group}")
-        if message.group < newest:
-            return
-        if self._group != newest:
-            self._group, self._values, self._waiting = newest, {}, []
         if not message.keys or (len(message.keys) > 1 and message.call != "check"):
             raise WireError(f"the call {message.call} of the ranks' store is for one key, not {len(message.keys)}")
         key = message.keys[0]
@@ -62,8 +51,8 @@ class Meeting:
         return StoreValue()
 
     def _set(self, key: str, value: bytes) -> None:
-        if len(self._values) >= MOST_KEYS and key not in self._values:
-            raise WireError(f"the ranks' store has {MOST_KEYS} keys, and has no room for more")
+        if len(self._values) >= MAX_KEYS and key not in self._values:
+            raise WireError(f"the ranks' store has {MAX_KEYS} keys, and has no room for more")
         self._values[key] = value
 
     def _answer_waiting(self) -> None:

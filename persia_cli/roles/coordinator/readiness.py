@@ -28,7 +28,7 @@ class Readiness:
         clock: Callable[[], float],
         give_up: Callable[[str, int], None],
         begin: Callable[[], None],
-        replaced: Callable[[Member, Ready], None],
+        replaced: Callable[[Member], None],
         rollback: Rollback | None,
     ) -> None:
         """`loading` knows how many rows servers must have; `replaced` is called with each that is ready.
@@ -50,7 +50,7 @@ class Readiness:
         if not self._begun:
             self._loading.finish(member.name, message.rows)
         self._server.reply(peer, Ack())
-        self._replaced(member, message)
+        self._replaced(member)
         if self._membership.unready or self._begun or not self._is_all_loaded():
             return
         self._begun, now = True, self._clock()

@@ -17,11 +17,10 @@ from pathlib import Path
 
 from persia_cli.config.record import CONFIG
 from persia_cli.config.schema import Run
-from persia_cli.errors import DiskError, PersiaError, TakeoverError
+from persia_cli.errors import DiskError, PersiaError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, Tail
 from persia_cli.observe.record_elsewhere import ALIVE, BEAT_S, FILES
 from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.epoch import SupersededError
 from persia_cli.storage.places import Place, put
 from persia_cli.storage.remote import DEADLINE_S, within
 from persia_cli.store.manifest import checkpoints_of
@@ -38,8 +37,7 @@ PART_OF_STOP = 0.8
 def copied_record(run: Run, job: Job, in_haste: Callable[[], bool]) -> Iterator[None]:
     """Copy the record while the block runs, and when it ends; a copy that fails changes nothing of the job.
 
-    `in_haste` says in the end whether a signal ends the job. No last copy is made by a coordinator whose job another
-    one has taken over.
+    `in_haste` returns in the end whether a signal ends the job.
     """
     place = _place_of_copies(run, job)
     if place is None:
@@ -48,9 +46,6 @@ def copied_record(run: Run, job: Job, in_haste: Callable[[], bool]) -> Iterator[
     copies = RecordCopies(Path(job.run_dir), place)
     try:
         yield
-    except (SupersededError, TakeoverError):
-        copies.stop()
-        raise
     except BaseException:
         copies.end(PART_OF_STOP * run.cluster.stop_timeout_s)
         raise

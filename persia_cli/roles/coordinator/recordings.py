@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 class Recordings:
     """Writes portions as they come, and knows which replicas have sent their last."""
 
-    def __init__(self, server: Server, joining: JoinHandler, record: RunRecord, job: Job, is_continued: bool) -> None:
+    def __init__(self, server: Server, joining: JoinHandler, record: RunRecord, job: Job) -> None:
         """What an earlier start of the training has left stays, unless this one begins with its first step."""
         self._server, self._joining, self._record = server, joining, record
         self._run_dir, self._is_wanted = Path(job.run_dir), job.trace_first < job.trace_last
         self._behind_ns = time.time_ns() - time.monotonic_ns()
         self._whole: dict[str, int] = {}
         self._spans: dict[str, int] = {}
-        if not is_continued and job.load is None:
+        if job.load is None:
             remove_recordings(self._run_dir)
 
     def unfinished(self, members: Sequence[Member]) -> set[str]:

@@ -9,14 +9,13 @@ from typing import Any
 from persia_cli.config.schema import Run
 from persia_cli.control.membership import Member
 from persia_cli.control.phases import PhaseMachine
-from persia_cli.control.rank_group import RankGroup
-from persia_cli.control.restarts import LEFT_GROUP, LOST_WITH_SUPERVISOR, NEVER_AGAIN, RestartPolicy, ended_how
+from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, NEVER_AGAIN, RestartPolicy, ended_how
 from persia_cli.errors import RoleError, WireError
 from persia_cli.observe.journal import Journal
 from persia_cli.plan.replacement import WITH_MEMORY, is_replaced
 from persia_cli.roles.coordinator.dismissal import Dismissal
 from persia_cli.wire.figures import FINISHED, SENT_AGAIN, Counters
-from persia_cli.wire.job_messages import Beat, Change, Death, Heartbeat, Ready, Verdict
+from persia_cli.wire.job_messages import Beat, Change, Death, Verdict
 from persia_cli.wire.message import ProcessId
 from persia_cli.wire.server import Peer, Server
 
@@ -24,7 +23,6 @@ REPEATED = {
     "data-loader": "steps",
     "embedding-worker": "batches",
     "embedding-server": "requests",
-    "nn-worker": "training steps",
 }
 """What is done again by role."""
 
@@ -39,14 +37,12 @@ class Replacement:
     process: ProcessId
     died_s: float
     repeated: str
-    """What is done again: steps dealt or trained anew, batches whose ids are sent again, or requests finished."""
+    """What is done again: steps dealt anew, batches whose ids are sent again, or requests finished."""
     again: int | None = None
     """How many, once it is known of all but batches, which are counted until others have heard of the new process."""
     sent_before: int = 0
     change: int = 0
     """Number of the change by which others learn of the new process; 0 until it is ready."""
-    is_told: bool = True
-    """False of a rank that ended for another's sake: users are told of that other."""
 
 
 class RecoveryHandler:
@@ -60,16 +56,12 @@ class RecoveryHandler:
         events: Journal,
         dismissal: Dismissal,
         lose_files: Callable[[str, str], None],
-        group: RankGroup,
     ) -> None:
         """`dismissal` is how the job ends, which it does after a death too many.
 
         `lose_files` is called with a replica that has died, and how, since it may have been writing a checkpoint.
-        `group` is that of the ranks.
         """
-        self._lose_files, self._group = lose_files, group
-        self._keeping: set[str] = set()
-        """Names of the NN workers that keep their dense state in memory."""
+        self._lose_files = lose_files
         self._server = server
         self._phases = phases
         self._events = events
@@ -105,11 +97,10 @@ class RecoveryHandler:
             raise WireError(f"the process that ended, {message.process.pid}, is not that of {name}, {present}")
         why = f"{name} {how}"
         if self._may_go_on(message):
-            left = message.exit_code == LEFT_GROUP
-            after_s = 0.0 if left else self._policy.next(name, self._clock())
+            after_s = self._policy.next(name, self._clock())
             if after_s is not None:
                 if member is not None:
-                    self._lose(message, name, how, left)
+                    self._lose(message, name, how)
                 return Verdict(True, after_s, "")
             limits = f"{self._policy.max_restarts} within {self._policy.window_s:g} s"
             why += f", and its restarts are used up (recovery.max_restarts: {limits})"
@@ -122,26 +113,18 @@ class RecoveryHandler:
         phase = self._phases.current
         return (
             self._policy.max_restarts > 0
-            and is_replaced(message.role, message.exit_code, self._keeps(message))
-            and (message.role == "nn-worker" if phase is None else phase.kind != "done")
-            and (phase is None or (message.role, message.index) in self._membership.members)
+            and is_replaced(message.role, message.exit_code, memory_is_kept=True)
+            and phase is not None
+            and phase.kind != "done"
+            and (message.role, message.index) in self._membership.members
             and not self._dismissal.begun
         )
 
-    def _keeps(self, message: Death) -> bool:
-        """Return whether a replica goes on with what its process leaves; a rank that has not begun needs nothing."""
-        if message.role == "nn-worker":
-            return self._phases.current is None or f"nn-worker-{message.index}" in self._keeping
-        return True
-
-    def _lose(self, message: Death, name: str, how: str, left: bool) -> None:
-        """A process is dead; `left` says that it ended for another rank's sake, and is no recovery of its own."""
+    def _lose(self, message: Death, name: str, how: str) -> None:
+        """Take note that a process is dead."""
         now = self._clock()
         member = self._membership.lose(message.role, message.index, now)
-        if message.role == "nn-worker":
-            self._group.lose(message.index)
-        else:
-            self._lose_files(name, how)
+        self._lose_files(name, how)
         self._sent_by_dead += self._sent_again.pop(name, 0)
         self._heard.pop(name, None)
         before = self._under_way.get(name)
@@ -155,11 +138,9 @@ class RecoveryHandler:
             REPEATED[message.role],
             self._work.take_back(name) + (before.again or 0 if before else 0) if loader else None,
             before.sent_before if before else self._sent,
-            is_told=not left or (before is not None and before.is_told),
         )
         self._note_change(member, message.process, alive=False)
-        if not left:
-            self._events.write(event="died", replica=name, pid=message.process.pid, cause=how)
+        self._events.write(event="died", replica=name, pid=message.process.pid, cause=how)
 
     @property
     def _sent(self) -> int:
@@ -169,15 +150,11 @@ class RecoveryHandler:
         self._number += 1
         self._changes[member.name] = Change(self._number, member.role, member.index, died, alive, member.address)
 
-    def on_ready(self, member: Member, message: Ready) -> None:
+    def on_ready(self, member: Member) -> None:
         """A replica is ready; if it is a new process, everybody is told where to find it."""
-        if message.keeps:
-            self._keeping.add(member.name)
         recovery = self._under_way.get(member.name)
         if recovery is None:
             return
-        if member.role == "nn-worker":
-            recovery.again = message.again
         self._note_change(member, recovery.process, alive=True)
         recovery.change = self._number
         self._finish()
@@ -185,15 +162,7 @@ class RecoveryHandler:
     def beat(self, heard: int) -> Beat:
         """Return the answer to the heartbeat of a replica that has heard of the changes up to a number."""
         changes = tuple(change for change in self._changes.values() if change.number > heard)
-        return Beat(self._dismissal.begun, changes, self._group.number, time.monotonic_ns())
-
-    def needs(self, message: Heartbeat) -> bool:
-        """Return whether a heartbeat may change what is known of recoveries."""
-        name, again = (
-            f"{message.sender.role}-{message.sender.index}",
-            message.figures.counters.counts.get(SENT_AGAIN, 0),
-        )
-        return bool(self._under_way) or again != self._sent_again.get(name, 0)
+        return Beat(self._dismissal.begun, changes, time.monotonic_ns())
 
     def note_heartbeat(self, member: Member, heard: int, counters: Counters) -> None:
         """Note up to which change a replica has heard, and what it has sent again or finished."""
@@ -216,12 +185,11 @@ class RecoveryHandler:
             if recovery.repeated == "batches":
                 waits = any(n < recovery.change for n in self._heard.values())
             else:
-                waits = recovery.again is None or (recovery.role == "nn-worker" and not self._group.is_whole)
+                waits = recovery.again is None
             if not recovery.change or waits:
                 continue
             del self._under_way[name]
-            if recovery.is_told:
-                self._events.write(event="recovered", **self._described(recovery))
+            self._events.write(event="recovered", **self._described(recovery))
 
     def _described(self, recovery: Replacement) -> dict[str, Any]:
         again = self._sent - recovery.sent_before if recovery.repeated == "batches" else recovery.again

@@ -10,7 +10,6 @@ from persia_cli.control.phases import Phase
 from persia_cli.observe.journal import Journal
 from persia_cli.observe.record import RunRecord
 from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.input_log import InputLog, Judged
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.wire.job_messages import Report
 from persia_cli.wire.messages import Ack
@@ -18,9 +17,6 @@ from persia_cli.wire.server import Peer, Server
 
 EVERY_S = 2.0
 """Seconds between two reports of progress."""
-
-COMPACT_REPORTS = 128
-"""The log of what the coordinator was told has the reports of at most so many intervals, and of one evaluation."""
 
 
 class Reporting:
@@ -35,11 +31,7 @@ class Reporting:
         record: RunRecord,
         events: Journal,
         tracker: EvaluationTracker,
-        log: InputLog,
     ) -> None:
-        """`log` keeps what evaluations decide longer than the reports of which they are made."""
-        self._log = log
-        self._compacted = (record.reports + 1) // COMPACT_REPORTS
         self._server = server
         self._joining = joining
         self._run = run
@@ -60,26 +52,12 @@ class Reporting:
             member.index, message.number, message.figures, message.scores, message.samples
         )
         for line in evaluated:
-            # In a log the judgement follows the report, unless the process died in between.
-            if not self._log.judged():
-                self._log.note(Judged(line))
-            self.judge(line)
-        self._compact()
+            self._judge(line)
         self._waiting[member.index, message.number] = peer
         for key in [key for key in self._waiting if self._record.has_written(key[1])]:
             self._server.reply(self._waiting.pop(key), Ack())
 
-    def forget(self) -> None:
-        """Answer no report of a rank that has died: its next process sends it again."""
-        self._waiting.clear()
-
-    def _compact(self) -> None:
-        """Shorten the log of reports now and then, at the same reports however often the coordinator dies."""
-        if (self._record.reports + 1) // COMPACT_REPORTS > self._compacted and (state := self._record.snapshot()):
-            self._compacted = state.next_report // COMPACT_REPORTS
-            self._log.compact(state)
-
-    def judge(self, line: dict[str, Any]) -> None:
+    def _judge(self, line: dict[str, Any]) -> None:
         """Judge the model by the line of a complete evaluation."""
         if self._job.task == "train":
             self._judge_by(line)

@@ -374,25 +374,6 @@ def test_a_pause_that_is_skipped_trains_nothing_more() -> None:
     assert (done.kind, done.is_cut) == ("done", True)
 
 
-def test_an_evaluation_that_is_given_up_is_begun_anew_behind_its_steps() -> None:
-    phases = schedule(steps=10, eval_steps=4, eval_every=5, save_every=5, save_at_end=False)
-    seen = []
-    for phase in phases:
-        seen.append((phase.kind, phase.first, phase.last))
-        phase.again = phase.kind == "evaluating" and phase.first in (0, 8)
-    assert seen == [
-        ("training", 0, 5),
-        ("evaluating", 0, 4),
-        ("evaluating", 4, 8),
-        ("saving", 0, 5),
-        ("training", 5, 10),
-        ("evaluating", 8, 12),
-        ("evaluating", 12, 16),
-        ("saving", 0, 10),
-        ("done", 0, 0),
-    ]
-
-
 def test_a_checkpoint_that_the_job_comes_to_wait_for_has_to_hurry_once_and_an_awaited_one_hurries_anyway() -> None:
     taking_part: dict[PhaseKind, frozenset[str]] = {"training": RANKS, "saving": RANKS, "done": RANKS}
     machine = PhaseMachine(schedule(9, 0, None, 3, True), taking_part)

@@ -1,4 +1,4 @@
-"""The store by which ranks meet does what torch's own does, for one group at a time."""
+"""The store by which ranks meet does what torch's own does."""
 
 import queue
 import threading
@@ -10,9 +10,8 @@ import pytest
 import torch.distributed as dist
 from hypothesis import given, settings
 
-from persia_cli.control.rank_group import RankGroup
 from persia_cli.errors import WireError
-from persia_cli.roles.coordinator.meeting import MOST_KEYS, Meeting
+from persia_cli.roles.coordinator.meeting import MAX_KEYS, Meeting
 from persia_cli.roles.rank_meeting import RankMeeting
 from persia_cli.train.rank_store import RankStore
 from persia_cli.wire.job_messages import StoreCall, StoreValue
@@ -36,7 +35,6 @@ class Coordinator:
     """A coordinator's meeting, without the rest of it; refusals are answers, as over the wire."""
 
     def __init__(self) -> None:
-        self.group = RankGroup(2)
         self.answers: dict[Peer, list[Message]] = {}
         self.meeting = Meeting(self, self)  # type: ignore[arg-type]
 
@@ -59,8 +57,8 @@ class Coordinator:
 class LinkOfARank:
     """A rank's link, whose coordinator answers at once, or never."""
 
-    def __init__(self, coordinator: Coordinator, group: int = 0) -> None:
-        self.sender, self.group = Sender("nn-worker", 0, 1), group
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.sender = Sender("nn-worker", 0, 1)
         self._coordinator, self._number = coordinator, 0
         self._waiting: list[tuple[int, Any]] = []
 
@@ -100,8 +98,8 @@ def test_sums_are_those_of_torch(amounts: list[tuple[str, int]]) -> None:
         assert ours.get(key) == theirs.get(key)
 
 
-def call(name: str, *keys: str, group: int = 0, **fields: Any) -> StoreCall:
-    return StoreCall(Sender("nn-worker", 1, 1), group, name, keys, **fields)  # type: ignore[arg-type]
+def call(name: str, *keys: str, **fields: Any) -> StoreCall:
+    return StoreCall(Sender("nn-worker", 1, 1), name, keys, **fields)  # type: ignore[arg-type]
 
 
 def test_who_asks_for_a_value_waits_until_it_is_there() -> None:
@@ -111,17 +109,6 @@ def test_who_asks_for_a_value_waits_until_it_is_there() -> None:
     assert coordinator.answers.get(Peer(b"rank", 1)) is None
     coordinator.call(3, call("set", "k", value=b"v"))
     assert coordinator.answers[Peer(b"rank", 1)] == [StoreValue(b"v")]
-
-
-def test_each_group_has_values_of_its_own_and_an_earlier_one_gets_no_answer() -> None:
-    coordinator = Coordinator()
-    coordinator.call(1, call("set", "k", value=b"old"))
-    coordinator.group.number = 1
-    assert coordinator.call(2, call("get", "k", group=0)) == []
-    assert coordinator.call(3, call("set", "k", value=b"late", group=0)) == []
-    assert coordinator.call(4, call("check", "k", group=1)) == [StoreValue(number=0)]
-    [refused] = coordinator.call(5, call("check", "k", group=2))
-    assert "the group of NN workers is number 1, not 2" in refused.reason
 
 
 def test_what_makes_no_sense_is_refused() -> None:
@@ -137,7 +124,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     ):
         [refused] = coordinator.call(number, message)
         assert reason in refused.reason
-    for number in range(MOST_KEYS - 1):
+    for number in range(MAX_KEYS - 1):
         coordinator.meeting._values[f"{number}"] = b""
     [refused] = coordinator.call(9, call("set", "one too many"))
     assert "has no room for more" in refused.reason
