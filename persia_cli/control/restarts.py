@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 
 from persia_cli.errors import PreemptedError, UserError
 
-MOST_WAIT_S = 30.0
+MAX_WAIT_S = 30.0
 """Longest wait before a restart."""
 
 
@@ -32,14 +32,14 @@ def ended_how(exit_code: int) -> str:
 class RestartPolicy:
     """At most `max_restarts` restarts of each replica within `window_s` seconds; `now` is given in seconds."""
 
-    def __init__(self, max_restarts: int, window_s: float, most_wait_s: float = MOST_WAIT_S) -> None:
-        self.max_restarts, self.window_s, self._most_wait_s = max_restarts, window_s, most_wait_s
+    def __init__(self, max_restarts: int, window_s: float) -> None:
+        self.max_restarts, self.window_s = max_restarts, window_s
         self._restarts: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def next(self, name: str, now: float) -> float | None:
         """Count one more restart of a replica; return the seconds before it, None if that is one too many.
 
-        The first one is at once; then 1, 2, 4, … seconds, at most `most_wait_s`.
+        The first one is at once; then 1, 2, 4, … seconds, at most MAX_WAIT_S.
         """
         recent = self._restarts[name]
         while recent and now - recent[0] > self.window_s:
@@ -47,4 +47,4 @@ class RestartPolicy:
         if len(recent) >= self.max_restarts:
             return None
         recent.append(now)
-        return 0.0 if len(recent) == 1 else float(min(2 ** (len(recent) - 2), self._most_wait_s))
+        return 0.0 if len(recent) == 1 else float(min(2 ** (len(recent) - 2), MAX_WAIT_S))

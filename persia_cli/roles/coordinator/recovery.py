@@ -85,7 +85,7 @@ class RecoveryHandler:
 
     def judge_gone(self, member: Member) -> Verdict:
         """Take a replica for dead whose supervisor was killed with it, so that nothing reports it."""
-        code = LOST_WITH_SUPERVISOR if member.role in WITH_MEMORY else -signal.SIGKILL
+        code = LOST_WITH_SUPERVISOR if member.role == WITH_MEMORY else -signal.SIGKILL
         return self._judge(Death(member.role, member.index, member.process, code))
 
     def _judge(self, message: Death) -> Verdict:

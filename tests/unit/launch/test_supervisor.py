@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from persia_cli.launch.deaths import CoordinatorDeaths, DeathReports
+from persia_cli.launch.deaths import DeathReports
 from persia_cli.launch.job import COORDINATOR_ADDRESS
 from persia_cli.launch.local import Processes
 from persia_cli.launch.signals import JobSignals, PreemptedNow
@@ -19,7 +19,6 @@ from persia_cli.launch.supervisor import Supervised
 from persia_cli.plan.job import COORDINATOR, Replica, plan_job
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.job_messages import Death, Verdict
-from persia_cli.wire.message import ProcessId
 from tests.conftest import poll_for
 from tests.support.runs import make_facts, make_run
 
@@ -61,17 +60,6 @@ def test_a_process_that_was_killed_is_replaced_once_the_coordinator_says_so() ->
     poll_for(lambda: child.process.poll() == 0, 30.0, "the end of the second process")
     child.supervise()
     assert (len(reports.deaths), child.may_return, child.failed) == (1, False, False)
-
-
-def test_the_others_outlast_every_wait_for_the_next_coordinator(tmp_path: Path) -> None:
-    run = make_run()
-    run = run.model_copy(update={"recovery": run.recovery.model_copy(update={"max_restarts": 20})})
-    deaths, verdicts = CoordinatorDeaths(tmp_path, run), list[Verdict]()
-    for _ in range(20):
-        deaths.send(Death(COORDINATOR, 0, ProcessId(1), -9), verdicts.append)
-    waits = [verdict.after_s for verdict in verdicts]
-    assert waits[:4] == [0.0, 1.0, 2.0, 4.0]
-    assert max(waits) == run.cluster.silence_timeout_s / 4
 
 
 def test_a_death_too_many_is_the_end() -> None:
