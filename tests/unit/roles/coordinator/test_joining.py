@@ -25,7 +25,7 @@ def test_pins_of_each_machine_are_compared_by_themselves() -> None:
     ]
     membership = Membership({"nn-worker": 3})
     nothing = cast(Any, None)
-    joining = JoinHandler(nothing, compose_run(words), nothing, membership, lambda: 0.0, nothing)
+    joining = JoinHandler(nothing, compose_run(words), nothing, membership, lambda: 0.0)
     places = (own_place(), "", "")
     for rank, (place, host) in enumerate(zip(places, (socket.gethostname(), "far", "far"), strict=True)):
         membership.join("nn-worker", rank, ProcessId(7, 5, place), host, "", 0.0)
@@ -51,8 +51,8 @@ class Job:
         run = compose_run(["conf=synthetic", "cluster=local"])
         self.now, self.gone, self.replies = 0.0, list[str](), Replies()
         self.membership = Membership({"data-loader": 1, "nn-worker": 1})
-        job, record = SimpleNamespace(to_json=lambda: b""), SimpleNamespace(reports=0, step=0)
-        arguments = (self.replies, run, job, self.membership, lambda: self.now, record)
+        job = SimpleNamespace(to_json=lambda: b"")
+        arguments = (self.replies, run, job, self.membership, lambda: self.now)
         self.joining = JoinHandler(*arguments)  # type: ignore[arg-type]
 
         def judge(member: Member) -> Verdict:

@@ -9,7 +9,7 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
-from persia_cli.errors import ConfigError, DiskError, RoleError, TakeoverError
+from persia_cli.errors import ConfigError, DiskError, RoleError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
 from persia_cli.observe.record_elsewhere import ALIVE
 from persia_cli.plan.job import Job
@@ -69,20 +69,6 @@ def test_a_job_that_fails_leaves_a_copy_with_its_failure(recorded: Recorded) -> 
     with pytest.raises(RoleError, match="lost"), copied_record(recorded.run, recorded.job, lambda: False):
         raise RoleError("a replica is lost")
     assert recorded.copied() == ["phase"]
-
-
-def test_who_has_lost_the_job_to_another_makes_no_last_copy(recorded: Recorded) -> None:
-    recorded.write(event="began")
-
-    def lose() -> None:
-        with copied_record(recorded.run, recorded.job, lambda: False):
-            poll_for(lambda: recorded.copied() == ["began"], 10.0, "the first copy")
-            recorded.write(event="late")
-            raise TakeoverError("another coordinator")
-
-    with pytest.raises(TakeoverError):
-        lose()
-    assert recorded.copied() == ["began"]
 
 
 def test_it_gives_signs_of_life_until_another_folder_has_taken_the_run_over(

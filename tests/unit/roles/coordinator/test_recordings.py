@@ -39,7 +39,6 @@ def test_what_a_full_disk_refuses_is_counted_and_told_at_the_end(tmp_path: Path)
             cast(Any, SimpleNamespace(find=lambda sender: member)),
             record,
             Job("train", str(disk), None, 100, 0, 10, 0, trace_first=0, trace_last=10),
-            is_continued=False,
         )
         recordings.on_recorded(PEER, portion(1, 3))
         filler = leave_free(disk, PAGE)

@@ -48,7 +48,6 @@ class Coordinator:
             cast(Any, SimpleNamespace(write=lambda **event: self.events.append(event))),
             self.dismissal,
             lambda name, how: None,
-            cast(Any, None),
         )
 
     def join(self, process: ProcessId) -> int:
