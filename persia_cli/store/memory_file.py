@@ -5,6 +5,7 @@ left behind when both have ended. The file is sparse: the system provides pages 
 """
 
 import ctypes
+import errno
 import fcntl
 import hashlib
 import logging
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 NO_EXECUTION = 8
 """MFD_NOEXEC_SEAL: some systems refuse files without it (vm.memfd_noexec), older ones do not know it."""
+MOMENTARY = (errno.EAGAIN, errno.EBUSY, errno.ENOMEM)
+"""Errors of madvise for pages that are in use just then, or for which there is no huge page: they stay small."""
 MAP_FIXED, RESERVED = 0x10, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 """Flags of mmap; the last one is MAP_NORESERVE."""
 MAGIC = b"persia memory 1\n"
@@ -146,8 +149,8 @@ class MemoryFile:
             # The system refuses huge pages of which no small one is present.
             for offset in range(begin - base, begin - base + size, HUGE_PAGE):
                 self._pages[offset] = self._pages[offset]
-            self.can_back = _libc().madvise(begin, size, COLLAPSE) == 0
-            if not self.can_back:
+            if _libc().madvise(begin, size, COLLAPSE) != 0 and ctypes.get_errno() not in MOMENTARY:
+                self.can_back = False
                 log.warning(
                     "rows lie in small pages, so training may take longer: the system refuses huge ones for files in "
                     "memory (madvise: %s); Linux 6.1 and later have them",

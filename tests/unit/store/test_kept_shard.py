@@ -1,5 +1,7 @@
 """A shard in a memory file: it is what a shard in memory is, and whoever takes it over finds faults or goes on."""
 
+import ctypes
+import errno
 import gc
 import os
 import signal
@@ -7,11 +9,13 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from persia_cli.errors import MemoryFileError, PoisonError
+from persia_cli.store import memory_file
 from persia_cli.store.applied_steps import AppliedSteps
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.layout import RowOptimizer
@@ -285,6 +289,21 @@ def test_address_space_is_reserved_and_memory_is_taken_as_rows_come():
     # Each new row lies in a page of the index of its own.
     assert shard.stores[0].index.buckets.nbytes > 150 << 20
     assert os.fstat(file).st_blocks * 512 < 10_000 * (layout.groups[0].width * 4 + 4096) + (48 << 20)
+
+
+@pytest.mark.parametrize(("error", "goes_on"), [(errno.EAGAIN, True), (errno.EINVAL, False)])
+def test_pages_that_are_in_use_just_then_do_not_end_huge_pages(monkeypatch, caplog, error, goes_on):
+    def madvise(address, size, advice):
+        ctypes.set_errno(error)
+        return -1
+
+    layout = layout_of(dim=64, capacity=100_000, partitions=16)
+    shard = KeptShard.create(new_file("pages"), layout, 0, 1, 1)
+    monkeypatch.setattr(memory_file, "_libc", lambda: SimpleNamespace(madvise=madvise))
+    keys = np.arange(10_000, dtype=np.uint64) << np.uint64(48)
+    shard.look_up(0, keys, np.zeros(keys.size, np.uint16), 0, create=True)
+    assert shard.memory.can_back == goes_on
+    assert bool(caplog.records) != goes_on
 
 
 def test_an_index_lies_in_huge_pages_once_it_has_many_rows():
