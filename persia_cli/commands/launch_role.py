@@ -160,7 +160,7 @@ def _prepare(replica: "RoleOptions", words: list[str], folders: list[Path], conf
     from persia_cli.commands.resume import AUTO, split_word
     from persia_cli.config.compose import compose_run
     from persia_cli.config.record import parsed
-    from persia_cli.launch.job import prepare_run_dir, refusable
+    from persia_cli.launch.job import prepare_run_dir
     from persia_cli.launch.readiness import require_network, with_dense_fit
 
     words, resumed = split_word(words)
@@ -171,8 +171,7 @@ def _prepare(replica: "RoleOptions", words: list[str], folders: list[Path], conf
     plan = _plan(run, replica.run_dir, goes_on=resumed is not None)
     require_network(plan)
     plan = with_dense_fit(plan)
-    with refusable(plan):
-        prepare_run_dir(plan)
+    prepare_run_dir(plan)
 
 
 def _plan(run: "Run", run_dir: Path, goes_on: bool) -> "JobPlan":

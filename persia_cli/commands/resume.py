@@ -117,10 +117,13 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     from persia_cli.plan.saved_model import require_room
     from persia_cli.storage.places import address_of
     from persia_cli.store.manifest import checkpoints_of, read_manifest
+    from persia_cli.store.retention import best_checkpoint
     from persia_cli.store.writer import require_writer
 
+    checkpoints = checkpoints_of(run_dir, anchored(run).checkpoint.path)
     if run.checkpoint.path is not None:
-        require_writer(checkpoints_of(run_dir, anchored(run).checkpoint.path), run_dir)
+        require_writer(checkpoints, run_dir)
+    best_checkpoint(checkpoints)  # a damaged note is refused before anything changes
     model = find_model(source, newest=True)
     if run_dir.absolute() == model.run_dir.absolute():
         newest = newest_of_run(run_dir)

@@ -18,8 +18,8 @@ from persia_cli.launch.job import (
 )
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.signals import JobSignals
-from persia_cli.launch.taken_back import remove_leftovers
 from persia_cli.plan.job import JobPlan, Replica
+from persia_cli.store.writer import remove_own_unfinished
 from persia_cli.wire.sockets import Context
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             try:
                 job.close(cause)
             finally:
-                remove_leftovers(plan)
+                remove_own_unfinished(plan.run_dir, plan.run.checkpoint.path)
                 follow()
     return result_of(plan.run_dir)
 

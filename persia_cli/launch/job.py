@@ -3,7 +3,7 @@
 import re
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,6 @@ from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
 from persia_cli.launch.living import why_alive
 from persia_cli.launch.resumed import locked, require_record, take_up_record
 from persia_cli.launch.signals import JobSignals, PreemptedNow
-from persia_cli.launch.taken_back import taken_back_if_refused
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal, understanding
 from persia_cli.plan import job as planned
@@ -107,35 +106,25 @@ def _refuse_uri(run_dir: Path) -> None:
 def prepared_run_dir(plan: JobPlan) -> Iterator[JobPlan]:
     """Prepare the run directory, and let no other process resume or begin the run until the block ends.
 
-    Yields and raises what `prepare_run_dir` returns and raises. A resumed run that is refused stays as it was.
+    Yields and raises what `prepare_run_dir` returns and raises. A new folder goes again if nothing begins in it.
     """
     is_new = not plan.run_dir.exists()
     with writing(plan.run_dir):
         plan.run_dir.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(plan.run_dir), refusable(plan):
+        with locked(plan.run_dir):
             yield prepare_run_dir(plan)
     except UserError:
-        if is_new and plan.is_resumed:
-            with suppress(OSError):
+        if is_new:
+            with suppress(OSError):  # It has files if the job has begun.
                 plan.run_dir.rmdir()
         raise
 
 
-def refusable(plan: JobPlan) -> AbstractContextManager[None]:
-    """Return a context that leaves the run directory as it was if a job that is resumed is refused in it."""
-    if not plan.is_resumed or plan.job.rollback is not None:  # a job that goes back has begun
-        return nullcontext()
-    return taken_back_if_refused(
-        plan.run_dir,
-        require_record(plan),
-        aside=(*MOVED, *COPIED),
-        passing=(COORDINATOR_ADDRESS, SECRET_FILE, CLAIM),
-    )
-
-
 def prepare_run_dir(plan: JobPlan) -> JobPlan:
     """Create the run directory and write the resolved run to it; returns the plan with absolute paths.
+
+    All checks come before the first change, so that a resume that is refused here leaves the folder as it was.
 
     Raises UserError if the directory is in use, DiskError if it cannot be created. Of several processes only one gets
     it.

@@ -41,11 +41,11 @@ from persia_cli.launch.supervisor import (
     address_in,
     memory_words,
 )
-from persia_cli.launch.taken_back import remove_leftovers
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.replacement import keeps_memory
 from persia_cli.roles.start import address_beside
 from persia_cli.store.memory_file import new_file
+from persia_cli.store.writer import remove_own_unfinished
 from persia_cli.wire.addresses import SOCKETS, ipc_address
 from persia_cli.wire.secret import TOKEN, new_keys, new_token, read_secret, write_keys, write_token
 from persia_cli.wire.sockets import Context
@@ -89,7 +89,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             try:
                 processes.stop()
             finally:
-                remove_leftovers(plan)
+                remove_own_unfinished(plan.run_dir, plan.run.checkpoint.path)
                 follow()
     return result_of(plan.run_dir)
 

@@ -35,13 +35,15 @@ def require_record(plan: JobPlan) -> int:
 def take_up_record(plan: JobPlan, moved: Sequence[str], copied: Sequence[str]) -> None:
     """Prepare the run directory of a job that goes on from a checkpoint, which is its newest or is in another run.
 
-    Lines of metrics after the checkpoint are removed: those steps are trained again. The files and folders `moved` and
-    `copied` of the last start are kept in a folder of their own. The folder must be `locked`. Raises what
-    `require_record` does before anything has changed, and DiskError.
+    The files and folders `moved` and `copied` of the last start are kept in a folder of their own. So are its lines of
+    metrics after the checkpoint, which leave the record: those steps are trained again. The folder must be `locked`.
+    Raises what `require_record` does before anything has changed, and DiskError.
     """
     size, source, run_dir = require_record(plan), _source(plan), plan.run_dir.absolute()
     if source == run_dir:
-        _set_aside(run_dir, moved, copied)
+        folder = _set_aside(run_dir, moved, copied)
+        if later := _content_after(run_dir / METRICS, size):
+            write_whole(folder / METRICS, later)
     else:
         with writing(run_dir / METRICS):
             shutil.copyfile(source / METRICS, run_dir / METRICS)
@@ -114,7 +116,15 @@ def _require_lines(metrics: Path, size: int) -> None:
             raise CheckpointError(f"{metrics} is damaged: line {number} cannot be read; restore the file")
 
 
-def _set_aside(run_dir: Path, moved: Sequence[str], copied: Sequence[str]) -> None:
+def _content_after(metrics: Path, size: int) -> bytes:
+    if not metrics.exists():
+        return b""
+    with metrics.open("rb") as file:
+        file.seek(size)
+        return file.read()
+
+
+def _set_aside(run_dir: Path, moved: Sequence[str], copied: Sequence[str]) -> Path:
     with writing(run_dir / EARLIER):
         folder = claim_folder(run_dir / EARLIER / "start")
         for name in copied:
@@ -123,6 +133,7 @@ def _set_aside(run_dir: Path, moved: Sequence[str], copied: Sequence[str]) -> No
         for name in moved:
             if (run_dir / name).exists():
                 rename(run_dir / name, folder / name)
+    return folder
 
 
 def newest_of(checkpoints: Place) -> Place | None:

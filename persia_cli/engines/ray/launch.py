@@ -7,8 +7,8 @@ from persia_cli.engines.ray.cluster import connected
 from persia_cli.engines.ray.job import RayJob
 from persia_cli.launch.job import JobResult, prepared_run_dir, recorded_end, result_of
 from persia_cli.launch.signals import JobSignals
-from persia_cli.launch.taken_back import remove_leftovers
 from persia_cli.plan.job import JobPlan
+from persia_cli.store.writer import remove_own_unfinished
 
 POLL_S = 0.1
 
@@ -41,6 +41,6 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             try:
                 job.stop()
             finally:
-                remove_leftovers(plan)
+                remove_own_unfinished(plan.run_dir, plan.run.checkpoint.path)
                 follow()
     return result_of(plan.run_dir)

@@ -67,6 +67,7 @@ def test_lines_after_the_checkpoint_go_and_the_last_start_is_kept(
     kept = content(run_dir / "earlier" / "start")
     assert kept == {
         EVENTS: events,
+        METRICS: AFTER,
         "roles/coordinator-0.log": b"a log\n",
         "config.yaml": (run_dir / "config.yaml").read_bytes(),
     }
