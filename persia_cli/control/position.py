@@ -93,12 +93,9 @@ class JobBatches:
     grids: Mapping[int, StepGrid]
     steps: int
     world_size: int
-    generation: int = 0
 
-    def size(self, generation: int, split: int, step: int, rank: int) -> int:
+    def size(self, split: int, step: int, rank: int) -> int:
         """Return the number of the rank's samples in the step; raises WireError if the job has no such batch."""
-        if generation != self.generation:
-            raise WireError(f"generation {generation} is over; this replica is at {self.generation}")
         if not 0 <= rank < self.world_size:
             raise WireError(f"there is no rank {rank} in a world of {self.world_size}")
         grid = self.grids.get(split)

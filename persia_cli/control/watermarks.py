@@ -56,16 +56,13 @@ class Window:
 
 
 class Watermarks:
-    """One window per rank, of one generation; older generations are refused."""
+    """One window per rank."""
 
-    def __init__(self, ranks: int, generation: int = 0, last_step: int = -1) -> None:
-        self.generation = generation
+    def __init__(self, ranks: int, last_step: int = -1) -> None:
         self.windows = [Window(watermark=last_step) for _ in range(ranks)]
 
-    def of(self, rank: int, generation: int) -> Window:
-        """Return the rank's window; raises WireError for an unknown rank or another generation."""
-        if generation != self.generation:
-            raise WireError(f"generation {generation} is over; this replica is at {self.generation}")
+    def of(self, rank: int) -> Window:
+        """Return the rank's window; raise WireError for an unknown rank."""
         if not 0 <= rank < len(self.windows):
             raise WireError(f"there is no rank {rank} in a world of {len(self.windows)}")
         return self.windows[rank]

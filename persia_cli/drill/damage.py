@@ -31,7 +31,7 @@ from persia_cli.wire.sockets import Context
 
 MESSAGES = 200
 """Damaged messages of one drill."""
-BATCH = BatchId(generation=0, split=0, step=1, rank=0)
+BATCH = BatchId(split=0, step=1, rank=0)
 ROWS = 16
 ANSWER_S = 10.0
 POLL_S = 0.005

@@ -72,7 +72,6 @@ class DataLoader:
         """Feed until the job is over."""
         run, job = self._link.join("")
         self._trace = self._link.trace
-        self._generation = 0
         self._ranks, self._items = run.cluster.nn_workers, item_features(run)
         self._weighs_items = bool(self._items) and job.task != "predict"
         self._follow = isinstance(run.model, Esmm)
@@ -187,7 +186,7 @@ class DataLoader:
             self._unfollowed += int(np.count_nonzero(whole.labels[:, 1:] > whole.labels[:, :-1]))
         for rank in range(self._ranks):
             part = whole if self._ranks == 1 else whole.rows(*feed.grid.rows_of(step, rank))
-            batch = BatchId(self._generation, feed.split, step, rank)
+            batch = BatchId(feed.split, step, rank)
             keys = item_keys(part, self._items) if self._items else None
             samples = PutSamples(batch, totals, part.dense, part.labels, part.weights, part.query_ids, keys)
             offsets = None if is_single(part.offsets) else part.offsets

@@ -221,7 +221,7 @@ class EmbeddingServer:
 
     def _answer(self, peer: Peer, message: LookUp) -> None:
         batch = message.batch
-        window = self._watermarks.of(batch.rank, batch.generation)
+        window = self._watermarks.of(batch.rank)
         # A repeat that comes after the batch's update changes nothing: the changes since a checkpoint are found by the
         # steps of look-ups, and none before its step may make rows after it.
         create = message.create and not window.done(batch.step)
@@ -261,7 +261,7 @@ class EmbeddingServer:
 
     def _take_update(self, peer: Peer, message: Update) -> None:
         batch = message.batch
-        window = self._watermarks.of(batch.rank, batch.generation)
+        window = self._watermarks.of(batch.rank)
         if window.done(batch.step):
             self._updates["repeated"] += 1
             self._server.reply(peer, Ack())
@@ -284,7 +284,7 @@ class EmbeddingServer:
             self._apply(updates[0].batch, groups, [update.batch.rank for update in updates], updates[0].reductions)
             for update in updates:
                 self._looked_up.pop(update.batch, None)
-                self._watermarks.of(update.batch.rank, update.batch.generation).mark(update.batch.step)
+                self._watermarks.of(update.batch.rank).mark(update.batch.step)
                 self._server.reply(update.peer, Ack())
             self._answer_held()
 
@@ -307,8 +307,8 @@ class EmbeddingServer:
     def _window(self, message: LookUp | Update) -> Window:
         """Return the window of a batch's rank; raises WireError for a batch that this job cannot have now."""
         batch = message.batch
-        self._known.size(batch.generation, batch.split, batch.step, batch.rank)
-        window = self._watermarks.of(batch.rank, batch.generation)
+        self._known.size(batch.split, batch.step, batch.rank)
+        window = self._watermarks.of(batch.rank)
         if batch.split == TRAIN:
             window.check(batch.step)
         return window

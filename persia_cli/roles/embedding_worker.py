@@ -290,7 +290,7 @@ class EmbeddingWorker:
 
     def _check_batch(self, batch: BatchId, may_be_far: bool = False) -> int:
         """Return how many samples the batch has; raises WireError if it is none of this job and worker, or far off."""
-        size = self._known.size(batch.generation, batch.split, batch.step, batch.rank)
+        size = self._known.size(batch.split, batch.step, batch.rank)
         if (batch.step * self._ranks + batch.rank) % self._workers != self._link.index:
             raise WireError(f"step {batch.step} of rank {batch.rank} belongs to another embedding worker")
         if not self._restarted:

@@ -77,7 +77,6 @@ class Pipeline:
         self._waker = loop.waker()
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[tuple[bytes, int], tuple[Peer, WaitCredit]] = {}
-        self._generation = 0
         self._died: BaseException | None = None
         self.dense_rows = 0
         """Rows of dense weights to come with every training batch; set before the first phase."""
@@ -132,12 +131,12 @@ class Pipeline:
 
     def weights(self, split: int, step: int) -> GroupRows:
         """Wait for the dense weights as the embedding servers have them now; `split` and `step` are of any batch."""
-        batch = BatchId(self._generation, split, step, self._rank)
+        batch = BatchId(split, step, self._rank)
         return self._read(PullWeights(batch, self.dense_rows), "the dense weights")[0]
 
     def rows(self, step: int, size: int, ids: Array, offsets: Array) -> list[GroupRows]:
         """Wait for the rows of the ids of `size` samples, as the servers have them now; `step` is of an evaluation."""
-        batch = BatchId(self._generation, EVAL, step, self._rank)
+        batch = BatchId(EVAL, step, self._rank)
         return self._read(ReadRows(batch, size, ids, offsets), "rows to be read")
 
     def _read(self, request: PullWeights | ReadRows, waiting_for: str) -> list[GroupRows]:
@@ -219,7 +218,7 @@ class Pipeline:
     def _pull(self, split: int) -> None:
         permits = self._lanes[split].permits
         while (step := permits.take()) is not None:
-            batch = BatchId(self._generation, split, step, self._rank)
+            batch = BatchId(split, step, self._rank)
             self._trace.begin("pull", batch)
             self._worker_of(batch).request(
                 Pull(batch, self.dense_rows if split == TRAIN else 0),
@@ -239,7 +238,7 @@ class Pipeline:
     def _check_samples(self, lane: "Lane", message: PutSamples) -> None:
         """Raise WireError for samples that are not of this rank, that it gave no credit for, or of another shape."""
         batch = message.batch
-        size = self._known.size(batch.generation, batch.split, batch.step, batch.rank)
+        size = self._known.size(batch.split, batch.step, batch.rank)
         if batch.rank != self._rank:
             raise WireError(f"samples of rank {batch.rank} came to rank {self._rank}")
         if batch.step >= lane.permits.credit(self._window):
@@ -291,7 +290,7 @@ class Pipeline:
         self._answer_credit()
 
     def _on_wait_credit(self, peer: Peer, message: WaitCredit) -> None:
-        self._known.size(self._generation, message.split, message.step, self._rank)
+        self._known.size(message.split, message.step, self._rank)
         self._waiting[peer.identity, message.split] = (peer, message)
         self._answer_credit()
 

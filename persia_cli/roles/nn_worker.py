@@ -261,7 +261,7 @@ class NNWorker:
     def _batches(self, split: int, first: int) -> Iterator[ReadyBatch]:
         """Yield the rank's batches of a phase, the first of which is that of step `first`."""
         for step in itertools.count(first):
-            with self._trace.span(TRAINING, "wait for batch", BatchId(0, split, step, self._link.index)):
+            with self._trace.span(TRAINING, "wait for batch", BatchId(split, step, self._link.index)):
                 ready = self._pipeline.take()
             self._saving.check()
             if ready is None:

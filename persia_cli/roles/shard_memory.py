@@ -75,7 +75,5 @@ def unsaid_keys(shard: KeptShard, watermarks: Watermarks) -> dict[BatchId, list[
     """Return each rank's last look-up that has no update yet, with its new keys: its answer may not have been sent."""
     last = {rank: answer for rank in range(len(watermarks.windows)) if (answer := shard.answers.last(rank))}
     return {
-        BatchId(watermarks.generation, TRAIN, step, rank): new
-        for rank, (step, new) in last.items()
-        if shard.applied.is_looked_up(rank, step)
+        BatchId(TRAIN, step, rank): new for rank, (step, new) in last.items() if shard.applied.is_looked_up(rank, step)
     }

@@ -26,7 +26,7 @@ from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.wire.figures import Digest, Positive, Record, SavedFile, TrackedFigure, TrackedPlateau
 from persia_cli.wire.message import Count
 
-FORMAT_VERSION = 7
+FORMAT_VERSION = 8
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"
@@ -84,7 +84,6 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
 
     format_version: int
     persia_version: str
-    generation: Count
     step: Count
     samples: Count
     seed: Count

@@ -49,8 +49,6 @@ class FieldSet(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_un
 class BatchId(FieldSet, frozen=True):
     """The identity of a batch, its look-ups and its updates in all messages."""
 
-    generation: Count
-    """Rises by one whenever the job is rolled back."""
     split: Annotated[int, msgspec.Meta(ge=0, le=1)]
     """0 train, 1 eval."""
     step: Count

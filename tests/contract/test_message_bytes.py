@@ -78,7 +78,7 @@ FILE = Path(__file__).parent / "message_bytes.json"
 """Written by `python -m scripts.message_bytes`."""
 GOLDEN = json.loads(FILE.read_text(encoding="utf-8"))
 
-BATCH = BatchId(generation=1, split=0, step=1000, rank=2)
+BATCH = BatchId(split=0, step=1000, rank=2)
 PROCESS = ProcessId(pid=4321, began=987654, place="0f" * 8)
 SENDER = Sender(role="nn-worker", index=2, incarnation=3)
 KEYS = GroupKeys(np.array([1, 2**64 - 1], np.uint64), np.array([0, 65534], np.uint16))
@@ -185,7 +185,7 @@ def test_a_look_up_is_laid_out_as_described() -> None:
     """Kind and token; msgpack of (request, fields, shapes of arrays by group, no loan); then the arrays."""
     kind, header, keys, tables = (bytes.fromhex(frame) for frame in GOLDEN["LookUp"])
     assert kind == b"\x30" + TOKEN
-    batch = b"\x94\x01\x00\xcd\x03\xe8\x02"  # (1, 0, 1000, 2)
+    batch = b"\x93\x00\xcd\x03\xe8\x02"  # (0, 1000, 2)
     fields = b"\x92" + batch + b"\xc3"  # (batch, True)
     group = b"\x92" + b"\x91\x02" + b"\x91\x02"  # two keys, two tables
     assert header == b"\x94" + b"\xcd\x01\x02" + fields + b"\x91\x91" + group + b"\xc0"

@@ -82,7 +82,6 @@ def write_run(
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         persia_version=__version__,
-        generation=0,
         step=step,
         samples=step * run.train.batch_size,
         seed=run.seed,

@@ -62,7 +62,7 @@ def bare_nonsense(moments: random.Random) -> Iterator[list[Frame]]:
     yield [b""]
     yield [b"\xee", msgspec.msgpack.encode((1, []))]
     yield [b""] * (MAX_FRAMES + 100)
-    batch = BatchId(0, TRAIN, 1, 0)
+    batch = BatchId(TRAIN, 1, 0)
     kind, header, *raw = encode(1, PutIds(batch, 0, np.arange(4, dtype=np.uint64), np.arange(5, dtype=np.uint32)))
     yield [kind, header[: moments.randrange(len(header))], *raw]
     yield [kind, header, raw[0]]
@@ -121,15 +121,14 @@ def key_of(server: int) -> np.ndarray:
 
 
 def ask_server(stranger: Stranger, now: int) -> None:
-    batch, last = BatchId(0, TRAIN, now, 0), BatchId(0, TRAIN, STEPS - 1, 0)
+    batch, last = BatchId(TRAIN, now, 0), BatchId(TRAIN, STEPS - 1, 0)
     update = GroupGradients(key_of(0), TABLE, np.zeros((1, 16), np.uint8))
-    stranger.is_refused("generation 1 is over", LookUp(BatchId(1, TRAIN, now, 0), True, NO_KEYS))
-    stranger.is_refused("no rank 7", LookUp(BatchId(0, TRAIN, now, 7), True, NO_KEYS))
-    stranger.is_refused("no step 300", LookUp(BatchId(0, TRAIN, STEPS, 0), True, NO_KEYS))
+    stranger.is_refused("no rank 7", LookUp(BatchId(TRAIN, now, 7), True, NO_KEYS))
+    stranger.is_refused("no step 300", LookUp(BatchId(TRAIN, STEPS, 0), True, NO_KEYS))
     stranger.is_refused("expected arrays of 1 feature groups, received those of 2", LookUp(batch, True, NO_KEYS * 2))
     stranger.is_refused("does not belong to this server", LookUp(batch, False, [GroupKeys(key_of(1), TABLE)]))
     stranger.is_refused("table number 9", LookUp(last, True, [GroupKeys(key_of(0), TABLE + 9)]))
-    stranger.is_refused("has no updates", Update(BatchId(0, EVAL, 0, 0), 0, [update]))
+    stranger.is_refused("has no updates", Update(BatchId(EVAL, 0, 0), 0, [update]))
     stranger.is_refused("(1, 12)", Update(last, 0, [update._replace(gradients=update.gradients[:, :12].copy())]))
     stranger.is_refused("does not belong to this server", Update(last, 0, [update._replace(keys=key_of(1))]))
     stranger.is_refused("does not accept Pull messages", Pull(batch))
@@ -137,25 +136,23 @@ def ask_server(stranger: Stranger, now: int) -> None:
 
 def ask_worker(stranger: Stranger, now: int) -> None:
     ids, offsets = np.arange(64, dtype=np.uint64), np.arange(65, dtype=np.uint32)
-    late = BatchId(0, TRAIN, STEPS - 1, 0)
-    stranger.is_refused("generation 3 is over", PutIds(BatchId(3, TRAIN, now, 0), 0, ids, offsets))
-    stranger.is_refused("no rank 1", PutIds(BatchId(0, TRAIN, now, 1), 0, ids, offsets))
-    stranger.is_refused("no step", PutIds(BatchId(0, TRAIN, 2**62, 0), 0, ids, offsets))
+    late = BatchId(TRAIN, STEPS - 1, 0)
+    stranger.is_refused("no rank 1", PutIds(BatchId(TRAIN, now, 1), 0, ids, offsets))
+    stranger.is_refused("no step", PutIds(BatchId(TRAIN, 2**62, 0), 0, ids, offsets))
     stranger.is_refused("there are 0 offsets, and 65 are needed", PutIds(late, 0, ids, offsets[:0]))
     stranger.is_refused("there are 33 offsets, and 65 are needed", PutIds(late, 0, ids, offsets[:33].copy()))
     stranger.is_refused("exceed the 63 ids", PutIds(late, 0, ids[:63].copy(), offsets))
     stranger.is_refused("offsets decrease", PutIds(late, 0, ids, offsets[::-1].copy()))
-    stranger.is_refused("no rank 1", Pull(BatchId(0, TRAIN, now, 1)))
+    stranger.is_refused("no rank 1", Pull(BatchId(TRAIN, now, 1)))
     stranger.is_refused("has not got its rows", PushGradients(late, 0, [np.zeros((1, 16), np.uint8)]))
 
 
 def ask_rank(stranger: Stranger, now: int) -> None:
     dense, labels = np.zeros((32, 2), np.float32), np.zeros((32, 1), np.float32)
-    good = PutSamples(BatchId(0, TRAIN, now, 0), np.array([32.0]), dense, labels, None, None, None)
+    good = PutSamples(BatchId(TRAIN, now, 0), np.array([32.0]), dense, labels, None, None, None)
     for because, wrong in {
-        "no rank 1": {"batch": BatchId(0, TRAIN, now, 1)},
-        "generation 2 is over": {"batch": BatchId(2, TRAIN, now, 0)},
-        "before there was room": {"batch": BatchId(0, TRAIN, STEPS - 1, 0)},
+        "no rank 1": {"batch": BatchId(TRAIN, now, 1)},
+        "before there was room": {"batch": BatchId(TRAIN, STEPS - 1, 0)},
         "shapes (32, 1)": {"dense": dense[:, :1].copy()},
         "expected 32 samples": {"dense": dense[1:], "labels": labels[1:], "weights": np.ones(31, np.float32)},
         "came with query ids": {"query_ids": np.zeros(32, np.uint64)},
@@ -217,7 +214,7 @@ def test_messages_of_the_right_form_that_say_what_cannot_be_are_refused(undistur
             wrong = [np.zeros((1, 12), np.uint8)]
 
             def in_flight_is_refused() -> bool:
-                answers = [stranger.ask(PushGradients(BatchId(0, TRAIN, step, 0), 0, wrong)) for step in range(STEPS)]
+                answers = [stranger.ask(PushGradients(BatchId(TRAIN, step, 0), 0, wrong)) for step in range(STEPS)]
                 reasons = [answer.reason for answer in answers if isinstance(answer, Refused)]
                 return any("expected gradients of shapes" in reason for reason in reasons)
 

@@ -230,7 +230,6 @@ class Checkpointing:
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             persia_version=__version__,
-            generation=0,
             step=step,
             samples=samples,
             seed=self._run.seed,

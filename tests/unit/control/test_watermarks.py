@@ -40,19 +40,19 @@ def test_a_step_too_far_ahead_is_refused_and_changes_nothing():
 def test_the_lowest_watermark_is_that_of_the_slowest_rank():
     marks = Watermarks(ranks=2, last_step=9)
     assert marks.lowest == 9
-    marks.of(0, 0).mark(10)
+    marks.of(0).mark(10)
     assert marks.lowest == 9
-    marks.of(1, 0).mark(10)
+    marks.of(1).mark(10)
     assert marks.lowest == 10
 
 
 @pytest.mark.parametrize(
-    ("rank", "generation", "words"),
-    [(2, 0, "no rank 2 in a world of 2"), (-1, 0, "no rank -1"), (0, 1, "generation 1 is over"), (0, -1, "generation")],
+    ("rank", "words"),
+    [(2, "no rank 2 in a world of 2"), (-1, "no rank -1")],
 )
-def test_strange_ranks_and_generations_are_refused(rank, generation, words):
+def test_strange_ranks_are_refused(rank, words):
     with pytest.raises(WireError, match=words):
-        Watermarks(ranks=2).of(rank, generation)
+        Watermarks(ranks=2).of(rank)
 
 
 @given(st.integers(1, 5), st.integers(0, 30), st.randoms(use_true_random=False))

@@ -22,7 +22,7 @@ class Clock:
 
 
 def batch(step: int, rank: int = 0, split: int = TRAIN) -> BatchId:
-    return BatchId(0, split, step, rank)
+    return BatchId(split, step, rank)
 
 
 def spans_of(trace: Trace) -> list[Span]:

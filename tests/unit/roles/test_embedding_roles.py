@@ -73,7 +73,7 @@ def pulled(stranger: Stranger, batch: BatchId, wire: str) -> dict[int, np.ndarra
 @pytest.mark.parametrize("wire", WIRES)
 def test_rows_and_gradients_travel_encoded(wire: str) -> None:
     with alone(run_of(wire), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
-        first = BatchId(0, TRAIN, 0, 0)
+        first = BatchId(TRAIN, 0, 0)
         rows = pulled(stranger, first, wire)
         start = dict(zip(UNIQUE, initial_rows(UNIQUE), strict=True))
         for id_, row in rows.items():
@@ -84,7 +84,7 @@ def test_rows_and_gradients_travel_encoded(wire: str) -> None:
         gradients = np.array([[by_row[row] + 1.0] * DIM for row in range(len(by_row))], np.float32)
         assert stranger.ask(PushGradients(first, 0, [encode_rows(gradients, wire)])) == Ack()
         for step in (1, 2):
-            for id_, row in pulled(stranger, BatchId(0, TRAIN, step, 0), wire).items():
+            for id_, row in pulled(stranger, BatchId(TRAIN, step, 0), wire).items():
                 np.testing.assert_allclose(row, start[id_] - RATE * (id_ + 1), rtol=TOLERANCE[wire])
 
 
@@ -92,7 +92,7 @@ def test_an_answer_tells_the_rows_of_each_server_in_their_order() -> None:
     ids = np.arange(SIZE, dtype=np.uint64)
     with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         for step in range(4):  # servers do not answer in any order
-            batch = BatchId(0, TRAIN, step, 0)
+            batch = BatchId(TRAIN, step, 0)
             assert stranger.ask(PutIds(batch, 0, ids, OFFSETS)) == Ack()
             reply = stranger.ask_for(Pull(batch))
             first, second = map(len, reply.groups[0].rows)
@@ -107,7 +107,7 @@ def test_blocks_of_another_width_are_refused(wire: str) -> None:
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of(wire), job_of()))
         worker, server = (stack.enter_context(Stranger(at, roles.token)) for at in (roles.worker, roles.servers[0]))
-        batch = BatchId(0, TRAIN, 0, 0)
+        batch = BatchId(TRAIN, 0, 0)
         pulled(worker, batch, wire)
         wrong = np.zeros((len(UNIQUE), other), np.uint8)
         worker.is_refused(
@@ -125,7 +125,7 @@ def test_an_update_that_is_wrong_in_its_last_group_is_not_applied_at_all() -> No
         mode={"kind": "hybrid"},
         train={"batch_size": SIZE},
     )
-    batch, later = BatchId(0, TRAIN, 0, 0), BatchId(0, TRAIN, 1, 0)
+    batch, later = BatchId(TRAIN, 0, 0), BatchId(TRAIN, 1, 0)
     key, a, b = np.array([7], np.uint64), np.zeros(1, np.uint16), np.ones(1, np.uint16)
     gradient = encode_rows(np.ones((1, 8), np.float32), "float32")
     short = encode_rows(np.ones((1, 3), np.float32), "float32")
@@ -149,7 +149,7 @@ def test_a_look_up_that_is_asked_again_is_counted_once(mode: str) -> None:
     gradients = encode_rows(np.ones((2, DIM), np.float32), "float32")
     with alone(run_of("float32", mode), job_of()) as roles, Stranger(roles.servers[0], roles.token) as stranger:
         for step in range(2):
-            batch = BatchId(0, TRAIN, step, 0)
+            batch = BatchId(TRAIN, step, 0)
             for _ in range(3):
                 [group] = stranger.ask_for(look_up(batch, keys)).groups
                 assert group.unknown.tolist() == ([] if step else [0, 1])
@@ -172,17 +172,16 @@ def test_in_sync_mode_gradients_of_all_ranks_are_added_up(wire: str) -> None:
         ranks = [stack.enter_context(Stranger(roles.servers[0], roles.token, f"rank-{rank}")) for rank in range(2)]
         before = {}
         for rank, own in enumerate(keys):
-            [group] = ranks[rank].ask_for(look_up(BatchId(0, TRAIN, 0, rank), own)).groups
+            [group] = ranks[rank].ask_for(look_up(BatchId(TRAIN, 0, rank), own)).groups
             before |= dict(zip(own.tolist(), decode_rows(group.rows, DIM, wire), strict=True))
         updates = [
-            Update(BatchId(0, TRAIN, 0, rank), 0, [GroupGradients(own, tables, gradient)])
-            for rank, own in enumerate(keys)
+            Update(BatchId(TRAIN, 0, rank), 0, [GroupGradients(own, tables, gradient)]) for rank, own in enumerate(keys)
         ]
         number = ranks[0].begin(updates[0])
         assert ranks[1].ask(updates[1]) == Ack()
         assert ranks[0].await_reply(number) == Ack()
         for rank, own in enumerate(keys):
-            [group] = ranks[rank].ask_for(look_up(BatchId(0, TRAIN, 1, rank), own)).groups
+            [group] = ranks[rank].ask_for(look_up(BatchId(TRAIN, 1, rank), own)).groups
             for key, row in zip(own.tolist(), decode_rows(group.rows, DIM, wire), strict=True):
                 total = 3.0 if key == 1 else 1.5
                 np.testing.assert_allclose(row, before[key] - RATE * total, rtol=TOLERANCE[wire])
@@ -194,9 +193,9 @@ def test_in_sync_mode_new_ids_get_rows_in_the_order_of_ranks() -> None:
         roles = stack.enter_context(alone(run_of("float32", "sync", ranks=2), job_of(ranks=2)))
         ranks = [stack.enter_context(Stranger(roles.servers[0], roles.token, f"rank-{rank}")) for rank in range(2)]
         for step in range(2):
-            key, batches = np.array([step], np.uint64), [BatchId(0, TRAIN, step, rank) for rank in range(2)]
+            key, batches = np.array([step], np.uint64), [BatchId(TRAIN, step, rank) for rank in range(2)]
             early = ranks[1].begin(look_up(batches[1], key))
-            [other] = ranks[1].ask_for(LookUp(BatchId(0, EVAL, 0, 1), False, look_up(batches[1], key).groups)).groups
+            [other] = ranks[1].ask_for(LookUp(BatchId(EVAL, 0, 1), False, look_up(batches[1], key).groups)).groups
             assert other.unknown.size == 1, "an evaluation waits for nobody, and sees that nobody was answered"
             assert ranks[0].ask_for(look_up(batches[0], key)).groups[0].unknown.tolist() == [0]
             assert ranks[1].await_reply(early).groups[0].unknown.tolist() == []
@@ -210,7 +209,7 @@ def test_in_sync_mode_new_ids_get_rows_in_the_order_of_ranks() -> None:
 
 def test_an_evaluation_changes_nothing(tmp_path) -> None:
     with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
-        batch = BatchId(0, EVAL, 0, 0)
+        batch = BatchId(EVAL, 0, 0)
         rows = pulled(stranger, batch, "float32")
         assert all(not row.any() for row in rows.values())
         assert stranger.ask(PushGradients(batch, 0, [])) == Ack()
@@ -221,10 +220,10 @@ def test_an_evaluation_changes_nothing(tmp_path) -> None:
 @pytest.mark.parametrize("mode", ["hybrid", "sync", "async"])
 def test_rows_that_are_only_read_are_those_of_a_look_up(mode: str) -> None:
     with alone(run_of("float16", mode), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
-        trained = pulled(stranger, BatchId(0, TRAIN, 0, 0), "float16")
+        trained = pulled(stranger, BatchId(TRAIN, 0, 0), "float16")
         ids = np.array([UNIQUE[1], 10**9, UNIQUE[0], UNIQUE[1]], np.uint64)
         # The batch whose name it bears may be unknown, of an evaluation that is far, or over; it stays what it was.
-        for batch in (BatchId(0, EVAL, 0, 0), BatchId(0, TRAIN, 0, 0)):
+        for batch in (BatchId(EVAL, 0, 0), BatchId(TRAIN, 0, 0)):
             for _ in range(2):
                 reply = stranger.ask_for(ReadRows(batch, 2, ids, np.array([0, 3, 4], np.uint32)))
                 [group] = reply.groups
@@ -234,7 +233,7 @@ def test_rows_that_are_only_read_are_those_of_a_look_up(mode: str) -> None:
                 assert group.offsets.tolist() == [0, 3, 4]
         figures = [link.figures().tables["a"] for link in roles.links[:-1]]
         assert sum(each["rows"] for each in figures) == sum(each["misses"] for each in figures) == len(UNIQUE)
-        stranger.is_refused("malformed", ReadRows(BatchId(0, EVAL, 0, 0), 3, ids, np.array([0, 3, 4], np.uint32)))
+        stranger.is_refused("malformed", ReadRows(BatchId(EVAL, 0, 0), 3, ids, np.array([0, 3, 4], np.uint32)))
 
 
 DENSE_ROWS, DENSE_DIM = 5, 1024
@@ -243,7 +242,7 @@ DENSE_ROWS, DENSE_DIM = 5, 1024
 def test_dense_weights_travel_with_the_rows_and_in_float32() -> None:
     """Their rows begin as zeros and move by their own gradients; only to be read they come alone."""
     with alone(run_of("bfloat16", "async"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
-        first, second = (BatchId(0, TRAIN, step, 0) for step in (0, 1))
+        first, second = (BatchId(TRAIN, step, 0) for step in (0, 1))
         assert stranger.ask(PutIds(first, 0, IDS, OFFSETS)) == Ack()
         own, (weights, places, offsets) = stranger.ask_for(Pull(first, DENSE_ROWS)).groups
         assert sorted(places.tolist()) == list(range(DENSE_ROWS))
@@ -265,7 +264,7 @@ def test_dense_weights_travel_with_the_rows_and_in_float32() -> None:
 
 
 def test_dense_weights_that_do_not_live_on_servers_are_refused() -> None:
-    batch = BatchId(0, TRAIN, 0, 0)
+    batch = BatchId(TRAIN, 0, 0)
     with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         stranger.is_refused("this job has at most 0", Pull(batch, 1))
         stranger.is_refused("this job has at most 0", PullWeights(batch, 1))

@@ -89,7 +89,7 @@ def two_strangers(stack: ExitStack, address: str, roles: Alone) -> list[Stranger
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_server_applies_an_update_once_whoever_brings_it_how_often(mode: str) -> None:
-    batch, later = BatchId(0, TRAIN, 0, 0), BatchId(0, TRAIN, 1, 0)
+    batch, later = BatchId(TRAIN, 0, 0), BatchId(TRAIN, 1, 0)
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of(mode), job_of()))
         first, second = two_strangers(stack, roles.servers[0], roles)
@@ -104,7 +104,7 @@ def test_a_server_applies_an_update_once_whoever_brings_it_how_often(mode: str) 
 
 def test_an_update_that_waits_for_other_ranks_counts_once() -> None:
     """In sync mode a repeat can come while its update is still held: it takes the place of the first."""
-    step = [BatchId(0, TRAIN, 0, rank) for rank in range(2)]
+    step = [BatchId(TRAIN, 0, rank) for rank in range(2)]
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of("sync", ranks=2), job_of(ranks=2)))
         first, second = two_strangers(stack, roles.servers[0], roles)
@@ -117,7 +117,7 @@ def test_an_update_that_waits_for_other_ranks_counts_once() -> None:
         for sender, batch in ((first, step[0]), (second, step[1])):
             assert sender.ask(update(batch)) == Ack()
         expected = before - RATE * 2 * decode_rows(GRADIENTS, DIM, "float32")
-        np.testing.assert_allclose(rows_at(first, BatchId(0, TRAIN, 1, 0)), expected, rtol=1e-6)
+        np.testing.assert_allclose(rows_at(first, BatchId(TRAIN, 1, 0)), expected, rtol=1e-6)
         assert updates_of(roles.links[0]) == {"applied": 1, "repeated": 2}
 
 
@@ -140,7 +140,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_worker_takes_ids_and_gradients_once_whoever_brings_them_how_often(
     mode: str, split: int, planned: list[int]
 ) -> None:
-    batch = BatchId(0, split, 0, 0)
+    batch = BatchId(split, 0, 0)
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of(mode, servers=2), job_of()))
         strangers = two_strangers(stack, roles.worker, roles)
@@ -163,7 +163,7 @@ def test_a_resumed_job_begins_with_windows_that_end_before_its_first_step(first:
         roles = stack.enter_context(alone(run_of("hybrid", servers=2), job))
         stranger = stack.enter_context(Stranger(roles.worker, roles.token))
         for step in (first - 1, first, first + 1):
-            batch = BatchId(0, TRAIN, step, 0)
+            batch = BatchId(TRAIN, step, 0)
             for message in (put_ids(batch), Pull(batch), push(batch)):
                 reply = stranger.ask(message)
                 assert isinstance(reply, Ack) is (step < first or not isinstance(message, Pull)), reply
@@ -172,7 +172,7 @@ def test_a_resumed_job_begins_with_windows_that_end_before_its_first_step(first:
 
 def test_gradients_that_come_again_while_servers_are_at_work_are_not_sent_again() -> None:
     """The servers hold rank 0's update until rank 1's is there, so the repeat surely comes before their answers."""
-    step = [BatchId(0, TRAIN, 0, rank) for rank in range(2)]
+    step = [BatchId(TRAIN, 0, rank) for rank in range(2)]
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of("sync", ranks=2, servers=2), job_of(ranks=2)))
         first, second = two_strangers(stack, roles.worker, roles)
@@ -192,7 +192,7 @@ def test_gradients_that_come_again_while_servers_are_at_work_are_not_sent_again(
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_go_on_with_the_next_worker_where_the_one_before_died_between_two_servers(mode: str) -> None:
     """The rank has its rows from the first worker, and one server has the update; ids may come before or after."""
-    batch, later, far = BatchId(0, TRAIN, 4, 0), BatchId(0, TRAIN, 5, 0), BatchId(0, TRAIN, 6, 0)
+    batch, later, far = BatchId(TRAIN, 4, 0), BatchId(TRAIN, 5, 0), BatchId(TRAIN, 6, 0)
     job = Job("train", "", None, train_rows=SIZE, eval_rows=SIZE, steps=10, eval_steps=1, first_step=4)
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of(mode, servers=2), job, lives=2))
@@ -230,7 +230,7 @@ def test_a_restarted_worker_takes_batches_far_from_the_first_once_it_is_told_wha
     planned: list[int],
 ) -> None:
     step = 1_000_000
-    batch = BatchId(0, TRAIN, step, 0)
+    batch = BatchId(TRAIN, step, 0)
     job = Job("train", "", None, train_rows=SIZE, eval_rows=SIZE, steps=2 * step, eval_steps=1)
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of("hybrid"), job, lives=2))
@@ -240,4 +240,4 @@ def test_a_restarted_worker_takes_batches_far_from_the_first_once_it_is_told_wha
         assert planned == []
         assert stranger.ask(PutIds(batch, step - 3, IDS, OFFSETS)) == Ack()
         assert planned == [SIZE]
-        assert stranger.ask(Pull(BatchId(0, TRAIN, step - 4, 0))) == Ack()  # as for every finished batch
+        assert stranger.ask(Pull(BatchId(TRAIN, step - 4, 0))) == Ack()  # as for every finished batch

@@ -61,7 +61,7 @@ class Rank:
         assert self.pipeline.obey(1, work)
         self.worker.answer(Rows(0, (), 0, 0, []))
         for step in range(STEPS):
-            batch = BatchId(0, self.split, step, 0)
+            batch = BatchId(self.split, step, 0)
             none = np.zeros((1, 0), np.float32)
             self.lane.samples[step] = PutSamples(batch, 1.0, none, none, None, None, None)
             self.pipeline._pass_on(self.lane)

@@ -59,7 +59,7 @@ def ranks_of(run: Run, file: int, life: int) -> Iterator[list[Stranger]]:
 def answer(stranger: Stranger, step: int, rank: int, keys: np.ndarray) -> tuple[bytes, list[int]]:
     """Look keys up; returns their rows and the positions of those that had none before."""
     tables = np.zeros(keys.size, np.uint16)
-    [group] = stranger.ask_for(LookUp(BatchId(0, TRAIN, step, rank), True, [GroupKeys(keys, tables)])).groups
+    [group] = stranger.ask_for(LookUp(BatchId(TRAIN, step, rank), True, [GroupKeys(keys, tables)])).groups
     return group.rows.tobytes(), group.unknown.tolist()
 
 
@@ -73,7 +73,7 @@ def answers(run: Run, seed: int, repeats: bool, deaths: bool) -> list[tuple[byte
 
     def update(ranks: list[Stranger], step: int) -> None:
         sent = [
-            each.begin(Update(BatchId(0, TRAIN, step, rank), 0, [GroupGradients(keys, tables, encoded[rank])]))
+            each.begin(Update(BatchId(TRAIN, step, rank), 0, [GroupGradients(keys, tables, encoded[rank])]))
             for rank, (each, keys) in enumerate(zip(ranks, batches[step], strict=True))
         ]
         assert [each.await_reply(number) for each, number in zip(ranks, sent, strict=True)] == [Ack()] * RANKS

@@ -46,12 +46,12 @@ def run_of(mode: str, **cluster: object) -> Run:
 
 
 def look_up(step: int, rank: int, create: bool = True) -> LookUp:
-    return LookUp(BatchId(0, TRAIN, step, rank), create, [GroupKeys(keys_of(step, rank), TABLES)])
+    return LookUp(BatchId(TRAIN, step, rank), create, [GroupKeys(keys_of(step, rank), TABLES)])
 
 
 def update(step: int, rank: int) -> Update:
     gradients = encode_rows(np.full((KEYS, DIM), -1, np.float32), "float32")
-    return Update(BatchId(0, TRAIN, step, rank), 0, [GroupGradients(keys_of(step, rank), TABLES, gradients)])
+    return Update(BatchId(TRAIN, step, rank), 0, [GroupGradients(keys_of(step, rank), TABLES, gradients)])
 
 
 def keys_of(step: int, rank: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":

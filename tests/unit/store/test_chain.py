@@ -55,7 +55,6 @@ def manifest_of(layout: EmbeddingLayout, step: int, files: list[SavedFile], pare
     return Manifest(
         format_version=FORMAT_VERSION,
         persia_version=__version__,
-        generation=0,
         step=step,
         samples=step,
         seed=layout.seed,

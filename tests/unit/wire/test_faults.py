@@ -61,7 +61,7 @@ class Applied:
 def an_update(step: int, rows: int) -> Update:
     gradients = np.full((rows, DIM), step % 7, np.uint8)
     group = GroupGradients(np.arange(rows, dtype=np.uint64), np.zeros(rows, np.uint16), gradients)
-    return Update(BatchId(0, 0, step, 0), 0, [group])
+    return Update(BatchId(0, step, 0), 0, [group])
 
 
 def test_updates_are_applied_exactly_once_through_random_cuts(context: Context) -> None:
@@ -140,7 +140,7 @@ def test_a_slow_network_only_takes_longer(context: Context) -> None:
         start = time.monotonic()
         for step in range(5):
             client.request(
-                LookUp(BatchId(0, 0, step, 0), True, [GroupKeys(*an_update(step, 50_000).groups[0][:2])]),
+                LookUp(BatchId(0, step, 0), True, [GroupKeys(*an_update(step, 50_000).groups[0][:2])]),
                 on_reply=lambda reply: rows.append(len(reply.groups[0].rows)),
             )
         poll_until(loop, lambda: not client.pending)

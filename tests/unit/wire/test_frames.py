@@ -33,7 +33,7 @@ from persia_cli.wire.messages import (
 )
 from tests.support.any_message import COUNTS, messages, raw, same
 
-BATCH = BatchId(generation=0, split=0, step=7, rank=1)
+BATCH = BatchId(split=0, step=7, rank=1)
 
 
 def zeros(dtype: str, *shape: int) -> np.ndarray:

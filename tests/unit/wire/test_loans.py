@@ -29,7 +29,7 @@ from persia_cli.wire.messages import (
 from persia_cli.wire.shared_memory import CELLS, DATA_START, Loan, SharedMemory, create_segment, share_memory
 from tests.support.any_message import messages, nbytes, raw, same
 
-BATCH = BatchId(generation=0, split=0, step=7, rank=1)
+BATCH = BatchId(split=0, step=7, rank=1)
 SIZE = DATA_START + (1 << 20)
 
 

@@ -22,7 +22,7 @@ from persia_cli.wire.shared_memory import share_memory
 from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
 
-BATCH = BatchId(generation=0, split=0, step=7, rank=0)
+BATCH = BatchId(split=0, step=7, rank=0)
 BLOCK = np.arange(65536, dtype=np.uint8).reshape(256, 256)
 
 

@@ -47,7 +47,7 @@ def test_every_request_gets_its_own_answer(context: Context, address: str, rows:
         for step in range(20):
             keys = np.arange(step, step + rows, dtype=np.uint64)
             groups = [GroupKeys(each, np.zeros(len(each), np.uint16)) for each in (keys, keys[:5])]
-            client.request(LookUp(BatchId(0, 0, step, 0), True, groups), on_reply=keep)
+            client.request(LookUp(BatchId(0, step, 0), True, groups), on_reply=keep)
         poll_until(loop, lambda: not client.pending)
         loop.close()
     assert server.refused == client.malformed == 0
@@ -94,7 +94,7 @@ def test_a_server_that_ends_is_named_with_what_it_owes(context: Context, address
         at = server.address
     loop = Loop(context, "asker")
     client = loop.connect(at, "embedding-server-1", b"asker#1", retry_s=0.02, silence_timeout_s=0.2)
-    client.request(Update(BatchId(0, 0, 7, 0), 0, []), waiting_for="the update of step 7")
+    client.request(Update(BatchId(0, 7, 0), 0, []), waiting_for="the update of step 7")
     with pytest.raises(WireError) as caught:
         poll_until(loop, lambda: not client.pending)
     assert str(caught.value) == (
@@ -106,7 +106,7 @@ def test_a_server_that_ends_is_named_with_what_it_owes(context: Context, address
 def test_a_server_that_comes_back_is_found_again(context: Context, ipc_directory: Path) -> None:
     loop = Loop(context, "asker")
     client = loop.connect(ipc_address(ipc_directory, "s"), "server", b"asker#1", 0.05, 30.0)
-    batch = BatchId(0, 0, 7, 0)
+    batch = BatchId(0, 7, 0)
     groups = [GroupKeys(np.arange(3, dtype=np.uint64), np.zeros(3, np.uint16))]
     heard: list[LookedUp] = []
     for life in range(1, 4):
@@ -160,7 +160,7 @@ def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Pat
         first: list[Message] = []
         keys = np.arange(3000, dtype=np.uint64)
         few = np.zeros(3000, np.uint16)
-        client.request(LookUp(BatchId(0, 0, 0, 0), True, [GroupKeys(keys, few)]), first.append)
+        client.request(LookUp(BatchId(0, 0, 0), True, [GroupKeys(keys, few)]), first.append)
         poll_until(loop, lambda: client.resent >= 3 and server.repeated >= 3)
         client.request(WaitCredit(0, 0))
         poll_until(loop, lambda: not client.pending)
@@ -176,7 +176,7 @@ def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Pat
                     wrong.append(step)
 
             group = GroupKeys(sent, np.zeros(len(sent), np.uint16))
-            client.request(LookUp(BatchId(0, 0, step, 0), True, [group]), on_reply=check)
+            client.request(LookUp(BatchId(0, step, 0), True, [group]), on_reply=check)
             poll_until(loop, lambda: client.pending < 4)
         poll_until(loop, lambda: not client.pending)
         poll_until(loop, lambda: own.lent == 0)

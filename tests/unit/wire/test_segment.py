@@ -28,7 +28,7 @@ from persia_cli.wire.message import BatchId
 
 memory = share_memory()
 arrays = [np.full((5000, 8), 7, np.uint8)]
-frames = encode(1, PushGradients(BatchId(0, 0, 0, 0), 0, arrays), memory.lend(arrays))
+frames = encode(1, PushGradients(BatchId(0, 0, 0), 0, arrays), memory.lend(arrays))
 print(*(frame.hex() for frame in frames), flush=True)
 sys.stdin.read()
 """

@@ -30,7 +30,7 @@ from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
 from tests.support.any_message import same
 
-BATCH = BatchId(generation=0, split=0, step=7, rank=0)
+BATCH = BatchId(split=0, step=7, rank=0)
 
 
 def found(rows: int) -> LookedUp:

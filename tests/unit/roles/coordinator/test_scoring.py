@@ -48,7 +48,7 @@ def share(step: int, rank: int) -> Array:
 
 
 def batch(step: int, rank: int, split: int = EVAL) -> BatchId:
-    return BatchId(0, split, step, rank)
+    return BatchId(split, step, rank)
 
 
 def test_scores_are_written_in_order_and_once(scoring: Scoring, tmp_path: Path) -> None:
