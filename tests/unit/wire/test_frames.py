@@ -140,7 +140,7 @@ def test_what_is_none_comes_back_as_none_and_what_is_empty_as_empty() -> None:
 def test_a_header_has_no_more_than_the_shapes_of_arrays() -> None:
     keys = GroupKeys(zeros("u8", 3), zeros("u2", 3))
     _, header, *_ = raw(encode(1, LookUp(BATCH, True, [keys] * 2)))
-    assert msgspec.msgpack.decode(header) == [1, [[0, 0, 7, 1], True], [[[[3], [3]]] * 2], None]
+    assert msgspec.msgpack.decode(header) == [1, [[0, 7, 1], True], [[[[3], [3]]] * 2], None]
 
 
 # What a sender may not send.
@@ -184,7 +184,7 @@ def test_the_sender_is_told_of_arrays_that_do_not_fit(message: Message, problem:
 # What a receiver refuses.
 
 
-def put_ids(shapes: Any, request: Any = 1, fields: Any = ((0, 0, 7, 1), 0), loan: Any = None) -> list[bytes]:
+def put_ids(shapes: Any, request: Any = 1, fields: Any = ((0, 7, 1), 0), loan: Any = None) -> list[bytes]:
     """A PutIds with any header, and the frames of 3 ids and 4 offsets."""
     return [bytes((PutIds.KIND,)), msgspec.msgpack.encode((request, fields, shapes, loan)), bytes(24), bytes(16)]
 
@@ -222,11 +222,11 @@ SHAPES = [(3,), (4,)]
         put_ids(SHAPES, request=-1),
         put_ids(SHAPES, request="1"),
         put_ids(SHAPES, fields=()),
-        put_ids(SHAPES, fields=((0, 0, 7), 0)),
-        put_ids(SHAPES, fields=((0, 0, 7, 1), 0, 1)),
-        put_ids(SHAPES, fields=((0, 2, 7, 1), 0)),
-        put_ids(SHAPES, fields=((0, 0, -7, 1), 0)),
-        put_ids(SHAPES, fields=((0, 0, 2**63, 1), 0)),
+        put_ids(SHAPES, fields=((0, 7), 0)),
+        put_ids(SHAPES, fields=((0, 7, 1), 0, 1)),
+        put_ids(SHAPES, fields=((2, 7, 1), 0)),
+        put_ids(SHAPES, fields=((0, -7, 1), 0)),
+        put_ids(SHAPES, fields=((0, 2**63, 1), 0)),
         put_ids([(3,)]),
         put_ids([(3,), (4,), (0,)]),
         put_ids([(3,), None]),
@@ -242,16 +242,16 @@ SHAPES = [(3,), (4,)]
         put_ids({"ids": (3,)}),
         put_ids(SHAPES, loan=()),
         put_ids(SHAPES, loan=("1/2/0123456789abcdef", 0, 1, [None, None])),
-        [bytes((LookUp.KIND,)), msgspec.msgpack.encode((1, ((0, 0, 0, 0), True), [[[(2,)]]], None)), bytes(16)],
+        [bytes((LookUp.KIND,)), msgspec.msgpack.encode((1, ((0, 0, 0), True), [[[(2,)]]], None)), bytes(16)],
         [
             bytes((LookUp.KIND,)),
-            msgspec.msgpack.encode((1, ((0, 0, 0, 0), True), [[[(2,), (1,)]]], None)),
+            msgspec.msgpack.encode((1, ((0, 0, 0), True), [[[(2,), (1,)]]], None)),
             *[bytes(16), bytes(2)],
         ],
-        [bytes((PushGradients.KIND,)), msgspec.msgpack.encode((1, ((0, 0, 0, 0), 0), [[(0, 2**62)]], None)), b""],
+        [bytes((PushGradients.KIND,)), msgspec.msgpack.encode((1, ((0, 0, 0), 0), [[(0, 2**62)]], None)), b""],
         [
             bytes((PushGradients.KIND,)),
-            msgspec.msgpack.encode((1, ((0, 0, 0, 0), 0), [[(2**32, 2**32)]], None)),
+            msgspec.msgpack.encode((1, ((0, 0, 0), 0), [[(2**32, 2**32)]], None)),
             bytes(0),
         ],
     ],
