@@ -18,7 +18,7 @@ from persia_cli.store.cut import NOTHING
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.memory_file import LOADING, SERVING, MemoryFile
 from persia_cli.store.progress import LOOK_UP, UPDATE, BatchRequest, ProgressRecord
-from persia_cli.store.repair import Repairs, UnderWay, repair_shard
+from persia_cli.store.repair import Repairs, UnderWay, check_store
 from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
 from persia_cli.store.shard import Bytes, Halves, Rows, Shard
 from persia_cli.store.shard_file import SAVE, shard_file
@@ -113,7 +113,7 @@ class KeptShard(Shard):
         shard = cls(shard_file(file, layout, server, servers, ranks, keep=True), layout, server, servers, ranks, empty)
         try:
             shard.record.count_death(most_deaths)
-            return shard, repair_shard(shard)
+            return shard, shard._repair()
         except BaseException:
             shard.memory.close()
             raise
@@ -321,17 +321,39 @@ class KeptShard(Shard):
 
     # Repairs
 
+    def _repair(self) -> Repairs:
+        """Repair what a kill cut in two, and check the index.
+
+        A kill may interrupt this too, and the next process begins it anew. Raises MemoryFileError if the index is
+        damaged.
+        """
+        word = int(self.words[journal.PROGRESS])
+        progress, request = UnderWay.of(word), self.pending
+        new_key, row = progress.adding and not progress.bare, not (progress.adding or progress.bare)
+        if new_key:
+            self._carry_out_note(progress.group, progress.position)
+        for store in self.stores:
+            store.used = check_store(store, self.rows_of_tables())
+        if row:
+            self._write_row_back(progress.group, progress.position)
+        # No note is valid any more: the new key has its row, and the old row is not begun.
+        self.words[journal.PROGRESS] = (word + int(new_key)) | int(journal.BARE)
+        self.applied.repair()
+        if request is not None and progress.group == len(self.stores):
+            self.finish(request)
+        return Repairs(sum(store.used for store in self.stores), row, new_key, request)
+
     def rows_of_tables(self) -> NDArray[np.int64]:
         """Return the number of rows of each table, int64[tables], as it was counted."""
         return self._counts.admitted + self._loads.loaded - self._counts.evicted
 
-    def carry_out_note(self, group: int, position: int) -> None:
+    def _carry_out_note(self, group: int, position: int) -> None:
         """Give a row once more to the new key whose note is valid."""
         store, number = self.stores[group], int(self._look_ups[group]) % 256
         arguments = store.index, store.rows, self._row_inits[group], self._counts, number, position
         new_keys.carry_out(self.journal_of(group, self._unknown), *arguments)
 
-    def write_row_back(self, group: int, position: int) -> None:
+    def _write_row_back(self, group: int, position: int) -> None:
         """Give the row that an update was changing its old content, which is noted."""
         store, turn = self.stores[group], position % 2
         at, old = int(self.words[int(journal.UNDO) + turn]), self._old_rows[group].reshape(2, -1)[turn]

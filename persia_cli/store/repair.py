@@ -1,6 +1,6 @@
-"""The repair of a kept shard: what a process does with the memory of another that was killed."""
+"""The check of the memory of a process that was killed, and the record of what was repaired in it."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,6 @@ from persia_cli.kernels import check, journal
 from persia_cli.store.memory_file import LOAD
 from persia_cli.store.progress import BatchRequest
 from persia_cli.store.row_store import RowStore, Tables
-
-if TYPE_CHECKING:
-    from persia_cli.store.kept_shard import KeptShard
 
 FAULTS = {
     check.GAP: "a bucket has a gap",
@@ -28,7 +25,7 @@ ROWS_AT_ONCE = 2**20
 
 
 class Repairs(NamedTuple):
-    """What was found and done when a process took over the memory of another."""
+    """The result of taking over the memory of another process."""
 
     rows: int
     """Rows in use."""
@@ -41,7 +38,7 @@ class Repairs(NamedTuple):
 
 
 class UnderWay(NamedTuple):
-    """The word of a journal that says what is under way."""
+    """The work in progress, as the word of a journal has it."""
 
     bare: bool
     """True if no note is valid."""
@@ -52,32 +49,10 @@ class UnderWay(NamedTuple):
 
     @classmethod
     def of(cls, word: int) -> "UnderWay":
-        """Return what a word says."""
+        """Decode a word."""
         shift = int(journal.GROUP)
         group = (word & ~int(journal.BARE | journal.ADDING)) >> shift
         return cls(bool(word & int(journal.BARE)), bool(word & int(journal.ADDING)), group, word & ((1 << shift) - 1))
-
-
-def repair_shard(shard: "KeptShard") -> Repairs:
-    """Repair what a kill cut in two, and check the index.
-
-    It may be killed itself at any moment, and begun anew. Raises MemoryFileError if the index is damaged.
-    """
-    word = int(shard.words[journal.PROGRESS])
-    progress, request = UnderWay.of(word), shard.pending
-    new_key, row = progress.adding and not progress.bare, not (progress.adding or progress.bare)
-    if new_key:
-        shard.carry_out_note(progress.group, progress.position)
-    for store in shard.stores:
-        store.used = check_store(store, shard.rows_of_tables())
-    if row:
-        shard.write_row_back(progress.group, progress.position)
-    # No note is valid any more: the new key has its row, and the old row is not begun.
-    shard.words[journal.PROGRESS] = (word + int(new_key)) | int(journal.BARE)
-    shard.applied.repair()
-    if request is not None and progress.group == len(shard.stores):
-        shard.finish(request)
-    return Repairs(sum(store.used for store in shard.stores), row, new_key, request)
 
 
 def check_store(store: RowStore, rows_of_tables: NDArray[np.int64]) -> int:

@@ -163,7 +163,7 @@ def test_so_it_can_around_the_kernels(method):
 @traced
 @pytest.mark.slow
 def test_without_writing_the_old_row_back_a_row_is_wrong(monkeypatch):
-    monkeypatch.setattr(KeptShard, "write_row_back", lambda *_: None)
+    monkeypatch.setattr(KeptShard, "_write_row_back", lambda *_: None)
     with pytest.raises(AssertionError):
         count_states(small(batch=6), ["_change"])
 
@@ -171,7 +171,7 @@ def test_without_writing_the_old_row_back_a_row_is_wrong(monkeypatch):
 @traced
 @pytest.mark.slow
 def test_without_doing_the_note_again_the_index_is_wrong(monkeypatch):
-    monkeypatch.setattr(KeptShard, "carry_out_note", lambda *_: None)
+    monkeypatch.setattr(KeptShard, "_carry_out_note", lambda *_: None)
     with pytest.raises(AssertionError):
         count_states(small(), ["_find_or_add"])
 
