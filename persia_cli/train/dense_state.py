@@ -1,7 +1,4 @@
-"""What dense state is: one list of named tensors, without code, for checkpoints and for memory that is kept alike.
-
-On disk it is two safetensors files.
-"""
+"""The dense state of a checkpoint: named tensors, without code, in two safetensors files."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -90,13 +87,6 @@ def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optim
     then neither module nor optimizer has changed.
     """
     files = {name: TensorFile(str(directory / name), *read_tensors(directory / name)) for name in (WEIGHTS, OPTIMIZER)}
-    return restore_dense(files, module, optimizer)
-
-
-def restore_dense(
-    files: Mapping[str, TensorFile], module: nn.Module, optimizer: torch.optim.Optimizer
-) -> LossScaleState | None:
-    """Do what `load_dense` does with files that have been read, by their names in `dense_state`."""
     path, weights, _ = files[WEIGHTS]
     names = parameter_names(module, optimizer)
     _require_same(path, weights, weights_of(module))

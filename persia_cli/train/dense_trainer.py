@@ -1,7 +1,7 @@
 """The dense network of one rank: training, evaluation, saving, loading, and the figures of an interval."""
 
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,10 @@ from persia_cli.plan.warm_start import DenseFit
 from persia_cli.storage.places import Place
 from persia_cli.train.compiling import compile_network
 from persia_cli.train.dense_state import (
-    INITIAL,
     TensorFile,
     dense_state,
     load_dense,
     load_weights,
-    restore_dense,
 )
 from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World, refuse_local_statistics
@@ -125,28 +123,9 @@ class DenseTrainer:
         files = dense_state(self._module, self._optimizer, scale.state() if scale else None)
         return [*files, self._shared.initial_file()] if self._shared else files
 
-    @property
-    def state_version(self) -> Hashable:
-        """What changes when `state` has other tensors; None if its records change with each step."""
-        assert self._optimizer is not None
-        if self._step.loss_scale:
-            return None
-        # A network may put another tensor in the place of a buffer.
-        places = tuple(buffer.data_ptr() for buffer in self._module.buffers())
-        return places, sum(map(len, self._optimizer.state.values()))
-
     def files(self) -> list[TensorFile]:
         """Return copies of `state`."""
         return [file.copied() for file in self.state()]
-
-    def restore(self, files: Mapping[str, TensorFile]) -> None:
-        """Go on from what `state` was, by the names of its files; raises CheckpointError if it is of another model."""
-        assert self._optimizer is not None
-        saved = restore_dense(files, self._module, self._optimizer)
-        if self._step.loss_scale and saved:
-            self._step.loss_scale.load(saved)
-        if self._shared is not None:
-            self._shared.restore(files[INITIAL].tensors)
 
     def load(self, folder: Place) -> None:
         """Read the files of `files`, the weights alone if the rank does not train; raises CheckpointError.
