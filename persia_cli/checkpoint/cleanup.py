@@ -14,6 +14,7 @@ from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.storage import places
 from persia_cli.storage.places import Place, nbytes_below
 from persia_cli.store.chain import ancestors, newest_whole
+from persia_cli.store.claim import writer_of
 from persia_cli.store.manifest import (
     MANIFEST,
     bare_folders,
@@ -23,7 +24,6 @@ from persia_cli.store.manifest import (
     unfinished_folders,
 )
 from persia_cli.store.retention import best_checkpoint
-from persia_cli.store.writer import writer_of
 
 READERS = ("evals", "predictions")
 """Folders of a run directory with the jobs that read its checkpoints."""

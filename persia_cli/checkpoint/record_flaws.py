@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.numpy import load
@@ -14,7 +13,7 @@ from persia_cli.observe.journal import METRICS
 from persia_cli.observe.record_state import RECORD, SCORES
 from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
 from persia_cli.plan.columns import label_names
-from persia_cli.storage.places import Place
+from persia_cli.storage.places import Place, size_of
 from persia_cli.store.manifest import MANIFEST, Manifest, kind_of
 from persia_cli.wire.job_messages import ScoreCounts
 
@@ -42,20 +41,16 @@ def position_flaws(folder: Place, manifest: Manifest, run: Run | None) -> Iterat
         yield from _score_flaws(folder, manifest, len(label_names(run)))
 
 
-def metrics_flaws(folder: Place, manifest: Manifest, run_dir: Path) -> Iterator[str]:
-    """Yield a sentence for each contradiction between the checkpoint and the run's file of metrics."""
-    path, size = run_dir / METRICS, manifest.progress.metrics_bytes
-    found = path.stat().st_size if path.is_file() else 0
+def metrics_flaws(folder: Place, manifest: Manifest, record: Place) -> Iterator[str]:
+    """Yield a sentence for each contradiction between the checkpoint and the file of metrics in the folder `record`."""
+    path, size = record / METRICS, manifest.progress.metrics_bytes
+    found = size_of(path) or 0
     if found < size:
         yield f"{path} has {found:,} bytes, and had {size:,} when {folder.name} was saved"
         return
     if not size:
         return
-    with path.open("rb") as file:
-        # A line of metrics is never so long; with many ranks and labels it may have some ten thousand bytes.
-        start = max(0, size - 2**20)
-        file.seek(start)
-        lines = file.read(size - start).splitlines(keepends=True)
+    lines = path.read_bytes()[:size].splitlines(keepends=True)
     if not lines[-1].endswith(b"\n"):
         yield f"{path}: no line ends at byte {size:,}, where one did when {folder.name} was saved"
         return

@@ -17,6 +17,7 @@ from persia_cli.checkpoint.rows import tables_of
 from persia_cli.config.schema import CustomModel, Run
 from persia_cli.errors import CheckpointError, ConfigError, UserError, one_line
 from persia_cli.launch.readiness import ask_torch
+from persia_cli.observe.record_state import copies_in
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place, size_of
@@ -95,7 +96,7 @@ class Verifier:
         """By configuration: the tensors of its network, or why they are not known."""
 
     def verify(self, folder: Place, run_dir: Path | None) -> Verification:
-        """Return all flaws of a checkpoint, and of its position in the record of its run if that is there."""
+        """Return all flaws of a checkpoint, and of its position in the record of its run, or in its copy of that."""
         found = Verification(str(folder))
         try:
             manifest = decode_manifest(folder)
@@ -112,10 +113,8 @@ class Verifier:
         self._verify_chain(folder, manifest, found)
         found.flaws += dense_flaws(folder, manifest, self._expected_of(run, found))
         found.flaws += position_flaws(folder, manifest, run)
-        if run_dir is not None:
-            found.flaws += metrics_flaws(folder, manifest, run_dir)
-        else:
-            found.notes.append(f"{folder} lies outside its run, so its position was not compared with metrics.jsonl")
+        for record in [run_dir] if run_dir else [folder / file.folder for file in copies_in(manifest)[:1]]:
+            found.flaws += metrics_flaws(folder, manifest, record)
         if found.flaws and not (folder / MANIFEST).is_file():
             found.flaws, found.notes = [], [f"{folder} was removed while it was being verified"]
         return found

@@ -34,17 +34,17 @@ def report(
     The page needs no other file, so that it can be sent and archived. Running and failed runs have a page too.
     """
     from persia_cli.commands.run_at_uri import uri_of
-    from persia_cli.observe.record_elsewhere import records_at, require_record
-    from persia_cli.storage.places import place_of
+    from persia_cli.observe.record_elsewhere import newest_record, records_at
+    from persia_cli.storage.places import address_of, place_of
 
     if (uri := uri_of(run)) is None:
         _report(Path(run), run, output)
         return
     place = place_of(uri)
-    require_record(place)
+    newest_record(place)  # refused if there is none
     with records_at(place) as found:
-        [(folder, named)] = found.items()
-        _report(folder, named, output or Path("report.html"))
+        [folder] = found
+        _report(folder, address_of(place), output or Path("report.html"))
 
 
 def _report(run: Path, named: str, output: Path | None) -> None:

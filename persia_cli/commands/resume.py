@@ -116,9 +116,9 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     from persia_cli.plan.resumed import require_same_training, require_steps_left
     from persia_cli.plan.saved_model import require_room
     from persia_cli.storage.places import address_of
+    from persia_cli.store.claim import require_writer
     from persia_cli.store.manifest import checkpoints_of, read_manifest
     from persia_cli.store.retention import best_checkpoint
-    from persia_cli.store.writer import require_writer
 
     checkpoints = checkpoints_of(run_dir, anchored(run).checkpoint.path)
     if run.checkpoint.path is not None:
@@ -147,17 +147,17 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
 def plan_if_begun(run: "Run", run_dir: Path) -> "JobPlan | None":
     """Plan the rest of the training in a run directory; None if it has no complete checkpoint yet.
 
-    A folder without a record gets the one beside the checkpoints, if there is one: another machine has begun the run.
+    A folder without a record gets the copy in the newest checkpoint, if there is one: another machine began the run.
     Raises typer.Exit if the training is finished, and what `plan_resumed` does.
     """
     from persia_cli.commands.screen import err, say
-    from persia_cli.launch.fetched import fetch_record, is_to_be_fetched
+    from persia_cli.observe.record_elsewhere import fetch_record, is_to_be_fetched
     from persia_cli.observe.saved_run import has_checkpoint
     from persia_cli.plan.resumed import FinishedError
     from persia_cli.store.manifest import checkpoints_of
 
     path = run.checkpoint.path
-    if run.checkpoint.record and path and is_to_be_fetched(run_dir, checkpoints_of(run_dir, path)):
+    if path and is_to_be_fetched(run_dir, checkpoints_of(run_dir, path)):
         fetch_record(path, run_dir, lambda text: say(err(), text))
     if not has_checkpoint(run_dir, run):
         return None

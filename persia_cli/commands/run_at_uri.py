@@ -1,7 +1,7 @@
 """A run directory at a URI: an object store appends to nothing, so what is appended to stays in a folder here.
 
-There are its checkpoints, and with each of them, and at the end, a copy of its record (`checkpoint.record`). Another
-machine goes on from there alone: it fetches the record into a folder of its own.
+There are its checkpoints, each with a copy of the run's record. So another machine goes on from there alone: it fetches
+the record into a run directory on its disk.
 """
 
 import shutil
@@ -17,9 +17,8 @@ from persia_cli.config.schema import ENGINES, WITH_COMMAND, Run
 from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
 from persia_cli.errors import UserError
-from persia_cli.launch.fetched import fetch_record
 from persia_cli.launch.job import ROLES, URI, timed
-from persia_cli.observe.record_elsewhere import owner_here, run_at
+from persia_cli.observe.record_elsewhere import fetch_record, owner_here, run_at
 from persia_cli.storage.credentials import without_credentials
 from persia_cli.storage.places import place_of
 
@@ -40,7 +39,7 @@ def uri_of(run_dir: str | None) -> str | None:
 
 
 def words_of(uri: str, run: Run, resumed: str | None) -> list[str]:
-    """Return the words that put the checkpoints of a run, and copies of its record, at a URI."""
+    """Return the words that put the checkpoints of a run at a URI."""
     if resumed not in (None, AUTO):
         raise UserError(
             f"--run-dir={uri} is for a new run, or with resume=auto for the one that is there; persia resume {uri} "
@@ -48,7 +47,7 @@ def words_of(uri: str, run: Run, resumed: str | None) -> list[str]:
         )
     if run.checkpoint.path not in (None, uri):
         raise UserError(f"--run-dir={uri} has the checkpoints too; leave out checkpoint.path={run.checkpoint.path}")
-    return [f"checkpoint.path={quoted(uri)}", "checkpoint.record=true"]
+    return [f"checkpoint.path={quoted(uri)}"]
 
 
 @contextmanager

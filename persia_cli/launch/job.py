@@ -14,16 +14,14 @@ from persia_cli.config.schema import CustomModel, InitFrom, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
 from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
-from persia_cli.launch.living import why_alive
-from persia_cli.launch.resumed import locked, require_record, take_up_record
+from persia_cli.launch.resumed import is_at_work, locked, require_record, take_up_record
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal, understanding
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.places import address_of, place_of
-from persia_cli.store.manifest import step_of
-from persia_cli.store.writer import CLAIM, claim
+from persia_cli.store.claim import CLAIM, claim
 from persia_cli.wire.place import own_process
 
 JOB = planned.JOB
@@ -98,7 +96,7 @@ def _refuse_uri(run_dir: Path) -> None:
         uri = str(run_dir).replace(":/", "://", 1)
         raise UserError(
             f"{uri} is a URI, and the record of a run is appended to on a disk while it runs: give a folder as "
-            "--run-dir, the URI as checkpoint.path, and checkpoint.record=true, which copies the record there"
+            "--run-dir, and the URI as checkpoint.path: each checkpoint has a copy of the record"
         )
 
 
@@ -139,8 +137,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         require_free(run_dir)
     if plan.job.task == "train" and (path := anchored(plan.run).checkpoint.path) is not None:
         # Before the record is changed: another machine may have taken the run over.
-        newest = step_of(place_of(plan.job.load)) if plan.job.load else None
-        claim(path, run_dir, socket.gethostname(), newest, why_alive)
+        claim(path, run_dir, socket.gethostname(), is_at_work)
     if plan.is_resumed:
         take_up_record(plan, MOVED, COPIED)
     with writing(run_dir):

@@ -44,8 +44,8 @@ from persia_cli.launch.supervisor import (
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.replacement import keeps_memory
 from persia_cli.roles.start import address_beside
+from persia_cli.store.claim import remove_own_unfinished
 from persia_cli.store.memory_file import new_file
-from persia_cli.store.writer import remove_own_unfinished
 from persia_cli.wire.addresses import SOCKETS, ipc_address
 from persia_cli.wire.secret import TOKEN, new_keys, new_token, read_secret, write_keys, write_token
 from persia_cli.wire.sockets import Context

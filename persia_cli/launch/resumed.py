@@ -12,9 +12,9 @@ from persia_cli.observe.history import EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, object_of
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.places import Place, place_of
+from persia_cli.store.claim import CLAIM
 from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
 from persia_cli.store.retention import remove_unfinished
-from persia_cli.store.writer import CLAIM
 
 
 def require_record(plan: JobPlan) -> int:
@@ -88,6 +88,18 @@ def locked(run_dir: Path) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def is_at_work(run_dir: Path) -> bool:
+    """Return whether a launcher on this machine has locked the folder of a run, or a coordinator its events."""
+    try:
+        folder = os.open(run_dir, os.O_RDONLY)
+    except OSError:
+        return False  # It was removed, and a run whose folder is removed ends.
+    try:
+        return _is_locked(folder) or ((run_dir / EVENTS).exists() and is_being_written(run_dir / EVENTS))
+    finally:
+        os.close(folder)
 
 
 def _is_locked(folder: int) -> bool:

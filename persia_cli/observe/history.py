@@ -15,7 +15,6 @@ from persia_cli.config.schema.metric import HEADLINES, headlines, is_of_retrieva
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal, understanding
 from persia_cli.observe.outcome import judged_by, speed_of
-from persia_cli.observe.record_elsewhere import COPIED
 from persia_cli.observe.recoveries import recoveries_in
 from persia_cli.plan.columns import label_names
 
@@ -25,6 +24,9 @@ EVALS = "evals"
 
 EARLIER = "earlier"
 """Folder of a run directory; its folders `start`, `start-2`, … have what each start before the last one recorded."""
+
+COPIED = "copied-from"
+"""File of a folder with a copy of a record, which no process writes: where that is from."""
 
 ENDS = ("done", "failed", "stopped")
 """Phases that are the last one of a job."""
@@ -119,7 +121,7 @@ class RunHistory:
             return RunOutcome("running", f"{phases[-1]['phase'] if phases else 'starting'} as this was written")
         when = "" if heard is None else f" since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(heard))}"
         if self.is_copy:
-            return RunOutcome("silent", f"the record has no end, and is copied with each checkpoint: none{when}")
+            return RunOutcome("silent", f"the record ends with the newest checkpoint: none{when}")
         return RunOutcome("silent", f"the record has no end, and nothing was written{when}: killed, or stuck")
 
     @property

@@ -12,7 +12,7 @@ from persia_cli.errors import PersiaError
 from persia_cli.observe.history import CONFIG, RunHistory, read_history
 from persia_cli.observe.record_elsewhere import records_at
 from persia_cli.observe.recoveries import recoveries_in
-from persia_cli.storage.places import Place
+from persia_cli.storage.places import Place, address_of
 from persia_cli.store.manifest import checkpoints_of, finished_steps
 
 
@@ -54,9 +54,14 @@ def summaries(folder: Path, now: float) -> list[Summary]:
 
 
 def summaries_at(place: Place, now: float) -> list[Summary]:
-    """Return the same for the runs whose records are in a folder at a URI, or for the one whose record it has."""
+    """Return the same for the run whose checkpoints are in a folder at a URI, or for the runs in that."""
     with records_at(place) as found:
-        return _newest_first([replace(summarize(folder, now), run_dir=uri) for folder, uri in found.items()])
+        return _newest_first(
+            [
+                replace(summarize(folder, now), run_dir=address_of(each), checkpoints=tuple(finished_steps(each)))
+                for folder, each in found.items()
+            ]
+        )
 
 
 def _newest_first(found: Sequence[Summary]) -> list[Summary]:

@@ -1,9 +1,10 @@
-"""Records of runs beside their checkpoints at a URI (`checkpoint.record`), read by other machines than wrote them."""
+"""Records of runs that other machines wrote, read from the copies in their checkpoints."""
 
 import hashlib
+import secrets
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,96 +12,119 @@ from persia_cli.config.record import CONFIG, parsed, write_run
 from persia_cli.config.schema import Run
 from persia_cli.disk import write_whole, writing
 from persia_cli.errors import UserError
+from persia_cli.observe.history import COPIED, EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS
-from persia_cli.storage.places import Place, address_of, subfolders
-from persia_cli.store.writer import known_of, writer_of
+from persia_cli.observe.record_state import copies_in
+from persia_cli.storage.places import Place, address_of, place_of, subfolders
+from persia_cli.store.claim import read_claim, write_claim, writer_of
+from persia_cli.store.manifest import decode_manifest, finished_steps, newest_checkpoint, verify
 
-FILES = (CONFIG, METRICS, EVENTS)
-"""What a run directory needs to be reported on; the events come last, since they tell of the others."""
-ALIVE = "alive.json"
-"""File beside the record that its writer renews every BEAT_S seconds."""
-BEAT_S = 5.0
-COPIED = "copied-from"
-"""File of a folder with a copy of a record, which nobody writes: where that is from."""
 COPIES = Path("runs")
 """Folder of the copies that evaluations and predictions put their results into."""
 
 
-def has_record(place: Place) -> bool:
-    """Return True if a folder has the record of a run."""
-    return (place / CONFIG).is_file()
+def newest_record(checkpoints: Place) -> dict[str, bytes]:
+    """Return the files of a run's record, by name, from its newest checkpoint.
 
-
-def require_record(place: Place) -> None:
-    """Raise UserError if a folder does not have the record of a run."""
-    if not has_record(place):
-        raise UserError(
-            f"{place} has no record of a run: {CONFIG} is missing; persia train --run-dir URI, or checkpoint.record, "
-            "puts it beside the checkpoints"
-        )
-
-
-def run_at(place: Place) -> Run:
-    """Return the configuration of the run at a place, with its checkpoints there.
-
-    Raises UserError if there is none, ConfigError if it is damaged or of another version.
+    Raises UserError if there are none, CheckpointError if that checkpoint is damaged.
     """
-    require_record(place)
-    run = parsed((place / CONFIG).read_bytes().decode(errors="replace"), f"{place / CONFIG}")
-    checkpoint = run.checkpoint.model_copy(update={"path": address_of(place), "record": True})
+    newest = newest_checkpoint(checkpoints) if finished_steps(checkpoints) else None
+    copies = copies_in(decode_manifest(newest)) if newest is not None else []
+    found = {}
+    for file in copies:
+        assert newest is not None
+        path = newest / file.folder / file.name
+        verify(path, file)
+        found[file.name] = path.read_bytes()
+    if found:
+        return found
+    raise UserError(f"{checkpoints} has no record of a run: no checkpoint there has a copy of its {CONFIG}")
+
+
+def run_at(checkpoints: Place) -> Run:
+    """Return the configuration of the run whose checkpoints are in a folder, and stay there.
+
+    Raises what `newest_record` does, ConfigError if it is damaged or of another version.
+    """
+    return _run_in(newest_record(checkpoints), checkpoints)
+
+
+def _run_in(record: dict[str, bytes], checkpoints: Place) -> Run:
+    run = parsed(record[CONFIG].decode(errors="replace"), f"{CONFIG} of the newest checkpoint in {checkpoints}")
+    checkpoint = run.checkpoint.model_copy(update={"path": address_of(checkpoints)})
     return run.model_copy(update={"checkpoint": checkpoint})
 
 
-def owner_here(place: Place) -> Path | None:
-    """Return the run directory whose checkpoints are at a place, if it is on this machine."""
-    writer = writer_of(place)
+def owner_here(checkpoints: Place) -> Path | None:
+    """Return the run directory whose checkpoints are in a folder, if it is on this machine."""
+    writer = writer_of(checkpoints)
     if writer is None or writer.host != socket.gethostname():
         return None
     run_dir = Path(writer.run_dir)
-    known = known_of(run_dir)
-    return run_dir if known is not None and known.id == writer.id and (run_dir / CONFIG).is_file() else None
+    claim = read_claim(run_dir)
+    return run_dir if claim is not None and claim.id == writer.id and (run_dir / CONFIG).is_file() else None
 
 
-def copy_record(place: Place, folder: Path) -> None:
-    """Copy a record into a folder, over an older copy; raises as `run_at` does, and DiskError."""
-    run = run_at(place)
+def copy_record(checkpoints: Place, folder: Path) -> None:
+    """Copy a run's record from its newest checkpoint over an older copy; raises as `run_at` does, and DiskError."""
+    record = newest_record(checkpoints)
+    run = _run_in(record, checkpoints)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for name in FILES[1:]:
-        try:
-            content = (place / name).read_bytes()
-        except FileNotFoundError:
-            content = b""  # A run that has begun has no figures yet.
-        write_whole(folder / name, content)
+    for name in (METRICS, EVENTS):
+        write_whole(folder / name, record[name])
     write_run(run, folder / CONFIG)
 
 
-def copied_here(place: Place) -> Path:
-    """Return the run directory of a run at a place: its own, if that is on this machine, else a copy of the record.
+def is_to_be_fetched(run_dir: Path, checkpoints: Place) -> bool:
+    """Return whether a run directory has no record, and a run has checkpoints at the place with which it may go on."""
+    claim = read_claim(run_dir)
+    is_fetched_only = claim is not None and bool(claim.former)
+    return (is_fetched_only or not (run_dir / CONFIG).exists()) and bool(finished_steps(checkpoints))
 
-    The copy is made anew; what evaluations have put beside it stays.
+
+def fetch_record(address: str, run_dir: Path, say: Callable[[str], None]) -> None:
+    """Copy a run's record into a directory that is to go on with it; `say` is called with a sentence.
+
+    The directory may take over the place of the checkpoints. Raises as `copy_record` does.
     """
-    if (own := owner_here(place)) is not None:
+    checkpoints = place_of(address)
+    writer = writer_of(checkpoints)
+    copy_record(checkpoints, run_dir)
+    with writing(run_dir):
+        # The run was started before, and perhaps with other settings.
+        (run_dir / EARLIER).mkdir(exist_ok=True)
+    write_claim(run_dir, secrets.token_hex(8), writer.id if writer else "")
+    say(f"the record of {writer.run_dir if writer else 'the run'} is fetched from {checkpoints} into {run_dir}")
+
+
+def copied_here(checkpoints: Place) -> Path:
+    """Return the run directory of the checkpoints in a folder: its own, if it is on this machine, else a new copy.
+
+    What evaluations have put into the copy stays there.
+    """
+    if (own := owner_here(checkpoints)) is not None:
         return own
-    digest = hashlib.blake2b(address_of(place).encode(), digest_size=4).hexdigest()
-    folder = COPIES / f"{run_at(place).name}-copy-{digest}"
-    copy_record(place, folder)
-    write_whole(folder / COPIED, f"{place}\n")
+    digest = hashlib.blake2b(address_of(checkpoints).encode(), digest_size=4).hexdigest()
+    folder = COPIES / f"{run_at(checkpoints).name}-copy-{digest}"
+    copy_record(checkpoints, folder)
+    write_whole(folder / COPIED, f"{checkpoints}\n")
     return folder
 
 
 @contextmanager
-def records_at(place: Place) -> Iterator[dict[Path, str]]:
-    """Yield a run directory for the run at a place, or for each of those in it, with the URI of each.
+def records_at(place: Place) -> Iterator[dict[Path, Place]]:
+    """Yield a run directory for the run whose checkpoints are in a folder, or for each run in it, with their place.
 
     Those that are not on this machine are copies, which are gone when the block ends.
     """
     with TemporaryDirectory(prefix="persia-records-") as scratch:
-        found: dict[Path, str] = {}
-        for each in [place] if has_record(place) else filter(has_record, subfolders(place)):
+        found: dict[Path, Place] = {}
+        for each in [place] if finished_steps(place) else filter(finished_steps, subfolders(place)):
             if (folder := owner_here(each)) is None:
                 folder = Path(scratch, each.name)
-                copy_record(each, folder)
-                write_whole(folder / COPIED, f"{each}\n")
-            found[folder] = address_of(each)
+                with suppress(UserError):  # A folder without a record is shown as a damaged run.
+                    copy_record(each, folder)
+                    write_whole(folder / COPIED, f"{each}\n")
+            found[folder] = each
         yield found

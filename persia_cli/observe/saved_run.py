@@ -9,14 +9,15 @@ from pydantic import ValidationError
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import CheckpointError, UserError
-from persia_cli.observe.history import CONFIG, EARLIER
+from persia_cli.observe.history import CONFIG, COPIED, EARLIER
 from persia_cli.observe.journal import EVENTS, is_being_written
-from persia_cli.observe.record_elsewhere import COPIED, copied_here, has_record
+from persia_cli.observe.record_elsewhere import copied_here
 from persia_cli.plan.job import JOB, Job
 from persia_cli.plan.resumed import is_changeable
 from persia_cli.plan.saved_model import differences
 from persia_cli.storage.places import Place, address_of, place_of
 from persia_cli.store.chain import read_chain
+from persia_cli.store.claim import remove_own_unfinished, writer_of
 from persia_cli.store.manifest import (
     CHECKPOINTS,
     MANIFEST,
@@ -27,7 +28,6 @@ from persia_cli.store.manifest import (
     unfinished_folders,
 )
 from persia_cli.store.retention import choose_checkpoint
-from persia_cli.store.writer import remove_own_unfinished, writer_of
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def find_model(folder: Place, step: int | None = None, newest: bool = False) -> 
 
 
 def locate_model(folder: Place, step: int | None = None, newest: bool = False) -> tuple[Place, Path | None]:
-    """Return the selected checkpoint, and its run directory if it is in one; of a record at a URI, perhaps a copy.
+    """Return the selected checkpoint, and its run directory if it is in one, else a copy of the run's record.
 
     Raises UserError for a folder that is neither, CheckpointError for a run without such a checkpoint.
     """
@@ -79,8 +79,9 @@ def locate_model(folder: Place, step: int | None = None, newest: bool = False) -
             raise UserError(f"{folder} is a checkpoint already; leave out --step, or give the run directory")
         run_dir = _run_of(folder)
         return folder, run_dir if run_dir and (run_dir / CONFIG).is_file() else None
-    if not isinstance(folder, Path) and has_record(folder):
-        return newest_checkpoint(folder) if newest else choose_checkpoint(folder, step), copied_here(folder)
+    if not (folder / CONFIG).is_file() and finished_steps(folder):
+        checkpoint = newest_checkpoint(folder) if newest else choose_checkpoint(folder, step)
+        return checkpoint, _run_of(checkpoint)
     if not isinstance(folder, Path) or not (folder / CONFIG).is_file():
         raise UserError(
             f"{folder} is neither a run directory nor a checkpoint: it has no {CONFIG} and no {MANIFEST}; "
@@ -129,14 +130,16 @@ def _loaded_from_elsewhere(run_dir: Path, checkpoints: Place) -> tuple[Place, in
 
 
 def _run_of(checkpoint: Place) -> Path | None:
-    """Return the folder that would be the run directory of a checkpoint; None if nothing tells."""
+    """Return the run directory of a checkpoint, or a copy of its record; None if there is neither."""
     place = checkpoint.resolve() if isinstance(checkpoint, Path) else checkpoint
-    if isinstance(place, Path) and place.parent.name == CHECKPOINTS:
+    if isinstance(place, Path) and place.parent.name == CHECKPOINTS and (place.parents[1] / CONFIG).is_file():
         return place.parents[1]
     writer = writer_of(place.parent)
     if writer and (Path(writer.run_dir) / CONFIG).is_file():
         return Path(writer.run_dir)
-    return copied_here(place.parent) if has_record(place.parent) else None
+    with suppress(UserError):
+        return copied_here(place.parent)
+    return None
 
 
 def _missing(checkpoint: Place) -> str:

@@ -47,7 +47,6 @@ def run_coordinator(
     Raises ReplicaError if a replica failed.
     """
     from persia_cli.roles.coordinator.coordinator import Coordinator
-    from persia_cli.roles.coordinator.record_copy import copied_record
 
     loop = Loop(context, "coordinator-0")
     try:
@@ -55,8 +54,7 @@ def run_coordinator(
             share_arrays(loop, bind, run)
         coordinator = Coordinator(loop, bind, run, job, advertise)
         on_start(coordinator, coordinator.address)
-        with copied_record(run, job, lambda: coordinator.goes_on):
-            coordinator.run()
+        coordinator.run()
     finally:
         loop.close()
 

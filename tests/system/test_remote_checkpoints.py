@@ -14,6 +14,7 @@ from persia_cli.launch import embedded
 from persia_cli.launch.job import JobResult
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.observe.record_elsewhere import copy_record, newest_record
 from persia_cli.storage.credentials import VARIABLE
 from persia_cli.storage.places import Place, address_of, place_of, subfolders
 from persia_cli.store.manifest import finished_steps, read_manifest, verify
@@ -115,16 +116,14 @@ def assert_whole(checkpoints: Place) -> None:
 @pytest.mark.timeout(300)
 def test_a_run_is_saved_evaluated_and_resumed_in_a_store(store: ObjectStore, tmp_path: Path) -> None:
     uri = store.uri("whole")
-    code, said = train(tmp_path / "run", uri, "train.steps=100", "checkpoint.every_steps=50", "checkpoint.record=true")
+    code, said = train(tmp_path / "run", uri, "train.steps=100", "checkpoint.every_steps=50")
     assert code == 0, said
     assert not (tmp_path / "run" / "checkpoints").exists()
     checkpoints = place_of(uri)
-    (tmp_path / "copy").mkdir()
-    for name in ("config.yaml", METRICS, EVENTS):
-        copied = (checkpoints / name).read_bytes()
+    for name, copied in newest_record(checkpoints).items():
         assert copied == (tmp_path / "run" / name).read_bytes()
         assert SECRET.encode() not in copied
-        (tmp_path / "copy" / name).write_bytes(copied)
+    copy_record(checkpoints, tmp_path / "copy")
     history = read_history(tmp_path / "copy")
     assert history.outcome(time.time()) == RunOutcome("done")
     assert finished_steps(checkpoints) == [50, 100]

@@ -1,8 +1,8 @@
 """The settings of checkpoints: when a model is saved, where, and what is kept."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator
 
 from persia_cli.config.schema.base import Count, Few, Node, Positive, Seconds
 from persia_cli.storage.credentials import without_credentials
@@ -35,8 +35,6 @@ class Checkpoint(Node):
     """Go on training while the files of a checkpoint are written; otherwise training waits for them."""
     path: Annotated[str, BeforeValidator(_place)] | None = None
     """Folder of the run's checkpoints, a path or a URI such as s3://bucket/folder; default: in the run directory."""
-    record: bool = False
-    """Copy the run's record to `path`, with each checkpoint and at the end, as a folder that `persia report` takes."""
     best_by: str | None = None
     """Save after each evaluation that is the best so far by this metric, and keep it until there is a better one.
 
@@ -47,9 +45,3 @@ class Checkpoint(Node):
     def saves(self) -> bool:
         """True if a training saves checkpoints unasked."""
         return self.at_end or any(each is not None for each in (self.every_steps, self.every_minutes, self.best_by))
-
-    @model_validator(mode="after")
-    def _record_has_a_place(self) -> Self:
-        if self.record and self.path is None:
-            raise ValueError("checkpoint.record copies the record to checkpoint.path; give that too, or leave it out")
-        return self

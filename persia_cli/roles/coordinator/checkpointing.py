@@ -1,6 +1,8 @@
 """The coordinator's part in a checkpoint: gather what every replica wrote, and publish it as one."""
 
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,14 +13,15 @@ from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.phases import AWAITED, Phase, Trigger
-from persia_cli.errors import CheckpointError, DiskError
-from persia_cli.observe.record_state import RecordState, save_scores
+from persia_cli.errors import CheckpointError, DiskError, UserError
+from persia_cli.observe.record_state import COPIES, RECORD, RecordState, copies_in, save_copies, save_scores
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.record_copy import copy_figures
 from persia_cli.roles.coordinator.tracker_state import plateaus_of, tracked_by
-from persia_cli.storage.places import Place, address_of, place_of
+from persia_cli.storage.places import Place, address_of, place_of, remove
+from persia_cli.storage.remote import within
 from persia_cli.store.chain import is_divided, manifest_digest, read_chain
+from persia_cli.store.claim import require_writer
 from persia_cli.store.manifest import (
     EMBEDDINGS,
     FORMAT_VERSION,
@@ -32,12 +35,18 @@ from persia_cli.store.manifest import (
     checkpoints_of,
     decode_manifest,
     finished_steps,
+    kind_of,
     publish,
     write_checked,
 )
 from persia_cli.store.retention import Retention, remove_unfinished
 from persia_cli.wire.figures import SavedFile
 from persia_cli.wire.job_messages import SaveModel
+
+log = logging.getLogger(__name__)
+
+LAST_COPY_S = 10.0
+"""Seconds that the last copy of the record may take."""
 
 
 class Cut(NamedTuple):
@@ -218,7 +227,9 @@ class Checkpointing:
         assert self._cut is not None
         step, samples, progress, best, scores, trigger = self._cut
         assert scores is not None
-        files = [*(file for name in sorted(self._files) for file in self._files[name]), scores]
+        self._require_writer()
+        copies = save_copies(Path(self._job.run_dir), self._draft, COPIES[0])
+        files = [*(file for name in sorted(self._files) for file in self._files[name]), scores, *copies]
         layout = embedding_layout(self._run)
         rows = [file.rows for file in files if file.rows is not None and file.folder == EMBEDDINGS]
         totals = {
@@ -252,7 +263,6 @@ class Checkpointing:
             parent=parent,
         )
         folder = checkpoint_folder(self._checkpoints, step)
-        copy_figures(self._run, self._job)
         publish(self._checkpoints, self._draft, manifest)
         self._retention.add(step, best, trigger)
         event = {
@@ -282,12 +292,46 @@ class Checkpointing:
         """
         folder = checkpoint_folder(self._checkpoints, step)
         manifest = decode_manifest(folder)
-        copy_figures(self._run, self._job)
-        write_checked(folder / MANIFEST, msgspec.structs.replace(manifest, progress=self._progress(state())))
+        self._renew_record(folder, msgspec.structs.replace(manifest, progress=self._progress(state())))
         self._retention.add(step, self._tracker.kept_at(step), manifest.trigger)
         newest, length = self._chain
         if newest is not None and newest.step == step:
             self._chain = ChainEnd(Parent(step, manifest_digest(folder)), length)
+
+    def complete_record(self) -> None:
+        """Renew the copy of the record in the newest checkpoint elsewhere, once the events have the end of the job.
+
+        A store that refuses it, or does not answer for a while, costs no job.
+        """
+        newest = self._chain.newest
+        if newest is None or self._job.task != "train" or self._run.checkpoint.path is None:
+            return
+        folder = checkpoint_folder(self._checkpoints, newest.step)
+        try:
+            with within(LAST_COPY_S):
+                self._renew_record(folder, decode_manifest(folder))
+        except UserError as error:
+            log.warning("%s has no copy of the end of the record: %s", folder, error)
+
+    def _renew_record(self, folder: Place, manifest: Manifest) -> None:
+        """Give a checkpoint a new copy of the record, then its manifest: it is whole at each moment.
+
+        Raises DiskError, and OvertakenError where another run directory writes now.
+        """
+        self._require_writer()
+        old = {file.folder for file in copies_in(manifest)}
+        others = [file for file in manifest.files if file.folder not in old]
+        [beginning] = {file.folder.removesuffix(RECORD) for file in others if kind_of(file) == RECORD}
+        name = next(name for name in COPIES if f"{beginning}{name}" not in old)
+        copies = save_copies(Path(self._job.run_dir), folder, f"{beginning}{name}")
+        write_checked(folder / MANIFEST, msgspec.structs.replace(manifest, files=[*others, *copies]))
+        for each in old:
+            with suppress(OSError, DiskError, CheckpointError):
+                remove(folder / each, MANIFEST)
+
+    def _require_writer(self) -> None:
+        if self._run.checkpoint.path is not None:
+            require_writer(self._checkpoints, Path(self._job.run_dir))
 
     def _progress(self, state: RecordState, evaluation_due: bool = False) -> RunProgress:
         return RunProgress(

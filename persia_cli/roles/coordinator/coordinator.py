@@ -232,6 +232,8 @@ class Coordinator:
                 used = resident_bytes() + self._loop.shared_bytes
                 self._record.note("coordinator-0", ReplicaFigures(cpu_seconds(), used, self._loop.counters))
                 self._record.write_roles()
+            if self._progression.over and self._failure is None and not self._phases.is_cut:
+                self._checkpointing.complete_record()
             if self._failure is not None:
                 raise self._failure
         except ReplicaError:

@@ -6,7 +6,7 @@ from persia_cli.data.facts import inspect
 
 
 def test_a_measured_job_saves_nothing_and_claims_no_place() -> None:
-    words = ["conf=synthetic", "checkpoint.path=/saved", "checkpoint.record=true", "checkpoint.every_steps=5"]
+    words = ["conf=synthetic", "checkpoint.path=/saved", "checkpoint.every_steps=5"]
     run = compose_run(words)
     checkpoint = without_ends(run, inspect(run.dataset), 10, 5).checkpoint
-    assert (checkpoint.at_end, checkpoint.every_steps, checkpoint.path, checkpoint.record) == (False, None, None, False)
+    assert (checkpoint.at_end, checkpoint.every_steps, checkpoint.path) == (False, None, None)

@@ -87,7 +87,7 @@ def test_a_record_cannot_be_kept_at_a_uri_and_what_can_is_said(persia) -> None:
     assert ended.err.startswith(
         "error: s3://bucket/run is a URI, and the record of a run is appended to on a disk while"
     )
-    assert "checkpoint.record=true" in ended.err
+    assert "the URI as checkpoint.path" in ended.err
     ended = persia("train", "dataset=tiny", "--run-dir", "s3://bucket/run", "resume=runs/other")
     assert (ended.code, "persia resume s3://bucket/run goes on with that" in ended.err) == (2, True), ended.err
     assert not Path("s3:").exists()

@@ -12,6 +12,15 @@ from persia_cli.control.evaluation_tracker import Best
 from persia_cli.errors import CheckpointError, ConfigError
 from persia_cli.storage.places import Place, nbytes_below, place_of, put, subfolders, writing_file
 from persia_cli.storage.remote_path import RemotePath
+from persia_cli.store.claim import (
+    WRITER,
+    OvertakenError,
+    claim,
+    remove_own_unfinished,
+    require_writer,
+    write_claim,
+    writer_of,
+)
 from persia_cli.store.manifest import (
     MANIFEST,
     Manifest,
@@ -26,15 +35,6 @@ from persia_cli.store.manifest import (
     verify,
 )
 from persia_cli.store.retention import Retention, best_checkpoint, remove_unfinished
-from persia_cli.store.writer import (
-    WRITER,
-    OvertakenError,
-    claim,
-    know,
-    remove_own_unfinished,
-    require_writer,
-    writer_of,
-)
 from tests.support.runs import make_run
 from tests.support.s3 import SECRET, ObjectStore, object_store
 from tests.support.saved_rows import made_up_rows, write_run
@@ -202,6 +202,12 @@ def test_a_run_claims_its_folder_and_another_run_is_refused(
         claim(uri, own, "here")
 
 
+def claim_at(checkpoints: RemotePath) -> str:
+    writer = writer_of(checkpoints)
+    assert writer is not None
+    return writer.id
+
+
 def test_who_knows_the_writer_takes_its_run_over_once(
     store: ObjectStore, local: tuple[Path, Manifest], tmp_path: Path
 ) -> None:
@@ -213,12 +219,12 @@ def test_who_knows_the_writer_takes_its_run_over_once(
     claim(uri, former, "here")
     save(checkpoints, local)
     for folder in (late, next_one):
-        know(folder, folder.name, writer_of(checkpoints))
+        write_claim(folder, folder.name, claim_at(checkpoints))
     require_writer(checkpoints, former)
     upload(local, begin_checkpoint(checkpoints, 11))
     remove_own_unfinished(next_one, uri)
     assert unfinished_folders(checkpoints) != []  # they are the former one's
-    claim(uri, next_one, "there", newest=9)
+    claim(uri, next_one, "there")
     assert unfinished_folders(checkpoints) == []
     require_writer(checkpoints, next_one)
     with pytest.raises(OvertakenError, match=rf"{former} was taken over by {next_one} on there"):
@@ -228,20 +234,7 @@ def test_who_knows_the_writer_takes_its_run_over_once(
     assert unfinished_folders(checkpoints) != []  # they may be what the next one writes now
     for folder in (late, former):
         with pytest.raises(ConfigError, match=rf"{folder} was taken over by {next_one} on there"):
-            claim(uri, folder, "elsewhere", newest=9)
-
-
-def test_a_run_whose_writer_has_saved_since_is_looked_at_again(
-    store: ObjectStore, local: tuple[Path, Manifest], tmp_path: Path
-) -> None:
-    uri = store.uri("moving")
-    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
-    claim(uri, tmp_path / "a", "here")
-    know(tmp_path / "b", "b", writer_of(place_of(uri)))
-    save(place_of(uri), local)
-    with pytest.raises(ConfigError, match="has got a newer checkpoint since it was looked at, by the run on here"):
-        claim(uri, tmp_path / "b", "there", newest=5)
-    claim(uri, tmp_path / "b", "there", newest=9)
+            claim(uri, folder, "elsewhere")
 
 
 @pytest.mark.parametrize(

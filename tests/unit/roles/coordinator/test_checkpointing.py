@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.phases import Phase
-from persia_cli.observe.record_state import RecordState
+from persia_cli.observe.record_state import RecordState, copies_in
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
@@ -59,7 +59,11 @@ def test_the_manifest_tells_of_every_table_and_of_the_run(tmp_path: Path) -> Non
     checkpointing.renew(7, lambda: STATE._replace(metrics_bytes=200))
     renewed = read_manifest(Path(saved["path"]))
     assert renewed.progress == RunProgress(96, 32, 200, 30, 10, 20, 5, 1, [])
-    assert replace(renewed, progress=manifest.progress) == manifest
+    assert replace(renewed, progress=manifest.progress, files=manifest.files) == manifest
+    assert [file for file in renewed.files if file not in copies_in(renewed)] == [
+        file for file in manifest.files if file not in copies_in(manifest)
+    ]
+    assert not {file.folder for file in copies_in(renewed)} & {file.folder for file in copies_in(manifest)}
 
 
 def test_as_many_are_kept_as_the_run_says(tmp_path: Path) -> None:
