@@ -39,7 +39,7 @@ def uri_of(run_dir: str | None) -> str | None:
 
 
 def words_of(uri: str, run: Run, resumed: str | None) -> list[str]:
-    """Return the words that put the checkpoints of a run at a URI."""
+    """Return the settings that put the checkpoints of a run at a URI."""
     if resumed not in (None, AUTO):
         raise UserError(
             f"--run-dir={uri} is for a new run, or with resume=auto for the one that is there; persia resume {uri} "

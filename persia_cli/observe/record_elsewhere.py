@@ -101,7 +101,7 @@ def fetch_record(address: str, run_dir: Path, say: Callable[[str], None]) -> Non
 def copied_here(checkpoints: Place) -> Path:
     """Return the run directory of the checkpoints in a folder: its own, if it is on this machine, else a new copy.
 
-    What evaluations have put into the copy stays there.
+    Results of evaluations in an older copy stay.
     """
     if (own := owner_here(checkpoints)) is not None:
         return own

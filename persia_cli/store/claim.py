@@ -1,6 +1,6 @@
 """The claim of a run on the folder of its checkpoints, where that is not in the run directory.
 
-A file beside the checkpoints names the run directory that writes there, and has a random id, which that directory keeps
+A file next to the checkpoints names the run directory that writes there, and has a random id, which that directory has
 too. A directory that has fetched the record of a run may take its place over: it keeps the former writer's id. Each
 writer reads the file before it publishes a checkpoint, so the former one ends there.
 """
@@ -19,7 +19,7 @@ from persia_cli.store.manifest import checkpoints_of, finished_steps
 from persia_cli.store.retention import remove_unfinished
 
 WRITER = "writer.json"
-"""Name of the file, beside the checkpoints, that names the run whose checkpoints they are."""
+"""Name of the file, next to the checkpoints, that names the run whose checkpoints they are."""
 CLAIM = "claim.json"
 """Name of the file, in a run directory, with its claim."""
 
@@ -53,7 +53,7 @@ _CLAIM_DECODER = msgspec.json.Decoder(Claim)
 def claim(path: str, run_dir: Path, host: str, is_at_work: Callable[[Path], bool] = lambda run_dir: False) -> None:
     """Write to `checkpoint.path` that the run saves there, and remove what a killed run has left in a store.
 
-    What is left on a disk goes when the job begins. This is the first write to the place, before anything is trained.
+    The beginning of the job removes what is left on a disk. This is the first write to the place, before anything is trained.
     `is_at_work` returns whether a run on this machine goes on. Raises ConfigError if the place cannot be read or
     written, if it has checkpoints of another run, or if another run on this machine saves there.
     """
@@ -81,7 +81,7 @@ def _is_allowed(before: Writer | None, own: Claim | None) -> bool:
 
 
 def _is_neighbour(before: Writer, own: Writer) -> bool:
-    """Return whether the writer is another directory of this machine; of its own one this process holds the lock."""
+    """Return whether the writer is another directory of this machine; this process holds the lock of its own."""
     return before.host == own.host and Path(before.run_dir).resolve() != Path(own.run_dir).resolve()
 
 

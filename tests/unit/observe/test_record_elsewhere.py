@@ -21,7 +21,7 @@ LOGGED = [*WORDS, "cluster=embedded", "train.log_every_steps=1", "eval.every_ste
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run directory with checkpoints in the folder `saved` beside it, evaluated at the last step."""
+    """A run directory with checkpoints in the folder `saved` next to it, evaluated at the last step."""
     folder = tmp_path_factory.mktemp("trained")
     train([*LOGGED, "train.steps=4", f"checkpoint.path={folder / 'saved'}"], folder / "run")
     return folder
