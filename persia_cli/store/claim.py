@@ -53,7 +53,7 @@ _CLAIM_DECODER = msgspec.json.Decoder(Claim)
 def claim(path: str, run_dir: Path, host: str, is_at_work: Callable[[Path], bool] = lambda run_dir: False) -> None:
     """Write to `checkpoint.path` that the run saves there, and remove what a killed run has left in a store.
 
-    The beginning of the job removes what is left on a disk. This is the first write to the place, before anything is trained.
+    The beginning of the job removes what is left on a disk. This is the first write to the place, before training.
     `is_at_work` returns whether a run on this machine goes on. Raises ConfigError if the place cannot be read or
     written, if it has checkpoints of another run, or if another run on this machine saves there.
     """
