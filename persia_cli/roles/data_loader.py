@@ -34,8 +34,8 @@ class Feed:
     limits: list[int]
     finished: list[int]
     """The step before which each rank has finished all, as far as the loader knows."""
-    kept: dict[int, list[tuple[PutIds, PutSamples]]] = field(default_factory=dict)
-    """What was sent of each step for each rank, until it is finished: a process that dies has lost it."""
+    kept: dict[int, list[PutIds]] = field(default_factory=dict)
+    """The ids that were sent of each step, until it is finished: an embedding worker that dies has lost them."""
     next: int = 0
     last: int = 0
     reading: Future[Batch] | None = None
@@ -146,8 +146,11 @@ class DataLoader:
 
     def _make_batch(self, source: Source, where: tuple[int, int, int], traced: int) -> Batch:
         """Read a step's samples, on the reader's thread; waits where they are not decoded yet."""
+        # A slow read is work, which may take `cluster.work_timeout_s`, and no stall of the job.
+        self._link.work.begin("reading samples")
         with self._trace.span("reader", "make batch", traced):
             batch = source.read(*where)
+        self._link.work.end()
         if self._follow:
             fill_chain(batch.labels)
         return batch
@@ -190,8 +193,9 @@ class DataLoader:
             keys = item_keys(part, self._items) if self._items else None
             samples = PutSamples(batch, totals, part.dense, part.labels, part.weights, part.query_ids, keys)
             offsets = None if is_single(part.offsets) else part.offsets
-            feed.kept[step].append((PutIds(batch, finished, part.ids, offsets), samples))
-            self._send_ids(feed.kept[step][-1][0])
+            ids = PutIds(batch, finished, part.ids, offsets)
+            feed.kept[step].append(ids)
+            self._send_ids(ids)
             self._send_samples(samples)
         self._sent += 1
 
@@ -207,16 +211,14 @@ class DataLoader:
         return (batch.step * self._ranks + batch.rank) % len(self._workers)
 
     def _on_restart(self, role: str, index: int) -> None:
-        """Send a new process what that before it has taken with it: an embedding worker ids, a rank samples."""
+        """Send the ids of unfinished batches to a new process of an embedding worker."""
+        if role != "embedding-worker":
+            return
         for feed in self._feeds:
-            for ids, samples in [each for step in feed.kept.values() for each in step]:
-                if ids.batch.step < feed.finished[ids.batch.rank]:
-                    continue
-                if role == "embedding-worker" and self._worker_of(ids.batch) == index:
+            for ids in [each for step in feed.kept.values() for each in step]:
+                if ids.batch.step >= feed.finished[ids.batch.rank] and self._worker_of(ids.batch) == index:
                     self._send_ids(ids)
                     self._sent_again += 1
-                elif role == "nn-worker" and ids.batch.rank == index:
-                    self._send_samples(samples)
 
     def _figures(self) -> Counters:
         counts: dict[str, int] = {"steps_sent": self._sent, SENT_AGAIN: self._sent_again}
