@@ -1,7 +1,7 @@
 """The data loader: reads the steps it is dealt and sends ids to embedding workers, the rest to NN workers."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -22,6 +22,9 @@ from persia_cli.wire.job_messages import Item
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Credit, PutIds, PutSamples, WaitCredit
+
+CLOSE_S = 2.0
+"""Longest wait for a read at the end of the job."""
 
 
 @dataclass(slots=True)
@@ -104,10 +107,16 @@ class DataLoader:
                 sent = [self._advance(feed) for feed in self._feeds]
                 self._loop.poll(0.0 if any(sent) else 0.2)
             self._link.farewell()
-            for feed in self._feeds:
-                feed.source.close()
         finally:
-            self._reader.shutdown(wait=False, cancel_futures=True)  # a read that is stuck must not hide an error
+            self._close()
+
+    def _close(self) -> None:
+        """End the reader and the sources, but for a read that is stuck: it must not hide an error."""
+        self._reader.shutdown(wait=False, cancel_futures=True)
+        wait([feed.reading for feed in self._feeds if feed.reading is not None], CLOSE_S)
+        for feed in self._feeds:
+            if feed.reading is None or feed.reading.done():
+                feed.source.close()
 
     def _read_ahead(self, first_step: int) -> None:
         """Begin to read the step that is likely to be dealt first, while other roles still start."""

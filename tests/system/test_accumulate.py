@@ -21,7 +21,7 @@ TWO_RANKS = ["cluster=local", "cluster.nn_workers=2", "cluster.embedding_servers
 )
 def test_every_weight_and_row_is_that_of_plain_torch_on_the_whole_batch(cluster: list[str], tmp_path: Path) -> None:
     """Lists, sequences, weights, two labels; the last batch of an epoch fills two of four parts, all on one rank."""
-    words = [*lists_job(tmp_path), *PARTS, *CLIPPED, *cluster, "checkpoint.every_steps=1"]
+    words = [*lists_job(tmp_path), *PARTS, *CLIPPED, *cluster, "checkpoint={every_steps: 1, keep: null}"]
     words += ["train.losses={click: {kind: focal, weight: 2}, buy: {kind: mse}}", "train.task_weights=uncertainty"]
     job = plan(words, tmp_path / "run")
     result = launch(job)

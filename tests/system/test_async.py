@@ -45,7 +45,14 @@ def test_with_one_step_in_flight_losses_are_those_of_plain_torch(
 def test_with_one_step_in_flight_every_weight_is_that_of_synchronous_training(
     optimizer: list[str], tmp_path: Path
 ) -> None:
-    words = [*SMALL, *optimizer, "train.steps=8", "cluster.embedding_servers=2", "checkpoint.every_steps=1"]
+    words = [
+        *SMALL,
+        *optimizer,
+        "train.steps=8",
+        "cluster.embedding_servers=2",
+        "checkpoint.every_steps=1",
+        "checkpoint.keep=null",
+    ]
     ours = train([*words, "mode=async", "mode.staleness=1"], tmp_path / "async")
     theirs = train([*words, "mode=sync"], tmp_path / "sync")
     np.testing.assert_allclose(losses(ours), losses(theirs), rtol=0, atol=1e-6)

@@ -25,7 +25,7 @@ def dien_job(folder: Path) -> list[str]:
 
 
 def test_dien_learns_the_next_element_as_plain_torch_does(tmp_path: Path) -> None:
-    job = plan([*dien_job(tmp_path), ADAM, "checkpoint.every_steps=1"], tmp_path / "run")
+    job = plan([*dien_job(tmp_path), ADAM, "checkpoint={every_steps: 1, keep: null}"], tmp_path / "run")
     result = launch(job)
     assert len(losses(result)) == STEPS
     assert_every_step_agrees(job, result, STEPS)
@@ -47,7 +47,7 @@ def test_dien_learns_the_next_element_as_plain_torch_does(tmp_path: Path) -> Non
 )
 def test_a_network_of_a_user_learns_a_loss_of_its_own(words: list[str], tmp_path: Path) -> None:
     """It has a weight that no logit depends on."""
-    given = [UNEQUAL, "model.name=GuessingNetwork", ADAM, "checkpoint.every_steps=1"]
+    given = [UNEQUAL, "model.name=GuessingNetwork", ADAM, "checkpoint={every_steps: 1, keep: null}"]
     job = plan([*lists_job(tmp_path), *given, *words], tmp_path / "run")
     result = launch(job)
     assert len(losses(result)) == STEPS

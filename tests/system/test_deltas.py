@@ -16,7 +16,7 @@ STEPS = 120
 WORDS = [
     *("conf=synthetic", "cluster=embedded", "mode=sync", "train.batch_size=32", "train.log_every_steps=10"),
     *("dataset.generator.train_rows=3840", "dataset.generator.eval_rows=32", f"train.steps={STEPS}"),
-    *("checkpoint.every_steps=20", "optimizer.embedding.kind=adagrad"),
+    *("checkpoint.every_steps=20", "checkpoint.keep=null", "optimizer.embedding.kind=adagrad"),
 ]
 SMALL = ["embedding.capacity=4000", "embedding.num_partitions=2", "train.steps=42", "checkpoint.every_steps=2"]
 """So few rows that after 20 steps about 150 are evicted in each one."""

@@ -44,14 +44,20 @@ def test_fifty_steps_have_the_losses_of_plain_torch(
 )
 def test_every_weight_agrees_after_each_step(optimizer: str, criteo_rows: Path, tmp_path: Path) -> None:
     words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", *EMBEDDED, f"optimizer={optimizer}"]
-    job = plan([*words, "train.steps=8", "train.batch_size=64", "checkpoint.every_steps=1"], tmp_path / "run")
+    job = plan(
+        [*words, "train.steps=8", "train.batch_size=64", "checkpoint={every_steps: 1, keep: null}"],
+        tmp_path / "run",
+    )
     assert_every_step_agrees(job, launch(job), 8)
 
 
 def test_bfloat16_is_that_of_torch_under_autocast_step_by_step(criteo_rows: Path, tmp_path: Path) -> None:
     """With one id per sample both sides round the same numbers, so that the bounds of float32 hold."""
     words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", *EMBEDDED, "optimizer=sgd", "train.precision=bfloat16"]
-    job = plan([*words, "train.steps=6", "train.batch_size=64", "checkpoint.every_steps=1"], tmp_path / "run")
+    job = plan(
+        [*words, "train.steps=6", "train.batch_size=64", "checkpoint={every_steps: 1, keep: null}"],
+        tmp_path / "run",
+    )
     assert_every_step_agrees(job, launch(job), 6)
 
 
@@ -88,7 +94,7 @@ LOSSES = {
 
 @pytest.mark.parametrize("of_labels", LOSSES.values(), ids=LOSSES)
 def test_labels_with_losses_of_their_own(of_labels: str, tmp_path: Path) -> None:
-    words = [*lists_job(tmp_path), "checkpoint.every_steps=1", f"train.losses={of_labels}"]
+    words = [*lists_job(tmp_path), "checkpoint={every_steps: 1, keep: null}", f"train.losses={of_labels}"]
     words += ["optimizer.dense={kind: adamw, lr: 0.001, weight_decay: 0.1, clip_norm: 0.05, eps: 1e-6}"]
     job = plan(words, tmp_path / "run")
     result = launch(job)
@@ -109,20 +115,26 @@ ROWS = {
 def test_smoothed_labels_and_penalties_of_rows(rows: str, tmp_path: Path) -> None:
     """A row that several features of a batch read is penalised once, and one that none reads stays as it is."""
     kinds = "{click: {kind: bce, smoothing: 0.2, weight: 2}, buy: {kind: focal, smoothing: 0.3}}"
-    words = [*lists_job(tmp_path), "checkpoint.every_steps=1", f"train.losses={kinds}", "embedding.init_bound=0.3"]
+    words = [
+        *lists_job(tmp_path),
+        "checkpoint.every_steps=1",
+        "checkpoint.keep=null",
+        f"train.losses={kinds}",
+        "embedding.init_bound=0.3",
+    ]
     job = plan([*words, f"optimizer.embedding={rows}", "optimizer.dense.eps=1e-3"], tmp_path / "run")
     assert_every_step_agrees(job, launch(job), STEPS)
 
 
 def test_pairs_of_each_user(tmp_path: Path) -> None:
-    words = [*lists_job(tmp_path), "checkpoint.every_steps=1", "dataset.group_by=user"]
+    words = [*lists_job(tmp_path), "checkpoint={every_steps: 1, keep: null}", "dataset.group_by=user"]
     words += ["train.losses={click: {kind: bpr, weight: 3}, buy: {kind: mse}}"]
     job = plan([*words, "optimizer.dense={kind: adam, lr: 0.001, eps: 1e-3}"], tmp_path / "run")
     assert_every_step_agrees(job, launch(job), STEPS)
 
 
 def test_labels_weighed_by_their_uncertainty(tmp_path: Path) -> None:
-    words = [*lists_job(tmp_path), "checkpoint.every_steps=1", "train.task_weights=uncertainty"]
+    words = [*lists_job(tmp_path), "checkpoint={every_steps: 1, keep: null}", "train.task_weights=uncertainty"]
     words += ["train.losses={click: {kind: focal, weight: 2}, buy: {kind: mse}}"]
     job = plan([*words, "optimizer.dense={kind: adam, lr: 0.01, eps: 1e-6}"], tmp_path / "run")
     result = launch(job)
@@ -141,7 +153,7 @@ def test_labels_weighed_by_their_uncertainty(tmp_path: Path) -> None:
     ids=["plain", "pairs", "numbers"],
 )
 def test_labels_that_are_not_known_do_not_count(kinds: str, tmp_path: Path) -> None:
-    words = [*lists_job(tmp_path), "checkpoint.every_steps=1", f"train.losses={kinds}"]
+    words = [*lists_job(tmp_path), "checkpoint={every_steps: 1, keep: null}", f"train.losses={kinds}"]
     hide_labels(tmp_path, buy=0.6)
     job = plan([*words, "optimizer.dense={kind: adam, lr: 0.01, eps: 1e-3}"], tmp_path / "run")
     assert_every_step_agrees(job, launch(job), STEPS)
@@ -150,7 +162,12 @@ def test_labels_that_are_not_known_do_not_count(kinds: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("stack", ["null", "{rounds: 3, size: 25}"], ids=["rows", "hash-stack"])
 def test_lists_weights_tasks_and_a_short_last_batch(stack: str, tmp_path: Path) -> None:
     """Pooled by mean and square root, and as a sequence, the items are of one table, which may be a hash stack."""
-    words = [*lists_job(tmp_path), "checkpoint.every_steps=1", f"embedding.tables.item={{hash_stack: {stack}}}"]
+    words = [
+        *lists_job(tmp_path),
+        "checkpoint.every_steps=1",
+        "checkpoint.keep=null",
+        f"embedding.tables.item={{hash_stack: {stack}}}",
+    ]
     job = plan(words, tmp_path / "run")
     result = launch(job)
     assert len(losses(result)) == STEPS

@@ -37,7 +37,14 @@ RANKS = {
 @pytest.mark.parametrize("dense", DENSE)
 @pytest.mark.parametrize("ranks", [1, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (2, 4))])
 def test_every_weight_agrees_after_each_step(ranks: int, dense: str, tmp_path: Path) -> None:
-    words = [*lists_job(tmp_path), *TABLES, DENSE[dense], *RANKS[ranks], "checkpoint.every_steps=1"]
+    words = [
+        *lists_job(tmp_path),
+        *TABLES,
+        DENSE[dense],
+        *RANKS[ranks],
+        "checkpoint.every_steps=1",
+        "checkpoint.keep=null",
+    ]
     job = plan(words, tmp_path / "run")
     result = launch(job)
     assert len(losses(result)) == STEPS

@@ -36,7 +36,7 @@ def test_fifty_steps_have_the_losses_of_one_rank_and_of_plain_torch(criteo_rows:
 
 @pytest.mark.slow
 def test_every_weight_agrees_though_a_rank_has_no_sample_in_the_last_step(tmp_path: Path) -> None:
-    job = plan([*lists_job(tmp_path), *TWO_RANKS, "checkpoint.every_steps=1"], tmp_path / "run")
+    job = plan([*lists_job(tmp_path), *TWO_RANKS, "checkpoint={every_steps: 1, keep: null}"], tmp_path / "run")
     result = launch(job)
     assert len(losses(result)) == STEPS
     assert_every_step_agrees(job, result, STEPS)
@@ -54,7 +54,12 @@ ROWS = [
 def test_batch_normalisation_dice_and_penalties_of_rows(optimizer: str, criteo_rows: Path, tmp_path: Path) -> None:
     words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "mode=sync", "train.steps=6", "train.batch_size=64"]
     words += ["model.norm=batch", "model.activation=dice", "model.hidden=[64, 32]", "train.log_every_steps=1"]
-    words += [f"optimizer.embedding={optimizer}", "optimizer.dense.eps=1e-3", "checkpoint.every_steps=1"]
+    words += [
+        f"optimizer.embedding={optimizer}",
+        "optimizer.dense.eps=1e-3",
+        "checkpoint.every_steps=1",
+        "checkpoint.keep=null",
+    ]
     job = plan([*words, "train.losses={label: {kind: focal, smoothing: 0.1}}", *TWO_RANKS], tmp_path / "run")
     assert_every_step_agrees(job, launch(job), 6)
 
@@ -66,7 +71,7 @@ def test_labels_with_losses_of_their_own(kind: str, tmp_path: Path) -> None:
     kinds = f"{{click: {{kind: {kind}, weight: 0.5}}, buy: {{kind: huber}}}}"
     words = [f"train.losses={kinds}", "optimizer.dense.clip_norm=0.05", "dataset.group_by=user"]
     words += ["train.task_weights=uncertainty"]
-    words = [*lists_job(tmp_path), *TWO_RANKS, *words, "checkpoint.every_steps=1"]
+    words = [*lists_job(tmp_path), *TWO_RANKS, *words, "checkpoint={every_steps: 1, keep: null}"]
     hide_labels(tmp_path, buy=0.6)
     job = plan(words, tmp_path / "run")
     result = launch(job)

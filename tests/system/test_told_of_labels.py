@@ -49,7 +49,7 @@ def test_an_evaluation_without_the_figure_that_chooses_the_best_is_told_once(tmp
         "the evaluation at step 2 has no gauc (no query has labels of both classes), so no checkpoint is kept as the "
         "best"
     ]
-    assert finished_steps(result.run_dir / CHECKPOINTS) == []
+    assert finished_steps(result.run_dir / CHECKPOINTS) == [2]  # before the first evaluation, which might have failed
 
 
 def test_labels_of_one_class_are_told_once_where_nothing_is_decided_by_them(tmp_path: Path) -> None:

@@ -75,9 +75,10 @@ def test_one_that_was_saved_again_after_half_a_removal_goes_too(persia, run: Pat
 
 
 def test_without_keep_that_of_the_run_holds(persia, run: Path) -> None:
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("keep: 3", "keep: null"))
     assert persia("checkpoint", "gc", str(run), "--yes").code == 0
     assert there(run) == folders(*STEPS)
-    config = run / "config.yaml"
     config.write_text(config.read_text().replace("keep: null", "keep: 2"))
     assert persia("checkpoint", "gc", str(run), "--yes").code == 0
     assert there(run) == folders(6, 12, 20)

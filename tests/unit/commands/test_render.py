@@ -7,7 +7,7 @@ import pytest
 from persia_cli.commands.engine_job import render
 from persia_cli.config.compose import compose_run
 
-WORDS = ["conf=synthetic", "checkpoint.at_end=false"]
+WORDS = ["conf=synthetic", "checkpoint={at_end: false, every_minutes: null}"]
 
 
 @pytest.mark.parametrize(

@@ -97,14 +97,12 @@ def test_recoveries_are_told_with_what_was_repeated_and_lost(persia) -> None:
         about = {"event": "recovered", "seconds": 1.26}
         events.write(**about, replica="embedding-worker-0", cause="was killed by SIGKILL", repeated={"batches": 12})
         events.write(**about, replica="nn-worker-0", cause="it <died>", repeated={"steps": 1200}, checkpoint=4000)
-        events.write(**about, replica="nn-worker-1", cause="was killed by SIGKILL", repeated={"training steps": 1})
         events.write(**about, replica="coordinator-0", cause="was killed by SIGKILL", repeated={})
     assert persia("report", "run").code == 0
     texts = Page(Path("run/report.html").read_text()).texts
     assert {"Recoveries", "embedding-worker-0", "was killed by SIGKILL", "it <died>"} <= set(texts)
     assert "after 1.3 s; 12 batches sent again" in texts
     assert "after 1.3 s; 1,200 steps after step 4,000 trained again" in texts
-    assert "after 1.3 s; 1 training step trained again" in texts
     assert "after 1.3 s; nothing done again" in texts
 
 

@@ -159,17 +159,17 @@ def test_words_pass_through_a_shell_unharmed() -> None:
 def test_batches_of_a_training_job() -> None:
     run = make_run(cluster={"kind": "local", "nn_workers": 2}, train={"batch_size": 32, "epochs": 1})
     batches = job_batches(run, plan(run, train_rows=100, eval_rows=20).job)
-    assert [[batches.size(0, TRAIN, step, rank) for rank in (0, 1)] for step in range(4)] == [[16, 16]] * 3 + [[4, 0]]
-    assert [batches.size(0, EVAL, 0, rank) for rank in (0, 1)] == [16, 4]
+    assert [[batches.size(TRAIN, step, rank) for rank in (0, 1)] for step in range(4)] == [[16, 16]] * 3 + [[4, 0]]
+    assert [batches.size(EVAL, 0, rank) for rank in (0, 1)] == [16, 4]
     with pytest.raises(WireError, match="no step 4"):
-        batches.size(0, TRAIN, 4, 0)
+        batches.size(TRAIN, 4, 0)
 
 
 @pytest.mark.parametrize(("split", "changes"), [(TRAIN, {"task": "evaluate"}), (EVAL, {"eval_rows": 0})])
 def test_a_split_that_a_job_does_not_read_has_no_batches(split: int, changes: dict[str, Any]) -> None:
     run = make_run()
     with pytest.raises(WireError, match="no step 0"):
-        job_batches(run, plan(run, **changes).job).size(0, split, 0, 0)
+        job_batches(run, plan(run, **changes).job).size(split, 0, 0)
 
 
 def test_a_network_of_ones_own_is_looked_for_before_anything_starts(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_job_goes_back_so_often_and_not_once_more(tmp_path: Path, monkeypatch:
     with pytest.raises(KilledError) as raised:
         run_with_rollback(dying, dying, RUN, tmp_path, said.append)
     assert len(said) == 2
-    assert "gone back to a checkpoint 2 times within 600 s" in raised.value.__notes__[0]
+    assert "gone back 2 times within 600 s" in raised.value.__notes__[0]
 
 
 def test_a_job_that_was_told_to_end_does_not_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
