@@ -146,7 +146,7 @@ def _processes_of(run_dir: Path, job: Job) -> list[RunningProcess]:
 
 
 def _coordinators_in(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the events that say where the coordinator, and each that took its place, has begun."""
+    """Return the events with the machine and process of each coordinator."""
 
     def took_over(event: dict[str, Any]) -> bool:
         return event["event"] == "recovered" and event["replica"] == FIRST and "host" in event

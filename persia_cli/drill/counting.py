@@ -1,4 +1,4 @@
-"""The figures of a drill, from the record of the run."""
+"""The measurements of a drill, from the record of the run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise

@@ -35,7 +35,7 @@ BEGINNING = (EVENTS, JOB, CONFIG, ROLES)
 """What every start of a run makes; the folder is first, and so it is the last to go where a run begins again."""
 COORDINATOR_ADDRESS = "coordinator.address"
 SECRET_FILE = "coordinator.secret"
-"""Where the coordinator's machine has the secret of the job: a path, of use to its user alone."""
+"""File with the path of the job's secret on the coordinator's machine; only its user can read that."""
 MOVED, COPIED = (EVENTS, ROLES), (CONFIG, JOB)
 """What a resumed run moves to the folder of its last start, and what it copies there."""
 STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, SUBMITTED, DRIVEN, CLAIM)
@@ -122,7 +122,7 @@ def prepared_run_dir(plan: JobPlan) -> Iterator[JobPlan]:
 def prepare_run_dir(plan: JobPlan) -> JobPlan:
     """Create the run directory and write the resolved run to it; returns the plan with absolute paths.
 
-    All checks come before the first change, so that a resume that is refused here leaves the folder as it was.
+    All checks come before the first change, so that a refused resume leaves the folder unchanged.
 
     Raises UserError if the directory is in use, DiskError if it cannot be created. Of several processes only one gets
     it.

@@ -35,7 +35,7 @@ def require_record(plan: JobPlan) -> int:
 def take_up_record(plan: JobPlan, moved: Sequence[str], copied: Sequence[str]) -> None:
     """Prepare the run directory of a job that goes on from a checkpoint, which is its newest or is in another run.
 
-    The files and folders `moved` and `copied` of the last start are kept in a folder of their own. So are its lines of
+    The files and folders `moved` and `copied` of the last start move to another folder. So are its lines of
     metrics after the checkpoint, which leave the record: those steps are trained again. The folder must be `locked`.
     Raises what `require_record` does before anything has changed, and DiskError.
     """

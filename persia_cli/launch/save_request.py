@@ -17,7 +17,7 @@ from persia_cli.wire.secret import read_secret
 from persia_cli.wire.sockets import Context
 
 ANSWER_S = 30.0
-"""Seconds of silence of the coordinator after which it is given up."""
+"""Seconds of silence of the coordinator after which the request fails."""
 RETRY_S = 0.5
 POLL_S = 0.2
 NAME = "command"

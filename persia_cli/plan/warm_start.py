@@ -14,7 +14,7 @@ class TakenTable:
     states: bool
     """True if the rows keep the state of their optimizer; otherwise it begins anew."""
     frozen: bool = False
-    """True if the rows stay as they are, without an optimizer."""
+    """True if the rows stay unchanged, without an optimizer."""
 
 
 @dataclass(frozen=True, slots=True)

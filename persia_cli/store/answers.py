@@ -60,7 +60,7 @@ class LastAnswers:
         return self.positions[rank, start : start + keys], self._sizes[rank, group : group + 1]
 
     def end(self, rank: int, step: int) -> None:
-        """Say that the rank's look-up of a step is done."""
+        """Mark the rank's look-up of a step as done."""
         self._next[rank] = step + 1
 
     def new_keys(self, rank: int, group: int) -> NewKeys:

@@ -37,7 +37,7 @@ class Replacement:
     process: ProcessId
     died_s: float
     repeated: str
-    """What is done again: steps dealt anew, batches whose ids are sent again, or requests finished."""
+    """Repeated work: steps dealt anew, batches whose ids are sent again, or requests finished."""
     again: int | None = None
     """How many, once it is known of all but batches, which are counted until others have heard of the new process."""
     sent_before: int = 0
