@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from persia_cli.commands.endings import INTERRUPTED
-from persia_cli.commands.followed import FIRST, going_on, left_alone, plan_of
+from persia_cli.commands.followed import going_on, left_alone, plan_of
 from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, say
@@ -147,11 +147,7 @@ def _processes_of(run_dir: Path, job: Job) -> list[RunningProcess]:
 
 def _coordinators_in(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the events with the machine and process of each coordinator."""
-
-    def took_over(event: dict[str, Any]) -> bool:
-        return event["event"] == "recovered" and event["replica"] == FIRST and "host" in event
-
-    return [event for event in events if event["event"] == "began" or took_over(event)]
+    return [event for event in events if event["event"] == "began"]
 
 
 def _start_of(run_dir: Path) -> int | None:

@@ -57,20 +57,9 @@ def launcher_of(run_dir: Path) -> int:
         raise UserError(f"the run in {run_dir} was started on {began[-1]['host']}; run this command there")
     if not is_being_written(run_dir / EVENTS):
         raise UserError(f"the run in {run_dir} is not running, so it cannot be disturbed")
-    launcher = parent_of(_coordinator(run_dir, int(began[-1]["pid"])))
+    launcher = parent_of(int(began[-1]["pid"]))
     if "coordinator-0" not in replicas_of(launcher):
         raise UserError(
             f"the job of {run_dir} was not started by persia train in processes of their own (cluster=local)"
         )
     return launcher
-
-
-def _coordinator(run_dir: Path, began: int) -> int:
-    """Return the coordinator's process: the one that has begun, or one that has taken its place."""
-    if process_of(began) is not None:
-        return began
-    for entry in PROC.iterdir():
-        words = words_of(int(entry.name)) if entry.name.isdigit() else []
-        if LAUNCH_ROLE in words and "coordinator" in words and str(run_dir.absolute()) in words:
-            return int(entry.name)
-    return 0

@@ -34,15 +34,6 @@ class AppliedSteps:
         _set(self._looked_up[rank], step, False)
         self._advance(rank)
 
-    def skip(self, rank: int, step: int) -> None:
-        """Mark a rank's steps up to this one applied, of which none comes again. Twice is the same as once."""
-        first = int(self._watermarks[rank]) + 1
-        for bits in (self._applied[rank], self._looked_up[rank]):
-            for each in range(first, min(step + 1, first + SPAN)):
-                _set(bits, each, False)
-        self._watermarks[rank] = max(step, first - 1)
-        self._advance(rank)
-
     def mark_looked_up(self, rank: int, step: int) -> None:
         """Mark a step of a rank looked up."""
         if step > self._watermarks[rank]:
