@@ -15,8 +15,8 @@ from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.roles.link import Link
-from persia_cli.roles.nn_pipeline import JobEndedError, Pipeline
+from persia_cli.roles.nn_worker.pipeline import JobEndedError, Pipeline
+from persia_cli.roles.session import CoordinatorSession
 from persia_cli.roles.start import address_beside
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.wire.figures import IntervalFigures
@@ -35,8 +35,8 @@ class NullWorker:
 
     def __init__(self, context: Context, coordinator: str) -> None:
         self._loop = Loop(context, "nn-worker-0")
-        self._link = Link(self._loop, coordinator, "nn-worker", 0)
-        self._pipeline = Pipeline(self._loop, self._link, address_beside(coordinator, "nn-worker-0"))
+        self._session = CoordinatorSession(self._loop, coordinator, "nn-worker", 0)
+        self._pipeline = Pipeline(self._loop, self._session, address_beside(coordinator, "nn-worker-0"))
         self._instructions: queue.SimpleQueue[tuple[int, PhaseWork]] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nn-worker-0")
@@ -44,29 +44,29 @@ class NullWorker:
 
     def close(self) -> None:
         """End the worker, whatever the state of the job."""
-        self._link.stop = True
+        self._session.stop = True
         self._pipeline.wake()
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            run, job = self._link.join(self._pipeline.address)
+            run, job = self._session.join(self._pipeline.address)
             self._prepare(run, job)
             io = threading.Thread(target=self._pipeline.serve, args=(self._ended,), name="nn-worker-0-io")
             io.start()
             try:
                 self._pipeline.call(self._pipeline.open)
-                self._pipeline.call(lambda: self._link.ready(self._on_instruction))
+                self._pipeline.call(lambda: self._session.ready(self._on_instruction))
                 with suppress(JobEndedError):
                     self._follow()
             finally:
                 self._ended.set()
                 self._pipeline.wake()
                 io.join()
-            self._link.farewell()
+            self._session.farewell()
         except Exception as error:
-            if not self._link.stop:
-                self._link.fail(error)
+            if not self._session.stop:
+                self._session.fail(error)
         finally:
             self._loop.close()
 
@@ -94,7 +94,7 @@ class NullWorker:
             self._instructions.put((number, work))
 
     def _follow(self) -> None:
-        while not self._link.stop:
+        while not self._session.stop:
             self._pipeline.check()
             try:
                 number, work = self._instructions.get(timeout=0.05)
@@ -102,7 +102,7 @@ class NullWorker:
                 continue
             if isinstance(work, TrainSteps):
                 self._train(work.first)
-            self._pipeline.call(partial(self._link.done, number))
+            self._pipeline.call(partial(self._session.done, number))
 
     def _train(self, first: int) -> None:
         samples, staleness = 0, Counter[int]()

@@ -23,7 +23,7 @@ from persia_cli.store.shard import Shard
 DIM = 16
 REQUEST = 1 << 16
 SERVER = (
-    "from persia_cli.roles import embedding_server; from persia_cli.kernels.warm import warm; "
+    "from persia_cli.roles.embedding_server.server import EmbeddingServer; from persia_cli.kernels.warm import warm; "
     "from persia_cli.bench.stores import layout_of; from persia_cli.store.shard import Shard; "
     "warm(); Shard(layout_of(16, 'adagrad', 10_000_000), 0, 1)"
 )

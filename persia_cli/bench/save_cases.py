@@ -18,12 +18,12 @@ from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels.memory import zeros
 from persia_cli.launch.job import SWITCH_INTERVAL_S
 from persia_cli.launch.processes import terminating_interrupts
-from persia_cli.roles.shard_saving import ShardSaving
+from persia_cli.roles.embedding_server.saving import ShardSaving
 from persia_cli.storage.places import writing_file
-from persia_cli.store.chain import RowFile
-from persia_cli.store.manifest import EMBEDDINGS
+from persia_cli.store.checkpoints.chain import RowFile
+from persia_cli.store.checkpoints.manifest import EMBEDDINGS
+from persia_cli.store.checkpoints.row_files import load_shard
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import load_shard
 from persia_cli.wire.figures import SavedFile
 
 CHUNK = 2**22

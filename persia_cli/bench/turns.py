@@ -24,7 +24,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, Tail
 from persia_cli.observe.recordings import ReplicaTrace, read_recordings
 from persia_cli.observe.usage import cpu_seconds_of
 from persia_cli.plan.job import DRIVER, Benchmark, JobPlan, plan_job
-from persia_cli.roles.link import Link
+from persia_cli.roles.session import CoordinatorSession
 from persia_cli.wire.addresses import SOCKETS
 from persia_cli.wire.job_messages import Pause, PhaseWork
 from persia_cli.wire.loop import Loop
@@ -173,7 +173,7 @@ class Driver:
 
     def __init__(self, context: Context, coordinator: str) -> None:
         self._loop = Loop(context, f"{DRIVER}-0")
-        self._link = Link(self._loop, coordinator, DRIVER, 0)
+        self._session = CoordinatorSession(self._loop, coordinator, DRIVER, 0)
         self._waker = self._loop.waker()
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._paused: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -196,24 +196,24 @@ class Driver:
 
     def go_on(self, number: int) -> None:
         """Begin the turn that `wait_paused` returned."""
-        self._calls.put(lambda: self._link.done(number))
+        self._calls.put(lambda: self._session.done(number))
         self._waker.wake()
 
     def close(self) -> None:
         """Leave the job, whatever it does."""
-        self._closing = self._link.stop = True
+        self._closing = self._session.stop = True
         self._waker.wake()
         self._thread.join()
 
     def _run(self) -> None:
         try:
-            self._link.join("")
-            self._link.ready(self._on_instruction)
-            while not self._link.stop:
+            self._session.join("")
+            self._session.ready(self._on_instruction)
+            while not self._session.stop:
                 self._loop.poll(0.2)
                 while not self._calls.empty():
                     self._calls.get()()
-            self._link.farewell()
+            self._session.farewell()
         except Exception as error:
             if not self._closing:
                 self._error = error

@@ -13,9 +13,9 @@ from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.storage import places
 from persia_cli.storage.places import Place, nbytes_below
-from persia_cli.store.chain import ancestors, newest_whole
-from persia_cli.store.claim import writer_of
-from persia_cli.store.manifest import (
+from persia_cli.store.checkpoints.chain import ancestors, newest_whole
+from persia_cli.store.checkpoints.claim import writer_of
+from persia_cli.store.checkpoints.manifest import (
     MANIFEST,
     bare_folders,
     checkpoint_folder,
@@ -23,7 +23,7 @@ from persia_cli.store.manifest import (
     finished_steps,
     unfinished_folders,
 )
-from persia_cli.store.retention import best_checkpoint
+from persia_cli.store.checkpoints.retention import best_checkpoint
 
 READERS = ("evals", "predictions")
 """Folders of a run directory with the jobs that read its checkpoints."""

@@ -13,7 +13,7 @@ from persia_cli.errors import CheckpointError
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.saved_model import differences
 from persia_cli.storage.places import Place
-from persia_cli.store.manifest import Manifest, kind_of, read_manifest
+from persia_cli.store.checkpoints.manifest import Manifest, kind_of, read_manifest
 
 MOST_CHANGED = 5
 """Number of rows of a table that are named."""

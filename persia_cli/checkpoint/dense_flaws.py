@@ -10,7 +10,7 @@ from safetensors import SafetensorError, deserialize
 
 from persia_cli.errors import CheckpointError
 from persia_cli.storage.places import Place
-from persia_cli.store.manifest import Manifest, kind_of
+from persia_cli.store.checkpoints.manifest import Manifest, kind_of
 
 DENSE = "dense"
 WEIGHTS, OPTIMIZER, INITIAL = "dense.safetensors", "dense_optimizer.safetensors", "dense_initial.safetensors"

@@ -13,8 +13,8 @@ from persia_cli.errors import ConfigError
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place, modified_s
+from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, kind_of, read_manifest
 from persia_cli.store.layout import GroupSpec
-from persia_cli.store.manifest import MANIFEST, Manifest, kind_of, read_manifest
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from persia_cli.checkpoint.rows import RowBlock, SortedRows
 from persia_cli.disk import replacing
 from persia_cli.errors import UserError
 from persia_cli.storage.places import Place
+from persia_cli.store.checkpoints.manifest import Manifest, SavedTable
 from persia_cli.store.layout import DENSE_TABLE
-from persia_cli.store.manifest import Manifest, SavedTable
 
 KINDS = (".parquet", ".csv")
 ROW_GROUP = 2**18

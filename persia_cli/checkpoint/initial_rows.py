@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from persia_cli.checkpoint.rows import RowBlock
 from persia_cli.kernels.splitmix import GOLDEN, mix64
+from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.layout import GroupSpec, TableSpec, table_salt
-from persia_cli.store.manifest import Manifest
 
 SMALLEST = 3e-23
 """A gradient of less magnitude has a square of 0 in float32."""

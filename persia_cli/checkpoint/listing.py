@@ -10,7 +10,7 @@ from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.observe.saved_run import newest_of_run
 from persia_cli.storage.places import PARTIAL, Place, modified_s, nbytes_below
-from persia_cli.store.manifest import (
+from persia_cli.store.checkpoints.manifest import (
     MANIFEST,
     bare_folders,
     checkpoint_folder,
@@ -19,7 +19,7 @@ from persia_cli.store.manifest import (
     read_manifest,
     unfinished_folders,
 )
-from persia_cli.store.retention import best_checkpoint
+from persia_cli.store.checkpoints.retention import best_checkpoint
 
 FULL, CHANGES = "full", "changes"
 """A checkpoint has all rows, or only what changed since the one before."""

@@ -14,7 +14,7 @@ from persia_cli.observe.record_state import RECORD, SCORES
 from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
 from persia_cli.plan.columns import label_names
 from persia_cli.storage.places import Place, size_of
-from persia_cli.store.manifest import MANIFEST, Manifest, kind_of
+from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, kind_of
 from persia_cli.wire.job_messages import ScoreCounts
 
 

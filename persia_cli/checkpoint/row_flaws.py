@@ -10,8 +10,8 @@ from persia_cli.checkpoint.initial_rows import moved_without_trace
 from persia_cli.checkpoint.rows import RowBlock, row_blocks, tables_of
 from persia_cli.errors import CheckpointError, one_line
 from persia_cli.storage.places import Place
+from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, TableSpec
-from persia_cli.store.manifest import Manifest
 from persia_cli.wire.figures import SavedRows
 
 NEVER_NEGATIVE = ("adagrad_sum", "adagrad_row_sum", "adam_square", "adam_row_square", "ftrl_n")

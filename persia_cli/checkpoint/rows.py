@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
-from persia_cli.store.chain import RowFile, read_chain
+from persia_cli.store.checkpoints.chain import RowFile, read_chain
+from persia_cli.store.checkpoints.manifest import Manifest
+from persia_cli.store.checkpoints.record_batches import record_batches, understanding_rows
 from persia_cli.store.layout import table_salt
-from persia_cli.store.manifest import Manifest
-from persia_cli.store.record_batches import record_batches, understanding_rows
 
 FIRST_COLUMNS = {"table": pa.dictionary(pa.int32(), pa.string()), "id": pa.uint64(), "last_used": pa.int64()}
 """The columns of every file of rows; those of vectors follow, the embedding first."""

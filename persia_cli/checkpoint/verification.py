@@ -21,9 +21,8 @@ from persia_cli.observe.record_state import copies_in
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place, size_of
-from persia_cli.store.chain import read_chain
-from persia_cli.store.layout import EmbeddingLayout
-from persia_cli.store.manifest import (
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.manifest import (
     DELETED,
     MANIFEST,
     Manifest,
@@ -33,7 +32,8 @@ from persia_cli.store.manifest import (
     kind_of,
     verify,
 )
-from persia_cli.store.merged_rows import ordered_rows
+from persia_cli.store.checkpoints.merged_rows import ordered_rows
+from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.wire.figures import SavedFile
 
 

@@ -166,7 +166,7 @@ def export(
     from persia_cli.errors import count
     from persia_cli.observe.saved_run import locate_model
     from persia_cli.storage.places import place_of
-    from persia_cli.store.manifest import read_manifest
+    from persia_cli.store.checkpoints.manifest import read_manifest
 
     checkpoint, _ = locate_model(place_of(folder))
     manifest = read_manifest(checkpoint)

@@ -133,7 +133,7 @@ def _keep(judged: "RetrievalFigures", model: "SavedModel", plan: "JobPlan", keep
     from persia_cli.config.record import write_run
     from persia_cli.disk import write_whole
     from persia_cli.observe.history import CONFIG
-    from persia_cli.store.manifest import step_of
+    from persia_cli.store.checkpoints.manifest import step_of
 
     folder = claimed(plan).run_dir
     write_run(plan.run, folder / CONFIG)

@@ -31,7 +31,7 @@ from persia_cli.observe.saved_run import SavedModel, find_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import COORDINATOR, Job, JobPlan, Replica, Task, plan_job
 from persia_cli.plan.saved_model import require_room, require_same_widths, require_saved_model
-from persia_cli.store.manifest import checkpoints_of, finished_steps, read_manifest
+from persia_cli.store.checkpoints.manifest import checkpoints_of, finished_steps, read_manifest
 
 FOLDERS: dict[Task, str] = {"evaluate": "evals", "predict": "predictions"}
 """The folder in a run directory for each task with its model."""

@@ -59,7 +59,7 @@ def _report(run: Path, named: str, output: Path | None) -> None:
     from persia_cli.observe.history import read_history
     from persia_cli.observe.journal import understanding
     from persia_cli.observe.report_page import report_page, report_picture
-    from persia_cli.store.manifest import checkpoints_of, finished_steps
+    from persia_cli.store.checkpoints.manifest import checkpoints_of, finished_steps
 
     history = read_history(run)
     path = output or run / "report.html"

@@ -17,8 +17,8 @@ from persia_cli.observe import staleness
 from persia_cli.observe.advice import advice, judging_metric
 from persia_cli.observe.history import QUALITY
 from persia_cli.plan.job import JobPlan
-from persia_cli.store.manifest import checkpoints_of
-from persia_cli.store.retention import best_checkpoint
+from persia_cli.store.checkpoints.manifest import checkpoints_of
+from persia_cli.store.checkpoints.retention import best_checkpoint
 from persia_cli.store.table_counters import READS, known_of, reads_of
 from persia_cli.wire.frames import ByteCounts
 

@@ -116,9 +116,9 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     from persia_cli.plan.resumed import require_same_training, require_steps_left
     from persia_cli.plan.saved_model import require_room
     from persia_cli.storage.places import address_of
-    from persia_cli.store.claim import require_writer
-    from persia_cli.store.manifest import checkpoints_of, read_manifest
-    from persia_cli.store.retention import best_checkpoint
+    from persia_cli.store.checkpoints.claim import require_writer
+    from persia_cli.store.checkpoints.manifest import checkpoints_of, read_manifest
+    from persia_cli.store.checkpoints.retention import best_checkpoint
 
     checkpoints = checkpoints_of(run_dir, anchored(run).checkpoint.path)
     if run.checkpoint.path is not None:
@@ -154,7 +154,7 @@ def plan_if_begun(run: "Run", run_dir: Path) -> "JobPlan | None":
     from persia_cli.observe.record_elsewhere import fetch_record, is_to_be_fetched
     from persia_cli.observe.saved_run import has_checkpoint
     from persia_cli.plan.resumed import FinishedError
-    from persia_cli.store.manifest import checkpoints_of
+    from persia_cli.store.checkpoints.manifest import checkpoints_of
 
     path = run.checkpoint.path
     if path and is_to_be_fetched(run_dir, checkpoints_of(run_dir, path)):

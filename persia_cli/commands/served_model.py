@@ -9,7 +9,7 @@ def is_saved(folder: Path) -> bool:
     """Return whether a folder is a run directory or a checkpoint."""
     from persia_cli.observe.history import CONFIG
     from persia_cli.serving.description import MODEL
-    from persia_cli.store.manifest import MANIFEST
+    from persia_cli.store.checkpoints.manifest import MANIFEST
 
     return not (folder / MODEL).is_file() and any((folder / name).is_file() for name in (CONFIG, MANIFEST))
 

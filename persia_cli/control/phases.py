@@ -40,7 +40,7 @@ class Phase:
 
 
 @dataclass(slots=True)
-class Wishes:
+class PendingRequests:
     """What is wanted of a job besides its schedule, as soon as may be."""
 
     save: Trigger | None = None
@@ -58,7 +58,7 @@ def schedule(
     tracker: EvaluationTracker | None = None,
     first: int = 0,
     *,
-    wishes: Wishes | None = None,
+    wishes: PendingRequests | None = None,
     evaluation_due: bool = False,
     is_saved: bool = False,
 ) -> Iterator[Phase]:
@@ -71,7 +71,7 @@ def schedule(
     A model that will be in a checkpoint anyway is saved before the first evaluation and before the last one, which
     may fail on rows that training does not read. The phase that saves it afterwards then only notes the evaluation.
     """
-    tracker, wishes = tracker or EvaluationTracker(), wishes or Wishes()
+    tracker, wishes = tracker or EvaluationTracker(), wishes or PendingRequests()
     position, passes, over = first, 0, False
     saved = (first, evaluation_due) if is_saved or not first else None
     while (position < steps or evaluation_due) and not over and not wishes.end:
@@ -88,7 +88,7 @@ def schedule(
         if evaluation_due and is_certain and not wishes.end and (saved is None or saved[0] != position):
             saved = (position, True)
             due = bool(save_every and position % save_every == 0)
-            trigger = _trigger(due, not at_end, at_end, Wishes(wishes.save), at_end)
+            trigger = _trigger(due, not at_end, at_end, PendingRequests(wishes.save), at_end)
             yield Phase("saving", last=position, trigger=trigger or "end", evaluation_due=True)
         if evaluation_due and not wishes.end:
             phase = Phase("evaluating", passes * eval_steps, (passes + 1) * eval_steps)
@@ -111,7 +111,7 @@ def _next_stop(position: int, steps: int, eval_every: int | None, save_every: in
     return min([steps, *(position + every - position % every for every in (eval_every, save_every) if every)])
 
 
-def _trigger(every: bool, improved: bool, at_end: bool, wishes: Wishes, over: bool) -> Trigger | None:
+def _trigger(every: bool, improved: bool, at_end: bool, wishes: PendingRequests, over: bool) -> Trigger | None:
     """Return why the model is to be saved now, None if it is not."""
     if every:
         return "steps"

@@ -20,7 +20,7 @@ from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.launch.resumed import newest_of
 from persia_cli.launch.role import read_job
 from persia_cli.observe.history import read_history
-from persia_cli.store.manifest import checkpoints_of
+from persia_cli.store.checkpoints.manifest import checkpoints_of
 
 DRILLED, UNDISTURBED = "drilled", "undisturbed"
 """Folders of the two runs of a drill."""

@@ -38,7 +38,7 @@ from persia_cli.serving.description import (
 )
 from persia_cli.serving.fields import RequestFields, write_fields
 from persia_cli.serving.golden import SAMPLES, Golden, write_golden
-from persia_cli.store.manifest import Manifest, read_manifest
+from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from persia_cli.export.rows import OnWork, require_rows
 from persia_cli.export.saved_network import SavedNetwork
 from persia_cli.observe.saved_run import SavedModel
 from persia_cli.plan.columns import label_names, sparse_features
+from persia_cli.store.checkpoints.manifest import read_manifest
 from persia_cli.store.layout import GroupSpec
-from persia_cli.store.manifest import read_manifest
 
 ROWS_PER_GROUP = 2**16
 """Rows of a row group of a table's file."""

@@ -7,9 +7,9 @@ from persia_cli.checkpoint.rows import SortedRows
 from persia_cli.serving.description import Form, FrozenGroup
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
 from persia_cli.storage.places import Place
-from persia_cli.store.chain import read_chain
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.layout import GroupSpec
-from persia_cli.store.manifest import Manifest
 
 OnRows = Callable[[int], None]
 OnWork = Callable[[str, int, int], None]

@@ -15,8 +15,8 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.storage.places import Place
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows
+from persia_cli.store.checkpoints.manifest import read_manifest, verified_folder
 from persia_cli.store.layout import GroupSpec
-from persia_cli.store.manifest import read_manifest, verified_folder
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.dense_state import load_weights
 from persia_cli.train.device import CPU, prepare_torch

@@ -19,7 +19,7 @@ from persia_cli.launch.job import (
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.signals import JobSignals
 from persia_cli.plan.job import JobPlan, Replica
-from persia_cli.store.claim import remove_own_unfinished
+from persia_cli.store.checkpoints.claim import remove_own_unfinished
 from persia_cli.wire.sockets import Context
 
 if TYPE_CHECKING:

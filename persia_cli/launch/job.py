@@ -21,7 +21,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_lin
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.places import address_of, place_of
-from persia_cli.store.claim import CLAIM, claim
+from persia_cli.store.checkpoints.claim import CLAIM, claim
 from persia_cli.wire.place import own_process
 
 JOB = planned.JOB

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from persia_cli.config.schema import ENGINES
-from persia_cli.control.awake import AwakeTime
+from persia_cli.control.running_clock import RunningClock
 from persia_cli.disk import own_folder, writing
 from persia_cli.errors import (
     ConfigError,
@@ -44,8 +44,8 @@ from persia_cli.launch.supervisor import (
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.replacement import keeps_memory
 from persia_cli.roles.start import address_beside
-from persia_cli.store.claim import remove_own_unfinished
-from persia_cli.store.memory_file import new_file
+from persia_cli.store.checkpoints.claim import remove_own_unfinished
+from persia_cli.store.memory.memory_file import new_file
 from persia_cli.wire.addresses import SOCKETS, ipc_address
 from persia_cli.wire.secret import TOKEN, new_keys, new_token, read_secret, write_keys, write_token
 from persia_cli.wire.sockets import Context
@@ -124,7 +124,7 @@ class Processes:
         self._started: list[Supervised] = []
         self._memory: list[int] = []
         """Memory files of replicas, which every process of a replica inherits."""
-        self._saving: AwakeTime | None = None
+        self._saving: RunningClock | None = None
         """How long ago the coordinator was told to save the model and end the job."""
         # A benchmark's figures would be wrong if it went on.
         restarts = plan.run.recovery.max_restarts and plan.job.benchmark is None
@@ -203,7 +203,7 @@ class Processes:
                     started.give_up("")
 
     def _wait_for_address(self, limit_s: float) -> None:
-        awake = AwakeTime(time.monotonic())
+        awake = RunningClock(time.monotonic())
         while not (address := address_in(self._plan.run_dir)):
             self._started[0].supervise()
             self.check()
@@ -228,7 +228,7 @@ class Processes:
         """
         if self._saving is None:
             self._started[0].tell(signal.SIGUSR1)
-            self._saving = AwakeTime(time.monotonic())
+            self._saving = RunningClock(time.monotonic())
         checkpoint, cluster = self._plan.run.checkpoint, self._plan.run.cluster
         limit_s = checkpoint.grace_s + cluster.stop_timeout_s
         if self._saving.at(time.monotonic()) > limit_s:
@@ -299,7 +299,7 @@ class Processes:
         return bool(self._started) and self._started[0].process.poll() in WELL
 
     def _wait(self, replicas: Sequence[Supervised], seconds: float) -> None:
-        awake = AwakeTime(time.monotonic())
+        awake = RunningClock(time.monotonic())
         while any(s.process.poll() is None for s in replicas) and awake.at(time.monotonic()) < seconds:
             time.sleep(0.02)
 

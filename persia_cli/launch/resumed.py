@@ -12,9 +12,9 @@ from persia_cli.observe.history import EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, object_of
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.places import Place, place_of
-from persia_cli.store.claim import CLAIM
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
-from persia_cli.store.retention import remove_unfinished
+from persia_cli.store.checkpoints.claim import CLAIM
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
+from persia_cli.store.checkpoints.retention import remove_unfinished
 
 
 def require_record(plan: JobPlan) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from persia_cli.config.record import read_run
-from persia_cli.control.awake import AwakeTime
+from persia_cli.control.running_clock import RunningClock
 from persia_cli.disk import write_whole
 from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.kernels.memory import keep_freed_memory
@@ -23,7 +23,7 @@ from persia_cli.launch.signals import ENDING_SIGNALS
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import resident_bytes
 from persia_cli.plan.job import Job
-from persia_cli.roles.link import EarlySignal, Link
+from persia_cli.roles.session import CoordinatorSession, EarlySignal
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
 from persia_cli.wire.secret import TOKEN, await_file, new_token, read_secret, remove_token, write_token
 
@@ -77,7 +77,7 @@ class RoleSignals:
         if number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
             self._stop(number, stoppable)
-        elif isinstance(stoppable, Link) and self._is_first and not stoppable.is_ready:
+        elif isinstance(stoppable, CoordinatorSession) and self._is_first and not stoppable.is_ready:
             self._stop(number, stoppable)
             stoppable.goes_on = True
             raise EarlySignal(f"{stoppable.name} got {name} before it was ready")
@@ -90,17 +90,17 @@ class RoleSignals:
         stoppable.stop = True
 
 
-def end_if_stuck(link: Link) -> None:
+def end_if_stuck(session: CoordinatorSession) -> None:
     """End this process if it still runs long after it was asked to stop, such as in a step or in a compiler.
 
     This runs on its own thread, since calls of the main thread, such as those of torch, cannot be interrupted.
     """
-    while not link.stop:
+    while not session.stop:
         time.sleep(POLL_S)
-    awake = AwakeTime(time.monotonic())
-    while awake.at(time.monotonic()) < STUCK_TIMES * link.stop_timeout_s:
+    awake = RunningClock(time.monotonic())
+    while awake.at(time.monotonic()) < STUCK_TIMES * session.stop_timeout_s:
         time.sleep(POLL_S)
-    log.error("%s was asked to stop and did not, so its process ends now", link.name)
+    log.error("%s was asked to stop and did not, so its process ends now", session.name)
     os._exit(RoleError.exit_code)
 
 
@@ -124,12 +124,12 @@ def run_process(options: RoleOptions) -> None:
         signals.waits = False
         context = options.context()
 
-        links: list[Link] = []
+        sessions: list[CoordinatorSession] = []
 
-        def on_start(link: Link) -> None:
-            links.append(link)
-            threading.Thread(target=end_if_stuck, args=(link,), name="end-if-stuck", daemon=True).start()
-            signals.go_to(link)
+        def on_start(session: CoordinatorSession) -> None:
+            sessions.append(session)
+            threading.Thread(target=end_if_stuck, args=(session,), name="end-if-stuck", daemon=True).start()
+            signals.go_to(session)
 
         try:
             run_role(
@@ -145,7 +145,7 @@ def run_process(options: RoleOptions) -> None:
             )
         finally:
             context.destroy(linger=0)
-        goes_on = links[0].goes_on
+        goes_on = sessions[0].goes_on
     if signals.number:
         log.info("stopped by %s", signal.Signals(signals.number).name)
     if goes_on:

@@ -16,7 +16,7 @@ from persia_cli.launch.signals import JobSignals
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.plan.job import JobPlan, Rollback
 from persia_cli.storage.places import address_of, place_of
-from persia_cli.store.manifest import checkpoints_of, read_manifest, step_of
+from persia_cli.store.checkpoints.manifest import checkpoints_of, read_manifest, step_of
 
 JOB = "the job"
 """The name under which the job as a whole has its restarts counted."""

@@ -9,7 +9,7 @@ from persia_cli.errors import RoleError, UserError, WireError
 from persia_cli.launch.job import COORDINATOR_ADDRESS, SECRET_FILE
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
-from persia_cli.store.manifest import checkpoint_folder, checkpoints_of, finished_steps
+from persia_cli.store.checkpoints.manifest import checkpoint_folder, checkpoints_of, finished_steps
 from persia_cli.wire.job_messages import SavedNow, SaveNow
 from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.place import own_process

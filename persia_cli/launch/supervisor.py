@@ -21,7 +21,7 @@ from persia_cli.launch.role_options import RoleOptions
 from persia_cli.launch.signals import ENDING_SIGNALS, held_back
 from persia_cli.plan.job import COORDINATOR, Replica
 from persia_cli.plan.replacement import RESTARTED, TRUSTED, WITH_MEMORY, is_replaced
-from persia_cli.store.memory_file import new_file
+from persia_cli.store.memory.memory_file import new_file
 from persia_cli.wire.job_messages import Death, Verdict
 from persia_cli.wire.place import process_id
 

@@ -13,7 +13,7 @@ from persia_cli.observe.history import CONFIG, RunHistory, read_history
 from persia_cli.observe.record_elsewhere import records_at
 from persia_cli.observe.recoveries import recoveries_in
 from persia_cli.storage.places import Place, address_of
-from persia_cli.store.manifest import checkpoints_of, finished_steps
+from persia_cli.store.checkpoints.manifest import checkpoints_of, finished_steps
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from persia_cli.observe.history import COPIED, EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.record_state import copies_in
 from persia_cli.storage.places import Place, address_of, place_of, subfolders
-from persia_cli.store.claim import read_claim, write_claim, writer_of
-from persia_cli.store.manifest import decode_manifest, finished_steps, newest_checkpoint, verify
+from persia_cli.store.checkpoints.claim import read_claim, write_claim, writer_of
+from persia_cli.store.checkpoints.manifest import decode_manifest, finished_steps, newest_checkpoint, verify
 
 COPIES = Path("runs")
 """Folder of the copies that evaluations and predictions put their results into."""

@@ -12,7 +12,7 @@ from persia_cli.errors import CheckpointError, WireError
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
 from persia_cli.storage.places import Place, put
-from persia_cli.store.manifest import Manifest, kind_of, verified_folder
+from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
 from persia_cli.wire.figures import SavedFile
 from persia_cli.wire.job_messages import ScoreCounts
 from persia_cli.wire.message import TableTotals

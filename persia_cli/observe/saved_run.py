@@ -16,9 +16,9 @@ from persia_cli.plan.job import JOB, Job
 from persia_cli.plan.resumed import is_changeable
 from persia_cli.plan.saved_model import differences
 from persia_cli.storage.places import Place, address_of, place_of
-from persia_cli.store.chain import read_chain
-from persia_cli.store.claim import remove_own_unfinished, writer_of
-from persia_cli.store.manifest import (
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.claim import remove_own_unfinished, writer_of
+from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
     MANIFEST,
     Manifest,
@@ -27,7 +27,7 @@ from persia_cli.store.manifest import (
     newest_checkpoint,
     unfinished_folders,
 )
-from persia_cli.store.retention import choose_checkpoint
+from persia_cli.store.checkpoints.retention import choose_checkpoint
 
 
 @dataclass(frozen=True)

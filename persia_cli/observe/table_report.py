@@ -9,9 +9,9 @@ from persia_cli.observe.journal import EVENTS, Tail, understanding
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place
-from persia_cli.store.chain import read_chain
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout
-from persia_cli.store.manifest import Manifest
 from persia_cli.store.table_stats import TableStats, table_stats
 
 

@@ -13,9 +13,9 @@ from persia_cli.config import record
 from persia_cli.config.schema import CustomModel, ParquetDataset, PredictSplit, Run
 from persia_cli.control.evaluation_tracker import EvaluationTracker
 from persia_cli.control.phases import (
+    PendingRequests,
     PhaseKind,
     PhaseMachine,
-    Wishes,
     evaluation_only,
     in_turns,
     prediction_only,
@@ -33,8 +33,8 @@ from persia_cli.plan.trace_steps import traced_steps
 from persia_cli.plan.training import require_sense
 from persia_cli.plan.warm_start import WarmStart
 from persia_cli.storage.credentials import printable
+from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.layout import EmbeddingLayout
-from persia_cli.store.manifest import Manifest
 from persia_cli.wire.secret import TOKEN
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ def participants(run: Run, job: Job) -> dict[str, int]:
 
 
 def job_phases(
-    run: Run, job: Job, tracker: EvaluationTracker, wishes: Wishes | None = None, is_saved: bool = False
+    run: Run, job: Job, tracker: EvaluationTracker, wishes: PendingRequests | None = None, is_saved: bool = False
 ) -> PhaseMachine:
     """Return the state machine of the job's phases; in training `tracker` and `wishes` decide on saves and the end.
 

@@ -5,7 +5,7 @@ from persia_cli.control.position import TrainingData
 from persia_cli.errors import ConfigError, DataError, UserError, count
 from persia_cli.plan.job import JobPlan
 from persia_cli.plan.saved_model import differences
-from persia_cli.store.manifest import Manifest
+from persia_cli.store.checkpoints.manifest import Manifest
 
 _CHANGEABLE = (
     "name",

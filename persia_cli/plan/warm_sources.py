@@ -14,10 +14,10 @@ from persia_cli.plan.columns import sparse_features
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.warm_start import TakenTable, TakenVectors, WarmStart
 from persia_cli.storage.places import Place, address_of, place_of
-from persia_cli.store.chain import read_chain
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, SavedTable, checkpoints_of
+from persia_cli.store.checkpoints.retention import choose_checkpoint
 from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout, GroupSpec, TableSpec
-from persia_cli.store.manifest import MANIFEST, Manifest, SavedTable, checkpoints_of
-from persia_cli.store.retention import choose_checkpoint
 
 
 def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:

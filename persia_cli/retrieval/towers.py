@@ -16,10 +16,10 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.storage.places import Place
 from persia_cli.store.batch_rows import RowPlanner
-from persia_cli.store.chain import read_chain
-from persia_cli.store.manifest import verified_folder
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.manifest import verified_folder
+from persia_cli.store.checkpoints.row_files import load_shard
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import load_shard
 from persia_cli.train.dense_state import load_weights
 from persia_cli.train.device import CPU, prepare_torch
 from persia_cli.train.inputs import Samples, group_shapes

@@ -16,7 +16,7 @@ from persia_cli.data.source import Ring, Source, open_source
 from persia_cli.errors import DataError
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.columns import item_features, trains_on_queries
-from persia_cli.roles.link import Link
+from persia_cli.roles.session import CoordinatorSession
 from persia_cli.wire.figures import SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Item
 from persia_cli.wire.loop import Loop
@@ -61,24 +61,24 @@ class Feed:
 class DataLoader:
     """Feeds all ranks. A thread of its own reads and decodes, so that the poll loop never waits for a file."""
 
-    def __init__(self, loop: Loop, link: Link) -> None:
+    def __init__(self, loop: Loop, session: CoordinatorSession) -> None:
         self._loop = loop
-        self._link = link
+        self._session = session
         self._feeds: list[Feed] = []
         self._sent = self._sent_again = 0
         self._unfollowed = 0
         """Labels above the one before them, where the network takes each for a part of it."""
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-reader")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{session.name}-reader")
         self._waker = loop.waker()
 
     def run(self) -> None:
         """Feed until the job is over."""
-        run, job = self._link.join("")
-        self._trace = self._link.trace
+        run, job = self._session.join("")
+        self._trace = self._session.trace
         self._ranks, self._items = run.cluster.nn_workers, item_features(run)
         self._weighs_items = bool(self._items) and job.task != "predict"
         self._follow = isinstance(run.model, Esmm)
-        self._workers, self._nn_workers = self._link.connect("embedding-worker"), self._link.connect("nn-worker")
+        self._workers, self._nn_workers = self._session.connect("embedding-worker"), self._session.connect("nn-worker")
         rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
         try:
             for split, name in SPLIT_NAMES.items():
@@ -91,7 +91,7 @@ class DataLoader:
                 self._feeds.append(Feed(split, source, grid, limits=[0] * self._ranks, finished=[0] * self._ranks))
                 if source.rows != rows[split]:
                     raise DataError(
-                        f"{self._link.name} sees {source.rows} {name} samples and the job was planned with "
+                        f"{self._session.name} sees {source.rows} {name} samples and the job was planned with "
                         f"{rows[split]}; give every loader the same files"
                     )
                 if split == TRAIN and job.train_data not in (None, source.train_data):
@@ -99,14 +99,14 @@ class DataLoader:
                         "it sees other training files or row groups than the job was planned with; give every loader "
                         "the same files"
                     )
-            if self._feeds and self._link.sender.incarnation == 1:
+            if self._feeds and self._session.sender.incarnation == 1:
                 self._read_ahead(job.first_step)
-            self._link.figures, self._link.changes.on_restart = self._figures, self._on_restart
-            self._link.ready(lambda number, work: None)
-            while not self._link.stop:
+            self._session.figures, self._session.changes.on_restart = self._figures, self._on_restart
+            self._session.ready(lambda number, work: None)
+            while not self._session.stop:
                 sent = [self._advance(feed) for feed in self._feeds]
                 self._loop.poll(0.0 if any(sent) else 0.2)
-            self._link.farewell()
+            self._session.farewell()
         finally:
             self._close()
 
@@ -132,7 +132,7 @@ class DataLoader:
         if feed.next >= feed.last:
             if not feed.asked and not feed.ended:
                 feed.asked = True
-                self._link.take_item(feed.split, min(feed.finished), partial(self._on_item, feed))
+                self._session.take_item(feed.split, min(feed.finished), partial(self._on_item, feed))
             return False
         if feed.reading is None:
             self._read(feed)
@@ -156,10 +156,10 @@ class DataLoader:
     def _make_batch(self, source: Source, where: tuple[int, int, int], traced: int) -> Batch:
         """Read a step's samples, on the reader's thread; waits where they are not decoded yet."""
         # A slow read is work, which may take `cluster.work_timeout_s`, and no stall of the job.
-        self._link.work.begin("reading samples")
+        self._session.work.begin("reading samples")
         with self._trace.span("reader", "make batch", traced):
             batch = source.read(*where)
-        self._link.work.end()
+        self._session.work.end()
         if self._follow:
             fill_chain(batch.labels)
         return batch

@@ -12,8 +12,8 @@ from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import job_batches
-from persia_cli.roles.link import Link
 from persia_cli.roles.row_reading import RowReading, keys_of, rows_of
+from persia_cli.roles.session import CoordinatorSession
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows, dense_rows
 from persia_cli.store.known_ids import KnownIds
 from persia_cli.store.wire_rows import row_bytes
@@ -59,9 +59,9 @@ class PlannedBatch:
 class EmbeddingWorker:
     """Serves loaders and NN workers; every method runs on the poll loop's thread."""
 
-    def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
+    def __init__(self, loop: Loop, session: CoordinatorSession, bind: str, advertise: str | None = None) -> None:
         self._loop = loop
-        self._link = link
+        self._session = session
         self._server = loop.serve(bind)
         self._address = advertise or self._server.address
         self._batches: dict[BatchId, PlannedBatch] = {}
@@ -76,31 +76,31 @@ class EmbeddingWorker:
     def run(self) -> None:
         """Serve until the job is over."""
         warm(WORKER)
-        run, job = self._link.join(self._address)
-        self._trace = self._link.trace
+        run, job = self._session.join(self._address)
+        self._trace = self._session.trace
         layout = embedding_layout(run)
         self._planner = RowPlanner(layout, run.cluster.embedding_servers, self._loop.empty)
         self._workers = run.cluster.embedding_workers
         self._ranks = run.cluster.nn_workers
         self._features = len(layout.features)
         self._known_ids = KnownIds(layout)
-        self._link.figures = lambda: Counters(tables=self._known_ids.figures())
+        self._session.figures = lambda: Counters(tables=self._known_ids.figures())
         self._known = job_batches(run, job)
         limit, trained = WINDOW_STEPS * self._ranks, self._batches_before(job.first_step)
         self._finished = {TRAIN: Window(watermark=trained - 1, limit=limit), EVAL: Window(limit=limit)}
-        self._restarted = self._link.sender.incarnation > 1
+        self._restarted = self._session.sender.incarnation > 1
         self._groups, self._dense = layout.groups, layout.dense_group
-        self._servers = self._link.connect("embedding-server")
+        self._servers = self._session.connect("embedding-server")
         self._reading = RowReading(self._server, self._servers, len(self._groups))
         self._server.on(PutIds, self._on_put_ids)
         self._server.on(Pull, self._on_pull)
         self._server.on(PullWeights, self._on_pull_weights)
         self._server.on(ReadRows, self._on_read_rows)
         self._server.on(PushGradients, self._on_push)
-        self._link.ready(lambda number, work: None)
-        while not self._link.stop:
+        self._session.ready(lambda number, work: None)
+        while not self._session.stop:
             self._loop.poll(0.2)
-        self._link.farewell()
+        self._session.farewell()
 
     # Ids
 
@@ -291,7 +291,7 @@ class EmbeddingWorker:
     def _check_batch(self, batch: BatchId, may_be_far: bool = False) -> int:
         """Return how many samples the batch has; raises WireError if it is none of this job and worker, or far off."""
         size = self._known.size(batch.split, batch.step, batch.rank)
-        if (batch.step * self._ranks + batch.rank) % self._workers != self._link.index:
+        if (batch.step * self._ranks + batch.rank) % self._workers != self._session.index:
             raise WireError(f"step {batch.step} of rank {batch.rank} belongs to another embedding worker")
         if not self._restarted:
             self._finished[batch.split].check(self._sequence(batch))
@@ -311,4 +311,4 @@ class EmbeddingWorker:
 
     def _batches_before(self, step: int) -> int:
         """Count the batches of the steps before this one that come to this worker."""
-        return (step * self._ranks + self._workers - 1 - self._link.index) // self._workers
+        return (step * self._ranks + self._workers - 1 - self._session.index) // self._workers

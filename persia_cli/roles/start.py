@@ -1,4 +1,4 @@
-"""Run one role to its end: its loop and its link, in this thread; the same for a process and for a thread of one."""
+"""Run one role to its end: its loop and its session, in this thread; the same for a process and for a thread of one."""
 
 import logging
 from collections import deque
@@ -10,7 +10,7 @@ from persia_cli.config.schema import Run
 from persia_cli.disk import refusal
 from persia_cli.errors import MemoryFileError, PersiaError
 from persia_cli.plan.job import Job
-from persia_cli.roles.link import EarlySignal, Link, StoppedError
+from persia_cli.roles.session import CoordinatorSession, EarlySignal, StoppedError
 from persia_cli.roles.shared_arrays import share_arrays
 from persia_cli.wire.addresses import address_towards, is_beyond
 from persia_cli.wire.loop import Loop
@@ -68,7 +68,7 @@ def run_role(
     advertise: str | None = None,
     life: int = 1,
     memory_file: int | None = None,
-    on_start: Callable[[Link], None] = lambda link: None,
+    on_start: Callable[[CoordinatorSession], None] = lambda session: None,
 ) -> None:
     """Run one replica of any other role until the job is over.
 
@@ -79,27 +79,27 @@ def run_role(
     """
     loop = Loop(context, f"{role}-{index}")
     try:
-        link = Link(loop, coordinator, role, index)
+        session = CoordinatorSession(loop, coordinator, role, index)
         try:
-            on_start(link)
-            listens_at = bind or advertise or address_beside(coordinator, link.name)
+            on_start(session)
+            listens_at = bind or advertise or address_beside(coordinator, session.name)
             if life > 1 and listens_at.startswith("ipc://"):
                 # What was sent to the process before, and what was lent to it, must not reach this one.
                 listens_at += f".{life}"
-            _replica(role, loop, link, listens_at, advertise if bind else None, memory_file).run()
-            link.leave()
+            _replica(role, loop, session, listens_at, advertise if bind else None, memory_file).run()
+            session.leave()
         except (StoppedError, EarlySignal) as stopped:
             log.info("%s", stopped)
-            link.leave()
+            session.leave()
         except MemoryFileError:
             raise
         except Exception as error:
             if not isinstance(refusal(error) or error, PersiaError):
-                log.exception("%s failed", link.name)
-            link.fail(error)
+                log.exception("%s failed", session.name)
+            session.fail(error)
             raise
         finally:
-            link.end_trace()
+            session.end_trace()
     finally:
         loop.close()
 
@@ -121,20 +121,22 @@ class Runnable(Protocol):
         """Work until the job is over."""
 
 
-def _replica(role: str, loop: Loop, link: Link, bind: str, advertise: str | None, memory_file: int | None) -> Runnable:
+def _replica(
+    role: str, loop: Loop, session: CoordinatorSession, bind: str, advertise: str | None, memory_file: int | None
+) -> Runnable:
     """Make the role's object; a role's module is imported only where it runs (only NN workers need torch)."""
     if role == "embedding-server":
-        from persia_cli.roles.embedding_server import EmbeddingServer
+        from persia_cli.roles.embedding_server.server import EmbeddingServer
 
-        return EmbeddingServer(loop, link, bind, advertise, memory_file)
+        return EmbeddingServer(loop, session, bind, advertise, memory_file)
     if role == "embedding-worker":
         from persia_cli.roles.embedding_worker import EmbeddingWorker
 
-        return EmbeddingWorker(loop, link, bind, advertise)
+        return EmbeddingWorker(loop, session, bind, advertise)
     if role == "nn-worker":
-        from persia_cli.roles.nn_worker import NNWorker
+        from persia_cli.roles.nn_worker.worker import NNWorker
 
-        return NNWorker(loop, link, bind, advertise)
+        return NNWorker(loop, session, bind, advertise)
     from persia_cli.roles.data_loader import DataLoader
 
-    return DataLoader(loop, link)
+    return DataLoader(loop, session)

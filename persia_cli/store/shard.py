@@ -18,9 +18,9 @@ from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.optimizers import Rule
 from persia_cli.kernels.rows import CODES
 from persia_cli.kernels.update import GradientCounts
-from persia_cli.store.answers import Answer, NewKeys
-from persia_cli.store.cut import NOTHING, ShardCut
+from persia_cli.store.checkpoints.cut import NOTHING, ShardCut
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
+from persia_cli.store.memory.answers import Answer, NewKeys
 from persia_cli.store.row_rules import again, row_init, rule_at
 from persia_cli.store.row_store import MAX_STEP, Floats, Keys, Memory, RowStore, Tables
 from persia_cli.store.table_counters import TableCounters
@@ -96,7 +96,7 @@ class Shard:
         self._cut: ShardCut | None = None
 
     def begin_cut(self, places: int | None = None, since: Sequence[int] | None = None) -> ShardCut:
-        """Begin a cut of all rows as they are now, and end the one before; see `persia_cli.store.cut`.
+        """Begin a cut of all rows as they are now, and end the one before; see `persia_cli.store.checkpoints.cut`.
 
         Of each store, rows last used before a step are left out if `since` names it.
         """

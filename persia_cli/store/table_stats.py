@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from persia_cli.store.chain import Chain
+from persia_cli.store.checkpoints.chain import Chain
 
 BINS = 10
 """Largest number of bins of a histogram."""

@@ -14,7 +14,7 @@ from persia_cli.model.build import build_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.storage.places import place_of
-from persia_cli.store.manifest import verified_folder
+from persia_cli.store.checkpoints.manifest import verified_folder
 from persia_cli.train.first_weights import take_weights
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.rehearsal import answer

@@ -11,9 +11,9 @@ import pytest
 
 from persia_cli.config.schema.optimizer import Optimizer
 from persia_cli.launch.job import JobResult
+from persia_cli.store.checkpoints.manifest import Manifest, SavedTable
+from persia_cli.store.checkpoints.retention import BestNote
 from persia_cli.store.layout import RowOptimizer
-from persia_cli.store.manifest import Manifest, SavedTable
-from persia_cli.store.retention import BestNote
 from persia_cli.store.table_counters import TableCounters
 from persia_cli.wire.figures import SavedFile, SavedRows
 from tests.support.checkpoints import read_rows

@@ -10,9 +10,9 @@ from persia_cli.config.schema import Run
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import Trace
 from persia_cli.plan.job import Job
-from persia_cli.roles.embedding_server import EmbeddingServer
+from persia_cli.roles.embedding_server.server import EmbeddingServer
 from persia_cli.roles.embedding_worker import EmbeddingWorker
-from persia_cli.roles.link import Link
+from persia_cli.roles.session import CoordinatorSession
 from persia_cli.wire.client import Client
 from persia_cli.wire.figures import Counters
 from persia_cli.wire.loop import Loop, identity_of
@@ -94,26 +94,26 @@ def alone(run: Run, job: Job, lives: int = 1, memory_file: int | None = None, li
     failures: list[BaseException] = []
 
     def start(kind: type[EmbeddingServer] | type[EmbeddingWorker], role: str, index: int) -> LoneLink:
-        servers = [link.own_address for link in links if link.role == "embedding-server"]
-        own = 1 + sum(link.role == "embedding-worker" for link in links) if role == "embedding-worker" else life
-        link = LoneLink(Loop(context, f"{role}-{index}"), role, index, run, job, servers, life=own)
+        servers = [session.own_address for session in links if session.role == "embedding-server"]
+        own = 1 + sum(session.role == "embedding-worker" for session in links) if role == "embedding-worker" else life
+        session = LoneLink(Loop(context, f"{role}-{index}"), role, index, run, job, servers, life=own)
 
         def serve() -> None:
             try:
                 if kind is EmbeddingServer:
-                    EmbeddingServer(link.loop, cast(Link, link), ANY, memory_file=memory_file).run()
+                    EmbeddingServer(session.loop, cast(CoordinatorSession, session), ANY, memory_file=memory_file).run()
                 else:
-                    kind(link.loop, cast(Link, link), ANY).run()
+                    kind(session.loop, cast(CoordinatorSession, session), ANY).run()
             except BaseException as error:
                 failures.append(error)
             finally:
-                link.loop.close()
-                link.has_ended = True
+                session.loop.close()
+                session.has_ended = True
 
-        threads.append(threading.Thread(target=serve, name=link.name))
+        threads.append(threading.Thread(target=serve, name=session.name))
         threads[-1].start()
-        poll_for(lambda: link.is_ready or failures, LIMIT_S, f"{link.name} ready")
-        return link
+        poll_for(lambda: session.is_ready or failures, LIMIT_S, f"{session.name} ready")
+        return session
 
     warm()
     try:
@@ -121,11 +121,11 @@ def alone(run: Run, job: Job, lives: int = 1, memory_file: int | None = None, li
             links.append(start(EmbeddingServer, "embedding-server", index))
         for _ in range(lives):
             links.append(start(EmbeddingWorker, "embedding-worker", 0))
-        servers = [link.own_address for link in links[: run.cluster.embedding_servers]]
+        servers = [session.own_address for session in links[: run.cluster.embedding_servers]]
         yield Alone(servers, links[-1].own_address, links, context.token)
     finally:
-        for link in links:
-            link.stop = True
+        for session in links:
+            session.stop = True
         for thread in threads:
             thread.join(LIMIT_S)
         context.destroy(linger=0)

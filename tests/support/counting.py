@@ -7,8 +7,8 @@ value is the number of samples that it was updated for.
 from pathlib import Path
 
 from persia_cli.storage.places import Place
-from persia_cli.store.chain import read_chain
-from persia_cli.store.manifest import checkpoint_folder, finished_steps
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.manifest import checkpoint_folder, finished_steps
 from tests.support.small import STEPS, WORDS
 
 NETWORK = """

@@ -18,10 +18,10 @@ import numpy as np
 
 from persia_cli.kernels import journal
 from persia_cli.kernels.warm import warm
-from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec
-from persia_cli.store.memory_file import HEADER, new_file
-from persia_cli.store.repair import Repairs
+from persia_cli.store.memory.memory_file import HEADER, new_file
+from persia_cli.store.memory.recoverable_shard import RecoverableShard
+from persia_cli.store.memory.repair import Repairs
 from persia_cli.store.shard import Shard
 from tests.support.shards import TABLES, layout_of
 
@@ -78,14 +78,14 @@ class Job:
     def create(self) -> int:
         """A new file with an empty shard."""
         file = new_file("killed")
-        KeptShard.create(file, self.layout, 0, 1, 1).serve()
+        RecoverableShard.create(file, self.layout, 0, 1, 1).serve()
         gc.collect()
         return file
 
-    def attach(self, file: int) -> tuple[KeptShard, Repairs]:
-        return KeptShard.attach(file, self.layout, 0, 1, 1)
+    def attach(self, file: int) -> tuple[RecoverableShard, Repairs]:
+        return RecoverableShard.attach(file, self.layout, 0, 1, 1)
 
-    def go_on(self, shard: KeptShard, until: int | None = None) -> None:
+    def go_on(self, shard: RecoverableShard, until: int | None = None) -> None:
         """Do what is left to do, as the file says; until before a step."""
         while (step := shard.applied.windows()[0][0] + 1) < (self.steps if until is None else until):
             if not shard.applied.is_looked_up(0, step):
@@ -237,14 +237,14 @@ KERNELS = ("_change", "_find_or_add")
 @contextmanager
 def wrapped(names: Sequence[str], wrap: Callable[[str, Callable[..., object]], object]) -> Iterator[None]:
     """Replace methods of kept shards by what `wrap` makes of them."""
-    real = {name: getattr(KeptShard, name) for name in names}
+    real = {name: getattr(RecoverableShard, name) for name in names}
     for name, method in real.items():
-        setattr(KeptShard, name, wrap(name, method))
+        setattr(RecoverableShard, name, wrap(name, method))
     try:
         yield
     finally:
         for name, method in real.items():
-            setattr(KeptShard, name, method)
+            setattr(RecoverableShard, name, method)
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from threading import Event
 
 from persia_cli.bench import stores
 from persia_cli.kernels.memory import keep_freed_memory
-from persia_cli.roles.shard_saving import ShardSaving
-from persia_cli.store.manifest import EMBEDDINGS
+from persia_cli.roles.embedding_server.saving import ShardSaving
+from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 
 DIM, BATCH = 16, 20_000
 

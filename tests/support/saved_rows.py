@@ -14,7 +14,7 @@ from persia_cli import __version__
 from persia_cli.config import record
 from persia_cli.config.schema import Run
 from persia_cli.observe.journal import EVENTS
-from persia_cli.store.manifest import (
+from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
     EMBEDDINGS,
     FORMAT_VERSION,

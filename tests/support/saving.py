@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from persia_cli.storage.places import Place
+from persia_cli.store.checkpoints.row_files import Changes, steps_of, write_portions
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import Changes, steps_of, write_portions
 from persia_cli.wire.figures import SavedFile
 
 

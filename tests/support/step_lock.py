@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from persia_cli.launch.job import JobResult
 from persia_cli.plan.job import JobPlan
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.checkpoints import read_rows
 from tests.support.jobs import losses
 from tests.support.oracle import Oracle

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from persia_cli.launch.job import JobResult
 from persia_cli.main import app
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
 from tests.support.checkpoints import read_rows
 from tests.support.jobs import CRITEO_FFNN, evaluation, launch, losses, plan, train
 from tests.support.oracle import Oracle

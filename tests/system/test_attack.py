@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from persia_cli.launch.job import result_of
-from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.conftest import poll_for
 from tests.support import attacker
 from tests.support.checkpoints import assert_same_model

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from persia_cli.main import app
-from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import evaluation, launch, losses, plan, train
 from tests.support.lists import STEPS, lists_job

@@ -13,7 +13,7 @@ from persia_cli.errors import PreemptedError
 from persia_cli.launch.job import COORDINATOR_ADDRESS, recorded_failure
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.conftest import poll_for
 from tests.support.launched import ENDLESS
 from tests.support.one_by_one import END_S, Started, by_hand, end

@@ -15,8 +15,8 @@ from persia_cli.errors import CheckpointError, UserError
 from persia_cli.launch.job import JobResult
 from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, read_journal
-from persia_cli.store import snapshot
-from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
+from persia_cli.store.checkpoints import row_files as snapshot
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.support.checkpoints import embedding_files, read_rows
 from tests.support.jobs import CRITEO_FFNN, evaluation, train
 from tests.support.lists import STEPS, lists_job

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from persia_cli.errors import CheckpointError
-from persia_cli.store.chain import Chain, read_chain
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
+from persia_cli.store.checkpoints.chain import Chain, read_chain
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
 from tests.support.jobs import train
 from tests.system.test_resume import lines, persia
 

@@ -10,7 +10,7 @@ import pytest
 from persia_cli.commands.warm_view import lines
 from persia_cli.errors import ConfigError
 from persia_cli.launch.job import JobResult
-from persia_cli.store.manifest import newest_checkpoint
+from persia_cli.store.checkpoints.manifest import newest_checkpoint
 from tests.support.checkpoints import SavedRows, read_rows
 from tests.support.jobs import plan, train
 

@@ -9,8 +9,8 @@ from persia_cli.launch import embedded
 from persia_cli.launch.job import prepare_run_dir
 from persia_cli.observe.history import read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.store.chain import read_chain
-from persia_cli.store.manifest import (
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
     checkpoint_folder,
     finished_steps,

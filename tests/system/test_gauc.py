@@ -14,9 +14,9 @@ from persia_cli.config.compose import compose_run
 from persia_cli.data.facts import inspect
 from persia_cli.launch.job import JobResult
 from persia_cli.plan.job import plan_job
-from persia_cli.roles import nn_worker
-from persia_cli.roles.interval import Interval
-from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
+from persia_cli.roles.nn_worker import worker as nn_worker
+from persia_cli.roles.nn_worker.interval import Interval
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.support.jobs import evaluation, launch, train
 
 ROWS, USERS = 1200, 40

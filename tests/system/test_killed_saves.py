@@ -12,8 +12,8 @@ import pytest
 
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.storage.places import Place, place_of, subfolders
-from persia_cli.store.chain import read_chain
-from persia_cli.store.manifest import (
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
     checkpoint_folder,
     decode_manifest,

@@ -16,8 +16,8 @@ import pytest
 from persia_cli.drill.processes import replicas_of
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.storage.places import Place, place_of
-from persia_cli.store.chain import read_chain
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from tests.conftest import poll_for
 from tests.support.launched import Launched
 from tests.support.proxy import Proxy

@@ -8,7 +8,7 @@ import pytest
 
 from persia_cli.launch.job import JobResult, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps
 from tests.conftest import poll_for
 from tests.support.checkpoints import assert_same_model
 from tests.support.held_files import HeldFiles

@@ -10,7 +10,7 @@ import pytest
 
 from persia_cli.launch.job import recorded_failure
 from persia_cli.observe.journal import METRICS, read_journal
-from persia_cli.store.manifest import CHECKPOINTS, finished_steps
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.conftest import poll_for
 from tests.support.launched import ENDLESS, Launched, running
 from tests.support.one_by_one import by_hand

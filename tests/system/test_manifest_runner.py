@@ -12,7 +12,7 @@ from persia_cli.engines.kubernetes.manifests import as_yaml
 from persia_cli.launch.job import result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.plan.job import all_replicas
-from persia_cli.store.manifest import finished_steps
+from persia_cli.store.checkpoints.manifest import finished_steps
 from persia_cli.wire.secret import new_keys
 from tests.conftest import poll_for
 from tests.support.hosts import lab, needs_hosts

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from persia_cli.launch.job import JobResult
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from persia_cli.train.dense_state import WEIGHTS, read_tensors
 from tests.support.checkpoints import read_rows
 from tests.support.jobs import evaluation, losses, train

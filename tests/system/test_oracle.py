@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.jobs import CRITEO_FFNN, launch, losses, plan
 from tests.support.lists import STEPS, hide_labels, lists_job
 from tests.support.oracle import Oracle

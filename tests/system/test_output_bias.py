@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from persia_cli.errors import DataError
 from persia_cli.main import app
-from persia_cli.store.manifest import newest_checkpoint
+from persia_cli.store.checkpoints.manifest import newest_checkpoint
 from persia_cli.train.dense_state import WEIGHTS, read_tensors
 from tests.support.jobs import plan, train
 

@@ -10,8 +10,8 @@ import pytest
 
 from persia_cli.errors import UserError
 from persia_cli.launch.job import JobResult
-from persia_cli.store.manifest import CHECKPOINTS, finished_steps, read_manifest
-from persia_cli.store.retention import choose_checkpoint
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps, read_manifest
+from persia_cli.store.checkpoints.retention import choose_checkpoint
 from tests.support.jobs import train
 
 SMALL = (

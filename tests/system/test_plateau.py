@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from persia_cli.launch.job import JobResult
 from persia_cli.main import app
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint, read_manifest
 from persia_cli.store.layout import DENSE_TABLE
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint, read_manifest
 from tests.support import small
 from tests.support.checkpoints import assert_same_model, read_rows
 from tests.support.jobs import CRITEO_FFNN, launch, losses, plan, train

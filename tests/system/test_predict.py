@@ -15,7 +15,7 @@ from persia_cli.launch.job import JobResult
 from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.roles.interval import Interval
+from persia_cli.roles.nn_worker.interval import Interval
 from tests.support.jobs import train
 from tests.support.lists import EVAL_ROWS, lists_job
 from tests.support.printed import key_values

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from persia_cli.launch.job import JobResult, result_of
-from persia_cli.store.chain import read_chain
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps
 from tests.conftest import poll_for
 from tests.support.jobs import losses, train
 from tests.support.launched import ENDLESS, KILLED, Launched, running

@@ -14,7 +14,7 @@ import pytest
 from persia_cli.drill.processes import replicas_of
 from persia_cli.launch.job import JobResult, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.store.manifest import CHECKPOINTS, EMBEDDINGS, finished_steps
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, EMBEDDINGS, finished_steps
 from tests.conftest import poll_for
 from tests.support.jobs import losses, train
 from tests.support.launched import ENDLESS, KILLED, Launched, running

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from persia_cli.errors import UserError
 from persia_cli.main import app
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.jobs import train
 
 STEPS, LAST = 30, 20

@@ -17,7 +17,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.observe.record_elsewhere import copy_record, newest_record
 from persia_cli.storage.credentials import VARIABLE
 from persia_cli.storage.places import Place, address_of, place_of, subfolders
-from persia_cli.store.manifest import finished_steps, read_manifest, verify
+from persia_cli.store.checkpoints.manifest import finished_steps, read_manifest, verify
 from tests.support.jobs import losses, plan
 from tests.support.proxy import Proxy
 from tests.support.s3 import SECRET, ObjectStore, object_store

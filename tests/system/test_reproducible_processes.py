@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.launch.job import JobResult
-from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.support.by_hand import run_by_hand
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, plan, train

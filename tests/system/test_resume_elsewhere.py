@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from persia_cli.launch.job import JobResult
 from persia_cli.main import app
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, newest_checkpoint
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, newest_checkpoint
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import train
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import train
 from tests.system.test_resume import persia, training

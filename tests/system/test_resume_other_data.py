@@ -13,7 +13,13 @@ from typer.testing import CliRunner, Result
 from persia_cli.errors import DataError, UserError
 from persia_cli.launch.job import result_of
 from persia_cli.main import app
-from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, decode_manifest, newest_checkpoint, write_checked
+from persia_cli.store.checkpoints.manifest import (
+    CHECKPOINTS,
+    MANIFEST,
+    decode_manifest,
+    newest_checkpoint,
+    write_checked,
+)
 from tests.support.jobs import launch, plan
 
 SMALL = ("model.hidden=[8]", "model.dim=4", "cluster=embedded", "mode=sync", "train.batch_size=32")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.store.manifest import CHECKPOINTS, finished_steps, newest_checkpoint
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps, newest_checkpoint
 from tests.conftest import poll_for
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import train

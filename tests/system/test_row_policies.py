@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.launch.job import JobResult
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import losses, train
 from tests.system.test_resume import WORDS, lines, persia, training
@@ -59,7 +59,7 @@ def test_without_its_counts_a_resumed_run_would_be_another(
     shutil.copytree(straight.run_dir, run_dir)
     for step in (50, 60):
         shutil.rmtree(checkpoint_folder(run_dir / CHECKPOINTS, step))
-    monkeypatch.setattr("persia_cli.roles.first_rows.load_sightings", lambda *_: None)
+    monkeypatch.setattr("persia_cli.roles.embedding_server.first_rows.load_sightings", lambda *_: None)
     assert persia("resume", run_dir).exit_code == 0
     assert training(run_dir) != training(straight.run_dir)
 

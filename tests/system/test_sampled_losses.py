@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from persia_cli.errors import ConfigError
 from persia_cli.launch.job import result_of
 from persia_cli.main import app
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import evaluation, losses, plan, train
 

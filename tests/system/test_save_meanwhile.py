@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from persia_cli.launch.job import JobResult
 from persia_cli.main import app
-from persia_cli.roles import shard_saving
+from persia_cli.roles.embedding_server import saving as shard_saving
 from persia_cli.storage.hashing_file import HashingFile
-from persia_cli.store import cut, layout
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
+from persia_cli.store.checkpoints import cut, layout
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
 from tests.conftest import poll_for
 from tests.support.jobs import losses, train
 

@@ -18,8 +18,8 @@ import pytest
 
 from persia_cli.launch.job import JobResult
 from persia_cli.observe.journal import EVENTS, read_journal
-from persia_cli.store.manifest import CHECKPOINTS, finished_steps, newest_checkpoint, read_manifest
-from persia_cli.store.retention import BEST
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps, newest_checkpoint, read_manifest
+from persia_cli.store.checkpoints.retention import BEST
 from tests.conftest import poll_for
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import train

@@ -15,7 +15,7 @@ import pytest
 
 from persia_cli.launch.job import JobResult
 from persia_cli.observe.journal import EVENTS, read_journal
-from persia_cli.store.manifest import CHECKPOINTS, finished_steps
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.conftest import poll_for
 from tests.support.jobs import train
 from tests.support.launched import Launched, running

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from persia_cli.main import app
 from persia_cli.observe.journal import METRICS, read_journal
-from persia_cli.store.manifest import CHECKPOINTS, finished_steps
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.support.planted import write_planted
 from tests.support.printed import key_values
 

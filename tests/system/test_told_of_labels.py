@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from persia_cli.launch.job import JobResult
-from persia_cli.store.manifest import CHECKPOINTS, finished_steps
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.support.jobs import train
 
 ROWS, EVERY = 200, 5

@@ -18,7 +18,7 @@ from persia_cli.data.ids import text_id
 from persia_cli.launch.job import JobResult
 from persia_cli.launch.readiness import with_dense_fit
 from persia_cli.main import app
-from persia_cli.store.manifest import newest_checkpoint
+from persia_cli.store.checkpoints.manifest import newest_checkpoint
 from tests.support.checkpoints import SavedRows, read_rows
 from tests.support.jobs import evaluation, launch, plan, train
 

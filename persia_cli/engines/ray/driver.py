@@ -27,7 +27,7 @@ from persia_cli.launch.signals import held_back
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, JobPlan, all_replicas
 from persia_cli.storage.credentials import printable
-from persia_cli.store.memory_file import new_file
+from persia_cli.store.memory.memory_file import new_file
 
 NAME = "driver"
 GOES_ON = "the run in {0} still goes on; persia attach {0} shows it, persia stop ends it"

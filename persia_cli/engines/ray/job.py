@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from persia_cli.control.awake import AwakeTime
 from persia_cli.control.restarts import RestartPolicy
+from persia_cli.control.running_clock import RunningClock
 from persia_cli.engines.configuration import keys_of
 from persia_cli.engines.ray.cluster import JoinedCluster
 from persia_cli.engines.ray.followed import ActorReplica, FollowedReplica, OwnReplica
@@ -44,7 +44,7 @@ class RayJob:
         self._final: dict[Replica, str] = {}
         """Why the places of these replicas are not replaced."""
         self._policy = RestartPolicy(plan.run.recovery.max_restarts, plan.run.recovery.window_s)
-        self._saving: AwakeTime | None = None
+        self._saving: RunningClock | None = None
 
     def start(self, meanwhile: Callable[[], None]) -> None:
         """Wait for room and machines, then start the coordinator and all others.
@@ -71,7 +71,7 @@ class RayJob:
         record(self._plan.run_dir, event="note", text=text)  # nobody else writes events yet
 
     def _await(self, condition: Callable[[], bool], limit_s: float, what: str, meanwhile: Callable[[], None]) -> None:
-        awake = AwakeTime(time.monotonic())
+        awake = RunningClock(time.monotonic())
         while not condition():
             self.poll()
             self.check()
@@ -138,7 +138,7 @@ class RayJob:
         """
         if self._saving is None:
             self._coordinator.signal(signal.SIGUSR1)
-            self._saving = AwakeTime(time.monotonic())
+            self._saving = RunningClock(time.monotonic())
         limit_s = self._plan.run.checkpoint.grace_s + self._plan.run.cluster.stop_timeout_s
         if self._saving.at(time.monotonic()) > limit_s:
             raise RoleError(f"coordinator-0 has not ended the job within {limit_s:g} s of a signal; see its log")
@@ -219,7 +219,7 @@ class RayJob:
 
     def _wait(self, places: Sequence[FollowedReplica], seconds: float) -> None:
         """Wait until these have ended, but not longer than so many seconds."""
-        awake = AwakeTime(time.monotonic())
+        awake = RunningClock(time.monotonic())
         while any(each.runs for each in places) and awake.at(time.monotonic()) < seconds:
             for each in self._all:
                 each.poll()

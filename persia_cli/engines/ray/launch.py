@@ -8,7 +8,7 @@ from persia_cli.engines.ray.job import RayJob
 from persia_cli.launch.job import JobResult, prepared_run_dir, recorded_end, result_of
 from persia_cli.launch.signals import JobSignals
 from persia_cli.plan.job import JobPlan
-from persia_cli.store.claim import remove_own_unfinished
+from persia_cli.store.checkpoints.claim import remove_own_unfinished
 
 POLL_S = 0.1
 

@@ -20,9 +20,9 @@ from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.tracker_state import plateaus_of, tracked_by
 from persia_cli.storage.places import Place, address_of, place_of, remove
 from persia_cli.storage.remote import within
-from persia_cli.store.chain import is_divided, manifest_digest, read_chain
-from persia_cli.store.claim import require_writer
-from persia_cli.store.manifest import (
+from persia_cli.store.checkpoints.chain import is_divided, manifest_digest, read_chain
+from persia_cli.store.checkpoints.claim import require_writer
+from persia_cli.store.checkpoints.manifest import (
     EMBEDDINGS,
     FORMAT_VERSION,
     MANIFEST,
@@ -39,7 +39,7 @@ from persia_cli.store.manifest import (
     publish,
     write_checked,
 )
-from persia_cli.store.retention import Retention, remove_unfinished
+from persia_cli.store.checkpoints.retention import Retention, remove_unfinished
 from persia_cli.wire.figures import SavedFile
 from persia_cli.wire.job_messages import SaveModel
 
@@ -61,7 +61,7 @@ class Cut(NamedTuple):
     trigger: Trigger
 
 
-class Begun(NamedTuple):
+class SaveStarted(NamedTuple):
     """What the beginning of a save did on disk."""
 
     draft: str
@@ -73,18 +73,18 @@ class Begun(NamedTuple):
     progress: RunProgress
 
 
-class ChainEnd(NamedTuple):
+class ParentCheckpoint(NamedTuple):
     """The newest checkpoint, as the next one may depend on it, and the length of its chain."""
 
     newest: Parent | None
     length: int
 
 
-class Concluded(NamedTuple):
+class SaveResult(NamedTuple):
     """What became of a checkpoint: its event, and the newest checkpoint after that."""
 
     event: dict[str, Any]
-    chain: ChainEnd
+    chain: ParentCheckpoint
 
 
 class Checkpointing:
@@ -106,18 +106,18 @@ class Checkpointing:
         self._retention = Retention(self._checkpoints, run.checkpoint.keep)
         self._chain = self._loaded_chain()
 
-    def _loaded_chain(self) -> ChainEnd:
+    def _loaded_chain(self) -> ParentCheckpoint:
         """Return the checkpoint that a resumed run goes on from, and the length of its chain.
 
         There is none for a run in another folder, which must not depend on this one, and for another number of servers.
         """
         folder = checkpoint_folder(self._checkpoints, self._job.first_step)
         if self._job.load is None or address_of(place_of(self._job.load)) != address_of(folder):
-            return ChainEnd(None, 0)
+            return ParentCheckpoint(None, 0)
         chain = read_chain(folder)
         if not is_divided(chain.manifest, embedding_layout(self._run), self._run.cluster.embedding_servers):
-            return ChainEnd(None, 0)
-        return ChainEnd(Parent(chain.manifest.step, manifest_digest(folder)), len(chain.manifests))
+            return ParentCheckpoint(None, 0)
+        return ParentCheckpoint(Parent(chain.manifest.step, manifest_digest(folder)), len(chain.manifests))
 
     def tidy(self) -> None:
         """Finish, when a training begins, what an earlier start that was killed has left half done."""
@@ -156,7 +156,7 @@ class Checkpointing:
         awaited = phase.trigger in AWAITED or not self._run.checkpoint.while_training
         return SaveModel(begun.draft, step, begun.parent, awaited)
 
-    def _begin(self, phase: Phase, state: RecordState) -> Begun:
+    def _begin(self, phase: Phase, state: RecordState) -> SaveStarted:
         self._draft = draft = begin_checkpoint(self._checkpoints, phase.last)
         scores, failure = None, ""
         try:
@@ -165,7 +165,7 @@ class Checkpointing:
             failure = str(error)
         # A store that does not answer is not asked again: each time takes long, and replicas wait for this one.
         parent = self._parent_step() if scores is not None else None
-        return Begun(address_of(draft), scores, failure, parent, self._progress(state, phase.evaluation_due))
+        return SaveStarted(address_of(draft), scores, failure, parent, self._progress(state, phase.evaluation_due))
 
     def add(self, name: str, files: Sequence[SavedFile], failure: str = "") -> None:
         """Note the files that a replica wrote, or why it could not."""
@@ -201,7 +201,7 @@ class Checkpointing:
             self._given_up = event["given_up"]
         return event
 
-    def _conclude(self) -> Concluded:
+    def _conclude(self) -> SaveResult:
         assert self._cut is not None
         try:
             if self._failures:
@@ -211,14 +211,14 @@ class Checkpointing:
             if isinstance(self._checkpoints, Path):
                 remove_unfinished(self._checkpoints)
             lost = {"step": self._cut.step, "given_up": self._given_up + 1, "text": str(error)}
-            return Concluded({"event": "save_failed"} | lost, self._chain)
+            return SaveResult({"event": "save_failed"} | lost, self._chain)
 
     def require_saved(self, step: int) -> None:
         """Raise DiskError if the model of this step, the last one, was to be saved and was not."""
         if self._lost is not None and self._lost[0] == step:
             raise DiskError(f"the model of step {step:,} was not saved: {self._lost[1]}")
 
-    def publish(self) -> Concluded:
+    def publish(self) -> SaveResult:
         """Give the checkpoint its manifest and name; return its event, with path, size and rows of features.
 
         Older checkpoints go that are not to be kept. Raises CheckpointError if a file is not where it should be,
@@ -274,8 +274,8 @@ class Checkpointing:
             "rows": sum(totals[group.number] for group in layout.feature_groups),
             "parent": parent.step if parent else None,
         }
-        return Concluded(
-            event, ChainEnd(Parent(step, manifest_digest(folder)), self._chain.length + 1 if parent else 1)
+        return SaveResult(
+            event, ParentCheckpoint(Parent(step, manifest_digest(folder)), self._chain.length + 1 if parent else 1)
         )
 
     def has(self, step: int) -> bool:
@@ -296,7 +296,7 @@ class Checkpointing:
         self._retention.add(step, self._tracker.kept_at(step), manifest.trigger)
         newest, length = self._chain
         if newest is not None and newest.step == step:
-            self._chain = ChainEnd(Parent(step, manifest_digest(folder)), length)
+            self._chain = ParentCheckpoint(Parent(step, manifest_digest(folder)), length)
 
     def complete_record(self) -> None:
         """Renew the copy of the record in the newest checkpoint elsewhere, once the events have the end of the job.

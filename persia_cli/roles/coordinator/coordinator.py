@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from persia_cli.config.schema import Run
-from persia_cli.control.awake import AwakeTime
 from persia_cli.control.evaluation_tracker import tracker_of
 from persia_cli.control.membership import Membership, StallDetector
-from persia_cli.control.phases import Wishes
+from persia_cli.control.phases import PendingRequests
 from persia_cli.control.position import EVAL, TRAIN, StepGrid
+from persia_cli.control.running_clock import RunningClock
 from persia_cli.errors import DiskError, PersiaError, RoleError, UserError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.observe.record import RunRecord
@@ -25,23 +25,23 @@ from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.columns import label_names, metric_aims
 from persia_cli.plan.job import Job, job_phases, participants
 from persia_cli.roles.coordinator.checkpointing import Checkpointing, restore_tracker
-from persia_cli.roles.coordinator.dismissal import AT_ONCE_S, Dismissal, ReplicaError
-from persia_cli.roles.coordinator.early_saves import EarlySaves
 from persia_cli.roles.coordinator.files import FileHandler
 from persia_cli.roles.coordinator.heartbeats import HeartbeatHandler
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.loading import Loading
-from persia_cli.roles.coordinator.meeting import Meeting
 from persia_cli.roles.coordinator.progression import Progression
 from persia_cli.roles.coordinator.readiness import Readiness
 from persia_cli.roles.coordinator.recordings import Recordings
 from persia_cli.roles.coordinator.recovery import RecoveryHandler
+from persia_cli.roles.coordinator.rendezvous import RendezvousStore
 from persia_cli.roles.coordinator.reporting import Reporting
+from persia_cli.roles.coordinator.save_requests import SaveRequests
+from persia_cli.roles.coordinator.shutdown import AT_ONCE_S, ReplicaError, Shutdown
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.storage.places import place_of
 from persia_cli.storage.remote import within
-from persia_cli.store.manifest import read_manifest
+from persia_cli.store.checkpoints.manifest import read_manifest
 from persia_cli.wire.figures import ReplicaFigures
 from persia_cli.wire.job_messages import (
     Death,
@@ -87,7 +87,7 @@ class Coordinator:
         advertise: str | None = None,
     ) -> None:
         """Listen at `bind`. Raises UserError if another process coordinates the run."""
-        self._awake = AwakeTime(time.monotonic())
+        self._awake = RunningClock(time.monotonic())
         self._loop, self._run, self._job, self._run_dir = loop, run, job, Path(job.run_dir)
         self._events = Journal(self._run_dir / EVENTS, alone=True)
         with ExitStack() as on_failure:
@@ -136,7 +136,7 @@ class Coordinator:
         if resumed:
             restore_tracker(self._tracker, resumed.progress)
         self._checkpointing = Checkpointing(run, job, self._tracker)
-        self._membership, self._wishes = Membership(participants(run, job)), Wishes()
+        self._membership, self._wishes = Membership(participants(run, job)), PendingRequests()
         is_saved = bool(resumed and self._checkpointing.has(self._first_step))
         self._phases = job_phases(run, job, self._tracker, self._wishes, is_saved)
 
@@ -149,13 +149,13 @@ class Coordinator:
             self._server, self._joining, run, job, self._record, self._events, self._tracker,
         )
         self._work = WorkQueue(self._server, job.first_step, job.steps)
-        self._early = EarlySaves(
+        self._early = SaveRequests(
             self._server, self._joining, run, job, self._phases, self._wishes, self._work, self._events,
             self._now, lambda: self._progression.advance(),
         )
         self.signals = self._early.signals
         self._recordings = Recordings(self._server, self._joining, self._record, job)
-        self._dismissal = Dismissal(
+        self._dismissal = Shutdown(
             self._server, self._joining, self._membership, self._work, self._now, self._give_up, self._early.end,
             self._recordings,
         )
@@ -198,7 +198,7 @@ class Coordinator:
             Leave: self._dismissal.on_leave,
             Death: self._recovery.on_death,
             Recorded: self._recordings.on_recorded,
-            StoreCall: Meeting(self._server, self._joining).on_call,
+            StoreCall: RendezvousStore(self._server, self._joining).on_call,
         }
         if self._scoring is not None:
             handlers[Scores] = self._on_scores

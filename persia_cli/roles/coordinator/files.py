@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from persia_cli.control.phases import PhaseMachine
 from persia_cli.observe.journal import Journal
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
-from persia_cli.roles.coordinator.dismissal import Dismissal
-from persia_cli.roles.coordinator.early_saves import EarlySaves
 from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.roles.coordinator.save_requests import SaveRequests
+from persia_cli.roles.coordinator.shutdown import Shutdown
 from persia_cli.wire.figures import SavedFile
 from persia_cli.wire.job_messages import Saved
 from persia_cli.wire.messages import Ack
@@ -23,9 +23,9 @@ class FileHandler:
         joining: JoinHandler,
         phases: PhaseMachine,
         checkpointing: Checkpointing,
-        early: EarlySaves,
+        early: SaveRequests,
         events: Journal,
-        dismissal: Dismissal,
+        dismissal: Shutdown,
         go_on: Callable[[], None],
     ) -> None:
         """`go_on` is called when a checkpoint is complete or given up: a phase may have waited for that."""

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from persia_cli.control.phases import PhaseMachine
 from persia_cli.observe.journal import Journal
 from persia_cli.observe.record import RunRecord
-from persia_cli.roles.coordinator.dismissal import Dismissal
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.loading import Loading
 from persia_cli.roles.coordinator.recovery import RecoveryHandler
 from persia_cli.roles.coordinator.reporting import Reporting
+from persia_cli.roles.coordinator.shutdown import Shutdown
 from persia_cli.wire.job_messages import Heartbeat
 from persia_cli.wire.server import Peer, Server
 
@@ -28,7 +28,7 @@ class HeartbeatHandler:
         loading: Loading,
         reporting: Reporting,
         recovery: RecoveryHandler,
-        dismissal: Dismissal,
+        dismissal: Shutdown,
         events: Journal,
         clock: Callable[[], float],
     ) -> None:

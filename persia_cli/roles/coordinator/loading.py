@@ -11,7 +11,7 @@ from persia_cli.plan.job import Job
 from persia_cli.plan.warm_start import WarmStart
 from persia_cli.roles.coordinator.reporting import Pace
 from persia_cli.storage.remote import without_secret
-from persia_cli.store.manifest import Manifest
+from persia_cli.store.checkpoints.manifest import Manifest
 
 UNKNOWN = {"taken": None, "new": None, "unused": None, "states": None}
 """The dense weights where the machine of the coordinator cannot compare them."""

@@ -10,10 +10,10 @@ from persia_cli.observe.journal import Journal
 from persia_cli.observe.record import RunRecord
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
-from persia_cli.roles.coordinator.dismissal import Dismissal
-from persia_cli.roles.coordinator.early_saves import EarlySaves
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.reporting import Reporting
+from persia_cli.roles.coordinator.save_requests import SaveRequests
+from persia_cli.roles.coordinator.shutdown import Shutdown
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.wire.figures import Counters
 from persia_cli.wire.job_messages import (
@@ -50,8 +50,8 @@ class Progression:
         checkpointing: Checkpointing,
         reporting: Reporting,
         work: WorkQueue,
-        early: EarlySaves,
-        dismissal: Dismissal,
+        early: SaveRequests,
+        dismissal: Shutdown,
         stall: StallDetector,
         scoring: "Scoring | None",
         has_failed: Callable[[], bool],

@@ -13,7 +13,7 @@ from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, NEVER_AGAIN, Resta
 from persia_cli.errors import RoleError, WireError
 from persia_cli.observe.journal import Journal
 from persia_cli.plan.replacement import WITH_MEMORY, is_replaced
-from persia_cli.roles.coordinator.dismissal import Dismissal
+from persia_cli.roles.coordinator.shutdown import Shutdown
 from persia_cli.wire.figures import FINISHED, SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Beat, Change, Death, Verdict
 from persia_cli.wire.message import ProcessId
@@ -54,7 +54,7 @@ class RecoveryHandler:
         run: Run,
         phases: PhaseMachine,
         events: Journal,
-        dismissal: Dismissal,
+        dismissal: Shutdown,
         lose_files: Callable[[str, str], None],
     ) -> None:
         """`dismissal` is how the job ends, which it does after a death too many.

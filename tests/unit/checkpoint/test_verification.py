@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from persia_cli.checkpoint.verification import Verification, Verifier, VerifyingProgress
-from persia_cli.store.manifest import CHECKPOINTS
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS
 from tests.support.forge import (
     change_tensors,
     read_arrow,

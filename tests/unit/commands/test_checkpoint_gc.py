@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from persia_cli.observe.journal import EVENTS
-from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, write_checked
-from persia_cli.store.retention import BEST, BestNote
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, MANIFEST, write_checked
+from persia_cli.store.checkpoints.retention import BEST, BestNote
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from pyarrow import fs
 
-from persia_cli.store.manifest import CHECKPOINTS
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS
 from tests.support.s3 import SECRET, ObjectStore, object_store
 from tests.support.saved_rows import made_up_rows
 from tests.unit.checkpoint.made_up import write_sorted

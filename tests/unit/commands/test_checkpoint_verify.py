@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.store.manifest import CHECKPOINTS
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run
 

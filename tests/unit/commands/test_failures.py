@@ -6,7 +6,7 @@ import pytest
 
 from persia_cli.errors import PersiaError, RoleError
 from persia_cli.plan.job import JobPlan
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 
 
 def test_mistakes_in_words(persia) -> None:

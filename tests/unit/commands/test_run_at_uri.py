@@ -16,8 +16,8 @@ from persia_cli.config.schema import Run
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.record_elsewhere import owner_here
 from persia_cli.storage.places import place_of
-from persia_cli.store.claim import claim
-from persia_cli.store.manifest import finished_steps
+from persia_cli.store.checkpoints.claim import claim
+from persia_cli.store.checkpoints.manifest import finished_steps
 from tests.support.small import WORDS
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from persia_cli.commands.table_view import bars, show_tables
 from persia_cli.observe.table_report import report_tables
 from persia_cli.storage.checked_json import read_checked
-from persia_cli.store.manifest import write_checked
+from persia_cli.store.checkpoints.manifest import write_checked
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run
 

@@ -1,10 +1,10 @@
 """Time in which nobody watched counts for nothing."""
 
-from persia_cli.control.awake import LONGEST_GAP_S, AwakeTime
+from persia_cli.control.running_clock import LONGEST_GAP_S, RunningClock
 
 
 def test_time_goes_on_while_it_is_looked_at_and_stands_still_while_nobody_does() -> None:
-    awake = AwakeTime(100.0)
+    awake = RunningClock(100.0)
     assert awake.at(100.0) == 0.0
     assert awake.at(100.5) == 0.5
     assert awake.at(100.5 + LONGEST_GAP_S) == 0.5 + LONGEST_GAP_S

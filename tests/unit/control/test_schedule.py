@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.control.phases import (
+    PendingRequests,
     Phase,
     PhaseKind,
     PhaseMachine,
-    Wishes,
     evaluation_only,
     in_turns,
     prediction_only,
@@ -253,7 +253,7 @@ def test_wishes_lose_no_step_and_save_none_twice(
     evaluated: list[int] = []
     first, due, saved = 0, False, -1
     for life in range(20):
-        wishes, here = Wishes(), set[tuple[int, bool]]()
+        wishes, here = PendingRequests(), set[tuple[int, bool]]()
         settings = (steps, eval_steps, eval_every, save_every, save_at_end)
         phases = schedule(*settings, first=first, wishes=wishes, evaluation_due=due, is_saved=saved == first)
         began, position = len(trained), first
@@ -318,7 +318,7 @@ class Rank:
 @given(st.integers(1, 4), st.integers(1, 5), st.booleans(), st.randoms(use_true_random=False))
 def test_ranks_that_are_held_at_any_moment_end_at_one_step(ranks: int, bound: int, ends: bool, draw: Random) -> None:
     names = frozenset(f"nn-worker-{rank}" for rank in range(ranks))
-    wishes = Wishes()
+    wishes = PendingRequests()
     phases = schedule(25, 0, None, 9, True, wishes=wishes)
     machine = PhaseMachine(phases, {"training": names, "saving": frozenset({"s"}), "done": names})
     workers = {name: Rank(bound) for name in sorted(names)}
@@ -360,7 +360,7 @@ def test_ranks_that_are_held_at_any_moment_end_at_one_step(ranks: int, bound: in
 
 
 def test_a_pause_that_is_skipped_trains_nothing_more() -> None:
-    wishes = Wishes()
+    wishes = PendingRequests()
     phases = in_turns(schedule(9, 2, None, None, True, wishes=wishes), 3)
     participants: dict[PhaseKind, frozenset[str]] = dict.fromkeys(("training", "paused", "saving", "done"), RANKS)
     machine = PhaseMachine(phases, participants)

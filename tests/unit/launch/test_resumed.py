@@ -15,8 +15,8 @@ from persia_cli.launch.job import COORDINATOR_ADDRESS, prepared_run_dir
 from persia_cli.launch.resumed import locked, newest_of, start_over, take_up_record
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
-from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, read_manifest, write_checked
-from persia_cli.store.retention import best_checkpoint
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, MANIFEST, read_manifest, write_checked
+from persia_cli.store.checkpoints.retention import best_checkpoint
 from tests.support.jobs import plan
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run

@@ -10,7 +10,7 @@ from persia_cli.errors import KilledError
 from persia_cli.launch.job import JobResult
 from persia_cli.launch.rollback import launch_with_rollback
 from persia_cli.plan.job import JobPlan
-from persia_cli.store.manifest import MANIFEST
+from persia_cli.store.checkpoints.manifest import MANIFEST
 from tests.support.jobs import plan
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run

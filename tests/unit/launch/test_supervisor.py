@@ -17,7 +17,7 @@ from persia_cli.launch.local import Processes
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.launch.supervisor import Supervised
 from persia_cli.plan.job import COORDINATOR, Replica, plan_job
-from persia_cli.store.memory_file import new_file
+from persia_cli.store.memory.memory_file import new_file
 from persia_cli.wire.job_messages import Death, Verdict
 from tests.conftest import poll_for
 from tests.support.runs import make_facts, make_run

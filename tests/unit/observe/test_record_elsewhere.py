@@ -12,7 +12,7 @@ from persia_cli.main import app
 from persia_cli.observe.history import read_history
 from persia_cli.observe.record_elsewhere import copy_record, newest_record, records_at
 from persia_cli.observe.record_state import COPIED_FILES, copies_in
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, read_manifest
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, read_manifest
 from tests.support.jobs import losses, train
 from tests.support.small import WORDS
 

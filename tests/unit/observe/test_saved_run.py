@@ -11,7 +11,7 @@ import yaml
 from persia_cli.errors import CheckpointError, ConfigError, UserError
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.observe.saved_run import find_model, has_checkpoint, locate_model
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run
 

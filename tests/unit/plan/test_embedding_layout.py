@@ -10,7 +10,7 @@ from persia_cli.config.schema import GeneratedDataset, Run
 from persia_cli.errors import ConfigError
 from persia_cli.plan.columns import dense_count, label_names, sparse_features
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.store.changes import ChangeLog
+from persia_cli.store.checkpoints.changes import ChangeLog
 from persia_cli.store.layout import RowOptimizer, Schedule, partitions_for, table_salt
 from persia_cli.store.shard import Shard
 from tests.naive import keys_of

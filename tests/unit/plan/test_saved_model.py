@@ -8,7 +8,7 @@ from msgspec import structs
 from persia_cli.errors import CheckpointError, ConfigError
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.saved_model import require_room, require_saved_model
-from persia_cli.store.manifest import SavedTable
+from persia_cli.store.checkpoints.manifest import SavedTable
 from tests.support.runs import SGD, make_run
 
 SAVED = make_run()

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from persia_cli.roles.shard_saving import NICENESS, let_others_go_first
+from persia_cli.roles.embedding_server.saving import NICENESS, let_others_go_first
 
 
 @pytest.mark.parametrize(("more", "expected"), [(0, NICENESS), (NICENESS + 3, NICENESS + 3)])

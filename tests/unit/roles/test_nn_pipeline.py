@@ -11,7 +11,7 @@ import pytest
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe.trace import Trace
 from persia_cli.plan.job import plan_job
-from persia_cli.roles.nn_pipeline import Pipeline
+from persia_cli.roles.nn_worker.pipeline import Pipeline
 from persia_cli.wire.job_messages import CutShort, EvaluateSteps, Hold, PhaseWork, TrainSteps
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from hypothesis import given, settings
 
 from persia_cli.errors import WireError
-from persia_cli.roles.coordinator.meeting import MAX_KEYS, Meeting
-from persia_cli.roles.rank_meeting import RankMeeting
+from persia_cli.roles.coordinator.rendezvous import MAX_KEYS, RendezvousStore
+from persia_cli.roles.nn_worker.rendezvous import RankRendezvous
 from persia_cli.train.rank_store import RankStore
 from persia_cli.wire.job_messages import StoreCall, StoreValue
 from persia_cli.wire.message import Message, Sender
@@ -36,7 +36,7 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.answers: dict[Peer, list[Message]] = {}
-        self.meeting = Meeting(self, self)  # type: ignore[arg-type]
+        self.meeting = RendezvousStore(self, self)  # type: ignore[arg-type]
 
     def find(self, sender: Sender, only: str) -> None:
         assert only == "nn-worker"
@@ -69,7 +69,7 @@ class LinkOfARank:
 
 
 def store_of(coordinator: Coordinator, timeout_s: float = 0.01) -> RankStore:
-    meeting = RankMeeting(LinkOfARank(coordinator), lambda function: function(), lambda: None)  # type: ignore[arg-type]
+    meeting = RankRendezvous(LinkOfARank(coordinator), lambda function: function(), lambda: None)  # type: ignore[arg-type]
     return RankStore(meeting.ask, timeout_s)
 
 
@@ -140,7 +140,7 @@ def test_a_rank_does_not_wait_for_ever_nor_after_the_end() -> None:
     def ended() -> None:
         raise WireError("the job has ended")
 
-    meeting = RankMeeting(LinkOfARank(Coordinator()), lambda function: function(), ended)  # type: ignore[arg-type]
+    meeting = RankRendezvous(LinkOfARank(Coordinator()), lambda function: function(), ended)  # type: ignore[arg-type]
     with pytest.raises(WireError, match="the job has ended"):
         RankStore(meeting.ask, 60.0).get("k")
 
@@ -179,7 +179,7 @@ class PolledLink(LinkOfARank):
 def sum_on_rank(rank: int, link: LinkOfARank, results: "queue.SimpleQueue[float]") -> None:
     import torch
 
-    meeting = RankMeeting(link, lambda function: function(), lambda: None)  # type: ignore[arg-type]
+    meeting = RankRendezvous(link, lambda function: function(), lambda: None)  # type: ignore[arg-type]
     asking = RankStore(meeting.ask, 20.0)
     store = dist.PrefixStore("group", asking)
     device = dist.ProcessGroupGloo.create_device(interface="lo")

@@ -11,9 +11,9 @@ import pytest
 from persia_cli.config.schema import Run
 from persia_cli.control.position import TRAIN
 from persia_cli.plan.job import Job
-from persia_cli.roles import embedding_server
-from persia_cli.store.answers import LastAnswers
-from persia_cli.store.memory_file import new_file
+from persia_cli.roles.embedding_server import server as embedding_server
+from persia_cli.store.memory.answers import LastAnswers
+from persia_cli.store.memory.memory_file import new_file
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, GroupGradients, GroupKeys, LookUp, Update

@@ -13,8 +13,8 @@ from persia_cli.config.schema import Run
 from persia_cli.control.position import TRAIN
 from persia_cli.errors import MemoryFileError
 from persia_cli.plan.job import Job
-from persia_cli.store.kept_shard import KeptShard
-from persia_cli.store.memory_file import new_file
+from persia_cli.store.memory.memory_file import new_file
+from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from persia_cli.store.wire_rows import decode_rows, encode_rows
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, GroupGradients, GroupKeys, LookUp, Update
@@ -78,16 +78,16 @@ def dies(run: Run, file: int, life: int) -> Iterator[list[Stranger]]:
 def once(monkeypatch: pytest.MonkeyPatch, name: str, work: Callable[..., None]) -> None:
     """Have the process die at the next call of a method, after a part of its work."""
 
-    def dying(shard: KeptShard, *arguments: Any) -> None:
-        monkeypatch.setattr(KeptShard, name, real)
+    def dying(shard: RecoverableShard, *arguments: Any) -> None:
+        monkeypatch.setattr(RecoverableShard, name, real)
         work(real, shard, *arguments)
         raise Death
 
-    real = getattr(KeptShard, name)
-    monkeypatch.setattr(KeptShard, name, dying)
+    real = getattr(RecoverableShard, name)
+    monkeypatch.setattr(RecoverableShard, name, dying)
 
 
-def half(real: Callable[..., None], shard: KeptShard, group: int, rule: Any, *arrays: Any) -> None:
+def half(real: Callable[..., None], shard: RecoverableShard, group: int, rule: Any, *arrays: Any) -> None:
     """Change half of the rows."""
     shard._publishes = False
     keys, rows, tables, gradients = arrays

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.roles import save_pace
-from persia_cli.roles.save_pace import QUIET_S, SHARE, WHOLE, SavePace, servers_beside
-from persia_cli.roles.shard_saving import IDLE_S, ShardSaving
-from persia_cli.store import cut
+from persia_cli.roles.embedding_server import save_pace
+from persia_cli.roles.embedding_server.save_pace import QUIET_S, SHARE, WHOLE, SavePace, servers_beside
+from persia_cli.roles.embedding_server.saving import IDLE_S, ShardSaving
+from persia_cli.store.checkpoints import cut
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
 from tests import naive

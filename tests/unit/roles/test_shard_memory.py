@@ -11,9 +11,9 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import MemoryFileError, RoleError
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.roles.shard_memory import shard_of
-from persia_cli.store.kept_shard import KeptShard
-from persia_cli.store.memory_file import new_file
+from persia_cli.roles.embedding_server.rows import shard_of
+from persia_cli.store.memory.memory_file import new_file
+from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from persia_cli.wire.message import Sender
 from tests.support.runs import make_run
 
@@ -29,7 +29,7 @@ RUN: Run = make_run(sparse=["a"], mode={"kind": "hybrid"}, cluster={"kind": "loc
 def file() -> Iterator[int]:
     """The memory file of a process that has ended with 40 rows."""
     number = new_file("memory")
-    shard = KeptShard.create(number, embedding_layout(RUN), 0, 1, 1)
+    shard = RecoverableShard.create(number, embedding_layout(RUN), 0, 1, 1)
     shard.serve()
     shard.answer_all([(KEYS, TABLES)], 0, 0, None)
     del shard
@@ -40,7 +40,7 @@ def file() -> Iterator[int]:
 
 def damage(file: int) -> None:
     """Have two slots of the index name the same row."""
-    shard, _ = KeptShard.attach(file, embedding_layout(RUN), 0, 1, 1)
+    shard, _ = RecoverableShard.attach(file, embedding_layout(RUN), 0, 1, 1)
     shard.words[:] = 0
     marks = shard.stores[0].index.marks.reshape(-1, 16)
     slots = np.argwhere(marks[:, 8:12])

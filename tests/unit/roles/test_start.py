@@ -6,16 +6,16 @@ import uuid
 import pytest
 
 from persia_cli.plan.job import ROLES
-from persia_cli.roles import link as links
-from persia_cli.roles.link import Link
+from persia_cli.roles import session as links
+from persia_cli.roles.session import CoordinatorSession
 from persia_cli.roles.start import Stoppable, run_role
 from persia_cli.wire.sockets import Context
 
 
-def stop(link: Stoppable) -> None:
+def stop(session: Stoppable) -> None:
     """Tell a replica to stop."""
-    assert isinstance(link, Link)
-    link.stop = True
+    assert isinstance(session, CoordinatorSession)
+    session.stop = True
 
 
 @pytest.mark.timeout(30)
@@ -30,7 +30,7 @@ def test_a_replica_says_at_which_address_it_waits_for_a_coordinator_that_does_no
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(links, "LATE_S", 0.0)
-    address, started = f"inproc://{uuid.uuid4()}", list[Link]()
+    address, started = f"inproc://{uuid.uuid4()}", list[CoordinatorSession]()
 
     class Said(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -40,7 +40,7 @@ def test_a_replica_says_at_which_address_it_waits_for_a_coordinator_that_does_no
     links.log.addHandler(handler)
     try:
         with Context() as context:
-            run_role(context, "data-loader", 0, address, on_start=lambda link: started.append(link))  # type: ignore[arg-type]
+            run_role(context, "data-loader", 0, address, on_start=lambda session: started.append(session))  # type: ignore[arg-type]
     finally:
         links.log.removeHandler(handler)
     assert f"waiting for the coordinator at {address}: no answer for 0 s" in caplog.text

@@ -12,7 +12,7 @@ from persia_cli.control.evaluation_tracker import Best
 from persia_cli.errors import CheckpointError, ConfigError
 from persia_cli.storage.places import Place, nbytes_below, place_of, put, subfolders, writing_file
 from persia_cli.storage.remote_path import RemotePath
-from persia_cli.store.claim import (
+from persia_cli.store.checkpoints.claim import (
     WRITER,
     OvertakenError,
     claim,
@@ -21,7 +21,7 @@ from persia_cli.store.claim import (
     write_claim,
     writer_of,
 )
-from persia_cli.store.manifest import (
+from persia_cli.store.checkpoints.manifest import (
     MANIFEST,
     Manifest,
     begin_checkpoint,
@@ -34,7 +34,7 @@ from persia_cli.store.manifest import (
     unfinished_folders,
     verify,
 )
-from persia_cli.store.retention import Retention, best_checkpoint, remove_unfinished
+from persia_cli.store.checkpoints.retention import Retention, best_checkpoint, remove_unfinished
 from tests.support.runs import make_run
 from tests.support.s3 import SECRET, ObjectStore, object_store
 from tests.support.saved_rows import made_up_rows, write_run

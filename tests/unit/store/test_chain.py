@@ -17,11 +17,10 @@ from pyarrow import feather
 
 from persia_cli import __version__
 from persia_cli.errors import CheckpointError
-from persia_cli.store import merged_rows
-from persia_cli.store.chain import Chain, is_divided, manifest_digest, newest_whole, read_chain
-from persia_cli.store.changes import ChangeLog
-from persia_cli.store.layout import EmbeddingLayout, partition_owners
-from persia_cli.store.manifest import (
+from persia_cli.store.checkpoints import merged_rows
+from persia_cli.store.checkpoints.chain import Chain, is_divided, manifest_digest, newest_whole, read_chain
+from persia_cli.store.checkpoints.changes import ChangeLog
+from persia_cli.store.checkpoints.manifest import (
     DELETED,
     EMBEDDINGS,
     FORMAT_VERSION,
@@ -36,9 +35,10 @@ from persia_cli.store.manifest import (
     read_manifest,
     write_checked,
 )
-from persia_cli.store.retention import removable
+from persia_cli.store.checkpoints.retention import removable
+from persia_cli.store.checkpoints.row_files import load_shard
+from persia_cli.store.layout import EmbeddingLayout, partition_owners
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import load_shard
 from persia_cli.wire.figures import SavedFile
 from tests import naive_store
 from tests.support.saving import save_shard

@@ -11,8 +11,8 @@ import pytest
 from persia_cli.errors import ConfigError
 from persia_cli.launch.job import prepared_run_dir
 from persia_cli.observe.journal import EVENTS, Journal
-from persia_cli.store.claim import WRITER, OvertakenError, Writer, require_writer, writer_of
-from persia_cli.store.manifest import MANIFEST
+from persia_cli.store.checkpoints.claim import WRITER, OvertakenError, Writer, require_writer, writer_of
+from persia_cli.store.checkpoints.manifest import MANIFEST
 from tests.support.jobs import plan
 from tests.support.small import WORDS
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.store.cut import CutRows, ShardCut
+from persia_cli.store.checkpoints.cut import CutRows, ShardCut
+from persia_cli.store.checkpoints.row_files import write_portions
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, OptimizerKind, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import write_portions
 from tests import naive
 from tests.support.saving import save_shard
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.roles.shard_memory import changes_of
-from persia_cli.store.kept_shard import KeptShard
-from persia_cli.store.manifest import DELETED
+from persia_cli.roles.embedding_server.rows import changes_of
+from persia_cli.store.checkpoints.manifest import DELETED
+from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from persia_cli.store.row_store import RowStore
 from persia_cli.store.shard import Shard
 from tests.support.killed import Job, job_of, killed_in
@@ -128,7 +128,7 @@ def test_who_dies_while_a_checkpoint_begins_leaves_no_changes(
 def test_rows_that_are_loaded_have_changes_from_there_on(tmp_path: Path) -> None:
     job = job_with_evictions()
     file = job.create()
-    shard = KeptShard.create(file, job.layout, 0, 1, 1)
+    shard = RecoverableShard.create(file, job.layout, 0, 1, 1)
     changes_of(shard).loaded(7)
     shard.serve()
     del shard

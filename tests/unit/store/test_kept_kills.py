@@ -17,7 +17,7 @@ from persia_cli.kernels.compile import inlined
 from persia_cli.kernels.journal import PROGRESS, UNDO, publish
 from persia_cli.kernels.rows import LANES, ZERO
 from persia_cli.kernels.simd import load, store
-from persia_cli.store.kept_shard import KeptShard
+from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from tests.support.killed import Job, differences, job_of, kill_by_chance, kill_in_last_step
 from tests.support.shards import OPTIMIZERS
 from tests.support.stepped import each_state
@@ -163,7 +163,7 @@ def test_so_it_can_around_the_kernels(method):
 @traced
 @pytest.mark.slow
 def test_without_writing_the_old_row_back_a_row_is_wrong(monkeypatch):
-    monkeypatch.setattr(KeptShard, "_write_row_back", lambda *_: None)
+    monkeypatch.setattr(RecoverableShard, "_write_row_back", lambda *_: None)
     with pytest.raises(AssertionError):
         count_states(small(batch=6), ["_change"])
 
@@ -171,7 +171,7 @@ def test_without_writing_the_old_row_back_a_row_is_wrong(monkeypatch):
 @traced
 @pytest.mark.slow
 def test_without_doing_the_note_again_the_index_is_wrong(monkeypatch):
-    monkeypatch.setattr(KeptShard, "_carry_out_note", lambda *_: None)
+    monkeypatch.setattr(RecoverableShard, "_carry_out_note", lambda *_: None)
     with pytest.raises(AssertionError):
         count_states(small(), ["_find_or_add"])
 

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from persia_cli.store.answers import as_before
-from persia_cli.store.kept_shard import KeptShard
-from persia_cli.store.memory_file import new_file
+from persia_cli.store.memory.answers import as_before
+from persia_cli.store.memory.memory_file import new_file
+from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from persia_cli.store.wire_rows import encode_rows
 from tests import naive_store
 from tests.support.shards import arrays
@@ -24,7 +24,7 @@ class KeptLife(Life):
     def begin(self, layout):
         self.layout, self.group = layout, layout.groups[0]
         self.file = new_file("life")
-        self.shard, self.twin = KeptShard.create(self.file, layout, 0, 1, 2), naive_store.Store(layout)
+        self.shard, self.twin = RecoverableShard.create(self.file, layout, 0, 1, 2), naive_store.Store(layout)
         self.shard.serve()
         self.keys = names_of(layout)
         self.step, self.batches, self.waiting = 0, 0, {}
@@ -73,7 +73,7 @@ class KeptLife(Life):
         windows = self.shard.applied.windows()
         del self.shard
         gc.collect()
-        self.shard, repairs = KeptShard.attach(self.file, self.layout, 0, 1, 2)
+        self.shard, repairs = RecoverableShard.attach(self.file, self.layout, 0, 1, 2)
         assert repairs.request is None
         assert self.shard.applied.windows() == windows
         self.twin.kept.clear()

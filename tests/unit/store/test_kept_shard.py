@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from persia_cli.errors import MemoryFileError, PoisonError
-from persia_cli.store import memory_file
-from persia_cli.store.applied_steps import AppliedSteps
-from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.layout import RowOptimizer
-from persia_cli.store.memory_file import LOADING, new_file
-from persia_cli.store.progress import LOOK_UP, BatchRequest
+from persia_cli.store.memory import memory_file
+from persia_cli.store.memory.applied_steps import AppliedSteps
+from persia_cli.store.memory.memory_file import LOADING, new_file
+from persia_cli.store.memory.progress import LOOK_UP, BatchRequest
+from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from persia_cli.store.shard import Shard
 from tests.support.killed import differences, job_of
 from tests.support.shards import OPTIMIZERS, arrays, layout_of
@@ -87,7 +87,7 @@ def test_a_look_up_that_was_cut_off_is_answered_as_if_it_were_not(job, group):
     """It goes on when it comes again; who asks once more gets the same rows without being counted."""
     file = job.create()
 
-    def at_group(shard: KeptShard) -> None:
+    def at_group(shard: RecoverableShard) -> None:
         real = shard._over
         shard._over = lambda number: end_by_signal() if number == group else real(number)
 
@@ -110,7 +110,7 @@ def test_a_look_up_that_was_cut_off_is_answered_as_if_it_were_not(job, group):
 def test_a_request_that_comes_again_with_other_keys_is_refused(job):
     file = job.create()
 
-    def in_kernel(shard: KeptShard) -> None:
+    def in_kernel(shard: RecoverableShard) -> None:
         shard._change = end_by_signal
 
     die(job, file, in_kernel)
@@ -138,7 +138,7 @@ def end_by_signal(*_: object) -> None:
 def dies_at_the_end(name: str, request: int):
     """Make a process end before or after it says that a request is over."""
 
-    def prepare(shard: KeptShard) -> None:
+    def prepare(shard: RecoverableShard) -> None:
         real, seen = shard.record.end, []
 
         def end() -> None:
@@ -174,7 +174,7 @@ def as_lists(answers) -> list[list[list[int]]]:
     return [[new.positions.tolist(), new.bare.tolist()] for _, new in answers]
 
 
-def last_new_keys(shard: KeptShard):
+def last_new_keys(shard: RecoverableShard):
     """The step of rank 0's last look-up, if it waits for its update, and its new keys as `as_lists` has them."""
     last = shard.answers.last(0)
     if last is None or not shard.applied.is_looked_up(0, last[0]):
@@ -205,7 +205,7 @@ def test_the_new_keys_of_the_last_look_up_are_known_to_the_next_process(settings
 def test_a_request_that_kills_twice_is_named(job):
     file = job.create()
 
-    def in_kernel(shard: KeptShard) -> None:
+    def in_kernel(shard: RecoverableShard) -> None:
         shard._change = end_by_signal
 
     die(job, file, in_kernel)
@@ -213,12 +213,12 @@ def test_a_request_that_kills_twice_is_named(job):
     gc.collect()
     die(job, file, in_kernel)
     with pytest.raises(PoisonError, match="2 processes have died at the same request, the update of step 0 of rank 0:"):
-        KeptShard.attach(file, job.layout, 0, 1, 1, most_deaths=1)
+        RecoverableShard.attach(file, job.layout, 0, 1, 1, most_deaths=1)
     shard, _ = job.attach(file)
     job.go_on(shard, 2)
     del shard
     gc.collect()
-    KeptShard.attach(file, job.layout, 0, 1, 1, most_deaths=0)
+    RecoverableShard.attach(file, job.layout, 0, 1, 1, most_deaths=0)
 
 
 # Who may take a file over
@@ -226,7 +226,7 @@ def test_a_request_that_kills_twice_is_named(job):
 
 def refused(file: int, layout, **changed) -> str:
     with pytest.raises(MemoryFileError) as error:
-        KeptShard.attach(file, layout, **{"server": 0, "servers": 1, "ranks": 1, **changed})
+        RecoverableShard.attach(file, layout, **{"server": 0, "servers": 1, "ranks": 1, **changed})
     return str(error.value)
 
 
@@ -248,7 +248,7 @@ def test_a_file_of_another_kind_or_not_loaded_is_refused(job):
 
 def test_a_file_of_other_kernels_is_refused(job, monkeypatch):
     file = job.create()
-    monkeypatch.setattr("persia_cli.store.memory_file.cache_folder", lambda: Path("kernels-other"))
+    monkeypatch.setattr("persia_cli.store.memory.memory_file.cache_folder", lambda: Path("kernels-other"))
     assert "another version" in refused(file, job.layout)
 
 
@@ -281,7 +281,7 @@ def test_a_second_writer_is_refused_while_the_first_is_only_stopped(job):
 def test_address_space_is_reserved_and_memory_is_taken_as_rows_come():
     file = new_file("sparse")
     layout = layout_of(dim=64, capacity=10_000_000, partitions=1024, optimizer=RowOptimizer("adam", lr=0.1))
-    shard = KeptShard.create(file, layout, 0, 1, 1)
+    shard = RecoverableShard.create(file, layout, 0, 1, 1)
     assert os.fstat(file).st_size > 7 << 30
     assert os.fstat(file).st_blocks * 512 < 16 << 20
     keys = np.random.default_rng(0).integers(2**64, size=10_000, dtype=np.uint64)
@@ -298,7 +298,7 @@ def test_pages_that_are_in_use_just_then_do_not_end_huge_pages(monkeypatch, capl
         return -1
 
     layout = layout_of(dim=64, capacity=100_000, partitions=16)
-    shard = KeptShard.create(new_file("pages"), layout, 0, 1, 1)
+    shard = RecoverableShard.create(new_file("pages"), layout, 0, 1, 1)
     monkeypatch.setattr(memory_file, "_libc", lambda: SimpleNamespace(madvise=madvise))
     keys = np.arange(10_000, dtype=np.uint64) << np.uint64(48)
     shard.look_up(0, keys, np.zeros(keys.size, np.uint16), 0, create=True)
@@ -308,7 +308,7 @@ def test_pages_that_are_in_use_just_then_do_not_end_huge_pages(monkeypatch, capl
 
 def test_an_index_lies_in_huge_pages_once_it_has_many_rows():
     layout = layout_of(dim=1, capacity=2_000_000, partitions=64)
-    shard = KeptShard.create(new_file("index"), layout, 0, 1, 1)
+    shard = RecoverableShard.create(new_file("index"), layout, 0, 1, 1)
     backed, real = [], shard.memory.back
 
     def back(array, start, stop):
@@ -329,7 +329,7 @@ def test_an_index_lies_in_huge_pages_once_it_has_many_rows():
 def test_rows_lie_in_huge_pages_where_the_system_can_and_after_a_take_over_too():
     layout = layout_of(dim=64, capacity=100_000, partitions=16, optimizer=RowOptimizer("adam", lr=0.1))
     file = new_file("huge")
-    shard = KeptShard.create(file, layout, 0, 1, 1)
+    shard = RecoverableShard.create(file, layout, 0, 1, 1)
     keys = np.random.default_rng(0).integers(2**64, size=80_000, dtype=np.uint64)
     for part in np.split(keys, 8):
         shard.look_up(0, part, np.zeros(part.size, np.uint16), 0, create=True)
@@ -339,7 +339,7 @@ def test_rows_lie_in_huge_pages_where_the_system_can_and_after_a_take_over_too()
     shard.serve()
     del shard
     gc.collect()
-    shard, repairs = KeptShard.attach(file, layout, 0, 1, 1)
+    shard, repairs = RecoverableShard.attach(file, layout, 0, 1, 1)
     assert repairs.rows == 80_000
     shard.look_up(
         0, keys, np.zeros(keys.size, np.uint16), 1, create=True
@@ -403,7 +403,7 @@ def test_a_file_can_be_begun_anew(job):
     del shard
     gc.collect()
     assert job.create() != file
-    shard = KeptShard.create(file, job.layout, 0, 1, 1, last_step=41)
+    shard = RecoverableShard.create(file, job.layout, 0, 1, 1, last_step=41)
     assert shard.stores[0].used == 0
     assert not shard.stores[0].index.buckets.any()
     assert shard.applied.windows() == [(41, set())]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError
-from persia_cli.store.manifest import (
+from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
     EMBEDDINGS,
     FORMAT_VERSION,

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from persia_cli.control.evaluation_tracker import Best
 from persia_cli.errors import CheckpointError, DiskError
-from persia_cli.store import retention
-from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, checkpoint_folder, finished_steps
-from persia_cli.store.retention import BEST, Retention, best_checkpoint, choose_checkpoint, superfluous
+from persia_cli.store.checkpoints import retention
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, MANIFEST, checkpoint_folder, finished_steps
+from persia_cli.store.checkpoints.retention import BEST, Retention, best_checkpoint, choose_checkpoint, superfluous
 
 
 def publish(run_dir: Path, step: int) -> None:

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError
+from persia_cli.store.checkpoints.row_files import load_shard
+from persia_cli.store.checkpoints.sighting_files import frequencies_of, load_sightings
 from persia_cli.store.layout import partition_owners
 from persia_cli.store.shard import Shard
-from persia_cli.store.sighting_files import frequencies_of, load_sightings
-from persia_cli.store.snapshot import load_shard
 from tests.support.saving import save_shard
 from tests.support.shards import SGD, TABLES, arrays, layout_of
 from tests.unit.store.test_snapshot import alone
@@ -275,7 +275,7 @@ def test_a_cut_keeps_counts_as_they_were(tmp_path):
 
 @pytest.mark.parametrize("places", [1, 7, 5000])
 def test_a_cut_has_the_sketch_as_it_was_while_every_line_changes(places, monkeypatch):
-    monkeypatch.setattr("persia_cli.store.cut.PORTION_BYTES", 1000)
+    monkeypatch.setattr("persia_cli.store.checkpoints.cut.PORTION_BYTES", 1000)
     shard = trained(layout(5000, 64, epoch_bits=2, when_full="evict_lfu", min_count=2))
     before, lines = shard.stores[0].index.sketch.copy(), []
     cut, step, keys = shard.begin_cut(places=places), 10, keys_by_chance(100_000)[3000:]

@@ -16,8 +16,9 @@ from xxhash import xxh128
 
 from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.kernels import hashing
-from persia_cli.store import snapshot
-from persia_cli.store.chain import RowFile
+from persia_cli.store.checkpoints import row_files as snapshot
+from persia_cli.store.checkpoints.chain import RowFile
+from persia_cli.store.checkpoints.row_files import Progress, load_shard
 from persia_cli.store.layout import (
     EmbeddingLayout,
     GroupSpec,
@@ -28,7 +29,6 @@ from persia_cli.store.layout import (
     table_salt,
 )
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import Progress, load_shard
 from persia_cli.wire.figures import SavedRows
 from tests import naive
 from tests.support.saving import save_shard

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError
-from persia_cli.store.chain import Chain, read_chain
-from persia_cli.store.manifest import EMBEDDINGS, SavedTable, read_manifest
+from persia_cli.store.checkpoints.chain import Chain, read_chain
+from persia_cli.store.checkpoints.manifest import EMBEDDINGS, SavedTable, read_manifest
 from persia_cli.store.table_stats import BINS, FINE_EDGES, age_edges, norm_histogram, table_stats
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_rows, write_run

@@ -12,8 +12,15 @@ from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
-from persia_cli.store.manifest import CHECKPOINTS, EMBEDDINGS, RunProgress, SavedTable, finished_steps, read_manifest
-from persia_cli.store.retention import choose_checkpoint
+from persia_cli.store.checkpoints.manifest import (
+    CHECKPOINTS,
+    EMBEDDINGS,
+    RunProgress,
+    SavedTable,
+    finished_steps,
+    read_manifest,
+)
+from persia_cli.store.checkpoints.retention import choose_checkpoint
 from persia_cli.store.shard import Shard
 from persia_cli.wire.message import TableTotals
 from tests.support.runs import make_run

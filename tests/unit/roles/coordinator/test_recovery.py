@@ -7,8 +7,8 @@ import pytest
 
 from persia_cli.control.membership import Membership
 from persia_cli.errors import WireError
-from persia_cli.roles.coordinator.dismissal import Dismissal
 from persia_cli.roles.coordinator.recovery import RecoveryHandler
+from persia_cli.roles.coordinator.shutdown import Shutdown
 from persia_cli.wire.job_messages import Ack, Death, Leave, Verdict
 from persia_cli.wire.message import ProcessId
 from persia_cli.wire.server import Peer
@@ -31,7 +31,7 @@ class Coordinator:
         self.ended: list[str] = []
         self.membership = Membership({"data-loader": 1})
         server: Any = SimpleNamespace(reply=lambda peer, message: self.answers.append(message))
-        self.dismissal = Dismissal(
+        self.dismissal = Shutdown(
             server,
             cast(Any, None),
             self.membership,

@@ -1,0 +1,161 @@
+"""Saving a shard while it serves: the poll loop takes rows, a thread beside it writes them."""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+from persia_cli.roles.embedding_server.save_pace import SavePace
+from persia_cli.storage.places import Place
+from persia_cli.store.checkpoints.cut import CutRows
+from persia_cli.store.checkpoints.row_files import Changes, steps_of, write_portions
+from persia_cli.store.row_store import Keys, Tables
+from persia_cli.store.shard import Shard
+from persia_cli.wire.figures import SavedFile
+
+PORTIONS_AHEAD = 4
+"""Largest number of portions that are taken and not yet written."""
+NICENESS = 5
+"""How much the writing thread lets others go first where processors are scarce."""
+CHECK_S = 0.5
+IDLE_S = 0.2
+"""Longest wait for requests."""
+
+
+class Wakes(Protocol):
+    """What ends the wait of a poll loop, such as `persia_cli.wire.loop.Waker`."""
+
+    def wake(self) -> None: ...
+
+
+class AbandonedError(Exception):
+    """The checkpoint is not needed any more."""
+
+
+class ShardSaving:
+    """One save of a shard, which may change meanwhile; every method but `_write` runs on the poll loop's thread."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        folder: Place,
+        writer: ThreadPoolExecutor,
+        waker: Wakes,
+        on_rows: Callable[[int], None],
+        changes: Changes = None,
+        pace: SavePace | None = None,
+    ) -> None:
+        """Begin it: the shard as it is now is saved, or only the `changes` of its stores.
+
+        The waker is called when there is something to do. Without a `pace` it goes as fast as it can.
+        """
+        self._shard, self._on_rows, self._waker, self._changes = shard, on_rows, waker, changes
+        self._pace = pace or SavePace(1, awaited=True)
+        self._cut = shard.begin_cut(since=steps_of(changes))
+        self._cut.write_on = self._take_or_wait
+        self._taken: queue.Queue[tuple[int, CutRows, bool]] = queue.Queue(PORTIONS_AHEAD)
+        self._abandoned = threading.Event()
+        self._files: Future[list[SavedFile]] = writer.submit(self._write, folder)
+        self._files.add_done_callback(lambda _: waker.wake())
+
+    @property
+    def done(self) -> bool:
+        """True if all is written, or writing has failed."""
+        return self._files.done()
+
+    @property
+    def can_take(self) -> bool:
+        """True if rows are left to be taken and the writing thread is not behind."""
+        return not self._cut.over and not self._taken.full()
+
+    @property
+    def pauses(self) -> int:
+        """Number of times that an update had to wait until rows before it were taken."""
+        return self._cut.pauses
+
+    def take(self) -> None:
+        """Take the next rows, about two milliseconds' work."""
+        if self.can_take:
+            begun_s = time.thread_time()
+            self._taken.put_nowait(self._cut.next_portion())
+            self._pace.note_taken(time.thread_time() - begun_s)
+
+    def hurry(self) -> None:
+        """Go on as fast as can be from now on."""
+        self._pace.hurry()
+
+    def patience_s(self, awaited: bool) -> float:
+        """Return for how long to wait for requests before `go_on`; the waker ends the wait too.
+
+        Rows are due at once if look-ups wait for that (`awaited`), or would soon.
+        """
+        if not self.can_take:
+            return IDLE_S
+        return 0.0 if awaited or self._cut.is_short else min(IDLE_S, self._pace.due_in_s())
+
+    def go_on(self, awaited: bool) -> None:
+        """Take the next rows if they are due."""
+        if not self.patience_s(awaited):
+            self.take()
+
+    def has_room(self, groups: Sequence[tuple[Keys, Tables]], create: bool) -> bool:
+        """Return whether a look-up that has come can be answered before more rows are taken.
+
+        `groups` are its keys and their tables. One that does not `create` rows, as of an evaluation, changes nothing.
+        """
+        self._pace.note_request()
+        return not create or all(self._cut.has_room(number, *group) for number, group in enumerate(groups))
+
+    def finish(self) -> list[SavedFile]:
+        """Return the files, once `done`; raises the error because of which they could not be written."""
+        self._shard.end_cut()
+        return self._files.result()
+
+    def abandon(self) -> None:
+        """Stop writing as soon as possible; nobody will ask for the files."""
+        self._abandoned.set()
+        self._shard.end_cut()
+
+    def _take_or_wait(self) -> None:
+        """Take the next rows, if need be once the writing thread has done with others."""
+        while not self.can_take and not self.done:
+            self._abandoned.wait(0.001)
+        if self.done:
+            # It has failed: nobody needs the cut any more, and the loop is about to hear of it.
+            self._cut.drop()
+        else:
+            self.take()
+
+    # The writing thread
+
+    def _write(self, folder: Place) -> list[SavedFile]:
+        let_others_go_first()
+        return write_portions(self._shard, self._portions, folder, self._on_rows, self._changes)
+
+    def _portions(self, group: int) -> Iterator[CutRows]:
+        last = False
+        while not last:
+            number, portion, last = self._next()
+            assert number == group
+            # The room that this leaves can be filled at once.
+            self._waker.wake()
+            yield portion
+            self._cut.give_back(group, portion)
+
+    def _next(self) -> tuple[int, CutRows, bool]:
+        while True:
+            if self._abandoned.is_set():
+                raise AbandonedError
+            try:
+                return self._taken.get(timeout=CHECK_S)
+            except queue.Empty:
+                continue
+
+
+def let_others_go_first() -> None:
+    """Give this thread a niceness of at least NICENESS; only root could lower that of a process that has more."""
+    thread = threading.get_native_id()  # Linux counts niceness by thread
+    os.setpriority(os.PRIO_PROCESS, thread, max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))

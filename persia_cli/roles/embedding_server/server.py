@@ -1,0 +1,387 @@
+"""The embedding server: owns a shard of every table, answers look-ups, applies updates, saves and loads."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from typing import NamedTuple
+
+from msgspec import structs
+
+from persia_cli.config.schema import Run, SyncMode
+from persia_cli.control.position import TRAIN
+from persia_cli.control.watermarks import StepGate, Watermarks, Window
+from persia_cli.errors import CheckpointError, DiskError, MemoryFileError, WireError
+from persia_cli.kernels.cache import is_kept
+from persia_cli.kernels.needed import SAVING, SERVER, kept_kernels, training_kernels
+from persia_cli.kernels.warm import warm
+from persia_cli.observe.trace import LOOP
+from persia_cli.plan.job import Job, job_batches
+from persia_cli.roles.embedding_server.background_task import BackgroundTask
+from persia_cli.roles.embedding_server.first_rows import load_checkpoint, load_first_rows
+from persia_cli.roles.embedding_server.rows import changes_of, restore_windows, shard_of, unsaid_keys
+from persia_cli.roles.embedding_server.save_pace import SavePace, servers_beside
+from persia_cli.roles.embedding_server.saving import IDLE_S, ShardSaving
+from persia_cli.roles.session import CoordinatorSession
+from persia_cli.storage.places import place_of
+from persia_cli.store.batch_rows import Merged, merge_gradients
+from persia_cli.store.checkpoints.manifest import EMBEDDINGS
+from persia_cli.store.checkpoints.row_files import Progress
+from persia_cli.store.memory.answers import NewKeys, as_before
+from persia_cli.store.memory.memory_file import LOAD
+from persia_cli.store.memory.progress import LOOK_UP, UPDATE
+from persia_cli.store.memory.recoverable_shard import RecoverableShard
+from persia_cli.store.memory.repair import Repairs
+from persia_cli.wire.figures import FINISHED, Counters
+from persia_cli.wire.job_messages import HurrySave, PhaseWork, SaveModel
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import BatchId
+from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
+from persia_cli.wire.server import Peer
+
+log = logging.getLogger(__name__)
+
+
+class HeldUpdate(NamedTuple):
+    """One rank's update of a step, waiting for the other ranks'."""
+
+    peer: Peer
+    batch: BatchId
+    groups: list[GroupGradients]
+    reductions: int
+
+
+class EmbeddingServer:
+    """Serves one shard; every method runs on the poll loop's thread."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        session: CoordinatorSession,
+        bind: str,
+        advertise: str | None = None,
+        memory_file: int | None = None,
+    ) -> None:
+        """`memory_file` is the descriptor of the file for its memory, if whoever starts the process keeps one."""
+        self._loop, self._session, self._memory_file = loop, session, memory_file
+        self._server, self._waker = loop.serve(bind), loop.waker()
+        self._address = advertise or self._server.address
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{session.name}-files")
+        self._reading = BackgroundTask(session, self._waker, self._writer)
+        self._looked_up: dict[BatchId, list[NewKeys]] = {}
+        """Batches of training that have been looked up and not yet updated: the keys of each group without a row."""
+        self._updates = {"applied": 0, "repeated": 0, "rows_written": 0, "save_pauses": 0, "save_waits_ms": 0}
+        self._saving: ShardSaving | None = None
+        self._saved_step, self._loading = 0, Progress()
+        self._waiting: deque[tuple[Peer, LookUp]] = deque()
+        """Look-ups that wait until a checkpoint is written further, in the order in which they came."""
+        self._waiting_since: float | None = None
+        self._held: dict[tuple[int, BatchId], tuple[Peer, LookUp | Update]] = {}
+        """Requests that are early (`_is_early`); one that comes again takes the place of the first."""
+        self._deadline = float("inf")
+
+    def run(self) -> None:
+        """Serve until the job is over."""
+        warm(SERVER)
+        run, job = self._session.join(self._address)
+        self._trace = self._session.trace
+        self._prepare(run, job)
+        if job.task == "train":
+            kinds = [group.optimizer.kind for group in self._shard.layout.groups]
+            kernels = training_kernels(kinds) if self._kept is None else kept_kernels(kinds)
+            uncompiled = [name for name in SAVING if not is_kept(name)]
+            warm([*kernels, *uncompiled], after_each=lambda: self._loop.poll(0))
+        self._server.on(LookUp, self._on_look_up)
+        self._server.on(Update, self._on_update)
+        self._session.figures = self._figures
+        if self._took_over:
+            self._ready(0)
+        elif job.load:
+            load = partial(load_checkpoint, self._shard, self._changes, place_of(job.load), self._loading)
+            self._reading.begin("reading its rows", load, self._ready)
+        elif job.warm:
+            first_rows = partial(load_first_rows, self._shard, job.warm, self._loading)
+            self._reading.begin("reading its rows", first_rows, self._ready)
+        else:
+            self._ready(0)
+        try:
+            while not self._session.stop:
+                self._loop.poll(IDLE_S if self._saving is None else self._saving.patience_s(bool(self._waiting)))
+                self._reading.finish()
+                self._save_on()
+                self._check_deadline()
+            self._session.farewell()
+        finally:
+            if self._saving is not None:
+                self._saving.abandon()
+            self._writer.shutdown(wait=False, cancel_futures=True)  # a stalled disk must not hide an error
+
+    def _prepare(self, run: Run, job: Job) -> None:
+        self._watermarks = Watermarks(run.cluster.nn_workers, last_step=job.first_step - 1)
+        self._shard, repairs = shard_of(run, job, self._session.sender, self._memory_file, self._loop.empty)
+        self._took_over = repairs is not None
+        if repairs is not None and isinstance(self._shard, RecoverableShard):
+            self._take_over(self._shard, repairs)
+        self._servers = servers_beside(run.cluster, self._session.index)
+        self._kept = self._shard if isinstance(self._shard, RecoverableShard) else None
+        self._changes = changes_of(self._shard)
+        self._groups, self._patience_s = len(self._shard.layout.groups), run.cluster.silence_timeout_s
+        self._known = job_batches(run, job)
+        synchronous = isinstance(run.mode, SyncMode)
+        # Where ranks' gradients are added up by key, no update comes with the keys of a look-up.
+        self._keeps_rows = not synchronous or run.cluster.nn_workers == 1
+        self._gate = StepGate[tuple[Peer, LookUp], HeldUpdate](run.cluster.nn_workers) if synchronous else None
+
+    def _take_over(self, shard: RecoverableShard, repairs: Repairs) -> None:
+        restore_windows(self._watermarks, shard)
+        self._looked_up = unsaid_keys(shard, self._watermarks)
+        self._updates |= {"applied": shard.updates, FINISHED: int(repairs.request is not None)}
+
+    def _ready(self, rows: int) -> None:
+        if self._kept is not None:
+            self._kept.serve()
+        self._deadline = time.monotonic() + self._patience_s
+        self._session.ready(self._on_instruction, rows=rows)
+
+    # A request that a process before has begun
+
+    def _is_early(self, kind: int, batch: BatchId) -> bool:
+        """Return whether a request has to wait for the one that a process before has begun.
+
+        It continues when its senders repeat it, and until then no other may change rows.
+        """
+        pending = self._kept.pending if self._kept is not None else None
+        return pending is not None and (kind, batch.step, batch.rank) not in {
+            (pending.kind, pending.step, rank) for rank in pending.ranks
+        }
+
+    def _answer_early(self) -> None:
+        """Take the requests that have waited in the order in which they came, once they are not early any more."""
+        if not self._held or (self._kept is not None and self._kept.pending is not None):
+            return
+        held, self._held = self._held, {}
+        for peer, message in held.values():
+            if isinstance(message, LookUp):
+                self._take_look_up(peer, message)
+            else:
+                self._take_update(peer, message)
+
+    def _check_deadline(self) -> None:
+        """Raise MemoryFileError if the request that a process before has begun has not come again for too long."""
+        if time.monotonic() > self._deadline:
+            if self._kept is not None and self._kept.pending is not None:
+                raise MemoryFileError(
+                    f"{self._kept.pending}, which the earlier process had begun, has not come again within "
+                    f"{self._patience_s:g} s: {LOAD}"
+                )
+            self._deadline = float("inf")
+
+    # Look-ups
+
+    def _on_look_up(self, peer: Peer, message: LookUp) -> None:
+        self._window(message)
+        self._check_count(message.groups)
+        if message.create and self._is_early(LOOK_UP, message.batch):
+            for number, group in enumerate(message.groups):
+                self._shard.check(number, group.keys, group.tables, message.batch.step)
+            self._held[LOOK_UP, message.batch] = peer, message
+            return
+        self._take_look_up(peer, message)
+        self._answer_early()
+
+    def _take_look_up(self, peer: Peer, message: LookUp) -> None:
+        batch = message.batch
+        if self._gate is not None and message.create and not self._is_due((peer, message)):
+            for number, group in enumerate(message.groups):
+                self._shard.check(number, group.keys, group.tables, batch.step)
+            self._gate.hold_look_up(batch.step, batch.rank, (peer, message))
+            self._trace.begin("look-up held", batch)
+            return
+        self._answer_in_turn(peer, message)
+        self._answer_held()
+
+    def _is_due(self, held: tuple[Peer, LookUp]) -> bool:
+        """Return whether a look-up of training may be answered in sync mode.
+
+        All earlier steps are applied, and the ranks before its own have asked: new ids get rows in the order of ranks.
+        """
+        batch, step = held[1].batch, self._watermarks.lowest + 1
+        before = (structs.replace(batch, rank=rank) for rank in range(batch.rank))
+        return batch.step < step or (batch.step == step and all(map(self._is_looked_up, before)))
+
+    def _answer_held(self) -> None:
+        for peer, message in self._gate.released(self._is_due) if self._gate is not None else ():
+            self._answer_in_turn(peer, message)
+
+    def _answer_in_turn(self, peer: Peer, message: LookUp) -> None:
+        """Answer a look-up, at once or when the checkpoint under way is written so far that its rows may change."""
+        if not self._has_room(message) or (message.create and self._waiting):
+            self._waiting.append((peer, message))
+            self._waiting_since = self._waiting_since or time.monotonic()
+            return
+        self._answer(peer, message)
+
+    def _answer(self, peer: Peer, message: LookUp) -> None:
+        batch = message.batch
+        window = self._watermarks.of(batch.rank)
+        # A repeat that comes after the batch's update changes nothing: the changes since a checkpoint are found by the
+        # steps of look-ups, and none before its step may make rows after it.
+        create = message.create and not window.done(batch.step)
+        kept_as = batch if create and self._keeps_rows else None
+        first = create and not self._is_looked_up(batch)
+        self._trace.end("look-up held", batch)
+        with self._trace.span(LOOP, "look-up", batch):
+            if self._kept is not None and create:
+                answers = self._kept.answer_all(message.groups, batch.step, batch.rank, kept_as, first)
+            else:
+                answers = [
+                    self._shard.answer(number, *group, batch.step, create, kept_as, first)
+                    for number, group in enumerate(message.groups)
+                ]
+        if first:
+            self._looked_up[batch] = [new for _, new in answers]
+        elif before := self._looked_up.get(batch):
+            answers = as_before(answers, before)
+        groups = [LookedUpRows(rows, new.positions) for rows, new in answers]
+        self._server.reply(peer, LookedUp(window.watermark, self._shard.totals(), groups))
+
+    def _is_looked_up(self, batch: BatchId) -> bool:
+        """Return whether a batch of training was answered, or might have been by a process before this one."""
+        kept = self._kept
+        return batch in self._looked_up or (kept is not None and kept.applied.is_looked_up(batch.rank, batch.step))
+
+    # Updates
+
+    def _on_update(self, peer: Peer, message: Update) -> None:
+        self._window(message)
+        self._check_update(message.batch, message.groups)
+        if self._is_early(UPDATE, message.batch):
+            self._held[UPDATE, message.batch] = peer, message
+            return
+        self._take_update(peer, message)
+        self._answer_early()
+
+    def _take_update(self, peer: Peer, message: Update) -> None:
+        batch = message.batch
+        window = self._watermarks.of(batch.rank)
+        if window.done(batch.step):
+            self._updates["repeated"] += 1
+            self._server.reply(peer, Ack())
+        elif self._gate is not None:
+            self._gate.hold_update(batch.step, batch.rank, HeldUpdate(peer, batch, message.groups, message.reductions))
+            self._trace.begin("update held", batch)
+            self._apply_complete_steps()
+        else:
+            self._apply(batch, message.groups, [batch.rank], message.reductions)
+            self._looked_up.pop(batch, None)
+            window.mark(batch.step)
+            self._server.reply(peer, Ack())
+
+    def _apply_complete_steps(self) -> None:
+        assert self._gate is not None
+        while updates := self._gate.complete(self._watermarks.lowest):
+            for update in updates:
+                self._trace.end("update held", update.batch)
+            groups: Sequence[Merged] = updates[0].groups if len(updates) == 1 else self._merge(updates)
+            self._apply(updates[0].batch, groups, [update.batch.rank for update in updates], updates[0].reductions)
+            for update in updates:
+                self._looked_up.pop(update.batch, None)
+                self._watermarks.of(update.batch.rank).mark(update.batch.step)
+                self._server.reply(update.peer, Ack())
+            self._answer_held()
+
+    def _merge(self, updates: Sequence[HeldUpdate]) -> list[Merged]:
+        """Sum the ranks' gradients per row, in the order of ranks; they become float32."""
+        by_group = zip(self._shard.layout.groups, *(update.groups for update in updates), strict=True)
+        return [merge_gradients(parts, group.dim, group.wire) for group, *parts in by_group]
+
+    def _apply(self, batch: BatchId, groups: Sequence[Merged], ranks: list[int], reductions: int) -> None:
+        """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
+        looked_up = batch if self._keeps_rows else None
+        with self._trace.span(LOOP, "update", batch):
+            if self._kept is not None:
+                self._kept.update_all(groups, batch.step, ranks, looked_up, reductions)
+            else:
+                for number, group in enumerate(groups):
+                    self._shard.update(number, *group, batch.step, looked_up, reductions)
+        self._updates["applied"] = self._updates["applied"] + 1 if self._kept is None else self._kept.updates
+
+    def _window(self, message: LookUp | Update) -> Window:
+        """Return the window of a batch's rank; raises WireError for a batch that this job cannot have now."""
+        batch = message.batch
+        self._known.size(batch.split, batch.step, batch.rank)
+        window = self._watermarks.of(batch.rank)
+        if batch.split == TRAIN:
+            window.check(batch.step)
+        return window
+
+    def _check_update(self, batch: BatchId, groups: list[GroupGradients]) -> None:
+        """Raise WireError unless the whole update can be applied, so that none is applied in part."""
+        if batch.split != TRAIN:
+            raise WireError("an evaluation has no updates")
+        self._check_count(groups)
+        for number, group in enumerate(groups):
+            self._shard.check_update(number, *group, batch.step)
+
+    def _check_count(self, groups: Sequence[object]) -> None:
+        if len(groups) != self._groups:
+            raise WireError(f"expected arrays of {self._groups} feature groups, received those of {len(groups)}")
+
+    # Checkpoints
+
+    def _on_instruction(self, number: int, work: PhaseWork) -> None:
+        if isinstance(work, HurrySave) and self._saving is not None and self._saved_step == work.step:
+            self._saving.hurry()
+        if not isinstance(work, SaveModel):
+            return
+        folder = place_of(work.folder) / EMBEDDINGS
+        if self._kept is not None and number == self._kept.saves[0]:
+            self._session.done(number)
+            self._session.saved(work.step, (), f"{self._session.name} died while it wrote its rows")
+            return
+        if self._saving is not None:
+            raise RuntimeError(f"the checkpoint of step {self._saved_step} is still being written")
+        if self._kept is not None:
+            self._kept.saves[0] = number
+        # From here on changes do not concern the checkpoint, so training may go on.
+        changes = self._changes.cut(work.step, work.parent)
+        pace, note = SavePace(self._servers, work.awaited), self._note_written
+        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker, note, changes, pace)
+        self._saved_step = work.step
+        self._session.work.begin("writing its rows")
+        self._session.done(number)
+
+    def _save_on(self) -> None:
+        """Take some rows of the checkpoint under way; answer look-ups that waited for that."""
+        if self._saving is None:
+            return
+        self._saving.go_on(bool(self._waiting))
+        if self._saving.done:
+            saving, self._saving = self._saving, None
+            self._session.work.end()
+            self._updates["save_pauses"] += saving.pauses
+            try:
+                self._session.saved(self._saved_step, saving.finish())
+            except (DiskError, CheckpointError) as error:
+                self._session.saved(self._saved_step, (), str(error))
+        while self._waiting and self._has_room(self._waiting[0][1]):
+            self._answer(*self._waiting.popleft())
+        self._answer_held()
+        if not self._waiting and self._waiting_since is not None:
+            self._updates["save_waits_ms"] += round(1000 * (time.monotonic() - self._waiting_since))
+            self._waiting_since = None
+
+    def _has_room(self, message: LookUp) -> bool:
+        """Return whether rows that a look-up changes can be kept for the checkpoint under way."""
+        return self._saving is None or self._saving.has_room(message.groups, message.create)
+
+    def _note_written(self, rows: int) -> None:
+        self._updates["rows_written"] += rows
+
+    def _figures(self) -> Counters:
+        tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
+        loaded = {"bytes_verified": self._loading.bytes_read, "rows_loaded": self._loading.rows_loaded}
+        return Counters(self._updates, tables, loaded)

@@ -1,0 +1,69 @@
+"""The figures of one rank between two lines of metrics, or of a portion of an evaluation."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from persia_cli.config.schema import Link
+from persia_cli.observe.query_scores import QueryScores
+from persia_cli.observe.scores import MOST, ScoreHistogram
+from persia_cli.roles.session import IntervalReport
+from persia_cli.train.inputs import Samples
+from persia_cli.train.step import Scored, StepResult
+from persia_cli.wire.figures import IntervalFigures, latest
+from persia_cli.wire.message import TableTotals
+from persia_cli.wire.messages import Rows
+
+
+class Interval:
+    """Adds up the steps of an interval and what their look-ups found; the I/O thread has the time for it."""
+
+    def __init__(self, links: Sequence[Link], most: int = MOST) -> None:
+        """Begin an interval; `links` and `most` are those of ScoreHistogram."""
+        self._scores, self._by_query = ScoreHistogram(len(links), most, links), QueryScores(len(links))
+        self._samples = self._steps = self._ids = self._unknown = 0
+        self._totals: tuple[TableTotals, ...] = ()
+        self._staleness: Counter[int] = Counter()
+        self._loss_sums = np.zeros(len(links))
+        self._loss_scale: float | None = None
+        self._steps_skipped = 0
+        self.retrieval: dict[str, float] = {}
+        """Figures of retrieval of the model that is evaluated, if there are any."""
+
+    def add(self, samples: Samples, scored: Scored, rows: Rows) -> None:
+        """Add one step; the staleness of its rows counts in training."""
+        self._scores.add(scored.logits, samples.labels, samples.weights)
+        if samples.query_ids is not None:
+            self._by_query.add(samples.query_ids, scored.logits, samples.labels, samples.weights)
+        self._loss_sums += scored.loss_sum
+        if isinstance(scored, StepResult):
+            self._loss_scale, self._steps_skipped = scored.loss_scale, scored.steps_skipped
+            self._staleness[rows.staleness] += 1
+        self._samples += len(samples.labels)
+        self._steps += 1
+        self._ids += rows.ids
+        self._unknown += rows.unknown
+        # Answers of several embedding workers do not come in order.
+        self._totals = latest((self._totals, rows.totals))
+
+    def report(self, split: Literal["train", "eval"], last: int, seconds: float, more: bool) -> IntervalReport:
+        """Return the figures of an interval that ends before step `last`; `more` if others of its evaluation follow."""
+        figures = IntervalFigures(
+            split=split,
+            last=last,
+            samples=self._samples,
+            steps=self._steps,
+            staleness=dict(self._staleness),
+            seconds=seconds,
+            loss_sums=tuple(self._loss_sums.tolist()),
+            loss_scale=self._loss_scale,
+            steps_skipped=self._steps_skipped,
+            ids=self._ids,
+            unknown=self._unknown,
+            tables=self._totals,
+            more=more,
+            retrieval=self.retrieval,
+        )
+        return figures, self._scores.encode(), self._by_query.encode()

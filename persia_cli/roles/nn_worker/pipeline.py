@@ -1,0 +1,322 @@
+"""The NN worker's I/O thread: keeps look-ups ahead of the training thread, within the staleness bound."""
+
+import math
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from persia_cli.config.schema import Run
+from persia_cli.control.position import EVAL, TRAIN
+from persia_cli.control.watermarks import Permits
+from persia_cli.errors import PersiaError, RoleError, WireError
+from persia_cli.plan.columns import dense_count, has_query_ids, item_features, label_names, trains_on_queries
+from persia_cli.plan.job import Job, job_batches
+from persia_cli.roles.session import CoordinatorSession, IntervalReport
+from persia_cli.wire.client import Client
+from persia_cli.wire.job_messages import CutShort, EvaluateSteps, Hold, PhaseWork, PredictSteps, TrainSteps
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import Array, BatchId
+from persia_cli.wire.messages import (
+    Ack,
+    Credit,
+    GroupRows,
+    Pull,
+    PullWeights,
+    PushGradients,
+    PutSamples,
+    ReadRows,
+    Rows,
+    WaitCredit,
+)
+from persia_cli.wire.server import Peer
+
+Item = TypeVar("Item")
+
+WAIT_S = 0.2
+"""Seconds between two looks at whether the job is over."""
+
+
+class JobEndedError(PersiaError):
+    """The job has ended while the rank was at work."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyBatch:
+    """One rank's part of a step with its embeddings, as they came over the wire."""
+
+    samples: PutSamples
+    rows: Rows
+
+    @property
+    def batch(self) -> BatchId:
+        """The identity of the batch."""
+        return self.samples.batch
+
+
+class Pipeline:
+    """Feeds the training thread of one rank, in the order of steps.
+
+    The methods of the first part are for the training thread; those that wait raise JobEndedError when the job ends,
+    or what the I/O thread died of. The methods of the second part run on the I/O thread, which owns the loop; the two
+    meet in queues.
+    """
+
+    def __init__(self, loop: Loop, session: CoordinatorSession, bind: str, advertise: str | None = None) -> None:
+        self._loop = loop
+        self._session = session
+        self._server = loop.serve(bind)
+        self.empty = loop.empty
+        self.address = advertise or self._server.address
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[ReadyBatch | None] = queue.SimpleQueue()
+        """Batches for the training thread, and None after the last one of a phase."""
+        self._waker = loop.waker()
+        self._lanes: dict[int, Lane] = {}
+        self._waiting: dict[tuple[bytes, int], tuple[Peer, WaitCredit]] = {}
+        self._died: BaseException | None = None
+        self.dense_rows = 0
+        """Rows of dense weights to come with every training batch; set before the first phase."""
+        self.reductions = 0
+        """How often evaluations have reduced the learning rate of rows before the phase of training under way."""
+
+    def connect(self, run: Run, job: Job, in_flight: dict[int, int], window: int) -> None:
+        """Connect to the embedding workers; called before the I/O thread starts.
+
+        `in_flight` bounds the steps of each split between look-up and applied update; `window` is how many steps
+        beyond the last finished one loaders may send.
+        """
+        self._trace = self._session.trace
+        self._rank, self._world_size, self._window = self._session.index, run.cluster.nn_workers, window
+        self._known = job_batches(run, job)
+        self._dense, self._tasks = dense_count(run), len(label_names(run))
+        self._has_queries = {TRAIN: trains_on_queries(run), EVAL: has_query_ids(run)}
+        self._has_items = bool(item_features(run))
+        self._workers = self._session.connect("embedding-worker")
+        firsts = {TRAIN: job.first_step, EVAL: 0}
+        self._lanes = {
+            split: Lane(Permits.starting_at(firsts[split], bound), firsts[split]) for split, bound in in_flight.items()
+        }
+
+    # For the training thread
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have the I/O thread call this soon."""
+        self._calls.put(function)
+        self._waker.wake()
+
+    def wake(self) -> None:
+        """Let the I/O thread look up at once."""
+        self._waker.wake()
+
+    def take(self) -> ReadyBatch | None:
+        """Wait for the batch of the phase's next step; returns None once there is none."""
+        ready = self._await(self._ready)
+        if ready is not None:
+            self._trace.end("ready", ready.batch)
+        return ready
+
+    def push(self, batch: BatchId, gradients: list[Array]) -> None:
+        """Send one block of encoded gradients per group, or none to release an evaluation batch."""
+        self.call(lambda: self._push(batch, gradients))
+
+    def report(self, figures: Callable[[], IntervalReport]) -> None:
+        """Have `figures()` called and sent, once the coordinator is not too far behind."""
+        while not self._session.report_room.acquire(timeout=WAIT_S):
+            self.check()
+        self.call(lambda: self._session.report(figures()))
+
+    def weights(self, split: int, step: int) -> GroupRows:
+        """Wait for the dense weights as the embedding servers have them now; `split` and `step` are of any batch."""
+        batch = BatchId(split, step, self._rank)
+        return self._read(PullWeights(batch, self.dense_rows), "the dense weights")[0]
+
+    def rows(self, step: int, size: int, ids: Array, offsets: Array) -> list[GroupRows]:
+        """Wait for the rows of the ids of `size` samples, as the servers have them now; `step` is of an evaluation."""
+        batch = BatchId(EVAL, step, self._rank)
+        return self._read(ReadRows(batch, size, ids, offsets), "rows to be read")
+
+    def _read(self, request: PullWeights | ReadRows, waiting_for: str) -> list[GroupRows]:
+        answer: queue.SimpleQueue[Rows] = queue.SimpleQueue()
+        self.call(lambda: self._worker_of(request.batch).request(request, answer.put, waiting_for))
+        return self._await(answer).groups
+
+    def wait_drained(self, split: int) -> None:
+        """Wait until no step of the split is in flight."""
+        while not self._lanes[split].drained.wait(WAIT_S):
+            self.check()
+        self.check()
+
+    def check(self) -> None:
+        """Raise JobEndedError if the job has ended, or what the I/O thread died of."""
+        if self._died is not None:
+            raise self._died
+        if self._session.stop:
+            raise JobEndedError("the job has ended")
+
+    def _await(self, answers: "queue.SimpleQueue[Item]") -> Item:
+        while True:
+            self.check()
+            with suppress(queue.Empty):
+                return answers.get(timeout=WAIT_S)
+
+    # On the I/O thread
+
+    def serve(self, ended: threading.Event) -> None:
+        """Run the loop, and what the training thread asks for, until `ended`; an error is for that thread to raise."""
+        try:
+            while not ended.is_set():
+                self._loop.poll(WAIT_S)
+                while not self._calls.empty():
+                    self._calls.get()()
+        except Exception as error:
+            self._died = error
+
+    def open(self) -> None:
+        """Take samples from loaders from now on."""
+        self._server.on(PutSamples, self._on_samples)
+        self._server.on(WaitCredit, self._on_wait_credit)
+
+    def obey(self, number: int, work: PhaseWork) -> bool:
+        """Begin the steps of a phase, or end them early; returns True if there is work for the training thread."""
+        match work:
+            case TrainSteps():
+                self.reductions = work.row_reductions
+                self._begin(TRAIN, work.first, work.last)
+            case EvaluateSteps() | PredictSteps():
+                self._begin(EVAL, work.first, work.last)
+            case Hold():
+                self._session.held(number, self._lanes[work.split].permits.hold())
+                return False
+            case CutShort():
+                # Also where all batches of the phase were handed over before the hold: their ends came during it.
+                self._go_on(work.split, work.last)
+                return False
+        return True
+
+    def _begin(self, split: int, first: int, last: int) -> None:
+        lane = self._lanes[split]
+        if lane.next != first or lane.open or not self._ready.empty():
+            raise RoleError("internal error: the phase began with batches left over")
+        lane.open = True
+        lane.drained.clear()
+        self._go_on(split, last)
+
+    def _go_on(self, split: int, last: int) -> None:
+        lane = self._lanes[split]
+        lane.permits.begin(last)
+        self._pull(split)
+        self._pass_on(lane)
+        lane.note_drained()
+
+    def _worker_of(self, batch: BatchId) -> Client:
+        return self._workers[(batch.step * self._world_size + batch.rank) % len(self._workers)]
+
+    def _pull(self, split: int) -> None:
+        permits = self._lanes[split].permits
+        while (step := permits.take()) is not None:
+            batch = BatchId(split, step, self._rank)
+            self._trace.begin("pull", batch)
+            self._worker_of(batch).request(
+                Pull(batch, self.dense_rows if split == TRAIN else 0),
+                on_reply=partial(self._on_rows, batch),
+                waiting_for=f"the embeddings of step {step}",
+            )
+
+    def _on_samples(self, peer: Peer, message: PutSamples) -> None:
+        lane = self._lanes[message.batch.split]
+        step = message.batch.step
+        self._check_samples(lane, message)
+        if step >= lane.next and step not in lane.samples:
+            lane.samples[step] = message
+            self._pass_on(lane)
+        self._server.reply(peer, Ack())
+
+    def _check_samples(self, lane: "Lane", message: PutSamples) -> None:
+        """Raise WireError for samples that are not of this rank, that it gave no credit for, or of another shape."""
+        batch = message.batch
+        size = self._known.size(batch.split, batch.step, batch.rank)
+        if batch.rank != self._rank:
+            raise WireError(f"samples of rank {batch.rank} came to rank {self._rank}")
+        if batch.step >= lane.permits.credit(self._window):
+            raise WireError(f"the samples of step {batch.step} came before there was room for them")
+        dense, labels, query_ids = message.dense, message.labels, message.query_ids
+        if (dense.shape, labels.shape) != ((size, self._dense), (size, self._tasks)):
+            raise WireError(
+                f"expected {size} samples of {self._dense} dense values and {self._tasks} labels, received shapes "
+                f"{dense.shape} and {labels.shape}"
+            )
+        if (query_ids is not None) != self._has_queries[batch.split]:
+            raise WireError(f"the samples came {'without' if query_ids is None else 'with'} query ids")
+        if (message.item_keys is not None) != self._has_items:
+            raise WireError(f"the samples came {'with' if message.item_keys is not None else 'without'} keys of items")
+        if not ((totals := message.weight_totals) >= 0.0).all() or not (totals < math.inf).all():
+            raise WireError(f"the weights of step {batch.step} cannot add up to {totals.tolist()}")
+
+    def _on_rows(self, batch: BatchId, rows: Rows) -> None:
+        lane = self._lanes[batch.split]
+        self._trace.end("pull", batch, staleness=rows.staleness)
+        lane.rows[batch.step] = rows
+        self._pass_on(lane)
+
+    def _pass_on(self, lane: "Lane") -> None:
+        """Hand complete batches to the training thread, in order: all ranks must train the same step together."""
+        while lane.next in lane.samples and lane.next in lane.rows:
+            ready = ReadyBatch(lane.samples.pop(lane.next), lane.rows.pop(lane.next))
+            lane.next += 1
+            self._trace.begin("ready", ready.batch)
+            self._ready.put(ready)
+        if lane.open and not lane.permits.held and lane.next >= lane.permits.end:
+            lane.open = False
+            self._ready.put(None)
+
+    def _push(self, batch: BatchId, gradients: list[Array]) -> None:
+        self._trace.begin("push", batch)
+        self._worker_of(batch).request(
+            PushGradients(batch, self.reductions, gradients),
+            on_reply=partial(self._on_applied, batch),
+            waiting_for=f"the update of step {batch.step}",
+        )
+
+    def _on_applied(self, batch: BatchId, _: Ack) -> None:
+        self._trace.end("push", batch)
+        lane = self._lanes[batch.split]
+        lane.permits.give_back(batch.step)
+        self._pull(batch.split)
+        lane.note_drained()
+        self._answer_credit()
+
+    def _on_wait_credit(self, peer: Peer, message: WaitCredit) -> None:
+        self._known.size(message.split, message.step, self._rank)
+        self._waiting[peer.identity, message.split] = (peer, message)
+        self._answer_credit()
+
+    def _answer_credit(self) -> None:
+        for key, (peer, wait) in list(self._waiting.items()):
+            limit = self._lanes[wait.split].permits.credit(self._window)
+            if wait.step < limit:
+                del self._waiting[key]
+                self._server.reply(peer, Credit(limit, limit - self._window))
+
+
+@dataclass(slots=True)
+class Lane:
+    """The steps of one split on their way to the training thread; `next` is the first one it has not been given.
+
+    `open` is True while more batches of the phase are to come.
+    """
+
+    permits: Permits
+    next: int = 0
+    samples: dict[int, PutSamples] = field(default_factory=dict)
+    rows: dict[int, Rows] = field(default_factory=dict)
+    drained: threading.Event = field(default_factory=threading.Event)
+    open: bool = False
+
+    def note_drained(self) -> None:
+        """Wake the training thread if no step is in flight."""
+        if self.permits.drained:
+            self.drained.set()

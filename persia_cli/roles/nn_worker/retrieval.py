@@ -1,0 +1,53 @@
+"""Figures of retrieval while a job goes on, by one rank: embedding servers are asked for rows, and change none."""
+
+from persia_cli.config.schema import Retrieval, Run
+from persia_cli.data.batch import Batch
+from persia_cli.retrieval.evaluation import answer_of, figures
+from persia_cli.retrieval.question import Progress, Question, ask
+from persia_cli.retrieval.towers import Towers
+from persia_cli.roles.nn_worker.pipeline import Pipeline
+from persia_cli.roles.work import Work
+from persia_cli.train.dense_trainer import DenseTrainer
+from persia_cli.train.distributed import World
+from persia_cli.wire.messages import GroupRows
+
+
+class RetrievalOfRows:
+    """Ranks all items for each user by the model as it is now; for the training thread.
+
+    The data are read once, before the first figures. Of them stay a sample of each item and of each user, and which
+    items a user has.
+    """
+
+    def __init__(
+        self, run: Run, settings: Retrieval, trainer: DenseTrainer, world: World, pipeline: Pipeline, work: Work
+    ) -> None:
+        self._run, self._settings, self._pipeline, self._work = run, settings, pipeline, work
+        self._towers = Towers(run, trainer.network, world.device, self._rows_of)
+        self._question: Question | None = None
+        self._step = 0
+
+    def figures(self, step: int) -> dict[str, float]:
+        """Return the figures by their keys in `metrics.jsonl`; `step` is any of the evaluation under way.
+
+        Raises what `ask` and `answer_of` do, and JobEndedError.
+        """
+        self._step = step
+        if self._question is None:
+            self._question = ask(self._run, self._settings.keep_seen, self._beginning("reading all items"))
+        answer = answer_of(self._question, self._towers.vectors, self._beginning("computing vectors of all items"))
+        found = figures(self._question, answer, self._settings.at, self._beginning("ranking all items"))
+        self._work.end()
+        return found
+
+    def _rows_of(self, batch: Batch) -> list[GroupRows]:
+        return self._pipeline.rows(self._step, batch.size, batch.ids, batch.offsets)
+
+    def _beginning(self, what: str) -> Progress:
+        """Return what begins a piece of this work, unless the job is over."""
+
+        def begin() -> None:
+            self._pipeline.check()
+            self._work.begin(what)
+
+        return begin

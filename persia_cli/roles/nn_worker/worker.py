@@ -1,0 +1,302 @@
+"""The NN worker: one rank, as a training thread that follows instructions and an I/O thread that owns the sockets."""
+
+import itertools
+import logging
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.config.schema import AsyncMode, Run, SyncMode
+from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
+from persia_cli.control.running_clock import RunningClock
+from persia_cli.errors import WireError
+from persia_cli.kernels.needed import pooling_kernels
+from persia_cli.kernels.warm import warm
+from persia_cli.observe.scores import MOST_IN_TRAINING
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import Job
+from persia_cli.roles.nn_worker.dense_saving import DENSE, DenseSaving
+from persia_cli.roles.nn_worker.interval import Interval
+from persia_cli.roles.nn_worker.pipeline import JobEndedError, Pipeline, ReadyBatch
+from persia_cli.roles.nn_worker.rendezvous import RankRendezvous
+from persia_cli.roles.nn_worker.retrieval import RetrievalOfRows
+from persia_cli.roles.session import HEARTBEAT_S, CoordinatorSession
+from persia_cli.roles.work import COMPILING, Work
+from persia_cli.storage.places import place_of
+from persia_cli.store.checkpoints.manifest import verified_folder
+from persia_cli.store.wire_rows import encode_rows
+from persia_cli.train.compiling import watched_compiling
+from persia_cli.train.dense_trainer import DenseTrainer
+from persia_cli.train.device import device_of, devices_are_apart, told_of_full_memory
+from persia_cli.train.distributed import LOOPBACK, LostRankError, World
+from persia_cli.train.inputs import Samples
+from persia_cli.train.rank_store import RankStore
+from persia_cli.train.step import TRAINING
+from persia_cli.wire.addresses import host_of, interface_of, is_beyond
+from persia_cli.wire.figures import Counters
+from persia_cli.wire.job_messages import EvaluateSteps, HurrySave, PhaseWork, PredictSteps, SaveModel, TrainSteps
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.message import BatchId
+
+EVAL_STEPS_IN_FLIGHT = 8
+SYNC_STEPS_IN_FLIGHT = 2
+"""In sync mode the next look-up waits at the servers, so asking for it early costs no staleness."""
+
+LOADED_AHEAD = 8
+"""Steps that loaders may send beyond those that may be in flight."""
+
+PORTION = 2**18
+"""Samples of an evaluation, all ranks together, after which ranks report what they have of it."""
+
+WORK = {TRAIN: "training", EVAL: "scoring"}
+"""The name of a step's work, by split."""
+
+log = logging.getLogger(__name__)
+
+
+class NNWorker:
+    """One rank. `run` is the training thread; the I/O thread it starts owns loop, session and pipeline."""
+
+    def __init__(self, loop: Loop, session: CoordinatorSession, bind: str, advertise: str | None = None) -> None:
+        self._loop, self._bind = loop, bind
+        self._session = session
+        self._pipeline = Pipeline(loop, session, bind, advertise)
+        self._instructions: queue.SimpleQueue[tuple[int, PhaseWork]] = queue.SimpleQueue()
+        self._steps_scored = 0
+        self._ended = threading.Event()
+        self._saving = DenseSaving(session, self._pipeline.call)
+        self._retrieval: RetrievalOfRows | None = None
+
+    def run(self) -> None:
+        """Train and evaluate as instructed until the job is over."""
+        run, job = self._session.join(self._pipeline.address)
+        self._session.figures = lambda: Counters(counts={"steps_scored": self._steps_scored})
+        self._ranks, self._bound = run.cluster.nn_workers, _train_bound(run)
+        self._pipeline.connect(run, job, {TRAIN: self._bound, EVAL: EVAL_STEPS_IN_FLIGHT}, self._bound + LOADED_AHEAD)
+        io = threading.Thread(target=self._pipeline.serve, args=(self._ended,), name=f"{self._session.name}-io")
+        io.start()
+        world: World | None = None
+        try:
+            world = self._joined_world(run)
+            with _told_of_compiling(run, self._session.work), told_of_full_memory(world.device, run.train.batch_size):
+                self._work(run, job, world)
+        except JobEndedError:
+            pass
+        except LostRankError:
+            # The coordinator finds out which rank it is, and stops the job with a sentence that names it.
+            if not self._is_stopped_within(run.cluster.silence_timeout_s + 2 * HEARTBEAT_S):
+                raise
+        finally:
+            self._saving.close()
+            self._ended.set()
+            self._pipeline.wake()
+            io.join()
+        # After a failure the group is left only with the process: the other ranks would notice at once, and their
+        # complaints reach the coordinator before this rank's own word does.
+        if world is not None:
+            world.close()
+        self._session.farewell()
+
+    def _joined_world(self, run: Run) -> World:
+        """Join the group of ranks that the coordinator wants; the I/O thread sends heartbeats meanwhile."""
+        ranks = 1 if isinstance(run.mode, AsyncMode) else self._ranks
+        device = device_of(run, self._session.index)
+        apart = device.type == "cuda" and devices_are_apart(run.train.device, ranks)
+        timeout_s = run.cluster.start_timeout_s
+        meeting = RankRendezvous(self._session, self._pipeline.call, self._pipeline.check)
+        store = RankStore(meeting.ask, timeout_s) if ranks > 1 else None
+        interface = interface_of(host_of(self._bind)) if is_beyond(self._bind) else LOOPBACK
+        try:
+            return World(
+                self._session.index, ranks, store, timeout_s, device, apart, interface, run.cluster.work_timeout_s
+            )
+        except WireError:
+            self._pipeline.check()  # if the job has ended, that is why
+            raise
+
+    def _is_stopped_within(self, seconds: float) -> bool:
+        """Return whether a request to stop comes within this time; the I/O thread sends heartbeats meanwhile."""
+        self._session.work.end()
+        awake = RunningClock(time.monotonic())
+        while not self._session.stop and awake.at(time.monotonic()) < seconds:
+            time.sleep(0.05)
+        return self._session.stop
+
+    # The I/O thread
+
+    def _on_instruction(self, number: int, work: PhaseWork) -> None:
+        if not isinstance(work, HurrySave) and self._pipeline.obey(number, work):
+            self._instructions.put((number, work))
+
+    # The training thread
+
+    def _work(self, run: Run, job: Job, world: World) -> None:
+        self._trace = self._session.trace
+        self._session.work.begin("building the network")
+        trainer = DenseTrainer(run, world, self._trace, self._pipeline.empty, trains=job.task == "train")
+        self._portion = max(1, PORTION // run.train.batch_size)
+        self._wires = [group.wire for group in embedding_layout(run).groups]
+        self._pipeline.dense_rows = trainer.dense_rows
+        if world.device.type == "cpu":
+            warm(pooling_kernels((feature.pooling for feature in embedding_layout(run).features), job.task == "train"))
+        if run.eval.retrieval is not None and self._session.index == 0:
+            self._retrieval = RetrievalOfRows(
+                run, run.eval.retrieval, trainer, world, self._pipeline, self._session.work
+            )
+        self._load(job, trainer)
+        self._session.work.end()
+        self._pipeline.call(self._pipeline.open)
+        self._pipeline.call(lambda: self._session.ready(self._on_instruction, trainer.parameters))
+        self._follow(trainer)
+
+    def _load(self, job: Job, trainer: DenseTrainer) -> None:
+        """Load the dense weights that the job begins with, if it does not begin anew."""
+        if job.load:
+            self._session.work.begin("reading the dense weights")
+            trainer.load(verified_folder(place_of(job.load), DENSE))
+        elif job.warm and job.warm.dense and job.warm.checkpoint:
+            self._session.work.begin("reading the dense weights")
+            trainer.take(verified_folder(place_of(job.warm.checkpoint), DENSE), job.warm.states)
+
+    def _follow(self, trainer: DenseTrainer) -> None:
+        while not self._session.stop:
+            self._pipeline.check()
+            try:
+                number, work = self._instructions.get(timeout=0.05)
+            except queue.Empty:
+                self._saving.check()
+                continue
+            match work:
+                case TrainSteps():
+                    self._train(trainer, work)
+                case EvaluateSteps():
+                    self._evaluate(trainer, work)
+                case PredictSteps():
+                    self._predict(trainer, work)
+                case SaveModel():
+                    self._save(trainer, work)
+            self._pipeline.call(partial(self._session.done, number))
+            self._saving.check()
+
+    def _train(self, trainer: DenseTrainer, work: TrainSteps) -> None:
+        interval, since = Interval(trainer.links, MOST_IN_TRAINING), time.monotonic()
+        trainer.reductions = work.dense_reductions
+        done = reported = work.first
+        for ready in self._batches(TRAIN, work.first):
+            samples = _samples_of(ready)
+            send = partial(self._send, ready.batch)
+            scored = trainer.train(ready.batch.step, samples, ready.rows.groups, send=send)
+            done = ready.batch.step + 1
+            # The I/O thread counts, since it has the time.
+            self._pipeline.call(partial(interval.add, samples.counted, scored, ready.rows))
+            if done % trainer.log_every_steps == 0:
+                since, reported = self._report(TRAIN, done, interval, since), done
+                interval = Interval(trainer.links, MOST_IN_TRAINING)
+        if reported < done:
+            self._report(TRAIN, done, interval, since)
+        self._pipeline.wait_drained(TRAIN)
+
+    def _send(self, batch: BatchId, gradients: list[NDArray[np.float32]]) -> None:
+        with self._trace.span(TRAINING, "encode gradients", batch):
+            encoded = [encode_rows(*each, self._pipeline.empty) for each in zip(gradients, self._wires, strict=True)]
+        self._pipeline.push(batch, encoded)
+        if self._ranks > 1:
+            # From now on this rank waits for the others: should one be stuck, it is not this one.
+            self._session.work.end()
+
+    def _evaluate(self, trainer: DenseTrainer, work: EvaluateSteps) -> None:
+        self._refresh(trainer, EVAL, work.first)
+        interval, since = Interval(trainer.links), time.monotonic()
+        done = work.first
+        for ready in self._batches(EVAL, work.first):
+            samples = _samples_of(ready)
+            scored = trainer.evaluate(ready.batch.step, samples, ready.rows.groups)
+            self._pipeline.call(partial(interval.add, samples, scored, ready.rows))
+            self._pipeline.push(ready.batch, [])
+            done = self._steps_scored = ready.batch.step + 1
+            if (done - work.first) % self._portion == 0 and done < work.last:
+                since = self._report(EVAL, done, interval, since, more=True)
+                interval = Interval(trainer.links)
+        if done == work.last:  # an evaluation that is cut short has no figures
+            self._report_whole(work, interval, since)
+        self._pipeline.wait_drained(EVAL)
+
+    def _report_whole(self, work: EvaluateSteps, interval: Interval, since: float) -> None:
+        """Report the last interval of an evaluation, by rank 0 with the figures of retrieval that the run asks for."""
+        until = time.monotonic()
+        if self._retrieval is not None:
+            interval.retrieval = self._retrieval.figures(work.first)
+        # These take time, but score no samples.
+        self._report(EVAL, work.last, interval, since + time.monotonic() - until)
+
+    def _predict(self, trainer: DenseTrainer, work: PredictSteps) -> None:
+        self._refresh(trainer, EVAL, work.first)
+        for ready in self._batches(EVAL, work.first):
+            scored = trainer.evaluate(ready.batch.step, _samples_of(ready), ready.rows.groups)
+            # A batch counts as in flight until its scores are written, so that they cannot pile up on the way.
+            release = partial(self._pipeline.push, ready.batch, [])
+            self._pipeline.call(partial(self._session.send_scores, ready.batch, scored.logits, release))
+            self._steps_scored = ready.batch.step + 1
+        self._pipeline.wait_drained(EVAL)
+
+    def _save(self, trainer: DenseTrainer, work: SaveModel) -> None:
+        """Copy what is dense, and have it written while training goes on; all ranks have the same."""
+        if self._session.index != 0:
+            return
+        self._refresh(trainer, TRAIN, work.step - 1)
+        self._session.work.begin("copying the dense weights")
+        self._saving.begin(work, trainer)
+        self._session.work.end()
+
+    def _refresh(self, trainer: DenseTrainer, split: int, step: int) -> None:
+        """Give the rank the dense weights that all ranks' updates came to, if embedding servers keep them."""
+        if trainer.dense_rows == 0:
+            return
+        trainer.refresh(self._pipeline.weights(split, step))
+
+    def _batches(self, split: int, first: int) -> Iterator[ReadyBatch]:
+        """Yield the rank's batches of a phase, the first of which is that of step `first`."""
+        for step in itertools.count(first):
+            with self._trace.span(TRAINING, "wait for batch", BatchId(split, step, self._session.index)):
+                ready = self._pipeline.take()
+            self._saving.check()
+            if ready is None:
+                return
+            self._session.work.begin(f"{WORK[split]} step {step}")
+            yield ready
+            self._session.work.end()
+
+    def _report(self, split: int, last: int, interval: Interval, since: float, more: bool = False) -> float:
+        """Report an interval that began at `since`; returns when it ends: now."""
+        now = time.monotonic()
+        report = partial(interval.report, SPLIT_NAMES[split], last, now - since, more)
+        # Where the coordinator cannot keep up, this rank waits for it.
+        self._session.work.end()
+        self._pipeline.report(report)
+        return now
+
+
+def _samples_of(ready: ReadyBatch) -> Samples:
+    came = ready.samples
+    return Samples(came.dense, came.labels, came.weights, came.weight_totals.tolist(), came.query_ids, came.item_keys)
+
+
+@contextmanager
+def _told_of_compiling(run: Run, work: Work) -> Iterator[None]:
+    """Have torch say when it compiles the network: at first, and whenever a batch of another kind comes."""
+    if not run.train.compile:
+        yield
+        return
+    begin, end = work.nested(COMPILING)
+    with watched_compiling(begin, end):
+        yield
+
+
+def _train_bound(run: Run) -> int:
+    return SYNC_STEPS_IN_FLIGHT if isinstance(run.mode, SyncMode) else run.mode.staleness

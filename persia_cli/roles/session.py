@@ -1,0 +1,339 @@
+"""A replica's conversation with the coordinator: join, heartbeat, instructions, reports."""
+
+import logging
+import math
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from persia_cli import __version__
+from persia_cli.config.schema import Run
+from persia_cli.control.running_clock import RunningClock
+from persia_cli.disk import refusal
+from persia_cli.errors import PersiaError, RoleError
+from persia_cli.observe.trace import Trace
+from persia_cli.observe.usage import cpu_seconds, resident_bytes
+from persia_cli.plan.job import Job
+from persia_cli.roles.checkpoint_folder import require_folder
+from persia_cli.roles.peer_restarts import PeerRestarts
+from persia_cli.roles.recording import Recording
+from persia_cli.roles.shared_arrays import share_arrays
+from persia_cli.roles.work import Work
+from persia_cli.wire.addresses import placed
+from persia_cli.wire.client import Client
+from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile
+from persia_cli.wire.job_messages import (
+    REPORTS_AHEAD,
+    Beat,
+    CutShort,
+    Done,
+    Fail,
+    Heartbeat,
+    Held,
+    Hello,
+    Hold,
+    HurrySave,
+    Instruction,
+    Item,
+    Leave,
+    Next,
+    PhaseWork,
+    Ready,
+    Report,
+    Saved,
+    ScoreCounts,
+    ScoredSamples,
+    Scores,
+    Stop,
+    StoreCall,
+    StoreValue,
+    TakeItem,
+    Welcome,
+)
+from persia_cli.wire.loop import Loop, identity_of
+from persia_cli.wire.message import BatchId, Request, Sender
+from persia_cli.wire.messages import PROTOCOL, Ack
+from persia_cli.wire.place import own_process
+
+log = logging.getLogger(__name__)
+
+IntervalReport = tuple[IntervalFigures, ScoreCounts, ScoredSamples | None]
+"""The figures of an interval, the histogram of its scores, and those of single samples if metrics need them."""
+
+HEARTBEAT_S = 0.5
+SIGNALS_S = 0.2
+"""Seconds between two looks at whether a signal has come."""
+JOIN_RETRY_S = 0.5
+LATE_S = 5.0  # without any answer, after which a replica says at which address it waits for one
+FAREWELL_S = 3.0
+REASON_LIMIT = 10_000
+"""The most characters of a failure's reason that are sent to the coordinator."""
+LEAVE_S = 1.0
+STOP_S = 5.0
+"""The default of `cluster.stop_timeout_s`, in use before the run is known."""
+
+
+class StoppedError(PersiaError):
+    """A replica was asked to stop before it had anything to do."""
+
+
+class EarlySignal(BaseException):
+    """A signal that ends the replica where it is, since it is not ready yet and so holds nothing that could be lost."""
+
+
+class CoordinatorSession:
+    """One replica's client of the coordinator, on the replica's own poll loop.
+
+    `stop` becomes True when the job is over, or when somebody else ends it; then `stopped_by` may name the signal.
+    Signals that end the job, but not before its model is saved, are appended to `signals` by name.
+    `trace` is what the replica records its work in. `figures`, and the piece of `work` it is at, are asked at each
+    heartbeat.
+    """
+
+    def __init__(self, loop: Loop, coordinator: str, role: str, index: int, start_timeout_s: float = 120.0) -> None:
+        self.loop = loop
+        self.role = role
+        self.index = index
+        self.stop = False
+        self.stopped_by = ""
+        self.signals: deque[str] = deque()
+        self.is_ready = False
+        self.goes_on = False
+        """True if the job was ended to go on later."""
+        self.all_done = False
+        """True if the job has ended after all that it began, not because something failed."""
+        self.stop_timeout_s = STOP_S
+        self.figures: Callable[[], Counters] = Counters
+        self.work = Work()
+        self.trace = Trace()
+        self._awake = RunningClock(time.monotonic())
+        self._address = coordinator
+        self._on_instruction: Callable[[int, PhaseWork], None] = lambda number, work: None
+        self._told_to_stop = False
+        self._stop_number: int | None = None
+        self._reports = self._unacked_reports = 0
+        self.report_room = threading.Semaphore(REPORTS_AHEAD)
+        """Reports that may be sent yet; whoever calls `report` takes one of it first, and an answer gives it back."""
+        self._after_reports: list[Done] = []
+        self._sender: Sender | None = None
+        self._recording: Recording | None = None
+        self._addresses: dict[str, list[str]] = {}
+        self.changes = PeerRestarts(loop)
+        self._client: Client = loop.connect(
+            coordinator, "coordinator", self._identity, JOIN_RETRY_S, start_timeout_s, Welcome.LIMIT.header
+        )
+        loop.every(SIGNALS_S, self._pass_signals_on)
+
+    def _pass_signals_on(self) -> None:
+        """Tell the coordinator of a signal, and do the replica's work until the coordinator ends the job."""
+        while self.signals:
+            leave = Leave(self.role, self.index, own_process(), self.signals.popleft(), serves=True)
+            self._client.request(leave, waiting_for="the coordinator to note a signal")
+
+    @property
+    def name(self) -> str:
+        """Replica name."""
+        return f"{self.role}-{self.index}"
+
+    @property
+    def _identity(self) -> bytes:
+        return identity_of(self.name, own_process())
+
+    def join(self, own_address: str) -> tuple[Run, Job]:
+        """Say hello and wait for all replicas to have done so; return the run and the job.
+
+        Raises WireError if the coordinator refuses or gives no sign of life, StoppedError if asked to stop meanwhile.
+        """
+        welcome: list[Welcome] = []
+        hello = Hello(
+            role=self.role,
+            index=self.index,
+            process=own_process(),
+            host=socket.gethostname(),
+            version=__version__,
+            protocol=PROTOCOL,
+            address=placed(own_address),
+        )
+        self._client.request(hello, on_reply=welcome.append, waiting_for="a place in the job")
+        late_s = time.monotonic() + LATE_S
+        while not welcome:
+            if self.stop:
+                raise StoppedError(f"{self.name} was stopped before all roles had joined")
+            self.loop.poll(0.2)
+            if time.monotonic() > late_s and not self._client.has_answered:
+                log.warning("waiting for the coordinator at %s: no answer for %g s", self._client.address, LATE_S)
+                late_s = math.inf
+        run = Run.model_validate_json(welcome[0].run)
+        self._sender = Sender(self.role, self.index, welcome[0].incarnation)
+        self.loop.every(min(HEARTBEAT_S, run.cluster.silence_timeout_s / 4), self._beat)
+        self._retry_s = self._client.retry_s = run.cluster.retry_s
+        self._silence_timeout_s = self._client.silence_timeout_s = run.cluster.silence_timeout_s
+        self.stop_timeout_s = run.cluster.stop_timeout_s
+        self._addresses = welcome[0].addresses
+        share_arrays(self.loop, self._address, run)
+        job = Job.from_json(welcome[0].job)
+        if self.role == "embedding-server" or self.name == "nn-worker-0":
+            require_folder(run, job, self.name)
+        self.trace = Trace(job.trace_first, job.trace_last)
+        self._recording = Recording(self.trace, self.name, self._sender, self._client)
+        return run, job
+
+    def connect(self, role: str) -> list[Client]:
+        """Connect to every replica of a role, in the order of index; only after `join`."""
+        return [
+            self.loop.connect(
+                address,
+                f"{role}-{index}",
+                self._identity,
+                retry_s=self._retry_s,
+                silence_timeout_s=self._silence_timeout_s,
+            )
+            for index, address in enumerate(self._addresses[role])
+        ]
+
+    def ready(
+        self,
+        on_instruction: Callable[[int, PhaseWork], None],
+        parameters: int = 0,
+        rows: int = 0,
+    ) -> None:
+        """Report ready and follow the coordinator's instructions from now on; the others are as in `Ready`."""
+        self.is_ready = True
+        self._on_instruction = on_instruction
+        ready = Ready(self.sender, parameters, rows)
+        self._client.request(ready, waiting_for="the coordinator to note that it is ready")
+        self._ask(0)
+
+    @property
+    def sender(self) -> Sender:
+        """The sender, as messages to the coordinator name it."""
+        if self._sender is None:
+            raise RoleError(f"{self.name} has not joined the job")
+        return self._sender
+
+    def held(self, number: int, step: int) -> None:
+        """Report the first step that this rank has not started, as an instruction asked."""
+        self._client.request(Held(self.sender, number, step), waiting_for="the coordinator to choose a last step")
+
+    def done(self, number: int) -> None:
+        """Report an instruction done, once the coordinator has acknowledged all figures sent before."""
+        self._after_reports.append(Done(self.sender, number))
+        self._send_done()
+
+    def saved(self, step: int, files: Sequence[SavedFile], failure: str = "") -> None:
+        """Report that this replica's part of the checkpoint of a step is on disk, or why it could not be written."""
+        message = Saved(self.sender, step, tuple(files), failure)
+        self._client.request(message, waiting_for="the coordinator to note its files")
+
+    def _send_done(self) -> None:
+        while self._after_reports and not self._unacked_reports:
+            self._client.request(self._after_reports.pop(0), waiting_for="the coordinator to note an end")
+
+    def take_item(self, split: int, finished: int, on_item: Callable[[Item], None]) -> None:
+        """Ask for the next work item of a split, whose steps before `finished` are so; answered when there is one."""
+        self._client.request(TakeItem(self.sender, split, finished), on_reply=on_item, waiting_for="a work item")
+
+    def ask_store(self, call: StoreCall, on_value: Callable[[StoreValue], None]) -> None:
+        """Make a call of the store by which ranks meet."""
+        self._client.request(call, on_reply=on_value, waiting_for="the other NN workers")
+
+    def report(self, interval: IntervalReport) -> None:
+        """Send one log interval's figures; there must be room for them."""
+        self._unacked_reports += 1
+        self._reports += 1
+        report = Report(self.sender, self._reports, *interval)
+        self._client.request(report, on_reply=self._on_report_acked, waiting_for="a report to be taken")
+
+    def _on_report_acked(self, _: Ack) -> None:
+        self._unacked_reports -= 1
+        self.report_room.release()
+        self._send_done()
+
+    def send_scores(self, batch: BatchId, logits: np.ndarray[Any, Any], on_taken: Callable[[], None]) -> None:
+        """Send the logits of a batch; `on_taken` is called once the coordinator has them."""
+        self._client.request(
+            Scores(self.sender, batch, logits), on_reply=lambda _: on_taken(), waiting_for="scores to be taken"
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """Report to the coordinator why this replica gives up; best effort, within a few seconds."""
+        if self._sender is None:
+            return
+        error = refusal(error) or error
+        code = error.exit_code if isinstance(error, PersiaError) else 1
+        text = f"internal error: {type(error).__name__}: {error}; the traceback is in the log of {self.name}"
+        text = str(error) if isinstance(error, PersiaError) else text
+        self._tell(Fail(self.sender, text[:REASON_LIMIT], code), FAREWELL_S)
+
+    def leave(self) -> None:
+        """Report to the coordinator, unless it knows already, that a signal ends this replica; best effort."""
+        if self.stopped_by and not self._told_to_stop:
+            self._tell(Leave(self.role, self.index, own_process(), self.stopped_by, serves=False), LEAVE_S)
+
+    def _tell(self, message: Request[Ack], seconds: float) -> None:
+        """Say the last word, whatever else is under way, and wait so long to be heard."""
+        replies: list[Ack] = []
+        self._client.request(message, on_reply=replies.append)
+        self._client.attend(lambda: bool(replies), seconds)
+
+    def farewell(self) -> None:
+        """Answer the instruction to stop, if that is why the replica ends; wait a few seconds to be heard."""
+        if self._stop_number is None:
+            return
+        self.end_trace(self.stop_timeout_s)
+        replies: list[Ack] = []
+        done = Done(self.sender, self._stop_number, figures=self._all_figures(self.figures()))
+        self._client.request(done, on_reply=replies.append, waiting_for="the end")
+        deadline = time.monotonic() + FAREWELL_S
+        while not replies and time.monotonic() < deadline:
+            self.loop.poll(0.05)
+
+    def end_trace(self, seconds: float = FAREWELL_S) -> None:
+        """Send the rest of what was recorded for a trace, if there is one; best effort, within so many seconds."""
+        if self._recording is not None:
+            self._recording.end(seconds)
+
+    def _ask(self, after: int) -> None:
+        self._client.request(Next(self.sender, after), on_reply=self._obey, waiting_for="the next instruction")
+
+    def _obey(self, instruction: Instruction) -> None:
+        log.info("instruction %d: %s", instruction.number, instruction.work)
+        if isinstance(instruction.work, Stop):
+            self.goes_on, self.all_done = instruction.work.goes_on, not instruction.work.why
+            self._told_to_stop = self.stop = True
+            self._stop_number = instruction.number
+            return
+        if not isinstance(instruction.work, (Hold, CutShort, HurrySave)):
+            self.changes.begin_phase()
+        # A phase begins or ends: figures of this moment are wanted in the record.
+        self._beat()
+        self._on_instruction(instruction.number, instruction.work)
+        self._ask(instruction.number)
+
+    def _beat(self) -> None:
+        if self.stop or self._recording is None:
+            return
+        counters = self.figures()
+        doing, doing_s = self.work.age(counters, self._awake.at(time.monotonic()))
+        beat = Heartbeat(self.sender, doing, round(doing_s, 3), self._all_figures(counters), self.changes.heard)
+        on_beat = partial(self._on_beat, self.trace.clock())
+        self._client.request(beat, on_reply=on_beat, waiting_for="a heartbeat's answer")
+        self._recording.send()
+
+    def _all_figures(self, counters: Counters) -> ReplicaFigures:
+        memory = resident_bytes() + self.loop.shared_bytes
+        links = {role: {"wire": each.wire, "shared": each.shared} for role, each in self.loop.traffic.items()}
+        return ReplicaFigures(cpu_seconds(), memory, self.loop.counters, links, counters)
+
+    def _on_beat(self, asked_ns: int, beat: Beat) -> None:
+        assert self._recording is not None
+        self._recording.clocks.note(asked_ns, beat.clock_ns, self.trace.clock())
+        if beat.stop:
+            self._told_to_stop = self.stop = True
+        self.changes.heed(beat.changes)

@@ -1,0 +1,1 @@
+"""Checkpoints: files of rows, manifest, chain and retention."""

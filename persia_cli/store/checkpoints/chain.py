@@ -1,0 +1,264 @@
+"""A checkpoint together with those that it depends on: a full one, then one of changes after the other.
+
+A file of changed rows has the name of the file with all rows of the same partitions, in an earlier checkpoint of the
+chain. So each name has a history of its own, which ends at the newest file that has all rows.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from persia_cli.errors import CheckpointError
+from persia_cli.storage.checked_json import CHECKED
+from persia_cli.storage.places import Place
+from persia_cli.storage.reading_ahead import read_ahead
+from persia_cli.store.checkpoints.manifest import (
+    MANIFEST,
+    Manifest,
+    Parent,
+    checkpoint_folder,
+    decode_manifest,
+    read_manifest,
+    verify,
+)
+from persia_cli.store.checkpoints.record_batches import (
+    hashed_batches,
+    record_batches,
+    rows_by_table,
+    understanding_rows,
+)
+from persia_cli.store.layout import EmbeddingLayout, partitions_of
+from persia_cli.wire.figures import SavedFile, SavedRows
+
+Batches = Generator[pa.RecordBatch, None, None]
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """All rows of a range of partitions: a file that has them all, and those of the changes after it."""
+
+    rows: SavedRows
+    """The newest file's; `all_tables` are the rows that there are in all."""
+    tables: tuple[str, ...]
+    """The tables of the group, in the order of rows with equal keys."""
+    parts: tuple[tuple[Place, SavedFile], ...]
+    """Files of rows, and of ids whose rows are gone, newest first; of one checkpoint, those of ids come last."""
+
+    @property
+    def path(self) -> Place:
+        """The newest file of rows."""
+        return self.parts[0][0]
+
+    def verify(self, on_bytes: Callable[[int], None] = lambda nbytes: None) -> None:
+        """Compare the content of every file with its checksum; raises CheckpointError as `manifest.verify` does."""
+        for path, file in self.parts:
+            verify(path, file, on_bytes)
+
+    @contextmanager
+    def checked_batches(self, on_bytes: Callable[[int], None]) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Yield what `batches` returns, and compare the content of every file with its checksum, as `verify` does.
+
+        Batches are read ahead on a thread. A single file is read once, and its checksum known only after the last
+        batch: what the block did with the batches before that counts for nothing if this raises CheckpointError.
+        """
+        one = len(self.parts) == 1
+        if not one:
+            self.verify(on_bytes)
+        try:
+            batches = self._counted(self._hashed(on_bytes) if one else self._merged())
+            with understanding_rows(self.path), closing(read_ahead(batches)) as ahead:
+                yield ahead
+        except CheckpointError:
+            # Whatever came of it: of a file that has changed, that is what its user has to know.
+            self.verify()
+            raise
+
+    def batches(self) -> Batches:
+        """Yield every row once, as it is in the newest checkpoint, in the order of a file that has all rows.
+
+        It needs the memory of one record batch of each file. Raises CheckpointError for a file that is missing or not a
+        file of rows, for other numbers of rows than were saved, and, if there are changes, for rows that are not in
+        order.
+        """
+        return self._counted(self._merged() if len(self.parts) > 1 else self._as_saved())
+
+    def _counted(self, batches: Batches) -> Batches:
+        """Yield batches, and require that they have all rows that were saved."""
+        found = Counter[str]()
+        with closing(batches):
+            for batch in batches:
+                found.update(rows_by_table(batch))
+                yield batch
+        if dict(found) != self.rows.all_tables:
+            before = f", with the {len(self.parts) - 1} files that it depends on," if len(self.parts) > 1 else ""
+            raise CheckpointError(
+                f"{self.path}{before} has {dict(found)} rows of its tables, but {self.rows.all_tables} were saved"
+            )
+
+    def _as_saved(self) -> Batches:
+        with record_batches(self.path) as batches:
+            yield from _validated(batches)
+
+    def _hashed(self, on_bytes: Callable[[int], None]) -> Batches:
+        with hashed_batches(*self.parts[0], on_bytes) as batches:
+            yield from _validated(batches)
+
+    def _merged(self) -> Batches:
+        # Not above: the coordinator and the launcher read manifests of chains, and load no kernels.
+        from persia_cli.store.checkpoints.merged_rows import RowSource, merged_batches
+
+        with ExitStack() as stack:
+            sources = [stack.enter_context(closing(RowSource(path, self.tables))) for path, _ in self.parts]
+            yield from merged_batches(sources)
+
+
+def _validated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        batch.validate(full=True)
+        yield batch
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A checkpoint and its ancestors, the full one first; `folders` and `manifests` are in the same order."""
+
+    folders: tuple[Place, ...]
+    manifests: tuple[Manifest, ...]
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the checkpoint itself."""
+        return self.manifests[-1]
+
+    def row_files(self, with_dense: bool) -> list[RowFile]:
+        """Return the rows of all partitions, by name, without those of dense weights unless `with_dense`."""
+        return [self._row_file(file) for file in self.manifest.row_files(with_dense)]
+
+    def _row_file(self, newest: SavedFile) -> RowFile:
+        assert newest.rows is not None
+        parts: list[tuple[Place, SavedFile]] = []
+        for folder, manifest in zip(reversed(self.folders), reversed(self.manifests), strict=True):
+            own = {file.name: file for file in manifest.row_files(with_dense=True)}[newest.name]
+            gone = [file for file in manifest.deleted_files() if file.name == newest.name]
+            parts += [(folder / file.folder / file.name, file) for file in (own, *gone)]
+            if own.rows is not None and own.rows.changed_since is None:
+                break
+        tables = tuple(table.name for table in self.manifest.tables if table.group == newest.rows.group)
+        return RowFile(newest.rows, tables, tuple(parts))
+
+
+def read_chain(folder: Place) -> Chain:
+    """Return a checkpoint with all that it depends on, after the checks of `read_manifest` on each of them.
+
+    Raises CheckpointError as `read_manifest` does, and for a parent that is missing, is another one than when the
+    changes were saved, or does not fit them.
+    """
+    folders, manifests = [folder], [read_manifest(folder)]
+    while (parent := manifests[0].parent) is not None:
+        before = _parent_folder(folders[0], parent)
+        manifest = read_manifest(before)
+        if gap := _misfit(manifests[0], manifest):
+            raise CheckpointError(f"{folders[0]} does not fit {before}, which it depends on: {gap}")
+        folders.insert(0, before)
+        manifests.insert(0, manifest)
+    return Chain(tuple(folders), tuple(manifests))
+
+
+def manifest_digest(folder: Place) -> str:
+    """Return the checksum with which the manifest of a checkpoint begins; raises CheckpointError if it has none."""
+    try:
+        opening = CHECKED.match((folder / MANIFEST).read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{folder} is not a complete checkpoint: it has no {MANIFEST}") from error
+    if opening is None:
+        raise CheckpointError(f"{folder / MANIFEST} is damaged: it does not begin with its own checksum")
+    return opening[1].decode()
+
+
+def is_divided(manifest: Manifest, layout: EmbeddingLayout, servers: int) -> bool:
+    """Return True if a checkpoint's files have the partitions of so many servers, so that these can save changes to it.
+
+    Otherwise the servers would have to know the changes of partitions that others own.
+    """
+    expected = {
+        (group.number, group.partitions, own.start, own.stop)
+        for group in layout.groups
+        for server in range(servers)
+        if len(own := partitions_of(group.partitions, server, servers))
+    }
+    return {_place(file.rows) for file in manifest.row_files(with_dense=True) if file.rows} == expected
+
+
+def ancestors(checkpoints: Place, steps: Iterable[int]) -> set[int]:
+    """Return the steps of all checkpoints that those of `steps` depend on; one whose manifest is damaged has none."""
+    found: set[int] = set()
+    for step in steps:
+        parent = _parent_of(checkpoint_folder(checkpoints, step))
+        while parent is not None and parent not in found:
+            found.add(parent)
+            parent = _parent_of(checkpoint_folder(checkpoints, parent))
+    return found
+
+
+def newest_whole(checkpoints: Place, steps: Iterable[int]) -> int | None:
+    """Return the newest of these steps whose checkpoint passes, with its ancestors, the checks of `read_chain`."""
+    for step in sorted(steps, reverse=True):
+        try:
+            read_chain(checkpoint_folder(checkpoints, step))
+        except CheckpointError:
+            continue
+        return step
+    return None
+
+
+def _parent_of(folder: Place) -> int | None:
+    """Return the step of a checkpoint's parent, as far as its manifest can be read."""
+    try:
+        parent = decode_manifest(folder).parent
+    except CheckpointError:
+        return None
+    return parent.step if parent else None
+
+
+def _place(rows: SavedRows) -> tuple[int, int, int, int]:
+    """Return what partitions of which group a file is of."""
+    return rows.group, rows.partitions, rows.first, rows.stop
+
+
+def _parent_folder(folder: Place, parent: Parent) -> Place:
+    """Return the folder of a checkpoint's parent, which is beside it; raises CheckpointError unless it is the same."""
+    whole = folder.resolve() if isinstance(folder, Path) else folder
+    before = checkpoint_folder(whole.parent, parent.step)
+    try:
+        digest = manifest_digest(before)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{folder} has only what changed since step {parent.step}, and cannot be read without {before}: {error}; "
+            "use another checkpoint"
+        ) from error
+    if digest != parent.sha256:
+        raise CheckpointError(
+            f"{folder} has only what changed since the checkpoint of step {parent.step} whose manifest has the sha256 "
+            f"{parent.sha256[:12]}…, and {before} is another one ({digest[:12]}…); use another checkpoint"
+        )
+    return before
+
+
+def _misfit(manifest: Manifest, parent: Manifest) -> str | None:
+    """Return a description of what keeps the changes of a checkpoint from being applied to its parent, or None."""
+    before = {file.name: file.rows for file in parent.row_files(with_dense=True)}
+    for file in manifest.row_files(with_dense=True):
+        if file.rows is None or file.rows.changed_since is None:
+            continue
+        other = before.get(file.name)
+        if other is None or _place(other) != _place(file.rows):
+            return f"{file.name} has what changed in partitions of which the parent has no such file"
+    if [(each.name, each.dim, each.group) for each in manifest.tables] != [
+        (each.name, each.dim, each.group) for each in parent.tables
+    ]:
+        return "its tables are others"
+    return None

@@ -1,0 +1,160 @@
+"""The retention of a run's checkpoints: the choice of those to keep, of the best one, and of the one to use."""
+
+import logging
+from collections.abc import Sequence, Set
+
+import msgspec
+
+from persia_cli.control.evaluation_tracker import Best
+from persia_cli.control.phases import Trigger
+from persia_cli.errors import CheckpointError, DiskError
+from persia_cli.storage import places
+from persia_cli.storage.checked_json import read_checked
+from persia_cli.storage.places import Place
+from persia_cli.store.checkpoints.chain import ancestors, newest_whole
+from persia_cli.store.checkpoints.manifest import (
+    MANIFEST,
+    checkpoint_folder,
+    decode_manifest,
+    finished_steps,
+    newest_checkpoint,
+    owner,
+    step_of,
+    unfinished_folders,
+    write_checked,
+)
+
+log = logging.getLogger(__name__)
+
+BEST = "best.json"
+"""Name of the file, in the folder of checkpoints, that names the best one."""
+
+
+class BestNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of that file: the step of the best checkpoint, and its value of the metric that chose it."""
+
+    step: int
+    metric: str
+    value: float | None
+
+
+# Made at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
+_BEST_DECODER = msgspec.json.Decoder(BestNote)
+
+
+class Retention:
+    """The checkpoints that a job has saved; it removes those that should not be kept."""
+
+    def __init__(self, checkpoints: Place, keep: int | None) -> None:
+        """Start with the checkpoints that are there, as a resumed run has them.
+
+        `keep` is the number of checkpoints to keep in addition to the best (None: all).
+        """
+        self._checkpoints, self._keep = checkpoints, keep
+        best = best_checkpoint(checkpoints)
+        self._best = step_of(best) if best else None
+        self._unnoted: BestNote | None = None
+        """The note of a best checkpoint that has not been written yet."""
+        triggers = {step: _trigger_of(checkpoint_folder(checkpoints, step)) for step in finished_steps(checkpoints)}
+        self._regular = {step for step, trigger in triggers.items() if trigger not in (None, "best", "end")}
+        # What an earlier start saved at its end is left alone, whatever is kept of the others.
+        self._saved = [step for step in triggers if step == self._best or step in self._regular]
+
+    def add(self, step: int, best: Best | None, trigger: Trigger) -> None:
+        """Add the checkpoint of the newest step, once it is published; `best` is given if it is the best so far.
+
+        Raises DiskError if the note of the best cannot be written; then nothing is removed, and the next call tries
+        again: the best must not go while the note names it.
+        """
+        if step not in self._saved:
+            self._saved.append(step)
+        if trigger not in ("best", "end"):
+            self._regular.add(step)
+        if best is not None:
+            self._unnoted = BestNote(step, best.metric, best.value)
+        if self._unnoted is not None:
+            write_checked(self._checkpoints / BEST, self._unnoted)
+            self._best, self._unnoted = self._unnoted.step, None
+        doomed = superfluous(self._saved, self._best, self._keep, self._regular)
+        for old in removable(self._checkpoints, doomed):
+            self._saved.remove(old)
+            _remove(checkpoint_folder(self._checkpoints, old))
+
+
+def superfluous(saved: Sequence[int], best: int | None, keep: int | None, regular: Set[int]) -> list[int]:
+    """Return the steps of `saved`, which is in ascending order, that should not be kept.
+
+    The best is kept, and the newest `keep` (None: all) of the `regular` ones and of the newest of all. One that was
+    saved only because it was the best, or the end, is not regular.
+    """
+    due = [step for step in saved if step in regular or (step == saved[-1] and step != best)]
+    kept = {*(due if keep is None else due[-keep:]), best}
+    return [step for step in saved if step not in kept]
+
+
+def removable(checkpoints: Place, doomed: Sequence[int]) -> list[int]:
+    """Return those steps of `doomed` on whose checkpoints no other depends, the newest first.
+
+    In this order no checkpoint is ever there without those that it depends on. If none would be left that is whole, the
+    newest whole one of `doomed` stays.
+    """
+    if not doomed:
+        return []
+    kept = set(finished_steps(checkpoints)) - set(doomed)
+    if newest_whole(checkpoints, kept) is None and (last := newest_whole(checkpoints, doomed)) is not None:
+        kept.add(last)
+    needed = kept | ancestors(checkpoints, kept)
+    return sorted(set(doomed) - needed, reverse=True)
+
+
+def _trigger_of(folder: Place) -> Trigger | None:
+    try:
+        return decode_manifest(folder).trigger
+    except CheckpointError:
+        return None  # Nobody loses a damaged one unasked: whoever wants to use it is told.
+
+
+def _remove(folder: Place) -> None:
+    """Remove a checkpoint so that a partly removed one never looks complete; a failure is logged."""
+    try:
+        places.remove(folder, MANIFEST)
+    except (OSError, DiskError, CheckpointError) as error:
+        log.warning("the checkpoint %s could not be removed: %s", folder, error)
+
+
+def remove_unfinished(checkpoints: Place) -> None:
+    """Remove unfinished checkpoints; call this only if no process writes them any more."""
+    try:
+        unfinished = unfinished_folders(checkpoints)
+    except (OSError, CheckpointError) as error:
+        log.warning("unfinished checkpoints could not be removed: %s", error)
+        return
+    for folder in unfinished:
+        _remove(folder)
+
+
+def best_checkpoint(checkpoints: Place) -> Place | None:
+    """Return the folder of the best checkpoint, None if none was chosen; raises CheckpointError if BEST is damaged."""
+    path = checkpoints / BEST
+    try:
+        return checkpoint_folder(checkpoints, _BEST_DECODER.decode(read_checked(path)).step)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is damaged ({error}); remove it, and the newest checkpoint stands for the best"
+        ) from error
+
+
+def choose_checkpoint(checkpoints: Place, step: int | None = None) -> Place:
+    """Return the folder of a step's checkpoint; without a step, of the best, or of the newest if there is no best.
+
+    Raises CheckpointError if there is none.
+    """
+    if step is None:
+        return best_checkpoint(checkpoints) or newest_checkpoint(checkpoints)
+    there = finished_steps(checkpoints)
+    if step not in there:
+        steps = f"it has those of steps {', '.join(map(str, there))}" if there else "it has no complete checkpoint"
+        raise CheckpointError(f"{owner(checkpoints)} has no checkpoint of step {step}; {steps}")
+    return checkpoint_folder(checkpoints, step)

@@ -1,0 +1,316 @@
+"""The rows of a shard as Arrow IPC files, which pandas and polars open as Feather and DuckDB through pyarrow.
+
+There is one file per feature group and server, named after the group's partitions that the server owns; a server that
+owns none writes none. Rows are ordered by partition, then key, then table number, so equal shards give equal files. A
+file may have only the rows that changed since an earlier checkpoint; then another one of the same name, in a folder
+beside, has the ids whose rows are gone.
+Embeddings are float32 in files whatever their dtype in memory, which is lossless. Loading places rows by their keys, so
+any number of servers, with any number of partitions, can load any set of files.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from msgspec import structs
+from numpy.typing import NDArray
+
+from persia_cli.errors import CheckpointError
+from persia_cli.kernels import hashing
+from persia_cli.storage.places import Place
+from persia_cli.store.checkpoints.arrow_arrays import arrow_numbers, arrow_texts
+from persia_cli.store.checkpoints.chain import RowFile
+from persia_cli.store.checkpoints.changes import StoreChanges
+from persia_cli.store.checkpoints.cut import CutRows
+from persia_cli.store.checkpoints.manifest import DELETED, SIGHTINGS
+from persia_cli.store.checkpoints.row_writing import write_rows
+from persia_cli.store.checkpoints.sighting_files import Sketch, frequencies_of, sighting_file
+from persia_cli.store.layout import GroupSpec
+from persia_cli.store.row_store import MAX_STEP, RowStore, Tables
+from persia_cli.store.shard import Shard
+from persia_cli.wire.figures import SavedFile, SavedRows
+
+ROWS_PER_BATCH = 65536
+"""Approximate number of rows in memory at a time."""
+Changes = Sequence[StoreChanges | None] | None
+"""What changed in each store; None for what is saved with all rows."""
+FREQUENCY = "frequency"
+"""Column that says how often an id was looked up up to its last use, of tables whose rows make room by that."""
+CHANGES_PER_BATCH = 8192
+"""Largest number of changed rows in a record batch: who reads a chain has one batch of each file in memory."""
+
+
+def steps_of(changes: Changes) -> list[int] | None:
+    """Return the step of each store since which rows are saved, as `Shard.begin_cut` takes them."""
+    return None if changes is None else [0 if own is None else own.since for own in changes]
+
+
+def write_portions(
+    shard: Shard,
+    portions: Callable[[int], Iterable[CutRows]],
+    directory: Place,
+    on_rows: Callable[[int], None],
+    changes: Changes = None,
+) -> list[SavedFile]:
+    """Write a cut: one file of rows per feature group, into `directory`; the files are safe when this returns.
+
+    The sketch of a group that has one is in a file of the folder SIGHTINGS beside `directory`.
+
+    `portions` returns the rows of a group, in order. Where the `changes` of a store are given, its file has the changed
+    rows alone, and if rows are gone, their ids are in a file in the folder DELETED beside `directory`. Calls `on_rows`
+    with the number of rows of each portion written. Raises DiskError if a file cannot be written, and removes it.
+
+    The cut has begun with `steps_of(changes)`. It is called for one group after the other. Only what never changes of
+    the shard is read, so this may run on a thread beside the one that owns the shard.
+    """
+    saved: list[SavedFile] = []
+    for store, own in zip(shard.stores, changes or [None] * len(shard.stores), strict=True):
+        if not len(store.partitions):
+            continue
+        with sighting_file(store, directory.parent / SIGHTINGS, saved) as write_lines:
+            of_group = _with_lines(portions(store.group.number), write_lines)
+            saved.append(_save_group(shard, store, of_group, directory, on_rows, own))
+        if own is not None and own.keys.size:
+            saved.append(_save_deleted(shard, store, directory.parent / DELETED, own))
+    return saved
+
+
+def _with_lines(portions: Iterable[CutRows], write_lines: Callable[[int, Sketch], None]) -> Iterator[CutRows]:
+    """Yield portions, and write the lines of each."""
+    for portion in portions:
+        write_lines(portion.first_line, portion.lines)
+        yield portion
+
+
+@dataclass
+class Progress:
+    """The progress of loading; its numbers only rise."""
+
+    bytes_read: int = 0
+    rows_loaded: int = 0
+
+    def add_bytes(self, nbytes: int) -> None:
+        """Count bytes that were read."""
+        self.bytes_read += nbytes
+
+
+def load_shard(shard: Shard, files: Sequence[RowFile], progress: Progress | None = None) -> int:
+    """Add those rows of the files whose keys are in the shard's partitions; returns the shard's number of rows then.
+
+    Files without such rows are not read. Of the others, the content is compared with the checksum, and the number of
+    rows of each table with the number saved. Embeddings are rounded to the nearest value of their dtype in memory. If a
+    partition overflows although the shard as a whole has room, the least recently used rows are left out and counted.
+    Raises CheckpointError for a missing, damaged or altered file, rows of another shape than the config's, unknown
+    tables, repeated rows, and more rows than the shard has room for.
+    """
+    progress = progress or Progress()
+    for file in files:
+        if _concerns(shard, file.rows):
+            with file.checked_batches(progress.add_bytes) as batches:
+                for batch in batches:
+                    progress.rows_loaded += _load_batch(shard, batch, file.rows, file.path)
+    return sum(store.used for store in shard.stores)
+
+
+def _concerns(shard: Shard, rows: SavedRows) -> bool:
+    """Return True if the shard may own rows of a file, or if the config does not have one of its tables.
+
+    The file and the shard each cover a range of keys, as partitions whose total numbers may differ.
+    """
+    groups = {table.name: group.number for group in shard.layout.groups for table in group.tables}
+    if not rows.all_tables.keys() <= groups.keys():
+        return True
+    return any(in_range(shard.stores[number], rows) for number in {groups[name] for name in rows.all_tables})
+
+
+def in_range(store: RowStore, rows: SavedRows) -> bool:
+    """Return True if the range of keys of a file and that of a store have keys in common."""
+    own, of = store.partitions, store.group.partitions
+    overlaps = rows.first * of < own.stop * rows.partitions and own.start * rows.partitions < rows.stop * of
+    return bool(own) and overlaps
+
+
+def _save_group(
+    shard: Shard,
+    store: RowStore,
+    portions: Iterable[CutRows],
+    directory: Place,
+    on_rows: Callable[[int], None],
+    changes: StoreChanges | None,
+) -> SavedFile:
+    schema = _schema(store.group)
+    held = np.zeros(shard.salts.size, np.int64)
+    if changes is None:
+        batches = _batches(shard, store, portions, schema, ROWS_PER_BATCH, held)
+        return write_rows(store, directory, schema, batches, on_rows)
+    batches = _batches(shard, store, portions, schema, CHANGES_PER_BATCH, held)
+    file = write_rows(store, directory, schema, batches, on_rows, changes.since)
+    assert file.rows is not None
+    names = {table.number: table.name for table in store.group.tables}
+    in_all = {names[number]: int(held[number]) for number in np.flatnonzero(held).tolist()}
+    return structs.replace(file, rows=structs.replace(file.rows, held=in_all))
+
+
+def _save_deleted(shard: Shard, store: RowStore, directory: Place, changes: StoreChanges) -> SavedFile:
+    """Write the ids whose rows are gone to a file in `directory`."""
+    ids = np.empty_like(changes.keys)
+    hashing.recover_ids(changes.keys, changes.tables, shard.salts, ids)
+    schema = pa.schema(list(_schema(store.group))[:2])
+    batches = (
+        pa.RecordBatch.from_arrays(
+            [_table_column(store.group, changes.tables[first:last]), arrow_numbers(ids[first:last])], schema=schema
+        )
+        for first, last in ((at, at + CHANGES_PER_BATCH) for at in range(0, ids.size, CHANGES_PER_BATCH))
+    )
+    return write_rows(store, directory, schema, batches, lambda rows: None, changes.since)
+
+
+def _vectors(group: GroupSpec) -> dict[str, int]:
+    """Return the vector columns, which are the embedding and the optimizer's states, and the size of each."""
+    return {"embedding": group.dim, **group.optimizer.states(group.dim)}
+
+
+def _schema(group: GroupSpec) -> pa.Schema:
+    fields = [
+        pa.field("table", pa.dictionary(pa.int32(), pa.string())),
+        pa.field("id", pa.uint64()),
+        pa.field("last_used", pa.int64()),
+    ]
+    if group.counts_uses:
+        fields.append(pa.field(FREQUENCY, pa.uint8()))
+    return pa.schema(fields + [pa.field(name, _list_of(size)) for name, size in _vectors(group).items()])
+
+
+def _list_of(size: int) -> pa.DataType:
+    return pa.list_(pa.float32(), size)
+
+
+def _table_column(group: GroupSpec, tables: Tables) -> pa.DictionaryArray:
+    """Return the column of tables, given their numbers."""
+    numbers = [table.number for table in group.tables]
+    places = np.zeros(max(numbers) + 1, np.int32)
+    places[numbers] = np.arange(len(numbers))
+    names = arrow_texts([table.name for table in group.tables])
+    return pa.DictionaryArray.from_arrays(arrow_numbers(places.take(tables)), names, safe=False)
+
+
+def _batches(
+    shard: Shard, store: RowStore, portions: Iterable[CutRows], schema: pa.Schema, most: int, held: NDArray[np.int64]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a store's cut, at most `most` to a batch; `held` gets the number of all rows of each table.
+
+    A batch must not be used any more when the next one is asked for.
+    """
+    group = store.group
+    for portion in portions:
+        held[: portion.held.size] += portion.held
+        parts = portion.parts(store.group)
+        ids = np.empty_like(portion.keys)
+        hashing.recover_ids(portion.keys, portion.tables, shard.salts, ids)
+        for first in range(0, ids.size, most):
+            part = slice(first, first + most)
+            last_used, uses = portion.last_used[part], portion.uses[part]
+            counted = [arrow_numbers(frequencies_of(uses, last_used, group.epoch_bits))] if group.counts_uses else []
+            columns = [
+                _table_column(store.group, portion.tables[part]),
+                arrow_numbers(ids[part]),
+                arrow_numbers(last_used.astype(np.int64)),
+                *counted,
+                *(
+                    pa.FixedSizeListArray.from_arrays(arrow_numbers(v[part].reshape(-1)), v.shape[1])
+                    for v in parts.values()
+                ),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Place) -> int:
+    """Insert the rows of one record batch that belong to the shard, group by group; returns their number."""
+    column = batch.column("table")
+    places = column.indices.to_numpy()
+    used = np.flatnonzero(np.bincount(places, minlength=len(column.dictionary)))
+    tables = _table_numbers(shard, column.dictionary.to_pylist(), used, path)[places]
+    ids, last_used = batch.column("id").to_numpy(), batch.column("last_used").to_numpy()
+    frequencies = batch.column(FREQUENCY).to_numpy() if FREQUENCY in batch.schema.names else None
+    if last_used.size and not 0 <= last_used.min() <= last_used.max() <= MAX_STEP:
+        raise CheckpointError(
+            f"{path} is damaged: the column last_used has values from {last_used.min()} to {last_used.max()}"
+        )
+    keys = np.empty(ids.size, np.uint64)
+    hashing.hash_ids(ids, tables, shard.salts, keys)
+    places = partitions_of_keys(keys, saved.partitions)
+    if places.size and not saved.first <= places.min() <= places.max() < saved.stop:
+        raise CheckpointError(f"{path} has rows of other partitions than {saved.first} to {saved.stop - 1}")
+    added = 0
+    for store in shard.stores:
+        group = store.group
+        in_group = np.zeros(shard.salts.size, np.bool_)
+        in_group[[table.number for table in group.tables]] = True
+        of_group = in_group[tables]
+        if not of_group.any():
+            continue
+        values = _values(batch, group, path)
+        partitions = partitions_of_keys(keys, group.partitions)
+        own = (partitions >= store.partitions.start) & (partitions < store.partitions.stop)
+        kept = of_group & own
+        if kept.all():
+            repeated = shard.insert(group.number, keys, tables, last_used, values, frequencies)
+        else:
+            part = {name: columns[kept] for name, columns in values.items()}
+            counted = None if frequencies is None else frequencies[kept]
+            repeated = shard.insert(group.number, keys[kept], tables[kept], last_used[kept], part, counted)
+        if repeated:
+            raise CheckpointError(
+                f"{path} has {repeated:,} rows that were loaded already: a file is listed or saved twice"
+            )
+        require_room(shard, store, path)
+        added += int(np.count_nonzero(kept))
+    return added
+
+
+def partitions_of_keys(keys: NDArray[np.uint64], partitions: int) -> NDArray[np.uint64]:
+    """Return the partition of each key, out of `partitions`."""
+    return ((keys >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
+
+
+def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int64], path: Place) -> NDArray[np.uint16]:
+    """Return table numbers by position in the file's dictionary; only the positions that rows use must be known."""
+    known = {table.name: table.number for table in shard.layout.tables()}
+    unknown = [names[place] for place in used if names[place] not in known]
+    if unknown:
+        raise CheckpointError(
+            f"{path} has rows of table {unknown[0]!r}, which the config does not have; "
+            f"its tables are {', '.join(known)}"
+        )
+    return np.array([known.get(name, 0) for name in names], np.uint16)
+
+
+def _values(batch: pa.RecordBatch, group: GroupSpec, path: Place) -> dict[str, NDArray[np.float32]]:
+    """Return embedding and states, float32[n, columns]; raises CheckpointError if they are not those of the group."""
+    expected = _vectors(group)
+    found = {field.name: field.type for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
+    if found != {name: _list_of(size) for name, size in expected.items()}:
+        names = ", ".join(table.name for table in group.tables)
+        dims = ", ".join(str(dim) for dim in sorted({kind.list_size for kind in found.values()}))
+        raise CheckpointError(
+            f"{path} has columns {', '.join(found)} of dim {dims}; the config's "
+            f"tables ({names}) have {', '.join(expected)} of dim {group.dim}: set model.dim and optimizer.embedding "
+            "to the values that the checkpoint was trained with"
+        )
+    return {
+        name: batch.column(name).flatten().to_numpy().reshape(batch.num_rows, size) for name, size in expected.items()
+    }
+
+
+def require_room(shard: Shard, store: RowStore, path: Place | str) -> None:
+    """Raise CheckpointError if the rows loaded for the group so far are more than its store has room for."""
+    counters = shard.counters()
+    rows = store.used + sum(counters[table.name].left_out for table in store.group.tables)
+    if rows > store.capacity:
+        names = ", ".join(table.name for table in store.group.tables)
+        raise CheckpointError(
+            f"{path} does not fit: there are at least {rows:,} rows for this server of the tables that share "
+            f"memory ({names}), and there is room for {store.capacity:,}; give embedding.memory or embedding.capacity "
+            "a higher value"
+        )

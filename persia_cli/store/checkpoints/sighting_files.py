@@ -1,0 +1,152 @@
+"""The sketches of a shard as Arrow files: how often ids without a row were looked up.
+
+There is one file for each feature group and server that counts them, named as its file of rows, with the lines that
+are not empty. Lines are in the order of keys, so that any number of servers and any capacity can load any set of files.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from persia_cli.errors import CheckpointError
+from persia_cli.kernels.sightings import WORDS, count_at_last_use, used_lines
+from persia_cli.storage.hashing_file import HashingFile
+from persia_cli.storage.places import Place, writing_file
+from persia_cli.store.checkpoints.arrow_arrays import arrow_numbers
+from persia_cli.store.checkpoints.manifest import SIGHTINGS, Manifest, kind_of, verify
+from persia_cli.store.checkpoints.record_batches import record_batches
+from persia_cli.store.checkpoints.row_writing import file_name
+from persia_cli.store.row_store import RowStore
+from persia_cli.store.shard import Shard
+from persia_cli.wire.figures import SavedFile
+
+Sketch = NDArray[np.uint64]
+Bytes = NDArray[np.uint8]
+WORDS_OF_LINE, COUNTS = int(WORDS), 8 * (int(WORDS) - 1)
+LINES_AT_ONCE = 2**16
+LINES_KEY, TABLES_KEY = b"persia.lines", b"persia.tables"
+"""Metadata keys: lines of the whole group, and the names of its tables as JSON."""
+SCHEMA = pa.schema(
+    [pa.field("line", pa.uint64()), pa.field("step", pa.int64()), pa.field("counts", pa.list_(pa.uint8(), COUNTS))]
+)
+
+
+def frequencies_of(words: NDArray[np.uint32], last_used: NDArray[np.uint32], epoch_bits: int) -> Bytes:
+    """Return how often ids with a row were looked up, as of their last use; `words` are those of their rows."""
+    counts = np.empty(words.size, np.uint8)
+    count_at_last_use(words, last_used, epoch_bits, counts)
+    return counts
+
+
+@contextmanager
+def sighting_file(store: RowStore, directory: Place, saved: list[SavedFile]) -> Iterator[Callable[[int, Sketch], None]]:
+    """Yield what writes lines of a store's sketch to its file in `directory`: number of the first, uint64[8 * lines].
+
+    When the block ends, the file is safe and appended to `saved`. Raises DiskError if it cannot be written, and removes
+    it. Of a store without a sketch there is no file.
+    """
+    group, name, own = store.group, file_name(store), store.partitions.start * store.group.sketch_lines
+    if not group.sketch_lines:
+        yield lambda _, __: None
+        return
+    of = {
+        LINES_KEY: str(group.partitions * group.sketch_lines),
+        TABLES_KEY: json.dumps([table.name for table in group.tables]),
+    }
+    schema, options = SCHEMA.with_metadata(of), pa.ipc.IpcWriteOptions(use_threads=False)
+
+    def write(first: int, words: Sketch) -> None:
+        lines = words.reshape(-1, WORDS_OF_LINE)
+        for start in range(0, len(lines), LINES_AT_ONCE):
+            part = lines[start : start + LINES_AT_ONCE]
+            out.write_batch(_batch(part, own + first + start, group.epoch_bits, schema))
+
+    with writing_file(directory / name) as sink, HashingFile(sink) as file:
+        with pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema, options=options) as out:
+            yield write
+        saved.append(SavedFile(directory.name, name, file.nbytes, file.finish()))
+
+
+def _batch(lines: Sketch, first: int, epoch_bits: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return those of the lines uint64[n, 8], the first of which has this number, that are not empty."""
+    room = len(lines) + 1
+    places, epochs = np.empty((2, room), np.uint64)
+    counts = np.empty((room, WORDS_OF_LINE - 1), np.uint64)
+    seen = used_lines(lines.reshape(-1), places, epochs, counts.reshape(-1))
+    columns = [
+        arrow_numbers(places[:seen] + np.uint64(first)),
+        arrow_numbers((epochs[:seen] << np.uint64(epoch_bits)).astype(np.int64)),
+        pa.FixedSizeListArray.from_arrays(arrow_numbers(counts[:seen].view(np.uint8).reshape(-1)), COUNTS),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def load_sightings(shard: Shard, folder: Place, manifest: Manifest) -> None:
+    """Set the sketches of a shard to what a checkpoint has for their ranges of keys.
+
+    Where a sketch has other lines than the one that was saved, since the capacity is another one, each line gets the
+    greater of the counts that lie in its range. Raises CheckpointError for a file that is missing, damaged or altered.
+    """
+    counting = [store for store in shard.stores if store.index.sketch.size]
+    for file in manifest.files:
+        if kind_of(file) != SIGHTINGS or not counting:
+            continue
+        path = folder / file.folder / file.name
+        verify(path, file)
+        with record_batches(path) as batches:
+            for batch in batches:
+                batch.validate(full=True)
+                _load(batch, counting, path)
+
+
+def _load(batch: pa.RecordBatch, stores: Sequence[RowStore], path: Place) -> None:
+    total = int(batch.schema.metadata[LINES_KEY])
+    names = set(json.loads(batch.schema.metadata[TABLES_KEY]))
+    lines, steps = batch.column("line").to_numpy(), batch.column("step").to_numpy()
+    counts = batch.column("counts").flatten().to_numpy().reshape(-1, COUNTS)
+    if lines.size and (int(lines.max()) >= total or steps.min() < 0):
+        raise CheckpointError(f"{path} is damaged: it has lines beyond its {total:,}, or of negative steps")
+    for store in stores:
+        if names & {table.name for table in store.group.tables}:
+            _take(store, total, lines, steps, counts)
+
+
+def _take(store: RowStore, total: int, lines: NDArray[np.uint64], steps: NDArray[np.int64], counts: Bytes) -> None:
+    """Add lines, of `total` that the group had, to the sketch of a store: the greater count stays."""
+    group = store.group
+    first, own = store.partitions.start * group.sketch_lines, len(store.partitions) * group.sketch_lines
+    of = group.partitions * group.sketch_lines
+    sketch = store.index.sketch.reshape(-1, WORDS_OF_LINE)
+    store.note_loaded_sightings()
+    if of == total:
+        mine = (lines >= np.uint64(first)) & (lines < np.uint64(first + own))
+        places = lines[mine].astype(np.int64) - first
+        sketch[places, 0] = (steps[mine] >> group.epoch_bits).astype(np.uint64)
+        sketch[places, 1:] = counts[mine].view(np.uint64)
+        return
+    # Line i has the keys from i / total up to (i + 1) / total of all: so far into the group's lines as they are now.
+    # The products of numbers of lines can be beyond 64 bits.
+    wide = lines.astype(object)
+    begin = np.maximum((wide * of // total).astype(np.int64) - first, 0)
+    end = np.minimum(-(-(wide + 1) * of // total).astype(np.int64) - first, own)
+    times = np.maximum(end - begin, 0)
+    which = np.repeat(np.arange(lines.size), times)
+    places = begin[which] + np.arange(which.size) - np.repeat(np.cumsum(times) - times, times)
+    if not places.size:
+        return
+    # A batch has lines that are near each other: the others of a large sketch are left alone.
+    sketch, places = sketch[places.min() : places.max() + 1], places - places.min()
+    epochs, before = (steps >> group.epoch_bits).astype(np.uint64)[which], sketch[:, 0].copy()
+    np.maximum.at(sketch[:, 0], places, epochs)
+    there = sketch.view(np.uint8)[:, 8:]
+    there[:] = _halved(there, sketch[:, 0] - before)
+    np.maximum.at(there, places, _halved(counts[which], sketch[places, 0] - epochs))
+
+
+def _halved(counts: Bytes, epochs: NDArray[np.uint64]) -> Bytes:
+    """Return counts uint8 [n, m], each line halved as often as epochs have passed."""
+    return counts >> np.minimum(epochs, np.uint64(8)).astype(np.uint8)[:, None]

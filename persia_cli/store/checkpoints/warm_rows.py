@@ -1,0 +1,171 @@
+"""The rows of a saved model, or vectors, as the first rows of a new run: other tables, salts, optimizers and steps."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from persia_cli.errors import CheckpointError, DataError
+from persia_cli.kernels import hashing
+from persia_cli.storage.places import Place
+from persia_cli.store.checkpoints.chain import RowFile
+from persia_cli.store.checkpoints.row_files import Progress, in_range, partitions_of_keys, require_room
+from persia_cli.store.layout import GroupSpec
+from persia_cli.store.row_rules import ACCUMULATORS
+from persia_cli.store.row_store import Floats, Keys, Tables
+from persia_cli.store.shard import Shard
+from persia_cli.wire.figures import SavedRows
+
+NOWHERE = -1
+
+
+class WarmRows:
+    """Fills a new shard with rows of saved tables and with vectors, those whose keys it owns."""
+
+    def __init__(
+        self, shard: Shard, tables: Mapping[str, Sequence[str]], states: bool, progress: Progress | None = None
+    ) -> None:
+        """Take the rows of each saved table for the tables of the shard that it is mapped to.
+
+        With `states`, rows keep the state of their optimizer where their table's has the same.
+        """
+        self._shard = shard
+        self._states = states
+        self._progress = progress or Progress()
+        self._numbers = {table.name: table.number for table in shard.layout.tables()}
+        self._groups = {table.number: group for group in shard.layout.groups for table in group.tables}
+        most = max(map(len, tables.values()), default=0)
+        # One table may go to several: each layer has at most one of them for each saved table.
+        self._layers = [
+            {old: self._numbers[new[layer]] for old, new in tables.items() if len(new) > layer} for layer in range(most)
+        ]
+
+    def load(self, files: Sequence[RowFile]) -> None:
+        """Add rows of the files, and treat them as used before the first step.
+
+        Files that hold none of them are not read; the content of the others is compared with their checksums. Raises
+        CheckpointError for damaged files and repeated rows, and for more rows than there is room for.
+        """
+        for file in files:
+            if self._concerns(file.rows):
+                with file.checked_batches(self._progress.add_bytes) as batches:
+                    for batch in batches:
+                        self._add_batch(batch, file.path)
+        for store in self._shard.stores:
+            store.forget_use()
+
+    def add(self, table: str, ids: NDArray[np.uint64], vectors: Floats, where: str, first: int) -> None:
+        """Add vectors float32 [n, dim] of a table's ids; `where` names the file, `first` the number of the first row.
+
+        Raises DataError for an id that has a row already, CheckpointError if there is no room.
+        """
+        number = self._numbers[table]
+        numbers = np.full(ids.size, number, np.uint16)
+        keys = self._keys(ids, numbers)
+        kept = self._own(self._groups[number], keys)
+        rows = {"embedding": vectors[kept]}
+        if self._insert(self._groups[number], keys[kept], numbers[kept], np.zeros(kept.size, np.int64), rows):
+            raise DataError(f"{where}: {_repeated(ids[kept], first + kept)}; leave all but one of them out")
+        self._require_room(self._groups[number], where)
+        self._progress.bytes_read += vectors.nbytes
+
+    @property
+    def rows(self) -> int:
+        """Number of rows so far, with those that found no room."""
+        left_out = sum(counters.left_out for counters in self._shard.counters().values())
+        return left_out + sum(store.used for store in self._shard.stores)
+
+    def _concerns(self, rows: SavedRows) -> bool:
+        """Return True if rows of a file are taken and may be this shard's.
+
+        A table keeps its keys only under its own name: under another one, rows of any partition may be.
+        """
+        names = {table.number: table.name for table in self._shard.layout.tables()}
+        return any(
+            names[number] != old or in_range(self._shard.stores[self._groups[number].number], rows)
+            for layer in self._layers
+            for old, number in layer.items()
+            if old in rows.all_tables
+        )
+
+    def _add_batch(self, batch: pa.RecordBatch, path: Place) -> None:
+        column = batch.column("table")
+        names, places = column.dictionary.to_pylist(), column.indices.to_numpy()
+        ids, last_used = batch.column("id").to_numpy(), batch.column("last_used").to_numpy()
+        for layer in self._layers:
+            numbers = np.array([layer.get(name, NOWHERE) for name in names], np.int32)[places]
+            for group in self._shard.layout.feature_groups:
+                of_group = np.flatnonzero(np.isin(numbers, [table.number for table in group.tables]))
+                tables = numbers[of_group].astype(np.uint16)
+                keys = self._keys(ids[of_group], tables)
+                own = self._own(group, keys)
+                if not own.size:
+                    continue
+                rows = of_group[own]
+                values = self._values(batch, group, rows)
+                repeated = self._insert(group, keys[own], tables[own], last_used[rows], values)
+                if repeated:
+                    raise CheckpointError(
+                        f"{path} has {repeated:,} rows that were loaded already: use another checkpoint"
+                    )
+                self._require_room(group, str(path))
+
+    def _keys(self, ids: NDArray[np.uint64], tables: Tables) -> Keys:
+        keys = np.empty(ids.size, np.uint64)
+        hashing.hash_ids(ids, tables, self._shard.salts, keys)
+        return keys
+
+    def _own(self, group: GroupSpec, keys: Keys) -> NDArray[np.int64]:
+        """Return the positions of the keys that the shard owns."""
+        own = self._shard.stores[group.number].partitions
+        partitions = partitions_of_keys(keys, group.partitions)
+        return np.flatnonzero((partitions >= own.start) & (partitions < own.stop))
+
+    def _insert(
+        self, group: GroupSpec, keys: Keys, tables: Tables, last_used: NDArray[np.int64], rows: dict[str, Floats]
+    ) -> int:
+        """Add rows, with new states where they have none; returns the number of keys that had a row already."""
+        self._progress.rows_loaded += keys.size
+        return self._shard.insert(group.number, keys, tables, last_used, new_states(group, rows["embedding"]) | rows)
+
+    def _values(self, batch: pa.RecordBatch, group: GroupSpec, rows: NDArray[np.int64]) -> dict[str, Floats]:
+        """Return the embedding and, if they are to be kept and all there, the states of some rows of a batch."""
+        states = group.optimizer.states(group.dim)
+        found = {field.name: field.type.list_size for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
+        kept = {"embedding": group.dim}
+        if self._states and found == kept | states:
+            kept |= states
+        return {name: batch.column(name).flatten().to_numpy().reshape(-1, size)[rows] for name, size in kept.items()}
+
+    def _require_room(self, group: GroupSpec, where: str) -> None:
+        require_room(self._shard, self._shard.stores[group.number], where)
+
+
+def new_states(group: GroupSpec, embedding: Floats) -> dict[str, Floats]:
+    """Return the states float32 [n, columns] that rows with this embedding begin with.
+
+    FTRL computes weights from its states alone, w = -sign(z) (|z| - a l1) / (beta + sqrt(n) + a l2). So z is such that
+    this is the embedding, of which the first gradient would leave little otherwise.
+    """
+    optimizer = group.optimizer
+    start = np.float32(optimizer.initial_accumulator_value)
+    states = {
+        name: np.full((len(embedding), columns), start if name in ACCUMULATORS else 0.0, np.float32)
+        for name, columns in optimizer.states(group.dim).items()
+    }
+    if optimizer.kind == "ftrl":
+        strength = optimizer.beta + np.sqrt(start) + optimizer.lr * optimizer.l2
+        z = -(embedding * strength + np.sign(embedding) * optimizer.lr * optimizer.l1)
+        states["ftrl_z"] = z.astype(np.float32)
+    return states
+
+
+def _repeated(ids: NDArray[np.uint64], rows: NDArray[np.int64]) -> str:
+    """Return in words which id comes twice, as far as this batch shows it."""
+    values, counts = np.unique(ids, return_counts=True)
+    if (counts > 1).any():
+        value = values[np.argmax(counts > 1)]
+        one, two = rows[np.flatnonzero(ids == value)[:2]]
+        return f"rows {one} and {two} have the same id {value}"
+    return f"among the rows {rows[0]} to {rows[-1]} are ids that rows before them have"

@@ -1,0 +1,1 @@
+"""Embedding tables in memory that outlives the process."""

@@ -1,0 +1,365 @@
+"""A shard whose whole state lies in a memory file, so that a process that inherits the file can go on after a death."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.errors import WireError
+from persia_cli.kernels import journal, look_up, new_keys, update
+from persia_cli.kernels.look_up import FoundRows
+from persia_cli.kernels.memory import HUGE_PAGE, Empty
+from persia_cli.kernels.old_rows import OldRows
+from persia_cli.kernels.optimizers import Rule
+from persia_cli.store.checkpoints.cut import NOTHING
+from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.store.memory.answers import BARE, MOST_NEW, Answer, LastAnswers
+from persia_cli.store.memory.applied_steps import AppliedSteps
+from persia_cli.store.memory.memory_file import LOADING, SERVING, MemoryFile
+from persia_cli.store.memory.progress import LOOK_UP, UPDATE, BatchRequest, ProgressRecord
+from persia_cli.store.memory.repair import Repairs, UnderWay, check_store
+from persia_cli.store.memory.shard_file import SAVE, shard_file
+from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
+from persia_cli.store.shard import Bytes, Halves, Rows, Shard
+from persia_cli.store.wire_rows import row_bytes
+
+AHEAD = 32 << 20
+"""Bytes of rows that are put into huge pages ahead of use: each call for it waits for all processors once."""
+FEW, INDEX_AT_ONCE = 1 << 16, 8 << 20
+"""An index is in small pages up to so many rows, so that small tables take little memory; then each look-up puts so
+many bytes of it into huge pages."""
+
+
+class RecoverableShard(Shard):
+    """A shard in a memory file: `create` begins one, `attach` goes on with that of a process that has ended.
+
+    The file belongs to who starts the server (`memory_file.new_file`), and its number is inherited. A new shard counts
+    as loading, and cannot be taken over, until `serve` is called. From then on each look-up of training and each update
+    of a whole batch (`answer_all`, `update_all`) is a *request*: who it is of is recorded, and how far it is in a
+    journal (`kernels.journal`); its steps are marked in `applied`, and it is over. `attach` repairs the row or key that
+    was being changed. The request that was not finished is `pending` then: its senders repeat it, and it continues
+    where it was left. Until then no other request may change rows.
+
+    What is not kept: rows of look-ups for their updates (they are searched again), and copies for a save under way.
+    """
+
+    def __init__(
+        self,
+        memory: MemoryFile,
+        layout: EmbeddingLayout,
+        server: int,
+        servers: int,
+        ranks: int,
+        empty: Empty = np.empty,
+    ) -> None:
+        self.memory = memory
+        self.words: NDArray[np.uint64] = memory.array(8, np.uint64)
+        self._notes: NDArray[np.uint64] = memory.array(2 * int(journal.NOTE), np.uint64)
+        self.applied = AppliedSteps(memory.array, ranks)
+        self.answers = LastAnswers(memory.array, ranks, len(layout.groups))
+        super().__init__(layout, server, servers, empty, memory.array)
+        groups = len(layout.groups)
+        self._unknown = np.zeros(1, np.int64)
+        """Number of the new keys of a look-up that is no request."""
+        self._updates: NDArray[np.int64] = memory.array(1, np.int64)
+        self.record = ProgressRecord(
+            memory.array, ranks, groups, [self._counts.hits, *self._gradients, self._look_ups, self._updates]
+        )
+        self._old_rows = [memory.array(2 * journal.whole_lines(group.width), np.float32) for group in layout.groups]
+        self._backed, self._index_backed = [0] * groups, [0] * groups
+        self._rank: int | None = None
+        """The rank of the look-up that is carried out as a request."""
+        self._done, self._publishes = 0, True
+
+    @classmethod
+    def create(
+        cls,
+        file: int,
+        layout: EmbeddingLayout,
+        server: int,
+        servers: int,
+        ranks: int,
+        last_step: int = -1,
+        empty: Empty = np.empty,
+    ) -> "RecoverableShard":
+        """Begin an empty shard in a file, whose content is lost; all steps up to `last_step` count as applied.
+
+        Raises MemoryFileError if another process still has the file.
+        """
+        shard = cls(shard_file(file, layout, server, servers, ranks, keep=False), layout, server, servers, ranks, empty)
+        shard.memory.state = LOADING
+        shard.applied.begin(last_step)
+        shard.words[0] = journal.BARE
+        return shard
+
+    @classmethod
+    def attach(
+        cls,
+        file: int,
+        layout: EmbeddingLayout,
+        server: int,
+        servers: int,
+        ranks: int,
+        empty: Empty = np.empty,
+        most_deaths: int | None = None,
+    ) -> tuple["RecoverableShard", Repairs]:
+        """Go on with the shard of a process that has ended; returns it and what was repaired.
+
+        Raises MemoryFileError, saying why, if another process has the file, if it is of another layout or version,
+        if its rows were not loaded whole, and if its index is damaged; PoisonError if more than `most_deaths` processes
+        have died at the request that is pending.
+        """
+        shard = cls(shard_file(file, layout, server, servers, ranks, keep=True), layout, server, servers, ranks, empty)
+        try:
+            shard.record.count_death(most_deaths)
+            return shard, shard._repair()
+        except BaseException:
+            shard.memory.close()
+            raise
+
+    def serve(self) -> None:
+        """Say that all rows are loaded, so that another process may take over from now on."""
+        self.memory.state = SERVING
+
+    @property
+    def updates(self) -> int:
+        """Number of updates carried out, by all processes that have had the shard."""
+        return int(self._updates[0])
+
+    @property
+    def pending(self) -> BatchRequest | None:
+        """The request that a process before has not finished, and that has not come again."""
+        return self.record.request
+
+    @property
+    def saves(self) -> NDArray[np.uint64]:
+        """uint64[1]: the number of the last save that a process with the shard has begun; set when one begins."""
+        return self.words[SAVE : SAVE + 1]
+
+    def answer_all(
+        self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None, counted: bool = True
+    ) -> list[Answer]:
+        """Return what `answer` with `create` returns for each group, as one request; marks its step looked up.
+
+        A look-up that is not `counted` comes again after it was done. It changes nothing that has to be gone on with.
+        """
+        for number, group in enumerate(groups):
+            self.check(number, *group, step)
+        if not counted:
+            return [self.answer(number, *group, step, True, batch, False) for number, group in enumerate(groups)]
+        size = sum(keys.size for keys, _ in groups)
+        if size > MOST_NEW:
+            raise WireError(f"a look-up of {size:,} keys is larger than {MOST_NEW:,}: use a smaller train.batch_size")
+        request = BatchRequest(LOOK_UP, step, (rank,))
+        if self.pending is None:
+            self.answers.begin(rank)
+        at, self._rank = self._begin(request, groups), rank
+        answers = []
+        for number, group in enumerate(groups):
+            if number > at.group or (number == at.group and not at.adding):
+                answers.append(self.answer(number, *group, step, True, batch))
+            else:
+                answers.append(self._answer_again(number, *group, step, at.position if number == at.group else None))
+        self._rank = None
+        self.finish(request)
+        return answers
+
+    def update_all(
+        self,
+        groups: Sequence[tuple[Keys, Tables, Bytes | Floats]],
+        step: int,
+        ranks: Sequence[int],
+        batch: Hashable | None = None,
+        reductions: int = 0,
+    ) -> None:
+        """Do what `update` does for each group, as one request; its step is marked applied for the ranks."""
+        request = BatchRequest(UPDATE, step, tuple(ranks))
+        at = self._begin(request, groups)
+        for number, (keys, tables, gradients) in enumerate(groups):
+            # What is done is only counted.
+            self._done = keys.size if number < at.group else at.position if number == at.group else 0
+            self._publishes = number >= at.group
+            self.update(number, keys, tables, gradients, step, batch, reductions)
+        self._done, self._publishes = 0, True
+        self.finish(request)
+
+    def _begin(self, request: BatchRequest, groups: Sequence[tuple[Any, ...]]) -> UnderWay:
+        """Record a request, or that a pending one has come again; returns where it is to go on."""
+        keys = [group[0] for group in groups]
+        pending = self.pending
+        if pending is not None:
+            assert pending == request, f"{request} before {pending} has come again"
+            at = UnderWay.of(int(self.words[journal.PROGRESS]))
+            self.record.go_on(keys)
+            return at
+        self.words[journal.PROGRESS] = journal.BARE
+        self.record.begin(request, keys)
+        return UnderWay.of(int(journal.BARE))
+
+    def finish(self, request: BatchRequest) -> None:
+        """Mark the steps of a request that is carried out, and end it. To do it again changes nothing."""
+        for rank in request.ranks:
+            if request.kind == UPDATE:
+                self.applied.mark(rank, request.step)
+            else:
+                self.answers.end(rank, request.step)
+                self.applied.mark_looked_up(rank, request.step)
+        if request.kind == UPDATE:
+            self._updates[0] = self.record.before(self._updates) + 1
+        self.record.end()
+        self.words[journal.PROGRESS] = journal.BARE
+
+    def insert(
+        self,
+        group: int,
+        keys: Keys,
+        tables: Tables,
+        last_used: NDArray[np.int64],
+        parts: dict[str, Floats],
+        frequencies: NDArray[np.uint8] | None = None,
+    ) -> int:
+        """Do what `Shard.insert` does; the shard counts as loading until `serve` is called."""
+        self.memory.state = LOADING
+        self._back_rows(group, keys.size)
+        self._back_index(group, self.stores[group].used + keys.size, self.stores[group].index.buckets.nbytes)
+        return super().insert(group, keys, tables, last_used, parts, frequencies)
+
+    # Kernels
+
+    def journal_of(self, group: int, unknown: NDArray[np.int64], done: int = 0) -> journal.KernelJournal:
+        """Return the journal of a group, of whose part of the request the first `done` positions are done.
+
+        `unknown`, int64[1], gets the number of new keys.
+        """
+        return journal.KernelJournal(
+            words=self.words,
+            rows=self._old_rows[group],
+            notes=self._notes,
+            unknown=unknown,
+            group=np.uint64(group) << journal.GROUP,
+            done=np.uint64(done),
+        )
+
+    def _over(self, group: int) -> None:
+        """Say that the work on a group is done."""
+        self.words[0] = journal.BARE | (np.uint64(group + 1) << journal.GROUP)
+
+    def _find_or_add(
+        self, group: int, old: OldRows, counted: bool, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
+    ) -> NDArray[np.uint32]:
+        if not counted:
+            return super()._find_or_add(group, old, counted, keys, tables, step, rows, out)
+        self._back_rows(group, keys.size)
+        positions, unknown = np.empty(keys.size, np.uint32), self._unknown
+        if self._rank is not None:
+            positions, unknown = self.answers.room(self._rank, group, keys.size)
+        arguments = self._look_up_arguments(group, old, True, keys, tables, step, FoundRows(rows, positions, out))
+        self.stores[group].used = look_up.look_up(self.journal_of(group, unknown), *arguments)
+        own = positions[: int(unknown[0])]
+        new = own.copy()
+        own[rows[new] < 0] |= BARE
+        self._over(group)
+        return new
+
+    def _answer_again(self, group: int, keys: Keys, tables: Tables, step: int, done: int | None) -> Answer:
+        """Answer a group's part of a look-up that was carried out up to the new key at `done`, or all of it with None.
+
+        Known keys were served, so they are only counted.
+        """
+        assert self._rank is not None
+        store, size = self.stores[group], keys.size
+        self._look_ups[group] += 1
+        positions, unknown = self.answers.room(self._rank, group, size)
+        own = positions[: int(unknown[0])]
+        if done is not None:
+            self._back_rows(group, size)
+            own &= ~BARE
+            found = FoundRows(np.empty(size, np.int64), positions, _wire_rows(store, size))
+            arguments = self._look_up_arguments(group, NOTHING, True, keys, tables, step, found)
+            store.used = look_up.finish_look_up(self.journal_of(group, unknown, done), *arguments)
+        block, without = self.answer(group, keys, tables, step, create=False)
+        if done is not None:
+            own[np.isin(own, without.bare)] |= BARE
+            self._over(group)
+        new = self.answers.new_keys(self._rank, group)
+        hits = self._counts.hits
+        hits += np.bincount(tables, minlength=hits.size) - np.bincount(tables[new.positions], minlength=hits.size)
+        return block, new
+
+    def _change(self, group: int, rule: Rule, keys: Keys, rows: Rows, tables: Tables, gradients: NDArray[Any]) -> None:
+        store = self.stores[group]
+        update.UPDATES_KEPT[store.group.optimizer.kind](
+            self.journal_of(group, self._unknown, self._done),
+            store.rows,
+            rule,
+            keys,
+            rows,
+            tables,
+            gradients,
+            self._gradients,
+        )
+        if self._publishes:
+            self._over(group)
+
+    def _back_rows(self, group: int, more: int) -> None:
+        """Put the memory of the next `more` rows into huge pages."""
+        store = self.stores[group]
+        self._back_index(group, store.used, INDEX_AT_ONCE)
+        arena = store.rows.arena
+        if min((store.used + more) * store.group.width * 4, arena.nbytes) > self._backed[group]:
+            until = min((store.used + more) * store.group.width * 4 + AHEAD, arena.nbytes)
+            self.memory.back(arena, self._backed[group], until)
+            self._backed[group] = until // HUGE_PAGE * HUGE_PAGE
+
+    def _back_index(self, group: int, rows: int, nbytes: int) -> None:
+        """Put the next bytes of the index of so many rows into huge pages, if these are not few."""
+        buckets, start = self.stores[group].index.buckets, self._index_backed[group]
+        if rows > FEW and start < buckets.nbytes:
+            self._index_backed[group] = min(start + nbytes, buckets.nbytes)
+            self.memory.back(buckets, start, self._index_backed[group])
+
+    # Repairs
+
+    def _repair(self) -> Repairs:
+        """Repair what a kill cut in two, and check the index.
+
+        A kill may interrupt this too, and the next process begins it anew. Raises MemoryFileError if the index is
+        damaged.
+        """
+        word = int(self.words[journal.PROGRESS])
+        progress, request = UnderWay.of(word), self.pending
+        new_key, row = progress.adding and not progress.bare, not (progress.adding or progress.bare)
+        if new_key:
+            self._carry_out_note(progress.group, progress.position)
+        for store in self.stores:
+            store.used = check_store(store, self.rows_of_tables())
+        if row:
+            self._write_row_back(progress.group, progress.position)
+        # No note is valid any more: the new key has its row, and the old row is not begun.
+        self.words[journal.PROGRESS] = (word + int(new_key)) | int(journal.BARE)
+        self.applied.repair()
+        if request is not None and progress.group == len(self.stores):
+            self.finish(request)
+        return Repairs(sum(store.used for store in self.stores), row, new_key, request)
+
+    def rows_of_tables(self) -> NDArray[np.int64]:
+        """Return the number of rows of each table, int64[tables], as it was counted."""
+        return self._counts.admitted + self._loads.loaded - self._counts.evicted
+
+    def _carry_out_note(self, group: int, position: int) -> None:
+        """Give a row once more to the new key whose note is valid."""
+        store, number = self.stores[group], int(self._look_ups[group]) % 256
+        arguments = store.index, store.rows, self._row_inits[group], self._counts, number, position
+        new_keys.carry_out(self.journal_of(group, self._unknown), *arguments)
+
+    def _write_row_back(self, group: int, position: int) -> None:
+        """Give the row that an update was changing its old content, which is noted."""
+        store, turn = self.stores[group], position % 2
+        at, old = int(self.words[int(journal.UNDO) + turn]), self._old_rows[group].reshape(2, -1)[turn]
+        store.rows.arena[at : at + store.group.width] = old[: store.group.width]
+
+
+def _wire_rows(store: RowStore, size: int) -> Halves:
+    """Return memory for rows on the wire that nobody gets."""
+    return np.empty(size * row_bytes(store.group.dim, store.group.wire), np.uint8).view(np.uint16)
