@@ -1,4 +1,4 @@
-"""The members of a job: replicas that have joined, each in its present process, and whether they live and move."""
+"""The members of a job: replicas that have joined, each in its present process; whether they live, move and run."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -151,3 +151,25 @@ class StallDetector:
     def still_s(self, now: float) -> float:
         """Return the seconds since the last progress."""
         return now - self._last_s
+
+
+LONGEST_GAP_S = 1.0
+"""Longest time between two readings of the clock that counts; callers read it several times a second."""
+
+
+class RunningClock:
+    """The seconds in which this process ran; `now` is given in seconds of a monotonic clock.
+
+    A debugger, a paused container or a batch system may suspend a process for minutes. In that time it received no
+    messages, and the other processes were most likely suspended too.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._last_s = now
+        self._ran_s = 0.0
+
+    def at(self, now: float) -> float:
+        """Return the seconds since the beginning; of a gap between two calls at most LONGEST_GAP_S counts."""
+        self._ran_s += min(now - self._last_s, LONGEST_GAP_S)
+        self._last_s = now
+        return self._ran_s

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from persia_cli.config.schema import ENGINES
-from persia_cli.control.running_clock import RunningClock
+from persia_cli.control.membership import RunningClock
 from persia_cli.disk import own_folder, writing
 from persia_cli.errors import (
     ConfigError,

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from persia_cli.config.record import read_run
-from persia_cli.control.running_clock import RunningClock
+from persia_cli.control.membership import RunningClock
 from persia_cli.disk import write_whole
 from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.kernels.memory import keep_freed_memory

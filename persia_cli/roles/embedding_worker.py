@@ -1,8 +1,12 @@
-"""The embedding worker: turns ids into rows and gradients into updates, for the batches sent to it."""
+"""The embedding worker: turns ids into rows and gradients into updates, and counts the ids that have a row."""
 
-from collections.abc import Sized
+from collections import Counter
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
 
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.control.watermarks import Window
@@ -12,10 +16,10 @@ from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import job_batches
-from persia_cli.roles.row_reading import RowReading, keys_of, rows_of
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows, dense_rows
-from persia_cli.store.known_ids import KnownIds
+from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.store.table_counters import known_of, reads_of
 from persia_cli.store.wire_rows import row_bytes
 from persia_cli.wire.client import Client
 from persia_cli.wire.figures import Counters
@@ -24,6 +28,8 @@ from persia_cli.wire.message import Array, BatchId
 from persia_cli.wire.messages import (
     Ack,
     GroupGradients,
+    GroupKeys,
+    GroupRows,
     LookedUp,
     LookUp,
     Pull,
@@ -34,7 +40,7 @@ from persia_cli.wire.messages import (
     Rows,
     Update,
 )
-from persia_cli.wire.server import Peer
+from persia_cli.wire.server import Peer, Server
 
 WINDOW_STEPS = 4096
 """Steps a rank can be ahead of another one's oldest: more than the greatest staleness and what loaders send ahead."""
@@ -312,3 +318,118 @@ class EmbeddingWorker:
     def _batches_before(self, step: int) -> int:
         """Count the batches of the steps before this one that come to this worker."""
         return (step * self._ranks + self._workers - 1 - self._session.index) // self._workers
+
+
+NO_KEYS = GroupKeys(np.empty(0, np.uint64), np.empty(0, np.uint16))
+
+
+class RowReading:
+    """Asks all embedding servers for an embedding worker, and keeps nothing of what it was asked for."""
+
+    def __init__(self, server: Server, servers: Sequence[Client], groups: int) -> None:
+        """`server` answers; `servers` know so many groups of rows, dense weights included."""
+        self._server, self._servers, self._groups = server, servers, groups
+
+    def read(self, peer: Peer, batch: BatchId, groups: Mapping[int, UniqueRows], waiting_for: str) -> None:
+        """Answer the peer with rows of some groups, by group number, in the name of a batch of its rank."""
+        replies: dict[int, LookedUp] = {}
+        for server, client in enumerate(self._servers):
+            keys = [keys_of(server, groups[each]) if each in groups else NO_KEYS for each in range(self._groups)]
+            client.request(
+                LookUp(batch, create=False, groups=keys),
+                on_reply=partial(self._on_rows, peer, groups, replies, server),
+                waiting_for=waiting_for,
+            )
+
+    def _on_rows(
+        self, peer: Peer, groups: Mapping[int, UniqueRows], replies: dict[int, LookedUp], server: int, reply: LookedUp
+    ) -> None:
+        replies[server] = reply
+        if len(replies) == len(self._servers):
+            self._server.reply(peer, Rows(0, (), 0, 0, rows_of(groups, replies)))
+
+
+def keys_of(server: int, rows: UniqueRows) -> GroupKeys:
+    """Return the keys of a group's rows that a server owns."""
+    part = slice(rows.bounds[server], rows.bounds[server + 1])
+    return GroupKeys(rows.keys[part], rows.tables[part])
+
+
+def rows_of(groups: Mapping[int, UniqueRows], replies: Mapping[int, LookedUp]) -> list[GroupRows]:
+    """Return the rows of some groups as all servers answered, in the order of servers."""
+    answers = [replies[server] for server in range(len(replies))]
+    return [
+        GroupRows([answer.groups[number].rows for answer in answers], group.inverse, group.offsets)
+        for number, group in groups.items()
+    ]
+
+
+class KnownIds:
+    """The counts of an embedding worker's answered look-ups; an id counts as often as it occurs in a batch.
+
+    An id of a hash stack counts once per round. Training is counted as `look_ups` and `look_ups_known`, evaluation and
+    prediction as `reads` and `reads_known`; the latter for each feature too (`reads_of` and `known_of`), unless its
+    table has its name and no other feature.
+    """
+
+    def __init__(self, layout: EmbeddingLayout) -> None:
+        names = {table.number: table.name for table in layout.tables()}
+        self._tables = [
+            [names[layout.features[feature].table] for feature in layout.features_of(group.number)]
+            for group in layout.feature_groups
+        ]
+        read = Counter(feature.table for feature in layout.features)
+        self._apart = [
+            [
+                None if read[feature.table] == 1 and feature.name == names[feature.table] else feature.name
+                for feature in map(layout.features.__getitem__, layout.features_of(group.number))
+            ]
+            for group in layout.feature_groups
+        ]
+        """For each group the names of its features, None for those that have no counts of their own."""
+        self._counts: dict[str, Counter[str]] = {name: Counter() for names in self._tables for name in names}
+
+    def add(
+        self, groups: Sequence[UniqueRows], unknown: Sequence[Sequence[NDArray[np.uint32]]], train: bool
+    ) -> tuple[int, int]:
+        """Count a batch; returns the number of its look-ups, and of those that found no row.
+
+        unknown[s][g] are the positions of server s's keys of group g that had no row.
+        """
+        name, all_entries, all_missed = "look_ups" if train else "reads", 0, 0
+        for number, tables in enumerate(self._tables):
+            rows = groups[number]
+            ends = _ends(rows, len(tables))
+            entries = np.diff(ends, prepend=0)
+            missed = _missed(rows, [of_server[number] for of_server in unknown], ends)
+            all_entries, all_missed = all_entries + int(entries.sum()), all_missed + int(missed.sum())
+            found = zip(tables, self._apart[number], entries.tolist(), missed.tolist(), strict=True)
+            for table, feature, total, without in found:
+                self._counts[table][name] += total
+                self._counts[table][f"{name}_known"] += total - without
+                if feature is not None and not train:
+                    self._counts[table][reads_of(feature)] += total
+                    self._counts[table][known_of(feature)] += total - without
+        return all_entries, all_missed
+
+    def figures(self) -> dict[str, dict[str, int]]:
+        """Return the counts so far by table."""
+        return {table: dict(counts) for table, counts in self._counts.items()}
+
+
+def _ends(rows: UniqueRows, features: int) -> NDArray[np.int64]:
+    """Return the end of the entries of each feature in `inverse`, int64[features]."""
+    if rows.offsets is None:
+        return np.arange(1, features + 1) * (rows.inverse.size // features)
+    return rows.offsets[:: (rows.offsets.size - 1) // features][1:].astype(np.int64)
+
+
+def _missed(rows: UniqueRows, unknown: Sequence[NDArray[np.uint32]], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of entries of each feature whose key had no row, int64[features]."""
+    if not any(places.size for places in unknown):
+        return np.zeros(ends.size, np.int64)
+    is_unknown = np.zeros(rows.keys.size, np.int8)
+    for places, start in zip(unknown, rows.bounds[:-1], strict=True):
+        is_unknown[places + start] = 1
+    missed = np.concatenate([[0], np.cumsum(is_unknown[rows.inverse], dtype=np.int64)])
+    return np.diff(missed[ends], prepend=0)

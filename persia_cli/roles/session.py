@@ -1,4 +1,4 @@
-"""A replica's conversation with the coordinator: join, heartbeat, instructions, reports."""
+"""A replica's session with the coordinator: join, heartbeats, instructions, reports, and restarts of its peers."""
 
 import logging
 import math
@@ -6,31 +6,30 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from persia_cli import __version__
 from persia_cli.config.schema import Run
-from persia_cli.control.running_clock import RunningClock
+from persia_cli.control.membership import RunningClock
 from persia_cli.disk import refusal
-from persia_cli.errors import PersiaError, RoleError
+from persia_cli.errors import ConfigError, PersiaError, RoleError
+from persia_cli.observe.history import CONFIG
 from persia_cli.observe.trace import Trace
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
-from persia_cli.roles.checkpoint_folder import require_folder
-from persia_cli.roles.peer_restarts import PeerRestarts
 from persia_cli.roles.recording import Recording
-from persia_cli.roles.shared_arrays import share_arrays
-from persia_cli.roles.work import Work
-from persia_cli.wire.addresses import placed
+from persia_cli.wire.addresses import is_beyond, placed
 from persia_cli.wire.client import Client
 from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile
 from persia_cli.wire.job_messages import (
     REPORTS_AHEAD,
     Beat,
+    Change,
     CutShort,
     Done,
     Fail,
@@ -57,9 +56,10 @@ from persia_cli.wire.job_messages import (
     Welcome,
 )
 from persia_cli.wire.loop import Loop, identity_of
-from persia_cli.wire.message import BatchId, Request, Sender
+from persia_cli.wire.message import Array, BatchId, Request, Sender
 from persia_cli.wire.messages import PROTOCOL, Ack
 from persia_cli.wire.place import own_process
+from persia_cli.wire.shared_memory import share_memory
 
 log = logging.getLogger(__name__)
 
@@ -337,3 +337,112 @@ class CoordinatorSession:
         if beat.stop:
             self._told_to_stop = self.stop = True
         self.changes.heed(beat.changes)
+
+
+class PeerRestarts:
+    """The changes that a replica has heard of; all on the thread of its poll loop."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.heard = 0
+        """Number of the last one."""
+        self.on_restart: Callable[[str, int], None] = lambda role, index: None
+        """Called with role and index of a replica once its new process can be asked."""
+        self._lent: list[Array] = []
+        """What dead processes had borrowed, and may have lent on."""
+
+    def heed(self, changes: Iterable[Change]) -> None:
+        """Hold back requests to replicas that have died, and repeat them at new processes."""
+        for change in changes:
+            if change.number > self.heard:
+                self._heed(change)
+        self.heard = max([self.heard, *(change.number for change in changes)])
+
+    def _heed(self, change: Change) -> None:
+        name = f"{change.role}-{change.index}"
+        self._lent += self._loop.forget(name, change.process)
+        if not change.alive:
+            log.info("%s has died; waiting for its new process", name)
+            self._loop.hold(name)
+            return
+        log.info("%s has a new process%s", name, f" at {change.address}" if change.address else "")
+        self._loop.reconnect(name, change.address)
+        self.on_restart(change.role, change.index)
+
+    def begin_phase(self) -> None:
+        """Take note that nothing is in flight: nobody reads any more what dead processes had borrowed."""
+        self._lent.clear()
+
+
+COMPILING = "compiling the network"
+
+
+class Piece(NamedTuple):
+    """One piece of work; `number` distinguishes it from an equal one after it."""
+
+    number: int = 0
+    doing: str = ""
+    """Such as "training step 7"; empty while the replica waits for others."""
+
+
+class Work:
+    """The piece of work under way. One thread sets it; another asks how long it has lasted."""
+
+    def __init__(self) -> None:
+        self._piece = Piece()
+        self._seen: tuple[Piece, Any] = (self._piece, None)
+        self._since_s = 0.0
+
+    def begin(self, doing: str) -> None:
+        """A piece of work begins; the one before it, if any, is over."""
+        # One assignment, so that the other thread never sees half of it.
+        self._piece = Piece(self._piece.number + 1, doing)
+
+    def end(self) -> None:
+        """The piece of work is done; from now on the replica waits for others."""
+        self.begin("")
+
+    def nested(self, doing: str) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Return what is to be called when such a piece begins within another, and when the other goes on."""
+        outer: list[str] = []
+
+        def begin() -> None:
+            outer.append(self._piece.doing)
+            self.begin(doing)
+
+        return begin, lambda: self.begin(outer.pop())
+
+    def age(self, figures: Any, now: float) -> tuple[str, float]:
+        """Return what is being done and for how many seconds nothing has come of it; called about twice a second.
+
+        Something has come of it when a piece of work is done or the replica's figures change. `now` is in seconds.
+        """
+        seen = (self._piece, figures)
+        if seen != self._seen:
+            self._seen, self._since_s = seen, now
+        doing = seen[0].doing
+        return doing, now - self._since_s if doing else 0.0
+
+
+def require_folder(run: Run, job: Job, name: str) -> None:
+    """Raise ConfigError if a replica is to write parts of checkpoints into a folder that its machine does not have."""
+    checkpoint = run.checkpoint
+    if job.task != "train" or not checkpoint.saves or "://" in (checkpoint.path or ""):
+        return
+    found = Path(checkpoint.path).is_dir() if checkpoint.path else (Path(job.run_dir) / CONFIG).is_file()
+    if not found:
+        raise ConfigError(
+            f"{name} is to save its part of checkpoints in {checkpoint.path or job.run_dir}, and its machine, "
+            f"{socket.gethostname()}, has no such folder; set checkpoint.path to a URI that all reach, such as "
+            "s3://bucket/folder, or save nothing (checkpoint.at_end=false and checkpoint.every_minutes=null)"
+        )
+
+
+def share_arrays(loop: Loop, coordinator: str, run: Run) -> None:
+    """Have a replica's loop pass large arrays in shared memory to those at its place, if the run wants it."""
+    if not run.cluster.shared_memory or not (coordinator.startswith("ipc://") or is_beyond(coordinator)):
+        return
+    memory = share_memory()
+    if memory is None:
+        log.warning("this system shares no memory between processes; arrays go through Unix sockets")
+    loop.share(memory)

@@ -10,8 +10,7 @@ from persia_cli.config.schema import Run
 from persia_cli.disk import refusal
 from persia_cli.errors import MemoryFileError, PersiaError
 from persia_cli.plan.job import Job
-from persia_cli.roles.session import CoordinatorSession, EarlySignal, StoppedError
-from persia_cli.roles.shared_arrays import share_arrays
+from persia_cli.roles.session import CoordinatorSession, EarlySignal, StoppedError, share_arrays
 from persia_cli.wire.addresses import address_towards, is_beyond
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.sockets import Context

@@ -20,8 +20,7 @@ from persia_cli.kernels import journal
 from persia_cli.kernels.warm import warm
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec
 from persia_cli.store.memory.memory_file import HEADER, new_file
-from persia_cli.store.memory.recoverable_shard import RecoverableShard
-from persia_cli.store.memory.repair import Repairs
+from persia_cli.store.memory.recoverable_shard import RecoverableShard, Repairs
 from persia_cli.store.shard import Shard
 from tests.support.shards import TABLES, layout_of
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from persia_cli.control.membership import RunningClock
 from persia_cli.control.restarts import RestartPolicy
-from persia_cli.control.running_clock import RunningClock
 from persia_cli.engines.configuration import keys_of
 from persia_cli.engines.ray.cluster import JoinedCluster
 from persia_cli.engines.ray.followed import ActorReplica, FollowedReplica, OwnReplica

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import tracker_of
-from persia_cli.control.membership import Membership, StallDetector
+from persia_cli.control.membership import Membership, RunningClock, StallDetector
 from persia_cli.control.phases import PendingRequests
 from persia_cli.control.position import EVAL, TRAIN, StepGrid
-from persia_cli.control.running_clock import RunningClock
 from persia_cli.errors import DiskError, PersiaError, RoleError, UserError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.observe.record import RunRecord

@@ -1,20 +1,25 @@
-"""The shard of an embedding server: in memory of its own, or in a file that its next process takes over."""
+"""The rows that an embedding server begins with: none, those of the process before it, or loaded ones."""
 
 import logging
 
 from persia_cli.config.schema import Run
 from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import Watermarks
+from persia_cli.data.vectors import VectorColumns, read_vectors
 from persia_cli.errors import RoleError
 from persia_cli.kernels.memory import Empty
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.plan.replacement import keeps_memory
+from persia_cli.plan.warm_start import TakenVectors, WarmStart
+from persia_cli.storage.places import Place, place_of
+from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.changes import ChangeLog
+from persia_cli.store.checkpoints.row_files import Progress, load_shard
+from persia_cli.store.checkpoints.sighting_files import load_sightings
+from persia_cli.store.checkpoints.warm_rows import WarmRows
 from persia_cli.store.memory.answers import NewKeys
-from persia_cli.store.memory.recoverable_shard import RecoverableShard
-from persia_cli.store.memory.repair import Repairs
-from persia_cli.store.memory.shard_file import CHANGES
+from persia_cli.store.memory.recoverable_shard import CHANGES, RecoverableShard, Repairs
 from persia_cli.store.shard import Shard
 from persia_cli.wire.message import BatchId, Sender
 
@@ -77,3 +82,44 @@ def unsaid_keys(shard: RecoverableShard, watermarks: Watermarks) -> dict[BatchId
     return {
         BatchId(TRAIN, step, rank): new for rank, (step, new) in last.items() if shard.applied.is_looked_up(rank, step)
     }
+
+
+def load_checkpoint(shard: Shard, changes: ChangeLog, folder: Place, progress: Progress) -> int:
+    """Add the rows of a checkpoint that belong to the shard; returns their number, those that found no room included.
+
+    Raises CheckpointError for files that are damaged or do not fit.
+    """
+    # Without a table for them, dense weights are in the checkpoint's dense folder too, as they are.
+    chain = read_chain(folder)
+    files = chain.row_files(with_dense=shard.layout.dense_group is not None)
+    rows = load_shard(shard, files, progress)
+    load_sightings(shard, chain.folders[-1], chain.manifest)
+    changes.loaded(chain.manifest.step)
+    # Rows that found no room in their partition are counted and shown; they are not missing from the checkpoint.
+    rows += sum(counters.left_out for counters in shard.counters().values())
+    log.info("loaded %d rows from %s", rows, folder)
+    return rows
+
+
+def load_first_rows(shard: Shard, warm: WarmStart, progress: Progress) -> int:
+    """Add the rows that a run begins with and that belong to the shard; returns their number.
+
+    Raises CheckpointError and DataError for files that are damaged, have changed, or do not fit.
+    """
+    tables: dict[str, list[str]] = {}
+    for each in warm.tables:
+        tables.setdefault(each.source, []).append(each.name)
+    rows = WarmRows(shard, tables, warm.states, progress)
+    if warm.checkpoint is not None and tables:
+        folder = place_of(warm.checkpoint)
+        rows.load(read_chain(folder).row_files(with_dense=False))
+    for source in warm.vectors:
+        _add_vectors(rows, shard, source)
+    return rows.rows
+
+
+def _add_vectors(rows: WarmRows, shard: Shard, source: TakenVectors) -> None:
+    columns = VectorColumns(source.files, source.id, source.vector, source.rows, source.made == "text")
+    dim = next(group.dim for group in shard.layout.groups for table in group.tables if table.name == source.name)
+    for batch in read_vectors(source.path, columns, dim, source.name, source.made):
+        rows.add(source.name, batch.ids, batch.vectors, batch.where, batch.first)

@@ -3,11 +3,11 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
@@ -20,11 +20,15 @@ from persia_cli.kernels.needed import SAVING, SERVER, kept_kernels, training_ker
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.job import Job, job_batches
-from persia_cli.roles.embedding_server.background_task import BackgroundTask
-from persia_cli.roles.embedding_server.first_rows import load_checkpoint, load_first_rows
-from persia_cli.roles.embedding_server.rows import changes_of, restore_windows, shard_of, unsaid_keys
-from persia_cli.roles.embedding_server.save_pace import SavePace, servers_beside
-from persia_cli.roles.embedding_server.saving import IDLE_S, ShardSaving
+from persia_cli.roles.embedding_server.rows import (
+    changes_of,
+    load_checkpoint,
+    load_first_rows,
+    restore_windows,
+    shard_of,
+    unsaid_keys,
+)
+from persia_cli.roles.embedding_server.saving import IDLE_S, SavePace, ShardSaving, servers_beside
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.storage.places import place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
@@ -33,11 +37,10 @@ from persia_cli.store.checkpoints.row_files import Progress
 from persia_cli.store.memory.answers import NewKeys, as_before
 from persia_cli.store.memory.memory_file import LOAD
 from persia_cli.store.memory.progress import LOOK_UP, UPDATE
-from persia_cli.store.memory.recoverable_shard import RecoverableShard
-from persia_cli.store.memory.repair import Repairs
+from persia_cli.store.memory.recoverable_shard import RecoverableShard, Repairs
 from persia_cli.wire.figures import FINISHED, Counters
 from persia_cli.wire.job_messages import HurrySave, PhaseWork, SaveModel
-from persia_cli.wire.loop import Loop
+from persia_cli.wire.loop import Loop, Waker
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
 from persia_cli.wire.server import Peer
@@ -385,3 +388,26 @@ class EmbeddingServer:
         tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
         loaded = {"bytes_verified": self._loading.bytes_read, "rows_loaded": self._loading.rows_loaded}
         return Counters(self._updates, tables, loaded)
+
+
+class BackgroundTask:
+    """One piece of work at a time, such as reading files, that the coordinator is told of while it lasts."""
+
+    def __init__(self, session: CoordinatorSession, waker: Waker, thread: ThreadPoolExecutor) -> None:
+        self._session, self._waker, self._thread = session, waker, thread
+        self._under_way: tuple[Future[Any], Callable[[Any], None]] | None = None
+
+    def begin(self, doing: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Begin the work; `then` gets its result, on the loop's thread."""
+        self._session.work.begin(doing)
+        future = self._thread.submit(work)
+        future.add_done_callback(lambda _: self._waker.wake())
+        self._under_way = (future, then)
+
+    def finish(self) -> None:
+        """End the work if it is done; raises the error because of which it failed."""
+        if self._under_way is not None and self._under_way[0].done():
+            future, then = self._under_way
+            self._under_way = None
+            self._session.work.end()
+            then(future.result())

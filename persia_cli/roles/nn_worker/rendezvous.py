@@ -1,8 +1,11 @@
-"""A rank's way to the store by which ranks meet, which the coordinator keeps."""
+"""The store by which ranks meet: torch's interface to values that the coordinator keeps."""
 
 import queue
 import time
 from collections.abc import Callable
+from datetime import timedelta
+
+import torch.distributed as dist
 
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.wire.job_messages import Call, StoreCall, StoreValue
@@ -11,29 +14,79 @@ WAIT_S = 0.2
 """Seconds between two looks at whether the job is over."""
 
 
-class RankRendezvous:
-    """Calls of the store, from any thread; `call` has the thread that owns the session do something.
+class RankStore(dist.Store):  # type: ignore[name-defined, misc]
+    """A store of `torch.distributed` that listens nowhere and needs no file: it asks the coordinator.
 
-    `check` raises an error if the job has ended.
+    torch calls it from several threads; `call` has the thread that owns the session do something. A value that is not
+    there after `timeout_s` raises RuntimeError, as in torch's stores; `check_job` raises an error if the job has ended.
     """
 
     def __init__(
-        self, session: CoordinatorSession, call: Callable[[Callable[[], None]], None], check: Callable[[], None]
+        self,
+        session: CoordinatorSession,
+        call: Callable[[Callable[[], None]], None],
+        check_job: Callable[[], None],
+        timeout_s: float,
     ) -> None:
-        self._session, self._call, self._check = session, call, check
+        super().__init__()
+        self._session, self._on_loop, self._check_job, self._timeout_s = session, call, check_job, timeout_s
 
-    def ask(
-        self, call: Call, keys: list[str], value: bytes, expected: bytes, amount: int, timeout_s: float
+    def set(self, key: str, value: bytes | str) -> None:
+        """Set the value of a key."""
+        self._ask("set", [key], _bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """Return the value of a key; waits for it."""
+        return self._ask("get", [key]).value
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, which begins at 0; return the sum."""
+        return self._ask("add", [key], amount=amount).number
+
+    def compare_set(self, key: str, expected: bytes | str, value: bytes | str) -> bytes:
+        """Set the value of a key if it is the expected one, or if none is expected; return what it is then."""
+        return self._ask("compare_set", [key], _bytes(value), _bytes(expected)).value
+
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all keys are there."""
+        return self._ask("check", keys).number == len(keys)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        """Wait until all keys are there."""
+        for key in keys:
+            self._ask("get", [key], timeout_s=timeout.total_seconds() if timeout else None)
+
+    def delete_key(self, key: str) -> bool:
+        """Remove a key; return whether it was there."""
+        return self._ask("delete", [key]).number == 1
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Wait so long for values from now on."""
+        self._timeout_s = timeout.total_seconds()
+
+    def _ask(
+        self,
+        call: Call,
+        keys: list[str],
+        value: bytes = b"",
+        expected: bytes = b"",
+        amount: int = 0,
+        timeout_s: float | None = None,
     ) -> StoreValue:
-        """Make a call and wait for the answer; raises RuntimeError, as torch's stores do, if there is none in time."""
+        """Make a call and wait for the answer."""
         session, answers = self._session, queue.SimpleQueue[StoreValue]()
         message = StoreCall(session.sender, call, tuple(keys), value, expected, amount)
-        self._call(lambda: session.ask_store(message, answers.put))
+        self._on_loop(lambda: session.ask_store(message, answers.put))
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
         while True:
-            self._check()
+            self._check_job()
             try:
                 return answers.get(timeout=WAIT_S)
             except queue.Empty:
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"no answer to {call} {keys[0]} within {timeout_s:g} s") from None
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema import AsyncMode, Run, SyncMode
+from persia_cli.control.membership import RunningClock
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
-from persia_cli.control.running_clock import RunningClock
 from persia_cli.errors import WireError
 from persia_cli.kernels.needed import pooling_kernels
 from persia_cli.kernels.warm import warm
@@ -24,10 +24,9 @@ from persia_cli.plan.job import Job
 from persia_cli.roles.nn_worker.dense_saving import DENSE, DenseSaving
 from persia_cli.roles.nn_worker.interval import Interval
 from persia_cli.roles.nn_worker.pipeline import JobEndedError, Pipeline, ReadyBatch
-from persia_cli.roles.nn_worker.rendezvous import RankRendezvous
+from persia_cli.roles.nn_worker.rendezvous import RankStore
 from persia_cli.roles.nn_worker.retrieval import RetrievalOfRows
-from persia_cli.roles.session import HEARTBEAT_S, CoordinatorSession
-from persia_cli.roles.work import COMPILING, Work
+from persia_cli.roles.session import COMPILING, HEARTBEAT_S, CoordinatorSession, Work
 from persia_cli.storage.places import place_of
 from persia_cli.store.checkpoints.manifest import verified_folder
 from persia_cli.store.wire_rows import encode_rows
@@ -36,7 +35,6 @@ from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.device import device_of, devices_are_apart, told_of_full_memory
 from persia_cli.train.distributed import LOOPBACK, LostRankError, World
 from persia_cli.train.inputs import Samples
-from persia_cli.train.rank_store import RankStore
 from persia_cli.train.step import TRAINING
 from persia_cli.wire.addresses import host_of, interface_of, is_beyond
 from persia_cli.wire.figures import Counters
@@ -109,8 +107,8 @@ class NNWorker:
         device = device_of(run, self._session.index)
         apart = device.type == "cuda" and devices_are_apart(run.train.device, ranks)
         timeout_s = run.cluster.start_timeout_s
-        meeting = RankRendezvous(self._session, self._pipeline.call, self._pipeline.check)
-        store = RankStore(meeting.ask, timeout_s) if ranks > 1 else None
+        pipeline = self._pipeline
+        store = RankStore(self._session, pipeline.call, pipeline.check, timeout_s) if ranks > 1 else None
         interface = interface_of(host_of(self._bind)) if is_beyond(self._bind) else LOOPBACK
         try:
             return World(

@@ -1,18 +1,23 @@
-"""The record batches of a file of rows."""
+"""The record batches of a file of rows, and their columns as numpy arrays and back."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
 from persia_cli.storage.hashed_source import HashedSource
-from persia_cli.storage.places import Place, reading_stream
-from persia_cli.store.checkpoints.arrow_arrays import numbers_of
+from persia_cli.storage.hashing_file import HashingFile
+from persia_cli.storage.places import Place, reading_stream, writing_file
 from persia_cli.store.checkpoints.manifest import require_digest
-from persia_cli.wire.figures import SavedFile
+from persia_cli.store.layout import GroupSpec
+from persia_cli.wire.figures import SavedFile, SavedRows
 
 FILE_MARK = b"ARROW1\0\0"
 """The bytes with which an Arrow file begins."""
@@ -61,3 +66,59 @@ def rows_by_table(batch: pa.RecordBatch) -> dict[str, int]:
     column = batch.column("table")
     counts = np.bincount(numbers_of(column.indices), minlength=len(column.dictionary)).tolist()
     return {name: count for name, count in zip(column.dictionary.to_pylist(), counts, strict=True) if count}
+
+
+def arrow_numbers(values: NDArray[Any]) -> pa.Array:
+    """Return numbers [n] as an Arrow array; contiguous ones are not copied."""
+    content = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(content.dtype), content.size, [None, pa.py_buffer(content)])
+
+
+def arrow_texts(texts: Sequence[str]) -> pa.Array:
+    """Return texts as an Arrow array."""
+    encoded = [text.encode() for text in texts]
+    ends = np.fromiter(accumulate(map(len, encoded), initial=0), np.int32, len(encoded) + 1)
+    return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+
+
+def numbers_of(array: pa.Array) -> NDArray[Any]:
+    """Return the numbers of an Arrow array without a copy; raises ValueError if some are missing."""
+    if array.null_count:
+        raise ValueError(f"{array.null_count} of {len(array)} numbers are missing")
+    content, dtype = array.buffers()[1], np.dtype(array.type.to_pandas_dtype())
+    if content is None:
+        return np.empty(0, dtype)
+    return np.frombuffer(content, dtype, len(array), array.offset * dtype.itemsize)
+
+
+PARTITIONS_KEY = b"persia.partitions"
+"""Metadata key for the group's number of partitions when it was saved; only people read it."""
+
+
+def file_name(group: GroupSpec, partitions: range) -> str:
+    """Return the name of the file of a group's rows in the partitions that a server owns."""
+    return f"group-{group.number}-partitions-{partitions.start:04d}-{partitions.stop - 1:04d}.arrow"
+
+
+def write_rows(
+    group: GroupSpec,
+    partitions: range,
+    directory: Place,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    on_rows: Callable[[int], None],
+    since: int | None = None,
+) -> SavedFile:
+    """Write record batches to the file of some partitions; raises DiskError, and removes the file then."""
+    name, rows = file_name(group, partitions), Counter[str]()
+    schema = schema.with_metadata({PARTITIONS_KEY: str(group.partitions)})
+    with writing_file(directory / name) as sink, HashingFile(sink) as file:
+        out = pa.PythonFile(file, mode="w")
+        with pa.ipc.new_file(out, schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                rows.update(rows_by_table(batch))
+                on_rows(batch.num_rows)
+        digest = file.finish()
+    saved = SavedRows(group.number, group.partitions, partitions.start, partitions.stop, dict(rows), since)
+    return SavedFile(directory.name, name, file.nbytes, digest, saved)

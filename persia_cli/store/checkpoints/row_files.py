@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.arrow_arrays import arrow_numbers, arrow_texts
 from persia_cli.store.checkpoints.chain import RowFile
 from persia_cli.store.checkpoints.changes import StoreChanges
 from persia_cli.store.checkpoints.cut import CutRows
 from persia_cli.store.checkpoints.manifest import DELETED, SIGHTINGS
-from persia_cli.store.checkpoints.row_writing import write_rows
+from persia_cli.store.checkpoints.record_batches import arrow_numbers, arrow_texts, write_rows
 from persia_cli.store.checkpoints.sighting_files import Sketch, frequencies_of, sighting_file
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.row_store import MAX_STEP, RowStore, Tables
@@ -143,9 +142,9 @@ def _save_group(
     held = np.zeros(shard.salts.size, np.int64)
     if changes is None:
         batches = _batches(shard, store, portions, schema, ROWS_PER_BATCH, held)
-        return write_rows(store, directory, schema, batches, on_rows)
+        return write_rows(store.group, store.partitions, directory, schema, batches, on_rows)
     batches = _batches(shard, store, portions, schema, CHANGES_PER_BATCH, held)
-    file = write_rows(store, directory, schema, batches, on_rows, changes.since)
+    file = write_rows(store.group, store.partitions, directory, schema, batches, on_rows, changes.since)
     assert file.rows is not None
     names = {table.number: table.name for table in store.group.tables}
     in_all = {names[number]: int(held[number]) for number in np.flatnonzero(held).tolist()}
@@ -163,7 +162,7 @@ def _save_deleted(shard: Shard, store: RowStore, directory: Place, changes: Stor
         )
         for first, last in ((at, at + CHANGES_PER_BATCH) for at in range(0, ids.size, CHANGES_PER_BATCH))
     )
-    return write_rows(store, directory, schema, batches, lambda rows: None, changes.since)
+    return write_rows(store.group, store.partitions, directory, schema, batches, lambda rows: None, changes.since)
 
 
 def _vectors(group: GroupSpec) -> dict[str, int]:

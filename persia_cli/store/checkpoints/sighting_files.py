@@ -16,10 +16,8 @@ from persia_cli.errors import CheckpointError
 from persia_cli.kernels.sightings import WORDS, count_at_last_use, used_lines
 from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import Place, writing_file
-from persia_cli.store.checkpoints.arrow_arrays import arrow_numbers
 from persia_cli.store.checkpoints.manifest import SIGHTINGS, Manifest, kind_of, verify
-from persia_cli.store.checkpoints.record_batches import record_batches
-from persia_cli.store.checkpoints.row_writing import file_name
+from persia_cli.store.checkpoints.record_batches import arrow_numbers, file_name, record_batches
 from persia_cli.store.row_store import RowStore
 from persia_cli.store.shard import Shard
 from persia_cli.wire.figures import SavedFile
@@ -49,7 +47,8 @@ def sighting_file(store: RowStore, directory: Place, saved: list[SavedFile]) -> 
     When the block ends, the file is safe and appended to `saved`. Raises DiskError if it cannot be written, and removes
     it. Of a store without a sketch there is no file.
     """
-    group, name, own = store.group, file_name(store), store.partitions.start * store.group.sketch_lines
+    group, own = store.group, store.partitions.start * store.group.sketch_lines
+    name = file_name(group, store.partitions)
     if not group.sketch_lines:
         yield lambda _, __: None
         return

@@ -1,28 +1,112 @@
-"""A shard whose whole state lies in a memory file, so that a process that inherits the file can go on after a death."""
+"""A shard whose whole state lies in a memory file, so that a process that inherits the file can repair it and go on."""
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.errors import WireError
-from persia_cli.kernels import journal, look_up, new_keys, update
+from persia_cli.errors import MemoryFileError, WireError
+from persia_cli.kernels import check, journal, look_up, new_keys, update
+from persia_cli.kernels.journal import whole_lines
 from persia_cli.kernels.look_up import FoundRows
 from persia_cli.kernels.memory import HUGE_PAGE, Empty
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.optimizers import Rule
 from persia_cli.store.checkpoints.cut import NOTHING
-from persia_cli.store.layout import EmbeddingLayout
-from persia_cli.store.memory.answers import BARE, MOST_NEW, Answer, LastAnswers
-from persia_cli.store.memory.applied_steps import AppliedSteps
-from persia_cli.store.memory.memory_file import LOADING, SERVING, MemoryFile
+from persia_cli.store.layout import LINE_BYTES, USES_BYTES, EmbeddingLayout, partitions_of
+from persia_cli.store.memory.answers import BARE, MOST_NEW, Answer, LastAnswers, address_space
+from persia_cli.store.memory.applied_steps import SPAN, AppliedSteps
+from persia_cli.store.memory.memory_file import LOAD, LOADING, SERVING, MemoryFile
 from persia_cli.store.memory.progress import LOOK_UP, UPDATE, BatchRequest, ProgressRecord
-from persia_cli.store.memory.repair import Repairs, UnderWay, check_store
-from persia_cli.store.memory.shard_file import SAVE, shard_file
 from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
 from persia_cli.store.shard import Bytes, Halves, Rows, Shard
 from persia_cli.store.wire_rows import row_bytes
+
+FAULTS = {
+    check.GAP: "a bucket has a gap",
+    check.FOREIGN: "a key lies in a partition that is not its own",
+    check.MISPLACED: "a key lies in neither of its buckets",
+    check.UNREACHABLE: "a key lies in its second bucket though the first is not full",
+    check.NO_SUCH_ROW: "a slot has a row beyond the capacity",
+    check.TWICE: "two slots have the same row",
+}
+
+ROWS_AT_ONCE = 2**20
+"""Rows whose tables are in memory as a copy at a time."""
+
+
+class Repairs(NamedTuple):
+    """The result of taking over the memory of another process."""
+
+    rows: int
+    """Rows in use."""
+    row: bool
+    """True if the row of an update was written back, which was or might have been changed in part."""
+    new_key: bool
+    """True if a new key was given its row once more."""
+    request: BatchRequest | None
+    """The look-up or update that was carried out; None if there was none. It goes on when it comes again."""
+
+
+class UnderWay(NamedTuple):
+    """The work in progress, as the word of a journal has it."""
+
+    bare: bool
+    """True if no note is valid."""
+    adding: bool
+    """True if a look-up was giving rows to new keys."""
+    group: int
+    position: int
+
+    @classmethod
+    def of(cls, word: int) -> "UnderWay":
+        """Decode a word."""
+        shift = int(journal.GROUP)
+        group = (word & ~int(journal.BARE | journal.ADDING)) >> shift
+        return cls(bool(word & int(journal.BARE)), bool(word & int(journal.ADDING)), group, word & ((1 << shift) - 1))
+
+
+def check_store(store: RowStore, rows_of_tables: NDArray[np.int64]) -> int:
+    """Check the index of a store and count its rows anew; returns the number of rows in use.
+
+    rows_of_tables[t] are the rows that table t must have. Raises MemoryFileError for the first fault. Writes `fill`.
+    """
+    counts = check.IndexCounts(np.zeros(-(-store.capacity // 64) + 1, np.uint64), np.zeros(2, np.uint64))
+    where = f"the index of feature group {store.group.number} is damaged"
+    fault = check.check_index(store.index, len(store.partitions), store.capacity, counts)
+    if fault != check.SOUND:
+        raise MemoryFileError(f"{where}: {FAULTS[fault]} (slot {counts.fault[0]}); {LOAD}")
+    used = int(counts.fault[1])
+    if not _are_first(counts.seen, used):
+        raise MemoryFileError(f"{where}: a row that is in use belongs to no key; {LOAD}")
+    if store.index.fill.max(initial=0) > store.group.rows_per_partition:
+        raise MemoryFileError(f"{where}: a partition has more rows than it may; {LOAD}")
+    own = [table.number for table in store.group.tables]
+    of_table = _rows_of_tables(store.index.tables[:used], rows_of_tables.size)
+    if int(of_table[own].sum()) != used:
+        raise MemoryFileError(f"{where}: a row is of a table that is not in the group; {LOAD}")
+    if (of_table[own] != rows_of_tables[own]).any():
+        raise MemoryFileError(f"{where}: its tables have other numbers of rows than were counted; {LOAD}")
+    return used
+
+
+def _rows_of_tables(tables: Tables, count: int) -> NDArray[np.int64]:
+    """Return how many rows are of each of the tables below `count`, given the table of each row.
+
+    The rows in use are the first ones, so they are read one after the other and not in the order of their keys.
+    """
+    rows = np.zeros(2**16, np.int64)
+    for start in range(0, tables.size, ROWS_AT_ONCE):
+        rows += np.bincount(tables[start : start + ROWS_AT_ONCE], minlength=rows.size)
+    return rows[:count]
+
+
+def _are_first(bits: NDArray[np.uint64], count: int) -> bool:
+    """Return whether of all bits exactly the first `count` are set; no more than that may be set."""
+    whole, rest = divmod(count, 64)
+    return bool((bits[:whole] == np.uint64(2**64 - 1)).all() and bits[whole] == np.uint64((1 << rest) - 1))
+
 
 AHEAD = 32 << 20
 """Bytes of rows that are put into huge pages ahead of use: each call for it waits for all processors once."""
@@ -363,3 +447,25 @@ class RecoverableShard(Shard):
 def _wire_rows(store: RowStore, size: int) -> Halves:
     """Return memory for rows on the wire that nobody gets."""
     return np.empty(size * row_bytes(store.group.dim, store.group.wire), np.uint8).view(np.uint16)
+
+
+SAVE, CHANGES = 3, 4
+"""Words of the file behind those of the journal: the number of the last save that was begun; and the step + 1 of the
+checkpoint since which its changes are known, else 0."""
+
+
+def shard_file(file: int, layout: EmbeddingLayout, server: int, servers: int, ranks: int, keep: bool) -> MemoryFile:
+    """Open the file of a kept shard, `keep` its content, and reserve addresses for all that a shard may come to have.
+
+    Raises what `MemoryFile` does.
+    """
+    nbytes = 2 * HUGE_PAGE + ranks * SPAN
+    nbytes += address_space(ranks, len(layout.groups)) + 160 * (layout.salts().size + 64)
+    for group in layout.groups:
+        own = len(partitions_of(group.partitions, server, servers))
+        index = own * (group.buckets * 64 + 4)
+        nbytes += index + own * group.rows_per_partition * (group.width * 4 + 3)
+        nbytes += own * group.evictions_per_partition * 10
+        nbytes += own * (group.sketch_lines * LINE_BYTES + group.rows_per_partition * USES_BYTES)
+        nbytes += 16 * whole_lines(group.width) + 12 * HUGE_PAGE
+    return MemoryFile(file, f"{layout!r} {server} {servers} {ranks}", nbytes, keep)

@@ -1,6 +1,6 @@
 """Time in which nobody watched counts for nothing."""
 
-from persia_cli.control.running_clock import LONGEST_GAP_S, RunningClock
+from persia_cli.control.membership import LONGEST_GAP_S, RunningClock
 
 
 def test_time_goes_on_while_it_is_looked_at_and_stands_still_while_nobody_does() -> None:

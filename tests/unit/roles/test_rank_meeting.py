@@ -2,6 +2,7 @@
 
 import queue
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,8 +13,7 @@ from hypothesis import given, settings
 
 from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.rendezvous import MAX_KEYS, RendezvousStore
-from persia_cli.roles.nn_worker.rendezvous import RankRendezvous
-from persia_cli.train.rank_store import RankStore
+from persia_cli.roles.nn_worker.rendezvous import RankStore
 from persia_cli.wire.job_messages import StoreCall, StoreValue
 from persia_cli.wire.message import Message, Sender
 from persia_cli.wire.messages import Refused
@@ -54,8 +54,8 @@ class Coordinator:
         return self.answers.get(peer, [])
 
 
-class LinkOfARank:
-    """A rank's link, whose coordinator answers at once, or never."""
+class SessionOfARank:
+    """A rank's session, whose coordinator answers at once, or never."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.sender = Sender("nn-worker", 0, 1)
@@ -69,8 +69,11 @@ class LinkOfARank:
 
 
 def store_of(coordinator: Coordinator, timeout_s: float = 0.01) -> RankStore:
-    meeting = RankRendezvous(LinkOfARank(coordinator), lambda function: function(), lambda: None)  # type: ignore[arg-type]
-    return RankStore(meeting.ask, timeout_s)
+    return store_by(SessionOfARank(coordinator), timeout_s)
+
+
+def store_by(session: "SessionOfARank", timeout_s: float, check: Callable[[], None] = lambda: None) -> RankStore:
+    return RankStore(session, lambda function: function(), check, timeout_s)  # type: ignore[arg-type]
 
 
 def outcome(store: dist.Store, call: str, *arguments: Any) -> Any:
@@ -140,16 +143,15 @@ def test_a_rank_does_not_wait_for_ever_nor_after_the_end() -> None:
     def ended() -> None:
         raise WireError("the job has ended")
 
-    meeting = RankRendezvous(LinkOfARank(Coordinator()), lambda function: function(), ended)  # type: ignore[arg-type]
     with pytest.raises(WireError, match="the job has ended"):
-        RankStore(meeting.ask, 60.0).get("k")
+        store_by(SessionOfARank(Coordinator()), 60.0, ended).get("k")
 
 
 def test_a_group_of_gloo_meets_in_it() -> None:
     """Both ranks in this process: it is enough that gloo finds all that it wants, through torch's own prefixes."""
     coordinator, lock, results = Coordinator(), threading.Lock(), queue.SimpleQueue[float]()
-    links = [PolledLink(coordinator, lock, rank) for rank in range(2)]
-    threads = [threading.Thread(target=sum_on_rank, args=(rank, links[rank], results)) for rank in range(2)]
+    sessions = [PolledSession(coordinator, lock, rank) for rank in range(2)]
+    threads = [threading.Thread(target=sum_on_rank, args=(rank, sessions[rank], results)) for rank in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -158,8 +160,8 @@ def test_a_group_of_gloo_meets_in_it() -> None:
     assert [results.get_nowait() for _ in threads] == [3.0, 3.0]
 
 
-class PolledLink(LinkOfARank):
-    """A link that asks again until there is an answer, as a client does; for two ranks at a time."""
+class PolledSession(SessionOfARank):
+    """A session that asks again until there is an answer, as a client does; for two ranks at a time."""
 
     def __init__(self, coordinator: Coordinator, lock: threading.Lock, rank: int) -> None:
         super().__init__(coordinator)
@@ -176,11 +178,10 @@ class PolledLink(LinkOfARank):
         on_value(answers[0])
 
 
-def sum_on_rank(rank: int, link: LinkOfARank, results: "queue.SimpleQueue[float]") -> None:
+def sum_on_rank(rank: int, session: SessionOfARank, results: "queue.SimpleQueue[float]") -> None:
     import torch
 
-    meeting = RankRendezvous(link, lambda function: function(), lambda: None)  # type: ignore[arg-type]
-    asking = RankStore(meeting.ask, 20.0)
+    asking = store_by(session, 20.0)
     store = dist.PrefixStore("group", asking)
     device = dist.ProcessGroupGloo.create_device(interface="lo")
     options = dist.ProcessGroupGloo._Options()

@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.roles.embedding_server import save_pace
-from persia_cli.roles.embedding_server.save_pace import QUIET_S, SHARE, WHOLE, SavePace, servers_beside
-from persia_cli.roles.embedding_server.saving import IDLE_S, ShardSaving
+from persia_cli.roles.embedding_server.saving import (
+    IDLE_S,
+    QUIET_S,
+    SHARE,
+    WHOLE,
+    SavePace,
+    ShardSaving,
+    servers_beside,
+)
 from persia_cli.store.checkpoints import cut
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
@@ -160,7 +166,7 @@ def test_rows_are_taken_in_time_where_many_change(shard: Shard, saving: ShardSav
 def test_a_share_is_of_the_processors_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, dues = Clock(), []
     for processors in (1, 16):
-        monkeypatch.setattr(save_pace.os, "sched_getaffinity", lambda pid, size=processors: range(size))
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, size=processors: range(size))
         pace = SavePace(1, False, clock)
         pace.note_request()
         pace.note_taken(0.001)

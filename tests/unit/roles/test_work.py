@@ -1,6 +1,6 @@
 """What a replica is at, and for how long."""
 
-from persia_cli.roles.work import Work
+from persia_cli.roles.session import Work
 
 
 def test_the_age_of_work_begins_with_each_piece_and_ends_with_it() -> None:

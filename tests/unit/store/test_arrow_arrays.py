@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from persia_cli.store.checkpoints.arrow_arrays import arrow_numbers, arrow_texts, numbers_of
+from persia_cli.store.checkpoints.record_batches import arrow_numbers, arrow_texts, numbers_of
 
 SAVE = """
 import sys

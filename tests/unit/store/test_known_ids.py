@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from persia_cli.roles.embedding_worker import KnownIds
 from persia_cli.store.batch_rows import RowPlanner
-from persia_cli.store.known_ids import KnownIds
 from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
 from persia_cli.store.table_counters import known_of, reads_of

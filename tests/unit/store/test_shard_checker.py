@@ -7,7 +7,7 @@ import pytest
 
 from persia_cli.errors import MemoryFileError
 from persia_cli.kernels.buckets import KEYS, MARKS, ROWS
-from persia_cli.store.memory.repair import check_store
+from persia_cli.store.memory.recoverable_shard import check_store
 from persia_cli.store.shard import Shard
 from tests.support.killed import job_of
 from tests.support.shards import OPTIMIZERS, TABLES, layout_of

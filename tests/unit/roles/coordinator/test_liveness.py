@@ -3,7 +3,7 @@
 from persia_cli.control.membership import Membership, StallDetector
 from persia_cli.control.phases import PhaseMachine, schedule
 from persia_cli.roles.coordinator.liveness import STILL_TIMES, LivenessMonitor
-from persia_cli.roles.work import Work
+from persia_cli.roles.session import Work
 from persia_cli.wire.figures import Counters
 from persia_cli.wire.message import ProcessId
 from tests.support.runs import make_run
