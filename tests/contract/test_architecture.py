@@ -1,38 +1,88 @@
-"""The architecture page: its glossary, its promises and its order of rooms are those of the code."""
+"""The architecture page, the glossary and the promises agree with the code."""
 
 import re
+from itertools import pairwise
 
 from scripts.readme import ROOT, blocks
+from tests.contract.test_docs import functions_of
 from tests.unit.test_house import FLOORS
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
+PROMISES = (ROOT / "tests" / "PROMISES.md").read_text()
+MAX_WORDS = 3500
 
 
-def section(title: str) -> str:
-    """Return what stands below a heading, up to the next one."""
-    [found] = re.findall(rf"^## {title}\n(.+?)^## ", PAGE, re.M | re.S)
-    return str(found)
+def rows_of(page: str) -> list[list[str]]:
+    """Return the rows of all tables of a page, without their heads."""
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    heads = {number - 1 for number, line in enumerate(lines) if re.fullmatch(r"[|\s:-]+", line)}
+    rows = [line for number, line in enumerate(lines) if number not in heads and number - 1 not in heads]
+    return [line.strip("| ").split(" | ") for line in rows]
 
 
-def glossary() -> list[list[str]]:
-    """The rows of the glossary: word, meaning, where in the code."""
-    rows = [line.strip("| ").split(" | ") for line in section("Words").splitlines() if line.startswith("| ")]
-    return rows[1:]
+def package_of(name: str) -> int:
+    """Return the layer of a package."""
+    [layer] = [layer for layer, packages in enumerate(FLOORS) if name in packages]
+    return layer
 
 
-def test_every_word_of_the_glossary_says_where_it_is_in_the_code() -> None:
-    rows = glossary()
+def test_the_page_stays_short() -> None:
+    assert len(PAGE.split()) <= MAX_WORDS
+
+
+def test_the_table_of_packages_has_the_layers_that_hold() -> None:
+    layers = [row for row in rows_of(PAGE) if row[0].isdigit()]
+    assert [int(row[0]) for row in layers] == list(range(1, len(FLOORS) + 1))
+    assert tuple(tuple(re.findall(r"`([\w.]+)`", row[1])) for row in layers) == FLOORS
+
+
+def test_the_picture_of_imports_goes_down() -> None:
+    [picture] = [block.code for block in blocks(PAGE) if block.mark == "imports"]
+    lines = [re.split(r"\s{2,}", line.strip())[0] for line in picture.splitlines()]
+    layers = [[package_of(name) for name in re.findall(r"[\w.]+", line)] for line in lines]
+    assert len(layers) > 5
+    assert all(min(upper) > max(lower) for upper, lower in pairwise(layers))
+
+
+def test_files_that_the_page_names_exist() -> None:
+    named = re.findall(r"`([\w./-]+/[\w./-]*)`", PAGE)
+    assert len(named) > 20
+    assert [
+        path for path in named if path.startswith(("persia_cli/", "tests/", "conf/")) and not (ROOT / path).exists()
+    ] == []
+
+
+def test_methods_that_the_page_names_exist() -> None:
+    source = {
+        name: path.read_text()
+        for path in (ROOT / "persia_cli").rglob("*.py")
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.M)
+    }
+    named = re.findall(r"`([A-Z]\w+)\.(\w+)`", PAGE)
+    assert named
+    assert [f"{owner}.{method}" for owner, method in named if f"def {method}(" not in source.get(owner, "")] == []
+
+
+def test_each_word_of_the_glossary_names_its_place_in_the_code() -> None:
+    rows = rows_of(GLOSSARY)
     assert len(rows) > 20
     assert [row[0] for row in rows if len(row) != 3 or not re.search(r"`persia_cli(\.\w+)+`", row[2])] == []
     assert len({row[0] for row in rows}) == len(rows)
 
 
-def test_the_promises_each_name_a_test() -> None:
-    rows = [line for line in section("Promises").splitlines() if re.match(r"\| \d", line)]
-    assert len(rows) >= 8
-    assert [row for row in rows if not re.search(r"`tests/[\w/]+\.py::test_\w+`", row)] == []
-
-
-def test_the_order_of_rooms_is_the_one_that_holds() -> None:
-    [floors] = [block.code for block in blocks(PAGE) if block.mark == "floors"]
-    assert tuple(tuple(line.split(", ")) for line in floors.splitlines()) == FLOORS
+def test_each_promise_names_tests_that_exist() -> None:
+    rows = rows_of(PROMISES)
+    assert len(rows) > 100
+    missing = []
+    for promise, tests in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)(?:::(test_\w+))?`", tests)
+        if not named or tests != ", ".join(f"`{path}{f'::{name}' if name else ''}`" for path, name in named):
+            missing.append(promise)
+        missing += [
+            f"{path}::{name}"
+            for path, name in named
+            if not (ROOT / path).is_file() or (name and name not in functions_of(path))
+        ]
+    assert missing == []
+    assert len({promise for promise, _ in rows}) == len(rows)
