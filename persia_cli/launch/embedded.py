@@ -5,76 +5,36 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import closing
 from typing import TYPE_CHECKING
 
-from persia_cli.errors import PersiaError
-from persia_cli.launch.job import (
-    SWITCH_INTERVAL_S,
-    JobResult,
-    prepared_run_dir,
-    recorded_end,
-    recorded_failure,
-    result_of,
-)
+from persia_cli.launch.driver import drive
+from persia_cli.launch.job import SWITCH_INTERVAL_S, JobResult, recorded_failure
 from persia_cli.launch.kernels import Compiling
-from persia_cli.launch.signals import JobSignals
 from persia_cli.plan.job import JobPlan, Replica
-from persia_cli.store.checkpoints.claim import remove_own_unfinished
 from persia_cli.wire.sockets import Context
 
 if TYPE_CHECKING:
     from persia_cli.roles.start import Stoppable
 
-POLL_S = 0.1
-
 
 def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
-    """Run the job to its end in this process, calling `follow()` from this thread about ten times a second.
-
-    Ctrl-C stops all threads and is raised again. Signals are handled as JobSignals says; then PreemptedError is raised.
-    Raises the error of the replica that failed first.
-    """
-    before = sys.getswitchinterval()
-    signals = JobSignals()
-    with signals.handled(), prepared_run_dir(plan) as prepared, recorded_end(plan.run_dir, signals):
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
-        with Compiling(plan) as kernels:
-            kernels.compile(follow)
-        job = EmbeddedJob(prepared)
-        job.start()
-        cause: PersiaError | None = None
-        try:
-            signals.trains = True
-            while job.running:
-                if signals.name:
-                    job.end_with_model(signals.name)
-                follow()
-                job.wait(POLL_S)
-        except PersiaError as error:
-            cause = error
-            raise
-        finally:
-            sys.setswitchinterval(before)
-            try:
-                job.close(cause)
-            finally:
-                remove_own_unfinished(plan.run_dir, plan.run.checkpoint.path)
-                follow()
-    return result_of(plan.run_dir)
+    """Run the job to its end in this process, as `drive` does."""
+    return drive(plan, EmbeddedJob, follow)
 
 
 class EmbeddedJob:
-    """The threads of one job; `close` ends all of them, so jobs can run one after another or side by side."""
+    """The threads of one job; `stop` ends all of them, so jobs can run one after another or side by side."""
 
     def __init__(self, plan: JobPlan) -> None:
         self._plan = plan
         self._context = Context()
         self._coordinator = f"inproc://{uuid.uuid4()}"
         self._coordinators: list[Stoppable] = []
-        self._signalled = False
         self._stoppables: list[Stoppable] = []
         self._errors: list[BaseException] = []
         self._closing = False
+        self._switch_interval_s = sys.getswitchinterval()
         # In CPython 3.11, a thread counts as ended if an interrupt comes while it is joined. So use these events.
         self._ended = [threading.Event() for _ in plan.replicas]
         self._threads = [
@@ -82,8 +42,11 @@ class EmbeddedJob:
             for replica, ended in zip(plan.replicas, self._ended, strict=True)
         ]
 
-    def start(self) -> None:
-        """Start all threads."""
+    def start(self, follow: Callable[[], None] = lambda: None) -> None:
+        """Compile the kernels that are missing, and start all threads."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        with closing(Compiling(self._plan)) as kernels:
+            kernels.compile(follow)
         # Imported here once: two threads that import the same modules at the same time may each see half of a type.
         import persia_cli.roles.start  # noqa: F401
 
@@ -95,11 +58,13 @@ class EmbeddedJob:
         """True if any thread still runs and none has failed."""
         return not self._errors and not all(ended.is_set() for ended in self._ended)
 
-    def end_with_model(self, name: str) -> None:
+    def poll(self) -> None:
+        """Do nothing: the threads need no help."""
+
+    def end_with_model(self) -> None:
         """Have the coordinator, once it has started, save the model and end the job because of a signal."""
-        if self._coordinators and not self._signalled:
-            self._signalled = True
-            self._coordinators[0].signals.append(name)
+        for coordinator in self._coordinators:
+            coordinator.signals.append("SIGUSR1")
 
     def wait(self, seconds: float) -> None:
         """Wait until all threads have ended, at most so many seconds."""
@@ -107,15 +72,18 @@ class EmbeddedJob:
         for ended in self._ended:
             ended.wait(max(0.0, deadline - time.monotonic()))
 
-    def close(self, cause: PersiaError | None = None) -> None:
-        """Stop the threads that still run; raises the first failure, if there was one.
-
-        `cause` is a failure of their caller's, of which theirs are the consequence: then none is raised.
-        """
-        self._closing = True
-        failed = bool(self._errors)
-        if failed:
+    def check(self) -> None:
+        """Raise the first failure, if there was one, once all have had time to end because of it."""
+        if self._errors:
+            self._closing = True
             self.wait(self._plan.run.cluster.stop_timeout_s)
+            self.stop()
+            raise recorded_failure(self._plan.run_dir) or self._errors[0]
+
+    def stop(self) -> None:
+        """Stop the threads that still run."""
+        self._closing = True
+        sys.setswitchinterval(self._switch_interval_s)
         # The coordinator stops first and notifies the others. Otherwise it would report them as missing.
         for coordinator in self._coordinators:
             coordinator.stop = True
@@ -123,11 +91,10 @@ class EmbeddedJob:
         for stoppable in self._stoppables:
             stoppable.stop = True
         for ended, thread in zip(self._ended, self._threads, strict=True):
-            ended.wait()
-            thread.join()
+            if thread.ident is not None:
+                ended.wait()
+                thread.join()
         self._context.term()
-        if self._errors and cause is None:
-            raise recorded_failure(self._plan.run_dir) or self._errors[0]
 
     def _add(self, started: "Stoppable", to: "list[Stoppable]") -> None:
         """Note a role that has just started; one that starts while the job is closed stops at once."""

@@ -1,7 +1,6 @@
 """The part of a launcher that handles kernels that are not compiled yet."""
 
 from collections.abc import Callable
-from types import TracebackType
 
 from persia_cli.kernels.cache import cache_folder, can_keep, is_kept
 from persia_cli.kernels.needed import SAVING, SERVER, WORKER, kept_kernels, pooling_kernels, training_kernels
@@ -22,27 +21,24 @@ def job_kernels(plan: JobPlan) -> list[str]:
 
 
 class Compiling:
-    """A context that writes the progress of compiling a job's kernels to its events."""
+    """Writes the progress of compiling a job's kernels to its events."""
 
     def __init__(self, plan: JobPlan) -> None:
         self._events = Journal(plan.run_dir / EVENTS)
         self._missing = [name for name in job_kernels(plan) if not is_kept(name)]
         self._total = len(self._missing)
+        if not self._missing:
+            return
+        self._note()
+        if not can_keep():
+            self._events.write(
+                event="warning",
+                text=f"compiled kernels cannot be stored in {cache_folder()}, so each process compiles them "
+                "at every start; set NUMBA_CACHE_DIR to a folder that can be written",
+            )
 
-    def __enter__(self) -> "Compiling":
-        if self._missing:
-            self._note()
-            if not can_keep():
-                self._events.write(
-                    event="warning",
-                    text=f"compiled kernels cannot be stored in {cache_folder()}, so each process compiles them "
-                    "at every start; set NUMBA_CACHE_DIR to a folder that can be written",
-                )
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the events."""
         self._events.close()
 
     def check(self) -> None:

@@ -21,20 +21,18 @@ from persia_cli.errors import (
     WireError,
 )
 from persia_cli.launch.deaths import DeathReports
+from persia_cli.launch.driver import drive
 from persia_cli.launch.job import (
     ERROR_LINE,
     ROLES,
     SIGNALLED,
     JobResult,
-    prepared_run_dir,
-    recorded_end,
     recorded_failure,
-    result_of,
 )
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.key_files import key_file_of
 from persia_cli.launch.processes import python_module
-from persia_cli.launch.signals import JobSignals, held_back
+from persia_cli.launch.signals import held_back
 from persia_cli.launch.supervisor import (
     WELL,
     Supervised,
@@ -44,13 +42,11 @@ from persia_cli.launch.supervisor import (
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.replacement import keeps_memory
 from persia_cli.roles.start import address_beside
-from persia_cli.store.checkpoints.claim import remove_own_unfinished
 from persia_cli.store.memory.memory_file import new_file
 from persia_cli.wire.addresses import SOCKETS, ipc_address
 from persia_cli.wire.secret import TOKEN, new_keys, new_token, read_secret, write_keys, write_token
 from persia_cli.wire.sockets import Context
 
-POLL_S = 0.1
 KEYS = "keys"
 LOG_TAIL_LINES = 20
 SETTLE_S = 3.0
@@ -58,40 +54,9 @@ SETTLE_S = 3.0
 
 
 def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
-    """Run the job to its end, calling `follow()` from this thread about ten times a second.
-
-    The first Ctrl-C asks all replicas to stop, and kills those that still run after `cluster.stop_timeout_s`. A second
-    one kills them at once. KeyboardInterrupt is raised again in the end. Signals are handled as JobSignals says; then
-    PreemptedError is raised. Raises the failure of the replica that failed first, KilledError if
-    a signal killed it.
-    """
-    signals = JobSignals()
-    with (
-        signals.handled(),
-        prepared_run_dir(plan),
-        recorded_end(plan.run_dir, signals),
-        Compiling(plan) as kernels,
-        own_folder(SOCKETS) as sockets,
-    ):
-        processes = Processes(plan, sockets)
-        try:
-            processes.start()
-            signals.trains = True
-            while processes.running:
-                if signals.name:
-                    processes.end_with_model()
-                kernels.check()
-                processes.supervise()
-                follow()
-                time.sleep(POLL_S)
-            processes.check()
-        finally:
-            try:
-                processes.stop()
-            finally:
-                remove_own_unfinished(plan.run_dir, plan.run.checkpoint.path)
-                follow()
-    return result_of(plan.run_dir)
+    """Run the job to its end as `drive` does."""
+    with own_folder(SOCKETS) as sockets:
+        return drive(plan, lambda _: Processes(plan, sockets), follow)
 
 
 def _require_this_machine(plan: JobPlan) -> None:
@@ -124,8 +89,9 @@ class Processes:
         self._started: list[Supervised] = []
         self._memory: list[int] = []
         """Memory files of replicas, which every process of a replica inherits."""
-        self._saving: RunningClock | None = None
-        """How long ago the coordinator was told to save the model and end the job."""
+        self._saves = False
+        """True once the coordinator was asked to save the model and end the job."""
+        self._kernels = Compiling(plan)
         # A benchmark's figures would be wrong if it went on.
         restarts = plan.run.recovery.max_restarts and plan.job.benchmark is None
         self._reports = (
@@ -143,7 +109,7 @@ class Processes:
         write_keys(folder / KEYS, new_keys())
         return folder / KEYS
 
-    def start(self) -> None:
+    def start(self, follow: Callable[[], None] = lambda: None) -> None:
         """Start the coordinator, then the others, each in its own session, so that only the launcher gets Ctrl-C."""
         cluster = self._plan.run.cluster
         listen = "tcp://127.0.0.1:*" if cluster.transport == "tcp" else ipc_address(self._sockets, "coordinator-0")
@@ -187,8 +153,9 @@ class Processes:
         with held_back():  # a process that is not in the list yet would outlive the job
             self._started.append(Supervised(replica, start, log, reports, memory))
 
-    def supervise(self) -> None:
-        """Replace processes that have died, where the coordinator wants that; to be called again and again."""
+    def poll(self) -> None:
+        """Record compiled kernels, and replace processes that have died where the coordinator wants that."""
+        self._kernels.check()
         if self._reports is None:
             return
         for started in self._started:
@@ -222,17 +189,14 @@ class Processes:
         return runs and not any(started.failed for started in self._started)
 
     def end_with_model(self) -> None:
-        """Have the coordinator save the model and end the job; to be called again and again from then on.
+        """Have the coordinator save the model and end the job."""
+        if not self._saves:
+            self._saves = True
+            self._signal(self._started[:1], signal.SIGUSR1)
 
-        Raises RoleError if it takes too long.
-        """
-        if self._saving is None:
-            self._started[0].tell(signal.SIGUSR1)
-            self._saving = RunningClock(time.monotonic())
-        checkpoint, cluster = self._plan.run.checkpoint, self._plan.run.cluster
-        limit_s = checkpoint.grace_s + cluster.stop_timeout_s
-        if self._saving.at(time.monotonic()) > limit_s:
-            raise RoleError(f"coordinator-0 has not ended the job within {limit_s:g} s of a signal; see its log")
+    def wait(self, seconds: float) -> None:
+        """Wait until the coordinator has ended, at most so long."""
+        self._wait(self._started[:1], seconds)
 
     def check(self) -> None:
         """Raise the failure that ended the job, if there was one."""
@@ -266,7 +230,7 @@ class Processes:
             return refused  # the disk is full, so the replica could not write its error
         stopped = f"was stopped ({signal.Signals(code - SIGNALLED).name})" if code > SIGNALLED else ""
         text = started.final or f"{started.replica.name} {stopped or started.ended_how}"
-        death = KilledError(text, started.replica.name) if code < 0 and self._saving is None else kind(text)
+        death = KilledError(text, started.replica.name) if code < 0 and not self._saves else kind(text)
         tail = "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:]) or "  (nothing)"
         death.add_note(f"The job was stopped. The end of {started.log}:\n{tail}")
         return death
@@ -291,6 +255,7 @@ class Processes:
                 started.process.wait()
             if self._reports is not None:
                 self._reports.close()
+            self._kernels.close()
             while self._memory:
                 os.close(self._memory.pop())
 

@@ -44,7 +44,7 @@ class RayJob:
         self._final: dict[Replica, str] = {}
         """Why the places of these replicas are not replaced."""
         self._policy = RestartPolicy(plan.run.recovery.max_restarts, plan.run.recovery.window_s)
-        self._saving: RunningClock | None = None
+        self._saves = False
 
     def start(self, meanwhile: Callable[[], None]) -> None:
         """Wait for room and machines, then start the coordinator and all others.
@@ -132,16 +132,14 @@ class RayJob:
         return self._coordinator.runs and not self._failed and not self._final
 
     def end_with_model(self) -> None:
-        """Have the coordinator save the model and end the job; to be called again and again from then on.
-
-        Raises RoleError if it takes too long.
-        """
-        if self._saving is None:
+        """Have the coordinator save the model and end the job."""
+        if not self._saves:
+            self._saves = True
             self._coordinator.signal(signal.SIGUSR1)
-            self._saving = RunningClock(time.monotonic())
-        limit_s = self._plan.run.checkpoint.grace_s + self._plan.run.cluster.stop_timeout_s
-        if self._saving.at(time.monotonic()) > limit_s:
-            raise RoleError(f"coordinator-0 has not ended the job within {limit_s:g} s of a signal; see its log")
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the job has ended, at most so long."""
+        self._wait([self._coordinator], seconds)
 
     def check(self) -> None:
         """Raise the failure that ended the job, if there was one."""
@@ -180,7 +178,7 @@ class RayJob:
         return failure
 
     def _killed(self, why: str, replica: Replica) -> PersiaError:
-        return RoleError(why) if self._saving is not None else KilledError(why, replica.name)
+        return RoleError(why) if self._saves else KilledError(why, replica.name)
 
     def _why(self, place: FollowedReplica) -> str:
         """Return why a replica ended, as its log has it."""

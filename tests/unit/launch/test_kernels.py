@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -58,7 +59,7 @@ def test_a_job_calls_the_kernels_that_were_foreseen(tmp_path, words):
 def test_with_all_kernels_there_nothing_is_said(tmp_path, monkeypatch):
     job = plan(["conf=synthetic"], tmp_path)
     monkeypatch.setattr("persia_cli.launch.kernels.is_kept", lambda name: True)
-    with Compiling(job) as kernels:
+    with closing(Compiling(job)) as kernels:
         kernels.check()
     assert read_journal(tmp_path / EVENTS) == []
 
@@ -69,7 +70,7 @@ def test_what_roles_compile_is_counted_and_a_cache_that_cannot_be_written_is_tol
     kept = set(names[:1])
     monkeypatch.setattr("persia_cli.launch.kernels.is_kept", lambda name: name in kept)
     monkeypatch.setattr("persia_cli.launch.kernels.can_keep", lambda: False)
-    with Compiling(job) as kernels:
+    with closing(Compiling(job)) as kernels:
         kernels.check()
         kept.update(names[1:3])
         kernels.check()

@@ -203,7 +203,7 @@ def test_a_replica_that_ends_after_the_coordinators_address_is_gone_is_reported_
         processes.start()
         address.unlink()
         poll_for(lambda: any(each.process.poll() for each in processes._started), 30.0, "a replica that has ended")
-        processes.supervise()
+        processes.poll()
         assert processes.address
     finally:
         processes.stop()
