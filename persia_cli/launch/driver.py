@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from persia_cli.control.running_clock import RunningClock
+from persia_cli.control.membership import RunningClock
 from persia_cli.errors import RoleError
 from persia_cli.launch.job import JobResult, prepared_run_dir, recorded_end, result_of
 from persia_cli.launch.signals import JobSignals
