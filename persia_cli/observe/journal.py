@@ -55,12 +55,13 @@ class Journal:
         line = {"time": round(time.time(), 6)} | {key: _plain(value) for key, value in fields.items()}
         rest = memoryview(json.dumps(line, allow_nan=False).encode() + b"\n")
         with writing(self._path):
-            whole = os.fstat(self._file.fileno()).st_size
+            written = 0
             try:
-                while rest:
-                    rest = rest[self._file.write(rest) :]
+                while written < len(rest):
+                    written += self._file.write(rest[written:])
             except OSError:
-                os.ftruncate(self._file.fileno(), whole)
+                # Only now: a stat may wait for a network file system.
+                os.ftruncate(self._file.fileno(), os.fstat(self._file.fileno()).st_size - written)
                 raise
 
     def sync(self) -> int:

@@ -9,10 +9,20 @@ from typer.testing import CliRunner
 
 from persia_cli.launch.job import JobResult
 from persia_cli.main import app
+from persia_cli.roles.coordinator import checkpointing
 from persia_cli.roles.embedding_server import saving as shard_saving
 from persia_cli.storage.hashing_file import HashingFile
-from persia_cli.store.checkpoints import cut, layout
-from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
+from persia_cli.storage.places import Place
+from persia_cli.store import layout
+from persia_cli.store.checkpoints import cut
+from persia_cli.store.checkpoints.manifest import (
+    CHECKPOINTS,
+    Manifest,
+    checkpoint_folder,
+    finished_steps,
+    publish,
+    read_manifest,
+)
 from tests.conftest import poll_for
 from tests.support.jobs import losses, train
 
@@ -119,3 +129,21 @@ def test_a_disk_that_stands_still_stops_neither_heartbeats_nor_at_once_training(
     result = train([*WORDS, "mode=sync", f"cluster.silence_timeout_s={SILENCE_S}"], tmp_path / "run")
     assert finished_steps(result.run_dir / CHECKPOINTS) == STEPS
     assert overlaps(result) >= 1, "a phase began while the disk stood still"
+
+
+def test_a_store_that_stands_still_while_a_checkpoint_is_published_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator waits for its store for longer than a silent replica would live, and answers heartbeats."""
+    began = []
+
+    def stands_still(checkpoints: Place, draft: Place, manifest: Manifest) -> Place:
+        if not began:
+            began.append(time.monotonic())
+            poll_for(lambda: time.monotonic() > began[0] + SILENCE_S + 1.0, 60.0, "the store")
+        return publish(checkpoints, draft, manifest)
+
+    monkeypatch.setattr(checkpointing, "publish", stands_still)
+    result = train([*WORDS, "mode=sync", f"cluster.silence_timeout_s={SILENCE_S}"], tmp_path / "run")
+    assert finished_steps(result.run_dir / CHECKPOINTS) == STEPS
+    assert overlaps(result) >= 1, "a phase began while the store stood still"

@@ -1,4 +1,4 @@
-"""The coordinator's part in a checkpoint: gather what every replica wrote, and publish it as one."""
+"""The files of a checkpoint: those that every replica wrote, and the manifest that makes them one."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -17,7 +17,6 @@ from persia_cli.errors import CheckpointError, DiskError, UserError
 from persia_cli.observe.record_state import COPIES, RECORD, RecordState, copies_in, save_copies, save_scores
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.tracker_state import plateaus_of, tracked_by
 from persia_cli.storage.places import Place, address_of, place_of, remove
 from persia_cli.storage.remote import within
 from persia_cli.store.checkpoints.chain import is_divided, manifest_digest, read_chain
@@ -40,7 +39,7 @@ from persia_cli.store.checkpoints.manifest import (
     write_checked,
 )
 from persia_cli.store.checkpoints.retention import Retention, remove_unfinished
-from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.figures import SavedFile, TrackedFigure, TrackedPlateau
 from persia_cli.wire.job_messages import SaveModel
 
 log = logging.getLogger(__name__)
@@ -88,7 +87,10 @@ class SaveResult(NamedTuple):
 
 
 class Checkpointing:
-    """One checkpoint after another, each of the files that the replicas report."""
+    """One checkpoint after another, each of the files that the replicas report.
+
+    `add`, `note_death`, `repeat` and `require_saved` only change memory; all else waits for disks or object stores.
+    """
 
     def __init__(self, run: Run, job: Job, tracker: EvaluationTracker) -> None:
         self._run, self._job, self._tracker = run, job, tracker
@@ -344,10 +346,14 @@ class Checkpointing:
             hits=state.tables.hits,
             misses=state.tables.misses,
             evicted=state.tables.evicted,
-            tracked=tracked_by(self._tracker),
-            plateaus=plateaus_of(self._tracker),
+            tracked=[_figure(best) for best in self._tracker.tracked],
+            plateaus=tuple(TrackedPlateau(p.of, _figure(p.best), p.reductions) for p in self._tracker.plateaus),
             evaluation_due=evaluation_due,
         )
+
+
+def _figure(best: Best) -> TrackedFigure:
+    return TrackedFigure(best.metric, best.step, best.value, best.since)
 
 
 def restore_tracker(tracker: EvaluationTracker, progress: RunProgress) -> None:

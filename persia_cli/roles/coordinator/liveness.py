@@ -1,4 +1,4 @@
-"""The coordinator's watch over replicas: a job ends if one is late, silent or stuck, or if nothing moves."""
+"""The watch over replicas: a job ends if one is late, silent or stuck, or if nothing moves."""
 
 from typing import Any
 
@@ -83,6 +83,18 @@ class LivenessMonitor:
             f"all replicas are alive, yet nothing has moved for {still_s:.0f} s while {phase.kind}, waiting for "
             f"{', '.join(sorted(self._phases.waiting | self._phases.writing))}; see the logs "
             "(cluster.silence_timeout_s raises the limit)"
+        )
+
+    def disk_complaint(self, doing: str, doing_s: float, now: float) -> str | None:
+        """Return why the job is to be given up because of the coordinator's own work on a disk, if it is."""
+        if not doing:
+            return None
+        if doing_s <= self._cluster.work_timeout_s:
+            self._stall.restart(now)
+            return None
+        return (
+            f"coordinator-0 has been {doing} for {doing_s:.0f} s; check the disk or store "
+            "(cluster.work_timeout_s raises the limit)"
         )
 
     def _lateness(self, now: float) -> str | None:

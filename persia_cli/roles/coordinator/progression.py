@@ -1,21 +1,15 @@
-"""The coordinator's part in phases: it begins the next one once the one before is over, and knows the model's step."""
+"""The phases of a job: the next one begins once the one before is over."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from persia_cli.control.membership import Member, StallDetector
-from persia_cli.control.phases import Phase, PhaseKind, PhaseMachine
+from persia_cli.control.phases import Phase
 from persia_cli.control.position import StepGrid
-from persia_cli.observe.journal import Journal
-from persia_cli.observe.record import RunRecord
-from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.checkpointing import Checkpointing
-from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.roles.coordinator.context import JobContext
+from persia_cli.roles.coordinator.replacements import Replacements
 from persia_cli.roles.coordinator.reporting import Reporting
 from persia_cli.roles.coordinator.save_requests import SaveRequests
-from persia_cli.roles.coordinator.shutdown import Shutdown
-from persia_cli.roles.coordinator.work_queue import WorkQueue
-from persia_cli.wire.figures import Counters
+from persia_cli.roles.coordinator.saving import Saving
 from persia_cli.wire.job_messages import (
     Done,
     EvaluateSteps,
@@ -24,132 +18,144 @@ from persia_cli.wire.job_messages import (
     Pause,
     PhaseWork,
     PredictSteps,
+    SaveModel,
     Stop,
     TrainSteps,
 )
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.server import Peer
 
 if TYPE_CHECKING:
     from persia_cli.roles.coordinator.scoring import Scoring
 
 
 class Progression:
-    """Walks through the phases of a job; `step` is the last of the phases of training that are over."""
+    """Walks through the phases of a job; `step` is the last step of the phases of training that are over."""
 
     def __init__(
         self,
-        server: Server,
-        joining: JoinHandler,
-        job: Job,
-        phases: PhaseMachine,
+        context: JobContext,
         grid: StepGrid,
         step: int,
-        record: RunRecord,
-        events: Journal,
-        checkpointing: Checkpointing,
+        saving: Saving,
+        save_requests: SaveRequests,
         reporting: Reporting,
-        work: WorkQueue,
-        early: SaveRequests,
-        dismissal: Shutdown,
-        stall: StallDetector,
+        replacements: Replacements,
         scoring: "Scoring | None",
-        has_failed: Callable[[], bool],
-        note_figures: Callable[[Member, Counters], None],
     ) -> None:
-        """`grid` is that of training, which begins at `step`; `has_failed` says whether the job was given up.
-
-        `note_figures` is called with what a replica that ends has counted.
-        """
-        self._server, self._joining, self._job, self._phases, self._grid = server, joining, job, phases, grid
-        self._record, self._events, self._checkpointing, self._reporting = record, events, checkpointing, reporting
-        self._work, self._early, self._dismissal, self._stall = work, early, dismissal, stall
-        self._scoring, self._has_failed, self._note_figures = scoring, has_failed, note_figures
-        self.step = step
-        self.over = False
-        """True once all is done."""
+        """`grid` is that of training, which begins at `step`; `scoring` is given in a prediction."""
+        self._context, self._grid, self.step = context, grid, step
+        self._saving, self._save_requests, self._reporting = saving, save_requests, reporting
+        self._replacements, self._scoring = replacements, scoring
+        self._ended: Phase | None = None
+        """The last phase whose end has been handled."""
+        self._publishing = False
+        """True while the file of a prediction is published."""
 
     @property
     def steps_trained(self) -> int:
         """The last step that is known to be trained."""
-        return max(self.step, self._record.step)
-
-    def advance(self) -> None:
-        """Begin the next phase, unless it must wait until the last checkpoint is complete, which then has to hurry."""
-        if self._phases.held:
-            if self._phases.hurry():
-                self._work.change(Instruction(self._phases.number, HurrySave(self._phases.saved_step)))
-            return
-        if self._phases.current is None:
-            self._checkpointing.tidy()
-        if self._phases.is_last_save(self.step) and self._checkpointing.repeat(self.step):
-            self._phases.save_again()
-        phase = self._phases.advance()
-        if phase.kind == "saving" and self._checkpointing.has(phase.last):
-            # The model is the one that is there; what is new is that it has been evaluated.
-            self._checkpointing.renew(phase.last, self._record.state)
-            self._phases.writing.clear()
-            phase = self._phases.advance()
-        if phase.kind == "done":
-            self._checkpointing.require_saved(self.step)
-        if phase.kind == "done" and phase.is_cut:
-            self._early.note_stopped(self.steps_trained)
-        else:
-            self._events.write(event="phase", phase=phase.kind, step=self.step)
-        begin: dict[PhaseKind, Callable[[Phase], PhaseWork]] = {
-            "training": lambda phase: TrainSteps(phase.first, phase.last, *phase.reductions),
-            "evaluating": self._begin_evaluating,
-            "predicting": self._begin_predicting,
-            "saving": lambda phase: self._checkpointing.begin(
-                phase, self._grid.samples_before(phase.last), self._record.state
-            ),
-            "paused": lambda phase: Pause(phase.last),
-            "done": lambda phase: Stop(goes_on=phase.is_cut),
-        }
-        work = begin[phase.kind](phase)
-        self._stall.restart(self._dismissal.clock())
-        self._work.instruct(Instruction(self._phases.number, work))
-        self._early.note_begun(phase)
-
-    def _begin_evaluating(self, phase: Phase) -> EvaluateSteps:
-        self._reporting.begin_scoring()
-        self._work.evaluate(phase.first, phase.last)
-        return EvaluateSteps(phase.first, phase.last)
-
-    def _begin_predicting(self, phase: Phase) -> PredictSteps:
-        self._begin_evaluating(phase)
-        return PredictSteps(phase.first, phase.last)
+        return max(self.step, self._context.record.step)
 
     def on_done(self, peer: Peer, message: Done) -> None:
-        """A replica has done what it was told; the last one of those that take part ends the phase."""
-        member = self._joining.find(message.sender)
+        """Note that a replica has carried out an instruction."""
+        context = self._context
+        member = context.find(message.sender)
         if message.figures is not None:
-            self._record.note(member.name, message.figures, member.incarnation)
-            self._note_figures(member, message.figures.counters)
-        self._server.reply(peer, Ack())
-        if self._dismissal.begun:
-            self._dismissal.note_told(member.name)
-            return
-        phase = self._phases.current
-        if phase is None or not self._phases.finish(member.name, message.number):
-            return
+            context.record.note(member.name, message.figures, member.incarnation)
+            self._replacements.note_counters(member, message.figures.counters)
+        context.reply(peer, Ack())
+        if context.stopping:
+            context.informed.add(member.name)
+        else:
+            context.phases.finish(member.name, message.number)
+
+    def tick(self) -> None:
+        """Begin the next phase if the one before is over; called after every round of messages."""
+        while self._is_between_phases() and not self._is_held():
+            self._advance()
+        if (phase := self._context.phases.current) is not None:
+            self._reporting.report_progress(phase)
+
+    def _is_between_phases(self) -> bool:
+        """Return True if the next phase may begin; handles the end of the one before, once."""
+        context, phase = self._context, self._context.phases.current
+        if context.is_over or context.failure is not None:
+            return False
+        if phase is None:
+            return context.begun
+        if context.phases.waiting:
+            return False
+        if phase is not self._ended:
+            self._ended = phase
+            self._end(phase)
+        return not context.is_over and not self._publishing
+
+    def _end(self, phase: Phase) -> None:
         if phase.kind == "done":
-            self.over = True
-            return
-        if phase.kind == "training":
+            self._context.is_over = True
+        elif phase.kind == "training":
             self.step = phase.last
         elif phase.kind == "predicting":
             assert self._scoring is not None
-            self._events.write(event="scored", **self._scoring.publish())
-        if not self._has_failed():
-            self.advance()
+            self._publishing = True
+            self._context.disk.run("publishing the scores", self._scoring.publish, self._note_published)
 
-    def go_on(self) -> None:
-        """Welcome who waited for a checkpoint, and begin the next phase if that waited for its files."""
-        self._joining.welcome()
-        if not self._phases.waiting and not self._has_failed():
-            self.advance()
+    def _note_published(self, scored: dict[str, object]) -> None:
+        self._publishing = False
+        self._context.events.write(event="scored", **scored)
 
-    def finish_without(self, name: str) -> None:
-        """Wait no longer for a replica that is silent, now that all is done."""
-        self.over |= self._phases.finish(name, self._phases.number)
+    def _is_held(self) -> bool:
+        """Return True if the next phase waits for the last checkpoint, whose writers then have to hurry."""
+        phases = self._context.phases
+        if not phases.held:
+            return False
+        if phases.hurry():
+            self._context.work.change(Instruction(phases.number, HurrySave(phases.saved_step)))
+        return True
+
+    def _advance(self) -> None:
+        phases = self._context.phases
+        if phases.current is None and self._context.job.task == "train":
+            self._saving.tidy()
+        if phases.is_last_save(self.step) and self._saving.repeat(self.step):
+            phases.save_again()
+        phase = phases.advance()
+        if phase.kind == "saving":
+            samples = self._grid.samples_before(phase.last)
+            self._saving.begin(phase, samples, partial(self._begin_saving, phase))
+            return
+        if phase.kind == "done":
+            self._saving.require_saved(self.step)
+        self._begin(phase, self._work_of(phase))
+
+    def _begin_saving(self, phase: Phase, work: SaveModel | None) -> None:
+        if work is not None:
+            self._begin(phase, work)
+        else:
+            self._context.phases.writing.clear()
+            self._context.phases.waiting.clear()
+
+    def _begin(self, phase: Phase, work: PhaseWork) -> None:
+        context = self._context
+        if phase.kind == "done" and phase.is_cut:
+            self._save_requests.note_stopped(self.steps_trained)
+        else:
+            context.events.write(event="phase", phase=phase.kind, step=self.step)
+        context.stall.restart(context.now())
+        context.work.instruct(Instruction(context.phases.number, work))
+        self._save_requests.note_begun(phase)
+
+    def _work_of(self, phase: Phase) -> PhaseWork:
+        match phase.kind:
+            case "training":
+                return TrainSteps(phase.first, phase.last, *phase.reductions)
+            case "evaluating" | "predicting":
+                self._reporting.begin_scoring()
+                self._context.work.evaluate(phase.first, phase.last)
+                steps = EvaluateSteps if phase.kind == "evaluating" else PredictSteps
+                return steps(phase.first, phase.last)
+            case "paused":
+                return Pause(phase.last)
+            case _:
+                return Stop(goes_on=phase.is_cut)

@@ -1,74 +1,118 @@
-"""The coordinator's part in a job's start: replicas report ready, and with the last of them the first phase begins."""
+"""The start of a job: servers load their rows, replicas report ready, and with the last of them the job begins."""
 
+import os
+import socket
 import time
-from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
-from persia_cli.control.membership import Member, Membership
+from persia_cli.config.schema import Run
+from persia_cli.control.membership import Membership
 from persia_cli.errors import CheckpointError
 from persia_cli.observe.journal import Journal
-from persia_cli.plan.job import Rollback
-from persia_cli.roles.coordinator.joining import JoinHandler
-from persia_cli.roles.coordinator.loading import Loading
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import COORDINATOR, Job, Replica, Rollback
+from persia_cli.plan.pinning import shared_processors
+from persia_cli.plan.warm_start import WarmStart
+from persia_cli.roles.coordinator.context import JobContext
+from persia_cli.roles.coordinator.replacements import Replacements
+from persia_cli.roles.coordinator.reporting import Pace
+from persia_cli.storage.remote import without_secret
+from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.wire.job_messages import Ready
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.place import own_process
+from persia_cli.wire.server import Peer
+
+UNKNOWN = {"taken": None, "new": None, "unused": None, "states": None}
+"""The dense weights where the machine of the coordinator cannot compare them."""
+
+
+class Loading:
+    """Counts the rows of a checkpoint, or of what a run begins with, as the servers load them."""
+
+    def __init__(self, run: Run, job: Job, loaded: Manifest | None, events: Journal) -> None:
+        """`loaded` is the manifest of the checkpoint that the job loads whole."""
+        self._source = job.load or "init_from"
+        self._events = events
+        self._wanted = 0
+        if loaded is not None:
+            self._wanted = loaded.row_count(embedding_layout(run).dense_group is not None)
+        elif job.warm is not None:
+            self._wanted = job.warm.rows
+            events.write(event="warm_start", **as_event(job.warm))
+        self._pace = Pace(self._wanted, time.monotonic())
+        self._loading: dict[str, int] = {}
+        self._done: dict[str, int] = {}
+
+    def note(self, name: str, rows: int) -> None:
+        """Note how many rows a server has loaded so far, and record every few seconds how many all have."""
+        self._loading[name] = rows
+        together = sum((self._loading | self._done).values())
+        if 0 < together < self._wanted and (line := self._pace.line(together, time.monotonic())):
+            self._events.write(event="progress", doing="loading", **line)
+
+    def finish(self, name: str, rows: int) -> None:
+        """Note that a replica is ready, with so many rows."""
+        self._done[name] = rows
+
+    def complaint(self) -> str | None:
+        """Return a sentence if the servers, which are all ready, do not have all rows."""
+        loaded = sum(self._done.values())
+        if loaded == self._wanted:
+            return None
+        return f"of {self._wanted:,} rows of {self._source} only {loaded:,} were loaded; use another checkpoint"
 
 
 class Readiness:
-    """Waits until all replicas are ready, then calls `begin`; `give_up` is called with why, and the exit code."""
+    """Waits until all replicas are ready; then the job begins."""
 
-    def __init__(
-        self,
-        server: Server,
-        joining: JoinHandler,
-        membership: Membership,
-        events: Journal,
-        loading: Loading,
-        clock: Callable[[], float],
-        give_up: Callable[[str, int], None],
-        begin: Callable[[], None],
-        replaced: Callable[[Member], None],
-        rollback: Rollback | None,
-    ) -> None:
-        """`loading` knows how many rows servers must have; `replaced` is called with each that is ready.
-
-        `clock` returns the seconds that the coordinator has run. `rollback` is why the job has begun again, if it has.
-        """
-        self._server, self._joining, self._membership, self._events = server, joining, membership, events
-        self._loading = loading
-        self._clock, self._give_up, self._begin, self._replaced = clock, give_up, begin, replaced
-        self._rollback = rollback
+    def __init__(self, context: JobContext, loading: Loading, replacements: Replacements) -> None:
+        """`loading` counts the rows that servers must have; `replacements` announces new processes that are ready."""
+        self._context, self._loading, self._replacements = context, loading, replacements
         self._parameters = 0
-        self._begun = False
 
     def on_ready(self, peer: Peer, message: Ready) -> None:
-        """Take note that a replica is ready."""
-        member = self._joining.find(message.sender)
+        """Note that a replica is ready."""
+        context = self._context
+        member = context.find(message.sender)
         member.ready = True
         self._parameters = max(self._parameters, message.parameters)
-        if not self._begun:
+        if not context.begun:
             self._loading.finish(member.name, message.rows)
-        self._server.reply(peer, Ack())
-        self._replaced(member)
-        if self._membership.unready or self._begun or not self._is_all_loaded():
+        context.reply(peer, Ack())
+        self._replacements.on_ready(member)
+        if context.membership.unready or context.begun:
             return
-        self._begun, now = True, self._clock()
-        for member in self._membership.members.values():
-            member.last_seen_s = now
-        self._events.write(event="ready", parameters=self._parameters, replicas=self._joining.replicas())
-        for text in self._joining.shared_processors():
-            self._events.write(event="warning", text=text)
-        if self._rollback is not None:
-            self._events.write(event="recovered", **_described(self._rollback))
+        if complaint := self._loading.complaint():
+            context.give_up(complaint, CheckpointError.exit_code)
+            return
         self._begin()
 
-    def _is_all_loaded(self) -> bool:
-        """Return whether servers have loaded all rows; give the job up if they have not."""
-        complaint = self._loading.complaint()
-        if complaint:
-            self._give_up(complaint, CheckpointError.exit_code)
-        return complaint is None
+    def _begin(self) -> None:
+        context, members = self._context, self._context.membership.members.values()
+        context.begun = True
+        for member in members:
+            member.last_seen_s = context.now()
+        own = {"name": f"{COORDINATOR}-0", "pid": os.getpid(), "host": socket.gethostname()}
+        replicas = [own, *({"name": m.name, "pid": m.process.pid, "host": m.host} for m in members)]
+        context.events.write(event="ready", parameters=self._parameters, replicas=replicas)
+        for text in pinning_warnings(context.run, context.membership):
+            context.events.write(event="warning", text=text)
+        if context.job.rollback is not None:
+            context.events.write(event="recovered", **_described(context.job.rollback))
+
+
+def pinning_warnings(run: Run, membership: Membership) -> list[str]:
+    """Return a sentence for each machine on which replicas are pinned to the same processors."""
+    own, here = own_process().place, socket.gethostname()
+    hosts, replicas = {own or here: here}, {own or here: [Replica(COORDINATOR, 0)]}
+    for each in membership.members.values():
+        machine = each.process.place or each.host
+        hosts[machine] = each.host
+        replicas.setdefault(machine, []).append(Replica(each.role, each.index))
+    found = (shared_processors(run, there, hosts[machine]) for machine, there in replicas.items())
+    return [text for text in found if text is not None]
 
 
 def _described(rollback: Rollback) -> dict[str, Any]:
@@ -78,4 +122,22 @@ def _described(rollback: Rollback) -> dict[str, Any]:
         "seconds": round(time.time() - rollback.died_at, 3),
         "checkpoint": rollback.step,
         "repeated": {"steps": rollback.steps_again},
+    }
+
+
+def as_event(warm: WarmStart) -> dict[str, Any]:
+    """Return the keys of the event that records what a run begins with."""
+    fit = warm.fit
+    return {
+        "checkpoint": warm.checkpoint and without_secret(warm.checkpoint),
+        "step": warm.step,
+        "tables": [
+            {"table": each.name, "from": each.source, "rows": each.rows, "states": each.states} for each in warm.tables
+        ],
+        "vectors": [
+            {"table": each.name, "from": without_secret(each.path), "rows": each.rows} for each in warm.vectors
+        ],
+        "new": list(warm.new),
+        "unused": list(warm.unused),
+        "dense": (asdict(fit) if fit else UNKNOWN) if warm.dense else None,
     }

@@ -1,4 +1,4 @@
-"""The coordinator's part in traces: what replicas have recorded goes into files of the run directory."""
+"""Traces: the portions that replicas send go into files of the run directory."""
 
 import logging
 import os
@@ -10,24 +10,22 @@ import msgspec
 
 from persia_cli.control.membership import Member
 from persia_cli.errors import WireError
-from persia_cli.observe.record import RunRecord
 from persia_cli.observe.recordings import PORTIONS, TracePortion, recording_of, remove_recordings
 from persia_cli.observe.trace import SPANS_LIMIT, own_clock
-from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.wire.job_messages import Recorded
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.server import Peer
 
 log = logging.getLogger(__name__)
 
 
 class Recordings:
-    """Writes portions as they come, and knows which replicas have sent their last."""
+    """Writes portions as they come, and notes which replicas have sent their last."""
 
-    def __init__(self, server: Server, joining: JoinHandler, record: RunRecord, job: Job) -> None:
-        """What an earlier start of the training has left stays, unless this one begins with its first step."""
-        self._server, self._joining, self._record = server, joining, record
+    def __init__(self, context: JobContext) -> None:
+        """Keep what an earlier start of the training has left, unless this one begins with its first step."""
+        self._context, job = context, context.job
         self._run_dir, self._is_wanted = Path(job.run_dir), job.trace_first < job.trace_last
         self._behind_ns = time.time_ns() - time.monotonic_ns()
         self._whole: dict[str, int] = {}
@@ -41,26 +39,37 @@ class Recordings:
         return {member.name for member in unfinished} if self._is_wanted else set()
 
     def on_recorded(self, peer: Peer, message: Recorded) -> None:
-        """Write a portion, or count what the disk refuses, which ends no job. Raises WireError for what is none."""
-        member = self._joining.find(message.sender)
+        """Write a portion; what the disk refuses is counted and ends no job. Raises WireError for an invalid one."""
+        member = self._context.find(message.sender)
         try:
             portion = PORTIONS.decode(message.portion)
         except msgspec.DecodeError as error:
-            raise WireError(f"{member.name} has sent what is no portion of a trace: {error}") from error
+            raise WireError(f"{member.name} has sent an invalid portion of a trace: {error}") from error
         spans = self._spans.get(portion.process, 0) + len(portion.spans)
         if portion.replica != member.name or not self._is_wanted or spans > 2 * SPANS_LIMIT:
-            raise WireError(f"{member.name} has sent a portion of a trace that nobody wants")
+            raise WireError(f"{member.name} has sent a portion of a trace that was not asked for")
         self._spans[portion.process] = spans
-        try:
-            self._write(portion)
-        except OSError as error:
-            log.warning("a portion of the trace of %s is lost: %s", member.name, error)
-            self._record.note_unwritten(member.name, len(portion.spans), error.strerror or str(error))
-        if portion.is_last:
-            self._whole[member.name] = member.incarnation
-        self._server.reply(peer, Ack())
 
-    def _write(self, portion: TracePortion) -> None:
+        def written(failure: OSError | None) -> None:
+            if failure is not None:
+                log.warning("a portion of the trace of %s is lost: %s", member.name, failure)
+                why = failure.strerror or str(failure)
+                self._context.record.note_unwritten(member.name, len(portion.spans), why)
+            if portion.is_last:
+                self._whole[member.name] = member.incarnation
+            self._context.reply(peer, Ack())
+
+        self._context.disk.run("writing the trace", lambda: self._write(portion), written)
+
+    def _write(self, portion: TracePortion) -> OSError | None:
+        """Append a portion to the file of its replica; return the error of the disk, if there is one."""
+        try:
+            self._append(portion)
+        except OSError as error:
+            return error
+        return None
+
+    def _append(self, portion: TracePortion) -> None:
         clock = own_clock()
         if portion.clock == clock:
             portion = msgspec.structs.replace(portion, ahead_ns=0, within_ns=0)
@@ -74,5 +83,5 @@ class Recordings:
                 while rest:
                     rest = rest[file.write(rest) :]
             except OSError:
-                file.truncate(whole)  # or half a line would spoil the next one
+                file.truncate(whole)  # half a line would damage the next one
                 raise

@@ -1,9 +1,9 @@
 """The store by which the ranks of torch find each other; the coordinator keeps its values."""
 
 from persia_cli.errors import WireError
-from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.wire.job_messages import StoreCall, StoreValue
-from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.server import Peer
 
 MAX_KEYS = 65_536
 """Keys of a job; a rank sets a few for each other rank."""
@@ -12,14 +12,14 @@ MAX_KEYS = 65_536
 class RendezvousStore:
     """The values of the ranks' store, and the ranks that wait for one."""
 
-    def __init__(self, server: Server, joining: JoinHandler) -> None:
-        self._server, self._joining = server, joining
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
         self._values: dict[str, bytes] = {}
         self._waiting: list[tuple[Peer, str]] = []
 
     def on_call(self, peer: Peer, message: StoreCall) -> None:
         """Do what a rank asks; raise WireError if the sender is no rank."""
-        self._joining.find(message.sender, only="nn-worker")
+        self._context.find(message.sender, only="nn-worker")
         if not message.keys or (len(message.keys) > 1 and message.call != "check"):
             raise WireError(f"the call {message.call} of the ranks' store is for one key, not {len(message.keys)}")
         key = message.keys[0]
@@ -27,7 +27,7 @@ class RendezvousStore:
             self._waiting.append((peer, key))
             self._answer_waiting()
             return
-        self._server.reply(peer, self._done(message, key))
+        self._context.reply(peer, self._done(message, key))
         self._answer_waiting()
 
     def _done(self, message: StoreCall, key: str) -> StoreValue:
@@ -60,7 +60,7 @@ class RendezvousStore:
         left = []
         for peer, key in self._waiting:
             if key in self._values:
-                self._server.reply(peer, StoreValue(self._values[key]))
+                self._context.reply(peer, StoreValue(self._values[key]))
             else:
                 left.append((peer, key))
         self._waiting = left

@@ -1,19 +1,14 @@
-"""The coordinator's part in figures: it records what ranks report, shows progress, and lets evaluations decide."""
+"""The reports of ranks: they go into the record, show progress, and let evaluations decide how training goes on."""
 
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from persia_cli.config.schema import Run
-from persia_cli.control.evaluation_tracker import EvaluationTracker
 from persia_cli.control.phases import Phase
-from persia_cli.observe.journal import Journal
-from persia_cli.observe.record import RunRecord
-from persia_cli.plan.job import Job
-from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.wire.job_messages import Report
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.server import Peer
 
 EVERY_S = 2.0
 """Seconds between two reports of progress."""
@@ -22,32 +17,19 @@ EVERY_S = 2.0
 class Reporting:
     """Takes the reports of ranks."""
 
-    def __init__(
-        self,
-        server: Server,
-        joining: JoinHandler,
-        run: Run,
-        job: Job,
-        record: RunRecord,
-        events: Journal,
-        tracker: EvaluationTracker,
-    ) -> None:
-        self._server = server
-        self._joining = joining
-        self._run = run
-        self._job = job
-        self._record = record
-        self._events = events
-        self._tracker = tracker
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._run, self._job = context.run, context.job
+        self._record, self._events, self._tracker = context.record, context.events, context.tracker
         self._undefined: set[str] = set()
-        """Figures that an evaluation was to be judged by and did not have, of which the user knows."""
-        self._pace = Pace(job.eval_rows, time.monotonic())
+        """Metrics that an evaluation lacked, with a warning to the user."""
+        self._pace = Pace(self._job.eval_rows, time.monotonic())
         self._waiting: dict[tuple[int, int], Peer] = {}
-        """Whom to answer once a report (rank and number) is in the record."""
+        """The peer to answer once a report (rank and number) is in the record."""
 
     def on_report(self, peer: Peer, message: Report) -> None:
         """Record an interval; the answer comes when those of all ranks are in the record."""
-        member = self._joining.find(message.sender, only="nn-worker")
+        member = self._context.find(message.sender, only="nn-worker")
         evaluated = self._record.add_report(
             member.index, message.number, message.figures, message.scores, message.samples
         )
@@ -55,7 +37,7 @@ class Reporting:
             self._judge(line)
         self._waiting[member.index, message.number] = peer
         for key in [key for key in self._waiting if self._record.has_written(key[1])]:
-            self._server.reply(self._waiting.pop(key), Ack())
+            self._context.reply(self._waiting.pop(key), Ack())
 
     def _judge(self, line: dict[str, Any]) -> None:
         """Judge the model by the line of a complete evaluation."""
@@ -67,8 +49,8 @@ class Reporting:
         """Begin to count how fast samples are scored."""
         self._pace = Pace(self._job.eval_rows, time.monotonic())
 
-    def tell_progress(self, phase: Phase) -> None:
-        """Say now and then how far an evaluation or a prediction has come."""
+    def report_progress(self, phase: Phase) -> None:
+        """Record every few seconds how far an evaluation or a prediction has come."""
         if phase.kind not in ("evaluating", "predicting"):
             return
         steps = max(self._record.steps_scored - phase.first, 0)
@@ -93,7 +75,7 @@ class Reporting:
             self._events.write(event="stopped_early", step=line["step"], text=text)
 
     def _warn_of_undefined(self, line: dict[str, Any]) -> None:
-        """Say, once for each figure, that nothing can be decided by an evaluation that does not have it."""
+        """Warn, once for each metric, that an evaluation that lacks it cannot decide anything."""
         for metric, consequences in self._tracker.without(line).items():
             if metric not in self._undefined:
                 self._undefined.add(metric)
@@ -101,7 +83,7 @@ class Reporting:
                 self._events.write(event="warning", text=text + " and ".join(consequences))
 
     def _warn_of_one_class(self, line: dict[str, Any]) -> None:
-        """Say, once for each label, that the samples of an evaluation are all positive or all negative."""
+        """Warn, once for each label, that the samples of an evaluation are all positive or all negative."""
         for metric in [name for name, value in line.items() if name.partition("_")[0] == "auc" and value is None]:
             if line["eval_samples"] and self._undefined.isdisjoint((metric, f"ne{metric.removeprefix('auc')}")):
                 self._undefined.add(metric)

@@ -1,4 +1,4 @@
-"""The coordinator's part in a prediction: puts the scores of all ranks in the order of the data, and writes them."""
+"""A prediction: the scores of all ranks, in the order of the data, go into one file."""
 
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,12 @@ class Scoring:
         """Rows scored so far, but for those that wait for a slower rank."""
         return self._file.rows
 
-    def add(self, rank: int, batch: BatchId, logits: Logits) -> None:
-        """Take a rank's logits [n, T] of a batch and write what is complete now; a repeat changes nothing.
+    def add(self, batch: BatchId, logits: Logits) -> None:
+        """Take the logits [n, T] of a batch and write what is complete now; a repeat changes nothing.
 
-        Raises WireError for scores that this job cannot have, otherwise as ScoresFile.add does.
+        Raises what ScoresFile.add does.
         """
         key = (batch.step, batch.rank)
-        self._check(rank, batch, logits)
         if key < self._next or key in self._waiting:
             return
         self._waiting[key] = logits.copy()  # the buffer is the wire's
@@ -78,7 +77,8 @@ class Scoring:
         """Write no more of the file."""
         self._file.discard()
 
-    def _check(self, rank: int, batch: BatchId, logits: Logits) -> None:
+    def check(self, rank: int, batch: BatchId, logits: Logits) -> None:
+        """Raise WireError for scores that a rank of this job cannot have."""
         if batch.split != EVAL or batch.rank != rank or batch.step >= self._grid.steps:
             raise WireError(f"rank {rank} has no scores of step {batch.step} and rank {batch.rank} to give")
         start, stop = self._grid.rows_of(batch.step, batch.rank)

@@ -1,106 +1,78 @@
-"""The coordinator's part in endings: replicas that give up or are stopped, and telling all others to stop."""
+"""The end of a job: replicas fail or are stopped, and all others are asked to end."""
 
 from collections.abc import Callable
 
-from persia_cli.control.membership import Member, Membership
-from persia_cli.errors import PersiaError, RoleError, WireError
-from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.control.membership import Member
+from persia_cli.errors import RoleError, WireError
+from persia_cli.roles.coordinator.context import JobContext
+from persia_cli.roles.coordinator.joining import Joining
 from persia_cli.roles.coordinator.recordings import Recordings
-from persia_cli.roles.coordinator.save_requests import SAVE_AND_END
-from persia_cli.roles.coordinator.work_queue import WorkQueue
+from persia_cli.roles.coordinator.save_requests import SAVE_AND_END, SaveRequests
 from persia_cli.roles.session import REASON_LIMIT
 from persia_cli.wire.job_messages import Fail, Instruction, Leave, Stop
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.server import Peer
 
 AT_ONCE_S = 1.0
-"""The most seconds in which replicas are told to stop where a signal ends the job."""
+"""Seconds in which replicas are asked to end, at most, where a signal ends the job."""
 LISTENING_S = 2.0
-"""Seconds after which a replica that has not been heard of is not waited for at the end of a job."""
-
-
-class ReplicaError(PersiaError):
-    """The job ended because of this error of a replica."""
-
-    def __init__(self, text: str, exit_code: int) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code
+"""Seconds of silence after which the end of a job waits for a replica no longer."""
 
 
 class Shutdown:
-    """Sends everybody away; `give_up` is called with why, and the exit code, where a replica ends the job."""
+    """Stops the replicas of a job."""
 
     def __init__(
-        self,
-        server: Server,
-        joining: JoinHandler,
-        membership: Membership,
-        work: WorkQueue,
-        clock: Callable[[], float],
-        give_up: Callable[[str, int], None],
-        save_and_end: Callable[[str, str], None],
-        recordings: Recordings,
+        self, context: JobContext, joining: Joining, save_requests: SaveRequests, recordings: Recordings
     ) -> None:
-        """`clock` returns the seconds in which the coordinator has been running.
-
-        `save_and_end` is called with a signal and the replica that got it.
-        """
-        self._server = server
-        self._joining = joining
-        self.membership = membership
-        self.work = work
-        self.clock = clock
-        self.give_up = give_up
-        self._save_and_end = save_and_end
-        self._recordings = recordings
-        self._told: set[str] = set()
-        self.begun = False
-
-    def note_told(self, name: str) -> None:
-        """Take note that a replica knows that it is to stop."""
-        self._told.add(name)
+        self._context, self._joining = context, joining
+        self._save_requests, self._recordings = save_requests, recordings
 
     def on_fail(self, peer: Peer, message: Fail) -> None:
-        """A replica cannot go on, and so the job cannot."""
-        member = self._joining.find(message.sender)
-        self._server.reply(peer, Ack())
-        self._told.add(member.name)
-        self.give_up(f"{member.name}: {message.error}", message.exit_code)
+        """End the job because a replica cannot go on."""
+        member = self._context.find(message.sender)
+        self._context.reply(peer, Ack())
+        self._context.informed.add(member.name)
+        self._context.give_up(f"{member.name}: {message.error}", message.exit_code)
 
     def on_leave(self, peer: Peer, message: Leave) -> None:
-        """Note that a replica got a signal, which ends the job. Raises WireError for one that has no place in it."""
-        name = f"{message.role}-{message.index}"
-        member = self.membership.members.get((message.role, message.index))
-        if name not in self.membership.missing and (member is None or member.process != message.process):
+        """End the job because a replica received a signal; raises WireError for one that has no place in it."""
+        context, name = self._context, f"{message.role}-{message.index}"
+        member = context.membership.members.get((message.role, message.index))
+        if name not in context.membership.missing and (member is None or member.process != message.process):
             raise WireError(f"{name}, process {message.process.pid}, is not in this job")
-        self._server.reply(peer, Ack())
+        context.reply(peer, Ack())
         if not message.serves:
-            self._told.add(name)
-        if self.begun:
+            context.informed.add(name)
+        if context.stopping:
             return
         if message.signal in SAVE_AND_END:
-            self._save_and_end(message.signal, name)
+            self._save_requests.end(message.signal, name)
         if not message.serves:
-            self.give_up(f"{name} was stopped ({message.signal})", RoleError.exit_code)
+            context.give_up(f"{name} was stopped ({message.signal})", RoleError.exit_code)
 
-    def send_away(self, why: str, number: int, seconds: float, poll: Callable[[], None], goes_on: bool = False) -> None:
-        """Ask every replica to stop: those that wait to join or for an instruction, and all that send heartbeats.
+    def stop_replicas(self, why: str, seconds: float, poll: Callable[[], None], goes_on: bool) -> None:
+        """Ask every replica to end: those that wait to join or for an instruction, and all that send heartbeats.
 
-        `number` is that of the instruction; until all have heard, `poll` is called, for so many seconds at the most.
+        Calls `poll` until all of them have been informed, for so many seconds at most.
         """
-        self.begun = True
-        self._told.update(self._joining.close(f"the job has ended: {why}"))
-        self.work.instruct(Instruction(number, Stop(why[:REASON_LIMIT], goes_on)))
-        deadline = self.clock() + seconds
-        while self._awaited() and self.clock() < deadline:
+        context = self._context
+        context.stopping = True
+        context.informed.update(self._joining.close(f"the job has ended: {why}"))
+        stop = Instruction(context.phases.number + 1, Stop(why[:REASON_LIMIT], goes_on))
+        context.work.instruct(stop)
+        deadline = context.now() + seconds
+        while self._awaited() and context.now() < deadline:
             poll()
 
     def _awaited(self) -> set[str]:
-        """Names of the replicas that do not know yet that they are to stop, or that have a trace to send."""
+        """Return the names of the replicas that are not informed yet, or that have a part of a trace to send."""
         listening = self._listening()
-        return {member.name for member in listening} - self._told | self._recordings.unfinished(listening)
+        uninformed = {member.name for member in listening} - self._context.informed
+        return uninformed | self._recordings.unfinished(listening)
 
     def _listening(self) -> list[Member]:
-        """Return the replicas that were heard of just now; the others may be dead, stopped or stuck."""
-        silent = {member.name for member in self.membership.silent(self.clock(), LISTENING_S)}
-        return [each for each in self.membership.members.values() if not each.died and each.name not in silent]
+        """Return the replicas that sent a message just now; the others may be dead, stopped or stuck."""
+        membership = self._context.membership
+        silent = {member.name for member in membership.silent(self._context.now(), LISTENING_S)}
+        return [each for each in membership.members.values() if not each.died and each.name not in silent]

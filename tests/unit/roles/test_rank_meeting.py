@@ -36,7 +36,7 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.answers: dict[Peer, list[Message]] = {}
-        self.meeting = RendezvousStore(self, self)  # type: ignore[arg-type]
+        self.meeting = RendezvousStore(self)  # type: ignore[arg-type]
 
     def find(self, sender: Sender, only: str) -> None:
         assert only == "nn-worker"

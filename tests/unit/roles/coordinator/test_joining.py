@@ -1,18 +1,22 @@
-"""The processes that the coordinator lets in: none beside one that lives, and the newer of two that wait."""
+"""The processes that the coordinator lets in: none in the place of one that lives, and the newer of two that wait."""
 
 import socket
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 from persia_cli import __version__
 from persia_cli.config.compose import compose_run
 from persia_cli.control.membership import Member, Membership
-from persia_cli.roles.coordinator.joining import GONE_S, JoinHandler
+from persia_cli.plan.job import Job
+from persia_cli.roles.coordinator.joining import GONE_S, Joining
+from persia_cli.roles.coordinator.readiness import pinning_warnings
+from persia_cli.roles.coordinator.replacements import Replacements
 from persia_cli.wire.job_messages import Hello, Verdict, Welcome
 from persia_cli.wire.message import Message, ProcessId
 from persia_cli.wire.messages import PROTOCOL, Refused
 from persia_cli.wire.place import own_place
 from persia_cli.wire.server import Peer
+from tests.support.coordination import Coordination
 
 
 def test_pins_of_each_machine_are_compared_by_themselves() -> None:
@@ -24,36 +28,24 @@ def test_pins_of_each_machine_are_compared_by_themselves() -> None:
         "cluster.pin={coordinator: 0, nn_worker: 0}",
     ]
     membership = Membership({"nn-worker": 3})
-    nothing = cast(Any, None)
-    joining = JoinHandler(nothing, compose_run(words), nothing, membership, lambda: 0.0)
+    run = compose_run(words)
     places = (own_place(), "", "")
     for rank, (place, host) in enumerate(zip(places, (socket.gethostname(), "far", "far"), strict=True)):
         membership.join("nn-worker", rank, ProcessId(7, 5, place), host, "", 0.0)
-        found = [each.partition(", and wait")[0] for each in joining.shared_processors()]
+        found = [each.partition(", and wait")[0] for each in pinning_warnings(run, membership)]
         expected = [f"coordinator-0, nn-worker-0 share processors 0 of {socket.gethostname()}"]
         assert found == expected + ["nn-worker-1, nn-worker-2 share processors 0 of far"] * (rank == 2)
 
 
-class Replies:
-    """In place of a server: the answers, by peer."""
-
-    def __init__(self) -> None:
-        self.said: list[tuple[Peer, Message]] = []
-
-    def reply(self, peer: Peer, message: Message) -> None:
-        self.said.append((peer, message))
-
-
-class Job:
-    """A coordinator's part in joining, with a clock, and what is decided on replicas that have gone."""
+class JoiningJob(Coordination):
+    """A job whose replicas join, and the replicas that have gone."""
 
     def __init__(self, restart: bool = True) -> None:
         run = compose_run(["conf=synthetic", "cluster=local"])
-        self.now, self.gone, self.replies = 0.0, list[str](), Replies()
-        self.membership = Membership({"data-loader": 1, "nn-worker": 1})
-        job = SimpleNamespace(to_json=lambda: b"")
-        arguments = (self.replies, run, job, self.membership, lambda: self.now)
-        self.joining = JoinHandler(*arguments)  # type: ignore[arg-type]
+        super().__init__(run, Job("train", "run", None, 1, 0, 1, 0))
+        self.gone = list[str]()
+        self.membership = self.context.membership
+        self.membership.expected = {"data-loader": 1, "nn-worker": 1}
 
         def judge(member: Member) -> Verdict:
             self.gone.append(member.name)
@@ -61,7 +53,7 @@ class Job:
                 self.membership.lose(member.role, member.index, self.now)
             return Verdict(restart, 0.0, "its memory is lost")
 
-        self.joining.judge_gone = judge
+        self.joining = Joining(self.context, cast(Replacements, SimpleNamespace(judge_gone=judge)))
 
     def hello(self, role: str, pid: int) -> Peer:
         peer = Peer(f"{role}#{pid}".encode(), 1)
@@ -69,7 +61,7 @@ class Job:
         return peer
 
     def answers(self, peer: Peer) -> list[Message]:
-        return [message for to, message in self.replies.said if to == peer]
+        return self.replies.to(peer)
 
     def wait(self, seconds: float, beats: bool = False) -> None:
         for _ in range(int(seconds * 10)):
@@ -79,8 +71,8 @@ class Job:
             self.joining.tick()
 
 
-def begun(restart: bool = True) -> Job:
-    job = Job(restart)
+def begun(restart: bool = True) -> JoiningJob:
+    job = JoiningJob(restart)
     job.hello("data-loader", 1)
     job.hello("nn-worker", 2)
     return job
@@ -116,7 +108,7 @@ def test_a_second_process_beside_one_that_lives_is_a_mistake() -> None:
 
 
 def test_before_the_job_begins_the_newest_process_has_the_place() -> None:
-    job = Job()
+    job = JoiningJob()
     older = job.hello("data-loader", 1)
     newer = job.hello("data-loader", 3)
     [refused] = job.answers(older)

@@ -1,7 +1,7 @@
 """What the coordinator does with portions of a trace that its disk refuses."""
 
+import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -13,9 +13,10 @@ from persia_cli.observe.trace import Span, own_clock
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.recordings import Recordings
 from persia_cli.wire.job_messages import Recorded
-from persia_cli.wire.message import Sender
+from persia_cli.wire.message import ProcessId, Sender
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer
+from tests.support.coordination import Coordination
 from tests.support.full_disk import leave_free, small_disk
 from tests.support.runs import make_run
 
@@ -29,26 +30,35 @@ def portion(number: int, spans: int, is_last: bool = False) -> Recorded:
     return Recorded(Sender("nn-worker", 0, 1), msgspec.json.encode(whole))
 
 
+def await_disk(job: Coordination) -> None:
+    deadline = time.monotonic() + 10
+    while not job.context.disk.is_idle:
+        assert time.monotonic() < deadline
+        job.context.disk.tick()
+        time.sleep(0.001)
+
+
 def test_what_a_full_disk_refuses_is_counted_and_told_at_the_end(tmp_path: Path) -> None:
-    events, answers = Journal(tmp_path / "events.jsonl"), list[Any]()
+    events = Journal(tmp_path / "events.jsonl")
     record = RunRecord(tmp_path, events, make_run(), cast(Any, None), 0, 0)
-    member = SimpleNamespace(name=RANK, incarnation=1)
     with small_disk(16 * PAGE) as disk:
-        recordings = Recordings(
-            cast(Any, SimpleNamespace(reply=lambda peer, message: answers.append(message))),
-            cast(Any, SimpleNamespace(find=lambda sender: member)),
-            record,
-            Job("train", str(disk), None, 100, 0, 10, 0, trace_first=0, trace_last=10),
+        job = Coordination(
+            make_run(), Job("train", str(disk), None, 100, 0, 10, 0, trace_first=0, trace_last=10), record
         )
+        job.context.membership.join("nn-worker", 0, ProcessId(7), "here", "", 0.0)
+        recordings = Recordings(job.context)
         recordings.on_recorded(PEER, portion(1, 3))
+        await_disk(job)
         filler = leave_free(disk, PAGE)
         before = recording_of(disk, RANK).stat().st_size
         recordings.on_recorded(PEER, portion(2, 500))
+        await_disk(job)
         assert recording_of(disk, RANK).stat().st_size == before, "half a line would spoil the next"
         filler.unlink()
         recordings.on_recorded(PEER, portion(3, 4, is_last=True))
+        job.close()
         joined = join_recordings(disk, [RANK], tmp_path / "trace.json")
-    assert answers == [Ack()] * 3
+    assert job.replies.to(PEER) == [Ack()] * 3
     assert joined == (7, 0, [], [RANK])
     record.write_roles()
     record.close()

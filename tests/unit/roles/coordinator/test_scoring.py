@@ -55,7 +55,7 @@ def test_scores_are_written_in_order_and_once(scoring: Scoring, tmp_path: Path) 
     keys = list(product(range(STEPS), range(RANKS)))
     for seed, (step, rank) in enumerate(Random(3).sample(keys * 2, 2 * len(keys))):
         arrived = share(step, rank).copy()
-        scoring.add(rank, batch(step, rank), arrived)
+        scoring.add(batch(step, rank), arrived)
         arrived[:] = seed  # its buffer is used again
     assert scoring.rows == ROWS
     told = scoring.publish()
@@ -84,21 +84,21 @@ def test_scores_are_written_in_order_and_once(scoring: Scoring, tmp_path: Path) 
 )
 def test_other_scores_are_refused(scoring: Scoring, rank: int, which: BatchId, logits: Array, sentence: str) -> None:
     with pytest.raises(WireError, match=sentence):
-        scoring.add(rank, which, logits)
+        scoring.check(rank, which, logits)
     assert scoring.rows == 0
     scoring.discard()
 
 
 def test_scores_too_far_ahead_are_refused(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("persia_cli.roles.coordinator.scoring.AHEAD", 2)
-    scoring.add(0, batch(1, 0), share(1, 0))
+    scoring.add(batch(1, 0), share(1, 0))
     with pytest.raises(WireError, match="scores of step 2 came while those of step 0 are awaited"):
-        scoring.add(0, batch(2, 0), share(2, 0))
+        scoring.check(0, batch(2, 0), share(2, 0))
     scoring.discard()
     assert AHEAD >= 4096
 
 
 def test_an_end_without_publishing_leaves_no_file_of_that_name(scoring: Scoring, tmp_path: Path) -> None:
-    scoring.add(0, batch(0, 0), share(0, 0))
+    scoring.add(batch(0, 0), share(0, 0))
     scoring.discard()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["samples.parquet", "scores.parquet.part"]

@@ -1,30 +1,27 @@
-"""The coordinator's part when a process dies: whether the replica gets a new one, and who has to know."""
+"""The death of a process: whether the replica gets a new one, and the news for the other replicas."""
 
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from persia_cli.config.schema import Run
 from persia_cli.control.membership import Member
-from persia_cli.control.phases import PhaseMachine
 from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, NEVER_AGAIN, RestartPolicy, ended_how
 from persia_cli.errors import RoleError, WireError
-from persia_cli.observe.journal import Journal
 from persia_cli.plan.replacement import WITH_MEMORY, is_replaced
-from persia_cli.roles.coordinator.shutdown import Shutdown
+from persia_cli.roles.coordinator.context import JobContext
+from persia_cli.roles.coordinator.saving import Saving
 from persia_cli.wire.figures import FINISHED, SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Beat, Change, Death, Verdict
 from persia_cli.wire.message import ProcessId
-from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.server import Peer
 
 REPEATED = {
     "data-loader": "steps",
     "embedding-worker": "batches",
     "embedding-server": "requests",
 }
-"""What is done again by role."""
+"""The work that is repeated, by role."""
 
 
 @dataclass(slots=True)
@@ -45,46 +42,31 @@ class Replacement:
     """Number of the change by which others learn of the new process; 0 until it is ready."""
 
 
-class RecoveryHandler:
-    """Decides on restarts, and tells all replicas of deaths and new processes."""
+class Replacements:
+    """Decides on restarts, and announces deaths and new processes to all replicas."""
 
-    def __init__(
-        self,
-        server: Server,
-        run: Run,
-        phases: PhaseMachine,
-        events: Journal,
-        dismissal: Shutdown,
-        lose_files: Callable[[str, str], None],
-    ) -> None:
-        """`dismissal` is how the job ends, which it does after a death too many.
-
-        `lose_files` is called with a replica that has died, and how, since it may have been writing a checkpoint.
-        """
-        self._lose_files = lose_files
-        self._server = server
-        self._phases = phases
-        self._events = events
-        self._dismissal = dismissal
-        self._membership, self._work, self._clock = dismissal.membership, dismissal.work, dismissal.clock
+    def __init__(self, context: JobContext, saving: Saving) -> None:
+        """`saving` gives up the files of a checkpoint that a dead process was writing."""
+        self._context, self._saving, run = context, saving, context.run
+        self._events, self._membership, self._clock = context.events, context.membership, context.now
         self._policy = RestartPolicy(run.recovery.max_restarts, run.recovery.window_s)
         self._verdicts: dict[tuple[str, int, ProcessId], Verdict] = {}
         self._changes: dict[str, Change] = {}
         self._number = 0
-        self._under_way: dict[str, Replacement] = {}
+        self._replacements: dict[str, Replacement] = {}
         self._heard: dict[str, int] = {}
         self._sent_again: dict[str, int] = {}
         self._sent_by_dead = 0
 
     def on_death(self, peer: Peer, message: Death) -> None:
-        """A process has ended, as its parent saw. Raises WireError for one that is not the replica's last."""
+        """Answer the parent of a process that ended; raises WireError for one that is not the replica's last."""
         key = (message.role, message.index, message.process)
         if key not in self._verdicts:
             self._verdicts[key] = self._judge(message)
-        self._server.reply(peer, self._verdicts[key])
+        self._context.reply(peer, self._verdicts[key])
 
     def judge_gone(self, member: Member) -> Verdict:
-        """Take a replica for dead whose supervisor was killed with it, so that nothing reports it."""
+        """Decide on a replica whose supervisor was killed with it, so that no parent reports its death."""
         code = LOST_WITH_SUPERVISOR if member.role == WITH_MEMORY else -signal.SIGKILL
         return self._judge(Death(member.role, member.index, member.process, code))
 
@@ -105,38 +87,38 @@ class RecoveryHandler:
             limits = f"{self._policy.max_restarts} within {self._policy.window_s:g} s"
             why += f", and its restarts are used up (recovery.max_restarts: {limits})"
         code = message.exit_code if message.exit_code in NEVER_AGAIN else RoleError.exit_code
-        if not self._dismissal.begun:
-            self._dismissal.give_up(why, code)
+        if not self._context.stopping:
+            self._context.give_up(why, code)
         return Verdict(False, 0.0, why)
 
     def _may_go_on(self, message: Death) -> bool:
-        phase = self._phases.current
+        phase = self._context.phases.current
         return (
             self._policy.max_restarts > 0
             and is_replaced(message.role, message.exit_code, memory_is_kept=True)
             and phase is not None
             and phase.kind != "done"
             and (message.role, message.index) in self._membership.members
-            and not self._dismissal.begun
+            and not self._context.stopping
         )
 
     def _lose(self, message: Death, name: str, how: str) -> None:
-        """Take note that a process is dead."""
+        """Note that a process is dead, and prepare its replacement."""
         now = self._clock()
         member = self._membership.lose(message.role, message.index, now)
-        self._lose_files(name, how)
+        self._saving.note_death(name, how)
         self._sent_by_dead += self._sent_again.pop(name, 0)
         self._heard.pop(name, None)
-        before = self._under_way.get(name)
+        before = self._replacements.get(name)
         loader = message.role == "data-loader"
-        self._under_way[name] = Replacement(
+        self._replacements[name] = Replacement(
             message.role,
             message.index,
             how,
             message.process,
             before.died_s if before else now,
             REPEATED[message.role],
-            self._work.take_back(name) + (before.again or 0 if before else 0) if loader else None,
+            self._context.work.take_back(name) + (before.again or 0 if before else 0) if loader else None,
             before.sent_before if before else self._sent,
         )
         self._note_change(member, message.process, alive=False)
@@ -151,52 +133,52 @@ class RecoveryHandler:
         self._changes[member.name] = Change(self._number, member.role, member.index, died, alive, member.address)
 
     def on_ready(self, member: Member) -> None:
-        """A replica is ready; if it is a new process, everybody is told where to find it."""
-        recovery = self._under_way.get(member.name)
-        if recovery is None:
+        """Announce the address of a replica that is ready, if it is a new process."""
+        replacement = self._replacements.get(member.name)
+        if replacement is None:
             return
-        self._note_change(member, recovery.process, alive=True)
-        recovery.change = self._number
+        self._note_change(member, replacement.process, alive=True)
+        replacement.change = self._number
         self._finish()
 
     def beat(self, heard: int) -> Beat:
-        """Return the answer to the heartbeat of a replica that has heard of the changes up to a number."""
+        """Return the answer to the heartbeat of a replica that has received the changes up to a number."""
         changes = tuple(change for change in self._changes.values() if change.number > heard)
-        return Beat(self._dismissal.begun, changes, time.monotonic_ns())
+        return Beat(self._context.stopping, changes, time.monotonic_ns())
 
     def note_heartbeat(self, member: Member, heard: int, counters: Counters) -> None:
-        """Note up to which change a replica has heard, and what it has sent again or finished."""
+        """Note up to which change a replica is informed, and what it has sent again or finished."""
         if member.role == "data-loader":
             self._heard[member.name] = heard
             self._sent_again[member.name] = counters.counts.get(SENT_AGAIN, 0)
-        self.note_figures(member, counters)
+        self.note_counters(member, counters)
 
-    def note_figures(self, member: Member, counters: Counters) -> None:
-        """Note what a new process has done of the work of the one before, ."""
-        recovery = self._under_way.get(member.name)
-        if recovery is not None and recovery.repeated == "requests" and recovery.change:
-            recovery.again = counters.updates.get(FINISHED, 0)
-        if self._under_way:
+    def note_counters(self, member: Member, counters: Counters) -> None:
+        """Note how many requests of the process before a new one has finished."""
+        replacement = self._replacements.get(member.name)
+        if replacement is not None and replacement.repeated == "requests" and replacement.change:
+            replacement.again = counters.updates.get(FINISHED, 0)
+        if self._replacements:
             self._finish()
 
     def _finish(self) -> None:
-        """Record the recoveries that are over: what was lost is sent again, or said to be finished."""
-        for name, recovery in list(self._under_way.items()):
-            if recovery.repeated == "batches":
-                waits = any(n < recovery.change for n in self._heard.values())
+        """Record the recoveries that are over: the lost work is sent again or finished."""
+        for name, replacement in list(self._replacements.items()):
+            if replacement.repeated == "batches":
+                waits = any(n < replacement.change for n in self._heard.values())
             else:
-                waits = recovery.again is None
-            if not recovery.change or waits:
+                waits = replacement.again is None
+            if not replacement.change or waits:
                 continue
-            del self._under_way[name]
-            self._events.write(event="recovered", **self._described(recovery))
+            del self._replacements[name]
+            self._events.write(event="recovered", **self._described(replacement))
 
-    def _described(self, recovery: Replacement) -> dict[str, Any]:
-        again = self._sent - recovery.sent_before if recovery.repeated == "batches" else recovery.again
+    def _described(self, replacement: Replacement) -> dict[str, Any]:
+        again = self._sent - replacement.sent_before if replacement.repeated == "batches" else replacement.again
         return {
-            "replica": f"{recovery.role}-{recovery.index}",
-            "cause": recovery.cause,
-            "pid": self._membership.members[recovery.role, recovery.index].process.pid,
-            "seconds": round(self._clock() - recovery.died_s, 3),
-            "repeated": {recovery.repeated: again},
+            "replica": f"{replacement.role}-{replacement.index}",
+            "cause": replacement.cause,
+            "pid": self._membership.members[replacement.role, replacement.index].process.pid,
+            "seconds": round(self._clock() - replacement.died_s, 3),
+            "repeated": {replacement.repeated: again},
         }

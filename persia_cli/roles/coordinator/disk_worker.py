@@ -1,0 +1,76 @@
+"""The thread on which the coordinator reads and writes disks and object stores, so that heartbeats are answered."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+CLOSE_S = 5.0
+
+
+class _Task(NamedTuple):
+    doing: str
+    work: Callable[[], Any]
+    then: Callable[[Any], None]
+
+
+class DiskWorker:
+    """Tasks that one thread carries out in order; `tick` hands their results to the poll loop's thread."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` is called on the worker's thread after each task."""
+        self._wake = wake
+        self._todo: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[_Task, Any, BaseException | None]] = queue.SimpleQueue()
+        self._pending = 0
+        self._current: tuple[str, float] | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, doing: str, work: Callable[[], Any], then: Callable[[Any], None] = lambda result: None) -> None:
+        """Carry out `work` after the tasks before it; `then` gets its result. `doing` names it, as in "saving rows"."""
+        self._pending += 1
+        self._todo.put(_Task(doing, work, then))
+        if self._thread is None:
+            # A daemon: a file system that does not answer must not keep the process from ending.
+            self._thread = threading.Thread(target=self._serve, name="disk", daemon=True)
+            self._thread.start()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if the result of every task has been handed over."""
+        return not self._pending
+
+    def age(self) -> tuple[str, float]:
+        """Return the name of the present task and its age in seconds; an empty name if there is none."""
+        current = self._current
+        return (current[0], time.monotonic() - current[1]) if current is not None else ("", 0.0)
+
+    def tick(self) -> None:
+        """Hand over the results that are there; raises the error of a task that failed."""
+        with suppress(queue.Empty):
+            while True:
+                task, result, error = self._done.get_nowait()
+                self._pending -= 1
+                if error is not None:
+                    raise error
+                task.then(result)
+
+    def close(self, seconds: float = CLOSE_S) -> None:
+        """End the thread after its tasks; wait for that for so many seconds at most."""
+        if self._thread is not None:
+            self._todo.put(None)
+            self._thread.join(seconds)
+
+    def _serve(self) -> None:
+        while (task := self._todo.get()) is not None:
+            self._current = (task.doing, time.monotonic())
+            result, failure = None, None
+            try:
+                result = task.work()
+            except BaseException as error:
+                failure = error
+            self._current = None
+            self._done.put((task, result, failure))
+            self._wake()

@@ -1,0 +1,75 @@
+"""A save: replicas write their files, which lasts longer than the phase, then the checkpoint is published."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from persia_cli.control.phases import Phase
+from persia_cli.plan.job import COORDINATOR
+from persia_cli.roles.coordinator.checkpointing import Checkpointing
+from persia_cli.roles.coordinator.context import JobContext
+from persia_cli.roles.coordinator.save_requests import SaveRequests
+from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.job_messages import Saved, SaveModel
+from persia_cli.wire.messages import Ack
+from persia_cli.wire.server import Peer
+
+PUBLISHER = f"{COORDINATOR}-0"
+"""The last participant of a save: it publishes the files of the others."""
+
+
+class Saving:
+    """One save after another; the disk is only touched by the disk worker."""
+
+    def __init__(self, context: JobContext, checkpointing: Checkpointing, save_requests: SaveRequests) -> None:
+        self._context, self._checkpointing, self._save_requests = context, checkpointing, save_requests
+        self.repeat, self.require_saved = checkpointing.repeat, checkpointing.require_saved
+
+    def tidy(self) -> None:
+        """Remove what an earlier start of the training has left unfinished."""
+        self._context.disk.run("removing unfinished checkpoints", self._checkpointing.tidy)
+
+    def begin(self, phase: Phase, samples: int, then: Callable[[SaveModel | None], None]) -> None:
+        """Begin a saving phase; `then` gets the instruction for the replicas, None if the model is saved already."""
+        self._context.phases.writing.add(PUBLISHER)
+        state = self._context.record.state
+
+        def begin() -> SaveModel | None:
+            if self._checkpointing.has(phase.last):
+                # The model is saved; what is new is its evaluation.
+                self._checkpointing.renew(phase.last, state)
+                return None
+            return self._checkpointing.begin(phase, samples, state)
+
+        self._context.disk.run(f"starting the checkpoint of step {phase.last:,}", begin, then)
+
+    def on_saved(self, peer: Peer, message: Saved) -> None:
+        """Note the files that a replica has written, or why it could not."""
+        member = self._context.find(message.sender)
+        self._context.reply(peer, Ack())
+        self._take(message.step, member.name, message.files, message.failure)
+
+    def note_death(self, name: str, how: str) -> None:
+        """Give up the checkpoint whose files a dead replica was writing, if it was.
+
+        A replica that dies before it gets the instruction to save does not disturb: its new process gets it.
+        """
+        phases = self._context.phases
+        if name in phases.writing:
+            self._checkpointing.note_death()
+        if phases.current is not None and not (phases.current.kind == "saving" and name in phases.waiting):
+            self._take(phases.saved_step, name, (), f"{name} {how} while it wrote its rows")
+
+    def _take(self, step: int, name: str, files: Sequence[SavedFile], failure: str) -> None:
+        phases = self._context.phases
+        if self._context.stopping or not phases.note_written(name, step):
+            return
+        self._checkpointing.add(name, files, failure)
+        if phases.writing == {PUBLISHER}:
+            self._context.disk.run(
+                f"publishing the checkpoint of step {step:,}", self._checkpointing.conclude, self._conclude
+            )
+
+    def _conclude(self, event: dict[str, Any]) -> None:
+        self._context.phases.note_written(PUBLISHER, event["step"])
+        self._context.events.write(**event)
+        self._save_requests.note_saved(event)
