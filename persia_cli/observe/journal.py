@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,9 +122,7 @@ class Tail:
 
     def new(self) -> Iterator[dict[str, Any]]:
         """Yield the objects of the lines completed since the last call; raises UserError for a damaged line."""
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
+        with suppress(FileNotFoundError), self._path.open("rb") as file:
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
