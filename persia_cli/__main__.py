@@ -1,7 +1,7 @@
 """The process of the `persia` command: from its first import to its end, Ctrl-C ends it quietly with exit code 130.
 
 SIGTERM and SIGUSR1 end a command of a job with exit code 75 until the job has begun, and then do what it does on them.
-The command of a job's script for Slurm gets them once it can queue the job again.
+Commands on which other processes depend get them once they can act on them.
 """
 
 import atexit
@@ -37,6 +37,12 @@ def end_before_the_job(number: int, frame: FrameType | None) -> NoReturn:
     name = signal.Signals(number).name
     os.write(sys.stderr.fileno(), f"{name}: no job is running; the same command goes on\n".encode())
     os._exit(PREEMPTED)
+
+
+def waits_for_handlers(words: list[str]) -> bool:
+    """Return whether signals wait until the command can pass them on: others depend on its process already."""
+    is_child = "--parent" in words and "launch-role" in words[1:3]
+    return is_child or any(word in (OF_SCRIPTS, "on-ray") for word in words[1:3])
 
 
 def is_importing(frame: FrameType | None) -> bool:
@@ -78,6 +84,7 @@ def main() -> None:
     if OF_SCRIPTS in sys.argv[1:3]:
         for number in ENDING:
             signal.signal(number, signal.SIG_IGN)  # where other threads let them in, after the job
+    if waits_for_handlers(sys.argv):
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     # The last that Python does would be to forget this handler, and from then on Ctrl-C would kill the process.
     atexit.register(on_interrupt, signal.SIG_IGN)

@@ -13,7 +13,7 @@ from persia_cli.bench.turns import TurnJob
 from persia_cli.config.schema import Run
 from persia_cli.data.facts import DatasetFacts, inspect
 from persia_cli.errors import UserError
-from persia_cli.launch.processes import terminating_interrupts
+from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import cpu_seconds, cpu_seconds_of
 

@@ -20,8 +20,8 @@ from persia_cli.disk import own_folder
 from persia_cli.errors import PersiaError, UserError
 from persia_cli.launch.job import JobResult, prepare_run_dir, result_of
 from persia_cli.launch.local import Processes
-from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.launch.readiness import require_ready
+from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.plan.job import JobPlan, Replica, plan_job
 from persia_cli.wire.addresses import SOCKETS, ipc_address
 

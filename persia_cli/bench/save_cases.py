@@ -17,7 +17,7 @@ from persia_cli.bench.alternate import Scale, Turn, alternate, compared
 from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels.memory import zeros
 from persia_cli.launch.job import SWITCH_INTERVAL_S
-from persia_cli.launch.processes import terminating_interrupts
+from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.roles.embedding_server.saving import ShardSaving
 from persia_cli.storage.places import writing_file
 from persia_cli.store.checkpoints.chain import RowFile

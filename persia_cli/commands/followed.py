@@ -1,11 +1,9 @@
 """A job on other machines, or on several, as a command shows it to its end."""
 
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
 from persia_cli.commands.describe import model_words, training_words
@@ -82,22 +80,6 @@ def plan_of(run_dir: Path) -> JobPlan:
     run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update={"path": None})})
     facts = DatasetFacts(job.train_rows, job.eval_rows, 0, (), 0, "")
     return JobPlan(run, facts, job, all_replicas(run), embedding_layout(run))
-
-
-@contextmanager
-def left_alone() -> Iterator[None]:
-    """Raise KeyboardInterrupt also for the other signals that end a command, so that it says what goes on."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    numbers = [each for each in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, leave) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def show_beginning(run: Run, run_dir: Path) -> None:

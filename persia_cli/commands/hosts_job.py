@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 import typer
 
@@ -21,7 +20,7 @@ from persia_cli.engines.hosts.job import FIRST, HostsJob
 from persia_cli.engines.hosts.rollback import run_with_rollback
 from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError, one_line
 from persia_cli.launch.resumed import locked
-from persia_cli.launch.signals import JobSignals, PreemptedNow
+from persia_cli.launch.signals import JobSignals, PreemptedNow, handling
 
 Begin = Callable[[Run, Path, Callable[[str], None], Callable[[str], None]], AbstractContextManager[HostsJob]]
 
@@ -234,21 +233,13 @@ def _ended_in_words(run_dir: Path) -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-@contextmanager
-def _left_alone() -> Iterator[None]:
+def _left_alone() -> AbstractContextManager[None]:
     """Raise LeftAloneError on SIGHUP, unless it is ignored."""
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        yield
-        return
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def leave(number: int) -> None:
         raise LeftAloneError
 
-    before = signal.signal(signal.SIGHUP, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    return handling((signal.SIGHUP,), leave)
 
 
 def _note(text: str) -> None:

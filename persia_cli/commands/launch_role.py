@@ -113,7 +113,7 @@ def launch_role(
     if cpus is not None:
         pin(cpus)  # before other threads are there, and before libraries count the processors
     from persia_cli.launch.handed_over import STDIN, take
-    from persia_cli.launch.parent import die_with
+    from persia_cli.launch.processes import die_with
     from persia_cli.launch.role import JOIN_S, run_process
     from persia_cli.launch.role_options import RoleOptions, index_of
     from persia_cli.wire.addresses import resolved

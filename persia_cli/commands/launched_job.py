@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from persia_cli.commands.endings import INTERRUPTED
-from persia_cli.commands.followed import going_on, left_alone, plan_of
+from persia_cli.commands.followed import going_on, plan_of
 from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, say
@@ -21,6 +21,7 @@ from persia_cli.launch.background import LOG
 from persia_cli.launch.job import JOB, ROLES, recorded_failure, result_of
 from persia_cli.launch.role import read_job
 from persia_cli.launch.running import RunningProcess, handles, process_of
+from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.observe.history import CONFIG, ENDS
 from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
 from persia_cli.plan.job import Job
@@ -36,7 +37,7 @@ def attach_to_launched(run_dir: Path) -> None:
     """Show a job to its end; whoever ends this command leaves the job alone."""
     _require_run(run_dir, "attach")
     try:
-        with left_alone():
+        with terminating_interrupts():
             _show(run_dir)
     except KeyboardInterrupt:
         say(err(), f"the job goes on: persia attach {shlex.quote(str(run_dir))} shows it again")

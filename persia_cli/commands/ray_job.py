@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 
 import typer
 
@@ -21,7 +20,7 @@ from persia_cli.engines.ray.cluster import require_reachable
 from persia_cli.engines.ray.driver import NAME, RayDriver, driver_of, start_driver
 from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.launch.job import JobResult, result_of
-from persia_cli.launch.signals import ENDING_SIGNALS
+from persia_cli.launch.signals import ENDING_SIGNALS, handling
 from persia_cli.observe.history import CONFIG
 from persia_cli.plan.job import JobPlan
 
@@ -143,12 +142,9 @@ class _LeftAloneError(Exception):
 @contextmanager
 def _passed_on(driver: RayDriver) -> Iterator[Callable[[], None]]:
     """Pass signals on to the driver when the function that this yields is called; that raises _LeftAloneError when the
-    terminal has ended. Signals that are ignored stay so.
+    terminal has ended.
     """
     came: deque[int] = deque()
-
-    def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
 
     def poll() -> None:
         while came:
@@ -157,10 +153,5 @@ def _passed_on(driver: RayDriver) -> Iterator[Callable[[], None]]:
                 raise _LeftAloneError
             driver.signal(number)
 
-    numbers = (*ENDING_SIGNALS, signal.SIGINT, signal.SIGHUP)
-    before = {n: signal.signal(n, note) for n in numbers if signal.getsignal(n) is not signal.SIG_IGN}
-    try:
+    with handling((*ENDING_SIGNALS, signal.SIGINT, signal.SIGHUP), came.append):
         yield poll
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -65,7 +65,7 @@ def main() -> None:
     """Export, and say in a line what prevents it."""
     saved, folder, parent = sys.argv[1:]
     from persia_cli.commands.screen import report_failure
-    from persia_cli.launch.parent import die_with
+    from persia_cli.launch.processes import die_with
 
     try:
         die_with(int(parent))

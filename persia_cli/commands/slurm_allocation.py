@@ -2,8 +2,11 @@
 
 import math
 import os
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from persia_cli.commands.endings import INTERRUPTED
@@ -18,7 +21,7 @@ from persia_cli.engines.slurm.programs import requeue
 from persia_cli.engines.slurm.turns import got_further, may_requeue, was_refused
 from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.job import JobResult, recorded_end
-from persia_cli.launch.signals import JobSignals, PreemptedNow, let_in
+from persia_cli.launch.signals import ENDING_SIGNALS, JobSignals, PreemptedNow
 from persia_cli.wire.secret import JobKeys, new_keys
 
 WHOLE = "the job"
@@ -35,7 +38,7 @@ def train_in_allocation(run: Run, run_dir: Path, requeues: bool) -> None:
     show_beginning(run, run_dir)
     allocation, signals = allocation_of(os.environ), JobSignals()
     try:
-        with signals.handled(), let_in():
+        with signals.handled(), _signals_let_in():
             result = _with_restarts(run, run_dir, allocation, signals, requeues)
     except (PreemptedError, PreemptedNow) as ended:
         if requeues and signals.name == TIME_IS_OVER:
@@ -50,6 +53,17 @@ def train_in_allocation(run: Run, run_dir: Path, requeues: bool) -> None:
         sys.exit(INTERRUPTED)
     if result is not None:
         show_results(plan_of(run_dir), result, [])
+
+
+@contextmanager
+def _signals_let_in() -> Iterator[None]:
+    """Let the signals that end a job come, and those that have waited, which `persia_cli.__main__` blocks."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)  # may raise what the handler of one raises
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _with_restarts(

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from persia_cli.commands.endings import INTERRUPTED
-from persia_cli.commands.followed import going_on, left_alone, plan_of, show_beginning
+from persia_cli.commands.followed import going_on, plan_of, show_beginning
 from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
@@ -25,6 +25,7 @@ from persia_cli.engines.slurm.queued import queue, require_job, require_well
 from persia_cli.engines.slurm.script import LOG
 from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SUBMITTED, result_of
+from persia_cli.launch.signals import terminating_interrupts
 
 POLL_S = 0.2
 STATE_S = 3.0
@@ -82,7 +83,7 @@ def stop_on_slurm(run_dir: Path, at_once: bool) -> None:
 def _follow(job: str, run_dir: Path) -> None:
     """Show a job to its end, and how it ended; whoever ends this command leaves the job alone."""
     try:
-        with left_alone():
+        with terminating_interrupts():
             state = _to_its_end(job, run_dir)
     except KeyboardInterrupt:
         with suppress(OSError):

@@ -54,7 +54,7 @@ def train(
 ) -> None:
     """Train a model, evaluate it and save it."""
     if parent is not None:
-        from persia_cli.launch.parent import die_with
+        from persia_cli.launch.processes import die_with
 
         die_with(parent)
         # A sweep ends its points by SIGINT, also where it itself runs in the background and so ignores it.

@@ -16,9 +16,9 @@ from persia_cli.drill.plan import Disturbance
 from persia_cli.drill.result import DrillResult, StrikeResult
 from persia_cli.errors import CheckpointError, RoleError
 from persia_cli.launch.job import JOB
-from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.launch.resumed import newest_of
 from persia_cli.launch.role import read_job
+from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.observe.history import read_history
 from persia_cli.store.checkpoints.manifest import checkpoints_of
 

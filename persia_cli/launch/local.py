@@ -32,7 +32,6 @@ from persia_cli.launch.job import (
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.key_files import key_file_of
 from persia_cli.launch.processes import python_module
-from persia_cli.launch.signals import held_back
 from persia_cli.launch.supervisor import (
     WELL,
     Supervised,
@@ -150,8 +149,7 @@ class Processes:
                 )
 
         reports = self._reports if replica.role != COORDINATOR else None
-        with held_back():  # a process that is not in the list yet would outlive the job
-            self._started.append(Supervised(replica, start, log, reports, memory))
+        self._started.append(Supervised(replica, start, log, reports, memory))
 
     def poll(self) -> None:
         """Record compiled kernels, and replace processes that have died where the coordinator wants that."""

@@ -1,11 +1,13 @@
-"""Processes: the command that starts a module in a new one, and the signals that end a launcher."""
+"""Child processes: the command that starts one, and its bond to its parent."""
 
+import ctypes
+import os
 import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+
+from persia_cli.errors import RoleError
+
+PR_SET_PDEATHSIG = 1
 
 
 def python_module(module: str) -> list[str]:
@@ -17,25 +19,11 @@ def python_module(module: str) -> list[str]:
     return [sys.executable, "-P", "-m", module]
 
 
-@contextmanager
-def terminating_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM and SIGHUP while the block runs; does nothing outside the main thread.
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent, process `parent`, dies; raises RoleError if it is dead.
 
-    If SIGHUP is ignored, it stays ignored: `nohup` lets a job outlive its terminal.
+    Linux, prctl(2): the signal is sent when the thread that started this process ends.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    numbers = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        raise RoleError(f"the launcher, process {parent}, has ended or did not start this process")

@@ -7,7 +7,8 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -23,7 +24,7 @@ from persia_cli.launch.signals import ENDING_SIGNALS
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import resident_bytes
 from persia_cli.plan.job import Job
-from persia_cli.roles.session import CoordinatorSession, EarlySignal
+from persia_cli.roles.session import CoordinatorSession
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
 from persia_cli.wire.secret import TOKEN, await_file, new_token, read_secret, remove_token, write_token
 
@@ -37,57 +38,50 @@ STUCK_TIMES = 2
 
 
 class RoleSignals:
-    """The handler of a role's signals, from the start of its process on.
+    """Handler of a role's signals, from the start of its process on.
 
     SIGTERM and SIGUSR1 have the coordinator save the model and end the job; the role does its work until then, and
-    repeats change nothing. SIGINT stops the role's loop; a second one ends the process. `number` is the number of the
-    signal that has stopped it, 0 if none has.
+    repeats change nothing. SIGINT stops the role's loop; a second one ends the process.
     """
 
-    def __init__(self, is_first: bool) -> None:
-        """`is_first` is False of a process that takes the place of one that died, since a job waits for it."""
-        self.number = 0
-        self._is_first = is_first
-        self._stoppable: Stoppable | None = None
+    def __init__(self) -> None:
+        self.is_stopped = False
+        """True once SIGINT has stopped the role."""
+        self._waits = False
         self._early: list[int] = []
-        self.waits = False
-        """True while the role waits for a job, and a signal ends it at once."""
+        self._stoppable: Stoppable | None = None
         for number in ENDING_SIGNALS:
             signal.signal(number, self._on_signal)
-        # A launcher starts its roles with these blocked, so that none of them comes before its handler is there.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)  # as `persia_cli.__main__` blocks them
+
+    @contextmanager
+    def ending_at_once(self) -> Iterator[None]:
+        """Let SIGTERM and SIGUSR1 end the process in the block, in which it waits for a job."""
+        self._waits = True
+        if self._early:
+            sys.exit(PreemptedError.exit_code)
+        yield
+        self._waits = False
 
     def go_to(self, stoppable: Stoppable) -> None:
         """Give this role the signals from now on, and those that have come before."""
         self._stoppable = stoppable
         signal.signal(signal.SIGINT, self._on_signal)
         for number in self._early:
-            self._handle(number, stoppable)
+            self._on_signal(number, None)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.waits:
+        name = signal.Signals(number).name
+        if self._waits:
             sys.exit(PreemptedError.exit_code)
         if self._stoppable is None:
             self._early.append(number)
-        else:
-            self._handle(number, self._stoppable)
-
-    def _handle(self, number: int, stoppable: Stoppable) -> None:
-        name = signal.Signals(number).name
-        if number == signal.SIGINT:
+        elif number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
-            self._stop(number, stoppable)
-        elif isinstance(stoppable, CoordinatorSession) and self._is_first and not stoppable.is_ready:
-            self._stop(number, stoppable)
-            stoppable.goes_on = True
-            raise EarlySignal(f"{stoppable.name} got {name} before it was ready")
+            self.is_stopped = True
+            self._stoppable.stopped_by, self._stoppable.stop = name, True
         else:
-            stoppable.signals.append(name)
-
-    def _stop(self, number: int, stoppable: Stoppable) -> None:
-        self.number = number
-        stoppable.stopped_by = signal.Signals(number).name
-        stoppable.stop = True
+            self._stoppable.signals.append(name)
 
 
 def end_if_stuck(session: CoordinatorSession) -> None:
@@ -101,7 +95,7 @@ def end_if_stuck(session: CoordinatorSession) -> None:
     while awake.at(time.monotonic()) < STUCK_TIMES * session.stop_timeout_s:
         time.sleep(POLL_S)
     log.error("%s was asked to stop and did not, so its process ends now", session.name)
-    os._exit(RoleError.exit_code)
+    os._exit(PreemptedError.exit_code if session.goes_on else RoleError.exit_code)
 
 
 def run_process(options: RoleOptions) -> None:
@@ -109,7 +103,7 @@ def run_process(options: RoleOptions) -> None:
 
     Raises SystemExit if a signal stopped it, or ended the job to go on later.
     """
-    signals = RoleSignals(options.life == 1)
+    signals = RoleSignals()
     log_to_stderr(f"{options.role}-{options.index}")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_freed_memory()
@@ -119,9 +113,9 @@ def run_process(options: RoleOptions) -> None:
         goes_on = _coordinate(options, signals)
     else:
         assert options.secret_file is not None
-        signals.waits = True
-        await_file(options.secret_file, JOIN_S, lambda text: print(text, file=sys.stderr, flush=True))
-        signals.waits = False
+        if not options.secret_file.exists():
+            with signals.ending_at_once():
+                await_file(options.secret_file, JOIN_S, lambda text: print(text, file=sys.stderr, flush=True))
         context = options.context()
 
         sessions: list[CoordinatorSession] = []
@@ -146,12 +140,12 @@ def run_process(options: RoleOptions) -> None:
         finally:
             context.destroy(linger=0)
         goes_on = sessions[0].goes_on
-    if signals.number:
-        log.info("stopped by %s", signal.Signals(signals.number).name)
+    if signals.is_stopped:
+        log.info("stopped by SIGINT")
     if goes_on:
         sys.exit(PreemptedError.exit_code)
-    if signals.number:
-        sys.exit(SIGNALLED + signals.number)
+    if signals.is_stopped:
+        sys.exit(SIGNALLED + signal.SIGINT)
 
 
 def read_job(path: Path) -> Job:

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
 from persia_cli.control.restarts import ended_how
 from persia_cli.errors import KilledError, PreemptedError, RoleError, WireError
@@ -18,7 +17,7 @@ from persia_cli.launch.job import COORDINATOR_ADDRESS, SIGNALLED
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import log_to_stderr
 from persia_cli.launch.role_options import RoleOptions
-from persia_cli.launch.signals import ENDING_SIGNALS, held_back
+from persia_cli.launch.signals import ENDING_SIGNALS
 from persia_cli.plan.job import COORDINATOR, Replica
 from persia_cli.plan.replacement import RESTARTED, TRUSTED, WITH_MEMORY, is_replaced
 from persia_cli.store.memory.memory_file import new_file
@@ -35,7 +34,7 @@ WELL = (0, PreemptedError.exit_code)
 class Supervised:
     """A replica's process, and those that take its place; `log` is what they write to, if that is a file.
 
-    `start` starts the n-th process of the replica, while signals are held back. Without `reports`, a death is final.
+    `start` starts the n-th process of the replica. Without `reports`, a death is final.
     """
 
     def __init__(
@@ -53,12 +52,9 @@ class Supervised:
         self.life = 1
         self._asked = False
         self._due_s: float | None = None
-        self._told: set[signal.Signals] = set()
-        """Signals that were passed on."""
         self.final = ""
         """Why the coordinator wants no new process, if that is so."""
-        with held_back():
-            self._begin()
+        self._begin()
 
     @property
     def may_return(self) -> bool:
@@ -98,20 +94,11 @@ class Supervised:
             if self._memory is not None and self.process.returncode not in TRUSTED:
                 # Who ends by a fault of its own may have written anything; the next process must not use it.
                 os.ftruncate(self._memory, 0)
-            with held_back():  # a process that no attribute names yet would outlive the job
-                self._begin()
-            for number in self._told:
-                self.process.send_signal(number)
+            self._begin()
 
     def _begin(self) -> None:
         self.process = self._start(self.life)
         self._id = process_id(self.process.pid)  # nobody can find it out once the process has been waited for
-
-    def tell(self, number: signal.Signals) -> None:
-        """Pass a signal on to the process, and to each that takes its place: to get it twice changes nothing."""
-        self._told.add(number)
-        if self.process.poll() is None:
-            self.process.send_signal(number)
 
     def _heed(self, verdict: Verdict) -> None:
         if verdict.restart:
@@ -168,10 +155,18 @@ def supervise_role(options: RoleOptions) -> None:
 
 
 def _watch(child: Supervised, reports: DeathReports | None) -> None:
-    """Supervise a replica until its end, or until SIGINT while it has no process; nothing of it runs on."""
-    came = _pass_signals_on(child)
+    """Supervise a replica until its end, or until SIGINT while it has no process; nothing of it runs on.
+
+    A signal goes on to the process, or to the next one if none runs.
+    """
+    came: set[int] = set()
+    for number in (signal.SIGINT, *ENDING_SIGNALS):
+        signal.signal(number, lambda number, _: came.add(number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)  # as `persia_cli.__main__` blocks them
     try:
         while child.process.poll() is None or (child.may_return and signal.SIGINT not in came):
+            while came and child.process.poll() is None:
+                child.process.send_signal(came.pop())
             child.supervise()
             _poll(reports, child)
             time.sleep(POLL_S)
@@ -202,16 +197,3 @@ def _poll(reports: DeathReports | None, child: Supervised) -> None:
     except WireError as error:
         log.warning("%s", error)
         child.give_up("")
-
-
-def _pass_signals_on(child: Supervised) -> set[int]:
-    """Pass signals on to the child; return those that have come."""
-    came: set[int] = set()
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        came.add(number)
-        child.tell(signal.Signals(number))
-
-    for number in (signal.SIGINT, *ENDING_SIGNALS):
-        signal.signal(number, pass_on)
-    return came

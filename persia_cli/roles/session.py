@@ -17,7 +17,7 @@ from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.membership import RunningClock
 from persia_cli.disk import refusal
-from persia_cli.errors import ConfigError, PersiaError, RoleError
+from persia_cli.errors import ConfigError, PersiaError, RoleError, WireError
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.trace import Trace
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
@@ -83,10 +83,6 @@ class StoppedError(PersiaError):
     """A replica was asked to stop before it had anything to do."""
 
 
-class EarlySignal(BaseException):
-    """A signal that ends the replica where it is, since it is not ready yet and so holds nothing that could be lost."""
-
-
 class CoordinatorSession:
     """One replica's client of the coordinator, on the replica's own poll loop.
 
@@ -103,9 +99,8 @@ class CoordinatorSession:
         self.stop = False
         self.stopped_by = ""
         self.signals: deque[str] = deque()
-        self.is_ready = False
         self.goes_on = False
-        """True if the job was ended to go on later."""
+        """True if the job was ended to go on later, or is to be, since a signal came."""
         self.all_done = False
         """True if the job has ended after all that it began, not because something failed."""
         self.stop_timeout_s = STOP_S
@@ -131,8 +126,9 @@ class CoordinatorSession:
         loop.every(SIGNALS_S, self._pass_signals_on)
 
     def _pass_signals_on(self) -> None:
-        """Tell the coordinator of a signal, and do the replica's work until the coordinator ends the job."""
+        """Report a signal to the coordinator, and do the replica's work until the coordinator ends the job."""
         while self.signals:
+            self.goes_on = True
             leave = Leave(self.role, self.index, own_process(), self.signals.popleft(), serves=True)
             self._client.request(leave, waiting_for="the coordinator to note a signal")
 
@@ -165,7 +161,12 @@ class CoordinatorSession:
         while not welcome:
             if self.stop:
                 raise StoppedError(f"{self.name} was stopped before all roles had joined")
-            self.loop.poll(0.2)
+            try:
+                self.loop.poll(0.2)
+            except WireError as refused:
+                if self.goes_on:
+                    raise StoppedError(str(refused)) from refused  # because of the signal that came here
+                raise
             if time.monotonic() > late_s and not self._client.has_answered:
                 log.warning("waiting for the coordinator at %s: no answer for %g s", self._client.address, LATE_S)
                 late_s = math.inf
@@ -204,7 +205,6 @@ class CoordinatorSession:
         rows: int = 0,
     ) -> None:
         """Report ready and follow the coordinator's instructions from now on; the others are as in `Ready`."""
-        self.is_ready = True
         self._on_instruction = on_instruction
         ready = Ready(self.sender, parameters, rows)
         self._client.request(ready, waiting_for="the coordinator to note that it is ready")

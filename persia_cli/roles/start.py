@@ -10,7 +10,7 @@ from persia_cli.config.schema import Run
 from persia_cli.disk import refusal
 from persia_cli.errors import MemoryFileError, PersiaError
 from persia_cli.plan.job import Job
-from persia_cli.roles.session import CoordinatorSession, EarlySignal, StoppedError, share_arrays
+from persia_cli.roles.session import CoordinatorSession, StoppedError, share_arrays
 from persia_cli.wire.addresses import address_towards, is_beyond
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.sockets import Context
@@ -87,7 +87,7 @@ def run_role(
                 listens_at += f".{life}"
             _replica(role, loop, session, listens_at, advertise if bind else None, memory_file).run()
             session.leave()
-        except (StoppedError, EarlySignal) as stopped:
+        except StoppedError as stopped:
             log.info("%s", stopped)
             session.leave()
         except MemoryFileError:

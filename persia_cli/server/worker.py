@@ -17,7 +17,7 @@ import uvicorn
 
 from persia_cli.errors import PersiaError, UserError
 from persia_cli.kernels.unpack import unpack
-from persia_cli.launch.parent import die_with
+from persia_cli.launch.processes import die_with
 from persia_cli.server.accepting import Accepting, ConnectionCounts
 from persia_cli.server.app import ServingApp
 from persia_cli.server.connection import BoundedConnection

@@ -80,11 +80,11 @@ def test_a_second_interrupt_is_as_quiet(after_s: float, again_s: float, tmp_path
     assert code == 130
 
 
-def catches(process: "subprocess.Popen[str]", number: signal.Signals) -> bool:
-    """Whether a process has a handler of a signal (Linux, proc(5))."""
+def has(process: "subprocess.Popen[str]", mask: str, number: signal.Signals) -> bool:
+    """Whether a signal is in a mask of a process: SigCgt, those that it handles, or SigBlk (Linux, proc(5))."""
     status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-    caught = next(line for line in status if line.startswith("SigCgt:"))
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+    found = next(line for line in status if line.startswith(f"{mask}:"))
+    return bool(int(found.split()[1], 16) >> (number - 1) & 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
@@ -105,7 +105,7 @@ def test_a_signal_before_the_job_begins_ends_it_to_be_started_again(
     )
     try:
         # Python itself takes a few hundredths of a second to start, in which nobody could take the signal.
-        poll_for(lambda: catches(process, number), 30.0, "a handler")
+        poll_for(lambda: has(process, "SigCgt", number), 30.0, "a handler")
         assert not _ends_within(process, after_s) if after_s else True
         process.send_signal(number)
         output, _ = process.communicate(timeout=60.0)
@@ -117,6 +117,19 @@ def test_a_signal_before_the_job_begins_ends_it_to_be_started_again(
     if after_s == 0.0:
         assert output == f"{number.name}: no job is running; the same command goes on\n"
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_waits_until_the_process_of_a_supervised_role_can_pass_it_on(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "persia_cli", *COMMANDS["role"], "--parent", str(os.getpid())]
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    try:
+        poll_for(lambda: has(process, "SigBlk", signal.SIGTERM), 30.0, "a blocked signal")
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60.0)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, said) == (75, "")
 
 
 def test_a_signal_after_the_end_of_a_command_changes_nothing(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from persia_cli.errors import PersiaError, RoleError, UserError
-from persia_cli.launch.parent import die_with
-from persia_cli.launch.processes import python_module
+from persia_cli.launch.processes import die_with, python_module
 from persia_cli.observe.usage import cpu_seconds_of
 from persia_cli.server.listening import listen
 from persia_cli.server.settings import ServerSettings

@@ -23,7 +23,6 @@ from persia_cli.launch.background import END, LOG, PROCESS, exit_code, is_runnin
 from persia_cli.launch.background import send_signal as send_signal_to
 from persia_cli.launch.job import DRIVEN, ERROR_LINE, JOB, SIGNALLED, has_begun, recorded_failure
 from persia_cli.launch.processes import python_module
-from persia_cli.launch.signals import held_back
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, JobPlan, all_replicas
 from persia_cli.storage.credentials import printable
@@ -86,7 +85,7 @@ def _started(
         os.write(source, msgspec.json.encode(given))
         os.lseek(source, 0, os.SEEK_SET)
         path = plan.run_dir / DRIVEN / f"{NAME}{LOG}"
-        with writing(path), path.open("ab") as log, held_back():
+        with writing(path), path.open("ab") as log:
             return subprocess.Popen(
                 [*python_module("persia_cli"), *flags, "on-ray", "--run-dir", str(plan.run_dir), "--lock", str(lock)],
                 stdin=source,

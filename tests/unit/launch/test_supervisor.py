@@ -1,11 +1,9 @@
 """A supervisor: which deaths it reports, when it starts the next process, and what it takes for the end."""
 
 import os
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +12,6 @@ import pytest
 from persia_cli.launch.deaths import DeathReports
 from persia_cli.launch.job import COORDINATOR_ADDRESS
 from persia_cli.launch.local import Processes
-from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.launch.supervisor import Supervised
 from persia_cli.plan.job import COORDINATOR, Replica, plan_job
 from persia_cli.store.memory.memory_file import new_file
@@ -103,7 +100,7 @@ def test_an_embedding_server_returns_if_its_memory_is_kept_and_can_be_trusted(
     reports = Reports()
 
     def start(life: int) -> "subprocess.Popen[bytes]":
-        code = f"import os, signal; signal.pthread_sigmask(signal.SIG_UNBLOCK, [15]); {end if life == 1 else ''}"
+        code = f"import os; {end if life == 1 else ''}"
         return subprocess.Popen([sys.executable, "-c", code])
 
     replica, memory = Replica("embedding-server", 0), new_file("memory") if memory_is_kept else None
@@ -119,68 +116,6 @@ def test_an_embedding_server_returns_if_its_memory_is_kept_and_can_be_trusted(
     finally:
         if memory is not None:
             os.close(memory)
-
-
-@pytest.fixture
-def sigterm() -> Iterator[Callable[[], None]]:
-    """Sends SIGTERM to this process, and returns once another of its threads has taken it."""
-    due = threading.Event()
-
-    def send() -> None:
-        due.wait(60.0)
-        signal.raise_signal(signal.SIGTERM)
-
-    thread = threading.Thread(target=send, daemon=True)
-    thread.start()
-
-    def send_now() -> None:
-        due.set()
-        thread.join(60.0)
-
-    yield send_now
-    assert due.is_set()
-
-
-def test_a_signal_that_comes_while_the_next_process_starts_leaves_none_that_nobody_knows(
-    sigterm: Callable[[], None],
-) -> None:
-    child, reports = supervised("import os; life == 1 and os.kill(os.getpid(), 9)")
-    child.supervise()
-    reports.deaths[0][1](Verdict(True, 0.0, ""))
-    start, begun = child._start, list["subprocess.Popen[bytes]"]()
-
-    def told_meanwhile(life: int) -> "subprocess.Popen[bytes]":
-        begun.append(start(life))
-        sigterm()
-        return begun[0]
-
-    child._start = told_meanwhile
-    with JobSignals().handled(), pytest.raises(PreemptedNow):
-        child.supervise()
-    assert [child.process] == begun
-    child.process.wait()
-
-
-def test_a_signal_that_comes_while_a_job_starts_a_process_leaves_none_that_nobody_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigterm: Callable[[], None]
-) -> None:
-    run = make_run()
-    plan = plan_job(run, make_facts(run, 100, 0), "train", tmp_path)
-    (tmp_path / "roles").mkdir()
-    processes, start = Processes(plan, tmp_path), subprocess.Popen
-    begun = list["subprocess.Popen[bytes]"]()
-
-    def told_meanwhile(words: list[str], **options: object) -> "subprocess.Popen[bytes]":
-        begun.append(start([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True))
-        sigterm()
-        return begun[0]
-
-    monkeypatch.setattr(subprocess, "Popen", told_meanwhile)
-    with JobSignals().handled(), pytest.raises(PreemptedNow):
-        processes.start()
-    processes.stop()
-    [process] = begun
-    assert process.returncode, "it has ended"
 
 
 def test_a_replica_that_ends_after_the_coordinators_address_is_gone_is_reported_all_the_same(
