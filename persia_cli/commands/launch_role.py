@@ -130,7 +130,7 @@ def launch_role(
     bind, advertise = (own and resolved(own, is_own=True) for own in (bind, advertise))
     number = index_of(index)
     replica = RoleOptions(
-        role, number, coordinator, bind, advertise, run_dir, token_file, key_file, trusted_network, life, memory_file,
+        role, number, coordinator, bind, advertise, life, memory_file, run_dir, token_file, key_file, trusted_network,
         cpus,
     )  # fmt: skip
     replica.check()

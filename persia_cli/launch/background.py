@@ -21,7 +21,7 @@ from persia_cli.launch.role_options import RoleOptions
 from persia_cli.launch.running import RunningProcess, process_of
 
 LOG, PROCESS, END, CANCELLED = ".log", ".process", ".end", ".cancelled"
-ROOM = " " * 4 + "\n"
+EXIT_CODE_PLACEHOLDER = " " * 4 + "\n"
 """What the file for an exit code holds until then: a supervisor may have to leave it on a disk that is full by then."""
 KILLED = 128 + signal.SIGKILL
 """Exit code of a supervisor that could not leave one."""
@@ -34,11 +34,11 @@ def start_in_background(options: RoleOptions, folder: Path) -> None:
     Raises DiskError, and RoleError if the replica has been told to end meanwhile: who wants that knows of no process
     until it is noted.
     """
-    name = f"{options.role}-{options.index}"
+    name = options.name
     with alone_in(folder):
         if (folder / f"{name}{CANCELLED}").exists():
             raise RoleError(f"{name} was told to end before it was started")
-        write_whole(folder / f"{name}{END}", ROOM)
+        write_whole(folder / f"{name}{END}", EXIT_CODE_PLACEHOLDER)
         process = _started(options, folder, name)
         try:
             note_process(folder, name, process.pid)
@@ -107,7 +107,7 @@ def _leave(code: int, file: Path) -> None:
         write_whole(file, f"{code}\n")
         return
     with writing(file), file.open("r+", encoding="ascii") as place:
-        place.write(f"{code:<{len(ROOM) - 1}}\n")
+        place.write(f"{code:<{len(EXIT_CODE_PLACEHOLDER) - 1}}\n")
 
 
 def is_running(folder: Path, name: str) -> bool:
@@ -120,7 +120,7 @@ def exit_code(folder: Path, name: str) -> int:
     """Return the exit code of a supervisor that has ended."""
     try:
         left = (folder / f"{name}{END}").read_text(encoding="ascii")
-        return int(left) if left != ROOM else KILLED
+        return int(left) if left != EXIT_CODE_PLACEHOLDER else KILLED
     except FileNotFoundError:
         return KILLED
     except (OSError, ValueError):

@@ -103,7 +103,7 @@ class EmbeddedJob:
             started.stop = True
 
     def _run(self, replica: Replica, ended: threading.Event) -> None:
-        from persia_cli.roles.start import run_coordinator, run_role
+        from persia_cli.roles.start import RoleStart, run_coordinator, run_role
 
         try:
             if replica.role == "coordinator":
@@ -115,13 +115,8 @@ class EmbeddedJob:
                     on_start=lambda coordinator, _: self._add(coordinator, self._coordinators),
                 )
             else:
-                run_role(
-                    self._context,
-                    replica.role,
-                    replica.index,
-                    self._coordinator,
-                    on_start=lambda role: self._add(role, self._stoppables),
-                )
+                start = RoleStart(replica.role, replica.index, self._coordinator)
+                run_role(self._context, start, lambda role: self._add(role, self._stoppables))
         except Exception as error:
             self._errors.append(error)
         finally:

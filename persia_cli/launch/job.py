@@ -264,6 +264,14 @@ def _last_words(run_dir: Path) -> str | None:
     return next((phase for phase in reversed(phases) if phase in ENDS), None)
 
 
+def address_in(run_dir: Path) -> str:
+    """Return the address at which the coordinator of a run listens, or did until it died; empty if there is none."""
+    try:
+        return (run_dir / COORDINATOR_ADDRESS).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+
+
 def result_of(run_dir: Path) -> JobResult:
     """Return the result of a finished job from its record."""
     return JobResult(run_dir, read_journal(run_dir / METRICS), read_journal(run_dir / EVENTS))

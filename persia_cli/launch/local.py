@@ -1,8 +1,6 @@
 """The launcher that runs each replica as a process of this machine."""
 
-import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,30 +16,23 @@ from persia_cli.errors import (
     PersiaError,
     RoleError,
     UserError,
-    WireError,
 )
-from persia_cli.launch.deaths import DeathReports
 from persia_cli.launch.driver import drive
 from persia_cli.launch.job import (
     ERROR_LINE,
     ROLES,
     SIGNALLED,
     JobResult,
+    address_in,
     recorded_failure,
 )
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.key_files import key_file_of
-from persia_cli.launch.processes import python_module
-from persia_cli.launch.supervisor import (
-    WELL,
-    Supervised,
-    address_in,
-    memory_words,
-)
+from persia_cli.launch.role_options import RoleOptions
+from persia_cli.launch.supervisor import WELL, DeathReports, Supervised, supervise
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.replacement import keeps_memory
 from persia_cli.roles.start import address_beside
-from persia_cli.store.memory.memory_file import new_file
 from persia_cli.wire.addresses import SOCKETS, ipc_address
 from persia_cli.wire.secret import TOKEN, new_keys, new_token, read_secret, write_keys, write_token
 from persia_cli.wire.sockets import Context
@@ -86,8 +77,6 @@ class Processes:
         self.address = ""
         """Address of the coordinator, once it has started. Its file is gone as soon as the coordinator ends."""
         self._started: list[Supervised] = []
-        self._memory: list[int] = []
-        """Memory files of replicas, which every process of a replica inherits."""
         self._saves = False
         """True once the coordinator was asked to save the model and end the job."""
         self._kernels = Compiling(plan)
@@ -119,53 +108,32 @@ class Processes:
             self._spawn(replica, self.address)
 
     def _spawn(self, replica: Replica, coordinator: str) -> None:
-        command = [*python_module("persia_cli"), "launch-role", replica.role]
-        command += ["--coordinator", coordinator, "--index", str(replica.index), "--parent", str(os.getpid())]
-        command += ["--key-file" if self.secret.keys else "--token-file", str(self.secret_file)]
-        if cpus := self._plan.run.cluster.pin.of(replica.role, replica.index):
-            command += ["--cpus", cpus]
-        if replica.role == "coordinator":
-            command += ["--run-dir", str(self._plan.run_dir)]
         advertised = self._advertised(replica)
-        if advertised is not None:
-            command += ["--advertise", advertised, "--bind", address_beside(coordinator, replica.name)]
-        keeps = keeps_memory(self._plan.run, self._plan.job, replica.role)
-        memory = new_file(replica.name) if keeps else None
-        if memory is not None:
-            self._memory.append(memory)
-        command += memory_words(memory)
-        log = self._plan.run_dir / ROLES / f"{replica.name}.log"
-
-        def start(life: int) -> "subprocess.Popen[bytes]":
-            words = [*command, "--life", str(life)]
-            with writing(log), log.open("ab") as output:
-                return subprocess.Popen(
-                    words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                    pass_fds=() if memory is None else (memory,),
-                )
-
+        has_keys = self.secret.keys is not None
+        options = RoleOptions(
+            replica.role,
+            replica.index,
+            coordinator,
+            bind=address_beside(coordinator, replica.name) if advertised else None,
+            advertise=advertised,
+            run_dir=self._plan.run_dir if replica.role == COORDINATOR else None,
+            token_file=None if has_keys else self.secret_file,
+            key_file=self.secret_file if has_keys else None,
+            cpus=self._plan.run.cluster.pin.of(replica.role, replica.index) or None,
+        )
         reports = self._reports if replica.role != COORDINATOR else None
-        self._started.append(Supervised(replica, start, log, reports, memory))
+        keeps = keeps_memory(self._plan.run, self._plan.job, replica.role)
+        self._started.append(Supervised(options, reports, keeps, self._log_of(replica.name)))
+
+    def _log_of(self, name: str) -> Path:
+        return self._plan.run_dir / ROLES / f"{name}.log"
 
     def poll(self) -> None:
         """Record compiled kernels, and replace processes that have died where the coordinator wants that."""
         self._kernels.check()
-        if self._reports is None:
-            return
-        for started in self._started:
-            started.supervise()
-        if self._started[0].process.poll() is not None:
-            return  # it cannot answer, and its silence does not count
-        try:
-            self._reports.poll()
-        except WireError:
-            for started in self._started:
-                if started.may_return:
-                    started.give_up("")
+        # A coordinator that has ended cannot answer, and its silence does not count.
+        if self._reports is not None and self._started[0].process.poll() is None:
+            supervise(self._started, self._reports)
 
     def _wait_for_address(self, limit_s: float) -> None:
         awake = RunningClock(time.monotonic())
@@ -173,9 +141,8 @@ class Processes:
             self._started[0].supervise()
             self.check()
             if awake.at(time.monotonic()) > limit_s:
-                raise RoleError(
-                    f"coordinator-0 has not started listening after {limit_s:g} s; see {self._started[0].log}"
-                )
+                log = self._log_of(f"{COORDINATOR}-0")
+                raise RoleError(f"coordinator-0 has not started listening after {limit_s:g} s; see {log}")
             time.sleep(0.02)
         self.address = address
 
@@ -190,7 +157,7 @@ class Processes:
         """Have the coordinator save the model and end the job."""
         if not self._saves:
             self._saves = True
-            self._signal(self._started[:1], signal.SIGUSR1)
+            self._started[0].signal(signal.SIGUSR1)
 
     def wait(self, seconds: float) -> None:
         """Wait until the coordinator has ended, at most so long."""
@@ -208,29 +175,29 @@ class Processes:
                 raise self._death(started)
         self._wait(self._started[:1], SETTLE_S)
         # If the coordinator failed since another replica was missing, that replica is the cause.
-        first = next((s for s in ended if s.replica.role != "coordinator"), ended[0])
+        first = next((s for s in ended if s.options.role != "coordinator"), ended[0])
         raise recorded_failure(self._plan.run_dir) or self._death(first)
 
     def _death(self, started: Supervised) -> PersiaError:
         """Return the error that ended a replica: the one in its log, or else its exit code and last lines."""
-        code = started.process.returncode
+        code, name, log = started.process.returncode, started.options.name, self._log_of(started.options.name)
         kind = UserError if code == UserError.exit_code else RoleError
-        lines = started.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]
         if errors and code == MemoryFileError.exit_code:
-            return KilledError(f"{started.replica.name} was killed, and {errors[-1]}", started.replica.name)
+            return KilledError(f"{name} was killed, and {errors[-1]}", name)
         if errors:
-            return kind("\n".join(f"{started.replica.name}: {error}" for error in errors))
+            return kind("\n".join(f"{name}: {error}" for error in errors))
         try:
-            with writing(started.log), started.log.open("ab") as file:
+            with writing(log), log.open("ab") as file:
                 file.write(b"\n")
         except DiskError as refused:
             return refused  # the disk is full, so the replica could not write its error
         stopped = f"was stopped ({signal.Signals(code - SIGNALLED).name})" if code > SIGNALLED else ""
-        text = started.final or f"{started.replica.name} {stopped or started.ended_how}"
-        death = KilledError(text, started.replica.name) if code < 0 and not self._saves else kind(text)
+        text = started.final or f"{name} {stopped or started.ended_how}"
+        death = KilledError(text, name) if code < 0 and not self._saves else kind(text)
         tail = "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:]) or "  (nothing)"
-        death.add_note(f"The job was stopped. The end of {started.log}:\n{tail}")
+        death.add_note(f"The job was stopped. The end of {log}:\n{tail}")
         return death
 
     def stop(self) -> None:
@@ -241,21 +208,16 @@ class Processes:
         limit_s = self._plan.run.cluster.stop_timeout_s
         try:
             self._wait(self._started, limit_s if self._ended_well else 0.0)
-            self._signal(self._started[:1], signal.SIGINT)
-            self._wait(self._started[:1], limit_s)
-            self._signal(self._started, signal.SIGINT)
-            self._wait(self._started, limit_s)
+            for group in (self._started[:1], self._started):
+                for started in group:
+                    started.signal(signal.SIGINT)
+                self._wait(group, limit_s)
         finally:
-            # With their children (a compiler, say): each leads a process group.
             for started in self._started:
-                if started.process.poll() is None:
-                    os.killpg(started.process.pid, signal.SIGKILL)
-                started.process.wait()
+                started.close()
             if self._reports is not None:
                 self._reports.close()
             self._kernels.close()
-            while self._memory:
-                os.close(self._memory.pop())
 
     @property
     def _ended_well(self) -> bool:
@@ -265,8 +227,3 @@ class Processes:
         awake = RunningClock(time.monotonic())
         while any(s.process.poll() is None for s in replicas) and awake.at(time.monotonic()) < seconds:
             time.sleep(0.02)
-
-    def _signal(self, replicas: Sequence[Supervised], number: signal.Signals) -> None:
-        for started in replicas:
-            if started.process.poll() is None:
-                started.process.send_signal(number)

@@ -104,7 +104,7 @@ def run_process(options: RoleOptions) -> None:
     Raises SystemExit if a signal stopped it, or ended the job to go on later.
     """
     signals = RoleSignals()
-    log_to_stderr(f"{options.role}-{options.index}")
+    log_to_stderr(options.name)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_freed_memory()
     open_many_files()
@@ -126,17 +126,7 @@ def run_process(options: RoleOptions) -> None:
             signals.go_to(session)
 
         try:
-            run_role(
-                context,
-                options.role,
-                options.index,
-                options.coordinator,
-                options.bind,
-                options.advertise,
-                options.life,
-                options.memory_file,
-                on_start=on_start,
-            )
+            run_role(context, options, on_start)
         finally:
             context.destroy(linger=0)
         goes_on = sessions[0].goes_on

@@ -8,6 +8,7 @@ from persia_cli.config.schema import Cluster
 from persia_cli.errors import ConfigError
 from persia_cli.launch.key_files import context_of, key_file_of, key_file_of_coordinator
 from persia_cli.plan.job import ROLES
+from persia_cli.roles.start import RoleStart
 from persia_cli.wire.addresses import check_between_processes, check_free, check_reachable
 from persia_cli.wire.secret import TOKEN, read_keys, read_secret, read_token
 from persia_cli.wire.sockets import Context
@@ -27,8 +28,8 @@ def index_of(text: str) -> int:
     return int(given)
 
 
-@dataclass(frozen=True, slots=True)
-class RoleOptions:
+@dataclass(frozen=True)
+class RoleOptions(RoleStart):
     """The options of `persia launch-role`.
 
     `token_file` has the job's token; a coordinator writes it if it does not exist, by default in its `run_dir`.
@@ -36,19 +37,10 @@ class RoleOptions:
     from its run, talk to other machines without keys.
     """
 
-    role: str
-    index: int
-    coordinator: str
-    bind: str | None = None
-    advertise: str | None = None
     run_dir: Path | None = None
     token_file: Path | None = None
     key_file: Path | None = None
     trusts_network: bool = False
-    life: int = 1
-    """1 for the replica's first process, 2 for the one that takes its place, and so on."""
-    memory_file: int | None = None
-    """Descriptor, inherited from the launcher, of the file for the memory of an embedding server or NN worker."""
     cpus: str | None = None
     """Processors to which its process is kept."""
 

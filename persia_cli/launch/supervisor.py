@@ -1,4 +1,4 @@
-"""Supervisors: the parent of a replica's process knows how it ended, and starts the next if the coordinator says so."""
+"""The parent of a replica's process: it reports how that ended, and starts the next if the coordinator agrees."""
 
 import logging
 import os
@@ -6,55 +6,113 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from persia_cli.control.restarts import ended_how
+from persia_cli.disk import writing
 from persia_cli.errors import KilledError, PreemptedError, RoleError, WireError
-from persia_cli.launch.deaths import DeathReports
 from persia_cli.launch.handed_over import descriptors
-from persia_cli.launch.job import COORDINATOR_ADDRESS, SIGNALLED
+from persia_cli.launch.job import SIGNALLED
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import log_to_stderr
 from persia_cli.launch.role_options import RoleOptions
 from persia_cli.launch.signals import ENDING_SIGNALS
-from persia_cli.plan.job import COORDINATOR, Replica
-from persia_cli.plan.replacement import RESTARTED, TRUSTED, WITH_MEMORY, is_replaced
+from persia_cli.plan.job import COORDINATOR
+from persia_cli.plan.replacement import TRUSTED, WITH_MEMORY, is_replaced
 from persia_cli.store.memory.memory_file import new_file
 from persia_cli.wire.job_messages import Death, Verdict
-from persia_cli.wire.place import process_id
+from persia_cli.wire.loop import Loop, identity_of
+from persia_cli.wire.place import own_process, process_id
+from persia_cli.wire.sockets import Context
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.1
+VERDICT_S = 20.0
+"""Seconds of silence of the coordinator after which a death is final."""
 WELL = (0, PreemptedError.exit_code)
 """Exit codes of a process that has ended because its job has."""
 
 
-class Supervised:
-    """A replica's process, and those that take its place; `log` is what they write to, if that is a file.
+class DeathReports:
+    """A supervisor's client of the coordinator, which connects at the first death; all on one thread."""
 
-    `start` starts the n-th process of the replica. Without `reports`, a death is final.
+    def __init__(self, name: str, address: Callable[[], str], context: Callable[[], Context]) -> None:
+        self._name, self._address, self._new_context = name, address, context
+        self._context: Context | None = None
+        self._loop: Loop | None = None
+
+    def send(self, death: Death, on_verdict: Callable[[Verdict], None]) -> None:
+        """Report a death; `on_verdict` is called while `poll` runs."""
+        if self._loop is None:
+            self._context = self._new_context()
+            self._loop = Loop(self._context, self._name)
+            identity = identity_of(self._name, own_process())
+            self._client = self._loop.connect(self._address(), "coordinator", identity, 0.5, VERDICT_S)
+        self._client.request(death, on_reply=on_verdict, waiting_for=f"its word on {death.role}-{death.index}")
+
+    def poll(self) -> None:
+        """Receive what has come; raises WireError if the coordinator has gone or refuses the report."""
+        if self._loop is not None:
+            self._loop.poll(0.0)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._loop is not None and self._context is not None:
+            self._loop.close()
+            self._context.destroy(linger=0)
+        self._loop = self._context = None
+
+
+class Supervised:
+    """A replica's process, and those that take its place.
+
+    Each leads a session of its own, so that Ctrl-C reaches it only through this process, and ends with this process.
     """
 
     def __init__(
-        self,
-        replica: Replica,
-        start: Callable[[int], "subprocess.Popen[bytes]"],
-        log: Path,
-        reports: DeathReports | None,
-        memory: int | None = None,
+        self, options: RoleOptions, reports: DeathReports | None, keeps_memory: bool = False, log: Path | None = None
     ) -> None:
-        """`memory` is the file that the processes of the replica inherit, if they do."""
-        self.replica, self.log = replica, log
-        self._memory = memory
-        self._start, self._reports = start, reports
-        self.life = 1
+        """Start the first process. Without `reports`, a death is final.
+
+        With `keeps_memory`, all processes inherit one memory file. They write to `log`, else to where this one does.
+        """
+        self.options, self.log = options, log
+        self._reports = reports
+        self._memory = new_file(options.name) if keeps_memory else None
         self._asked = False
         self._due_s: float | None = None
+        self.life = 1
+        """Number of the process among those of the replica."""
         self.final = ""
         """Why the coordinator wants no new process, if that is so."""
         self._begin()
+
+    def _begin(self) -> None:
+        self.process = self._start()
+        self._id = process_id(self.process.pid)  # it cannot be found out once the process has been waited for
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        words = ["launch-role", *self.options.words(), "--parent", str(os.getpid()), "--life", str(self.life)]
+        inherited = descriptors([self.options.key_file])
+        if self._memory is not None:
+            words += ["--memory-file", str(self._memory)]
+            inherited = (*inherited, self._memory)
+        with ExitStack() as stack:
+            output = None
+            if self.log is not None:
+                stack.enter_context(writing(self.log))
+                output = stack.enter_context(self.log.open("ab"))
+            return subprocess.Popen(
+                [*python_module("persia_cli"), *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=inherited,
+            )
 
     @property
     def may_return(self) -> bool:
@@ -65,7 +123,7 @@ class Supervised:
             and not self.final
             and code is not None
             and code not in WELL
-            and is_replaced(self.replica.role, code, self._memory is not None)
+            and is_replaced(self.options.role, code, self._memory is not None)
         )
 
     @property
@@ -86,29 +144,52 @@ class Supervised:
         if not self._asked:
             self._asked = True
             code: int = self.process.returncode
-            log.warning("%s %s", self.replica.name, self.ended_how)
-            self._reports.send(Death(self.replica.role, self.replica.index, self._id, code), self._heed)
+            log.warning("%s %s", self.options.name, self.ended_how)
+            self._reports.send(Death(self.options.role, self.options.index, self._id, code), self._obey)
         elif self._due_s is not None and time.monotonic() >= self._due_s:
             self.life += 1
             self._asked, self._due_s = False, None
             if self._memory is not None and self.process.returncode not in TRUSTED:
-                # Who ends by a fault of its own may have written anything; the next process must not use it.
+                # A process that ends by a fault of its own may have written anything; the next must not use it.
                 os.ftruncate(self._memory, 0)
             self._begin()
 
-    def _begin(self) -> None:
-        self.process = self._start(self.life)
-        self._id = process_id(self.process.pid)  # nobody can find it out once the process has been waited for
-
-    def _heed(self, verdict: Verdict) -> None:
+    def _obey(self, verdict: Verdict) -> None:
         if verdict.restart:
             self._due_s = time.monotonic() + verdict.after_s
         else:
             self.give_up(verdict.why)
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, why: str = "") -> None:
         """Take the process's end for the replica's."""
-        self.final = why or f"{self.replica.name} {self.ended_how}"
+        self.final = why or f"{self.options.name} {self.ended_how}"
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the process a signal, if it runs."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def close(self) -> None:
+        """Kill the process if it runs, with its children, such as a compiler; then let go of its memory."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self._memory is not None:
+            os.close(self._memory)
+            self._memory = None
+
+
+def supervise(replicas: Sequence[Supervised], reports: DeathReports) -> None:
+    """Replace processes that have died, where the coordinator wants that; to be called again and again."""
+    for each in replicas:
+        each.supervise()
+    try:
+        reports.poll()
+    except WireError as error:
+        log.warning("%s", error)
+        for each in replicas:
+            if each.may_return:
+                each.give_up()
 
 
 def supervise_role(options: RoleOptions) -> None:
@@ -117,35 +198,19 @@ def supervise_role(options: RoleOptions) -> None:
     Signals go on to the child. Raises SystemExit with its exit code if that is not 0, RoleError if it
     died and the coordinator wants no other.
     """
-    name = f"{options.role}-{options.index}"
-    log_to_stderr(f"{name} supervisor")
-    reports = None
-    memory = new_file(name) if options.role == WITH_MEMORY else None
-    if options.role != COORDINATOR and (options.role in RESTARTED or memory is not None):
-        reports = DeathReports(f"supervisor of {name}", lambda: options.coordinator, options.context)
-    command = [*python_module("persia_cli"), "launch-role", *options.words(), "--parent", str(os.getpid())]
-    command += memory_words(memory)
-    inherited = (*descriptors([options.key_file]), *(() if memory is None else (memory,)))
-
-    def start(life: int) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [*command, "--life", str(life)],
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # so that Ctrl-C reaches it once, through this process
-            pass_fds=inherited,
-        )
-
-    replica = Replica(options.role, options.index)
+    log_to_stderr(f"{options.name} supervisor")
+    reports = DeathReports(f"supervisor of {options.name}", lambda: options.coordinator, options.context)
+    is_final = options.role == COORDINATOR
+    child = Supervised(options, None if is_final else reports, keeps_memory=options.role == WITH_MEMORY)
     try:
-        child = Supervised(replica, start, Path(os.devnull), reports, memory)
         _watch(child, reports)
     finally:
-        if reports is not None:
-            reports.close()
+        child.close()
+        reports.close()
     code = child.process.returncode
     if child.final and code < 0:
-        # Whoever started this process is to know that its child was killed, so that the job may begin again.
-        died = KilledError(child.final, name)
+        # Another process starts the job again after this exit code.
+        died = KilledError(child.final, options.name)
         died.exit_code = SIGNALLED - code
         raise died
     if child.final:
@@ -154,46 +219,17 @@ def supervise_role(options: RoleOptions) -> None:
         sys.exit(SIGNALLED - code if code < 0 else code)
 
 
-def _watch(child: Supervised, reports: DeathReports | None) -> None:
-    """Supervise a replica until its end, or until SIGINT while it has no process; nothing of it runs on.
+def _watch(child: Supervised, reports: DeathReports) -> None:
+    """Supervise a replica until its end, or until SIGINT while it has no process.
 
     A signal goes on to the process, or to the next one if none runs.
     """
-    came: set[int] = set()
+    came: set[signal.Signals] = set()
     for number in (signal.SIGINT, *ENDING_SIGNALS):
-        signal.signal(number, lambda number, _: came.add(number))
+        signal.signal(number, lambda number, _: came.add(signal.Signals(number)))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)  # as `persia_cli.__main__` blocks them
-    try:
-        while child.process.poll() is None or (child.may_return and signal.SIGINT not in came):
-            while came and child.process.poll() is None:
-                child.process.send_signal(came.pop())
-            child.supervise()
-            _poll(reports, child)
-            time.sleep(POLL_S)
-    finally:
-        if child.process.poll() is None:
-            os.killpg(child.process.pid, signal.SIGKILL)
-            child.process.wait()
-
-
-def address_in(run_dir: Path) -> str:
-    """Return the address at which the coordinator of a run listens, or did until it died; empty if there is none."""
-    try:
-        return (run_dir / COORDINATOR_ADDRESS).read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        return ""
-
-
-def memory_words(file: int | None) -> list[str]:
-    """Return the words of `persia launch-role` for the memory file that a process inherits, if there is one."""
-    return [] if file is None else ["--memory-file", str(file)]
-
-
-def _poll(reports: DeathReports | None, child: Supervised) -> None:
-    if reports is None:
-        return
-    try:
-        reports.poll()
-    except WireError as error:
-        log.warning("%s", error)
-        child.give_up("")
+    while child.process.poll() is None or (child.may_return and signal.SIGINT not in came):
+        while came and child.process.poll() is None:
+            child.signal(came.pop())
+        supervise([child], reports)
+        time.sleep(POLL_S)

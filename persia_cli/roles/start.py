@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -58,34 +59,48 @@ def run_coordinator(
         loop.close()
 
 
+@dataclass(frozen=True)
+class RoleStart:
+    """Which replica a process is, and where it finds its job."""
+
+    role: str
+    index: int
+    coordinator: str
+    """Address of the coordinator; its own, if it is one."""
+    bind: str | None = None
+    """Where it listens; by default at `advertise`, or beside the coordinator's address."""
+    advertise: str | None = None
+    """Address that others reach it at, if that is another one."""
+    life: int = 1
+    """1 for the replica's first process, 2 for the one that takes its place, and so on."""
+    memory_file: int | None = None
+    """Inherited descriptor of the file for the memory of an embedding server."""
+
+    @property
+    def name(self) -> str:
+        """Replica name."""
+        return f"{self.role}-{self.index}"
+
+
 def run_role(
-    context: Context,
-    role: str,
-    index: int,
-    coordinator: str,
-    bind: str | None = None,
-    advertise: str | None = None,
-    life: int = 1,
-    memory_file: int | None = None,
-    on_start: Callable[[CoordinatorSession], None] = lambda session: None,
+    context: Context, start: RoleStart, on_start: Callable[[CoordinatorSession], None] = lambda session: None
 ) -> None:
     """Run one replica of any other role until the job is over.
 
-    `bind` is where it listens (default: `advertise`, or beside the coordinator's address), `advertise` the address that
-    others get if that is another one, and `life` the number of the process among those of the replica. `memory_file` is
-    the descriptor of the file for the memory of an embedding server. A failure is reported to the
-    coordinator before it is raised, but for a MemoryFileError: whoever started the process then begins the job again.
+    A failure is reported to the coordinator before it is raised, but for a MemoryFileError: the launcher then rolls the
+    job back.
     """
-    loop = Loop(context, f"{role}-{index}")
+    loop = Loop(context, start.name)
     try:
-        session = CoordinatorSession(loop, coordinator, role, index)
+        session = CoordinatorSession(loop, start.coordinator, start.role, start.index)
         try:
             on_start(session)
-            listens_at = bind or advertise or address_beside(coordinator, session.name)
-            if life > 1 and listens_at.startswith("ipc://"):
+            listens_at = start.bind or start.advertise or address_beside(start.coordinator, start.name)
+            if start.life > 1 and listens_at.startswith("ipc://"):
                 # What was sent to the process before, and what was lent to it, must not reach this one.
-                listens_at += f".{life}"
-            _replica(role, loop, session, listens_at, advertise if bind else None, memory_file).run()
+                listens_at += f".{start.life}"
+            advertise = start.advertise if start.bind else None
+            _replica(start.role, loop, session, listens_at, advertise, start.memory_file).run()
             session.leave()
         except StoppedError as stopped:
             log.info("%s", stopped)

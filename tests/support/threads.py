@@ -8,7 +8,7 @@ from typing import Self
 
 from persia_cli.launch.job import JobResult, prepare_run_dir, result_of
 from persia_cli.plan.job import JobPlan, Replica
-from persia_cli.roles.start import Stoppable, run_coordinator, run_role
+from persia_cli.roles.start import RoleStart, Stoppable, run_coordinator, run_role
 from persia_cli.wire.sockets import Context
 from tests.support.proxy import Proxy
 
@@ -90,14 +90,7 @@ class ThreadJob:
                 )
             else:
                 coordinator = self.proxies["coordinator-0"].address
-                run_role(
-                    self._context,
-                    replica.role,
-                    replica.index,
-                    coordinator,
-                    bind,
-                    advertise,
-                    on_start=self._stoppables.append,
-                )
+                start = RoleStart(replica.role, replica.index, coordinator, bind, advertise)
+                run_role(self._context, start, self._stoppables.append)
         except BaseException as error:
             self.errors[replica.name] = error

@@ -12,7 +12,7 @@ from persia_cli.kernels.needed import SERVER
 from persia_cli.kernels.warm import warm
 from persia_cli.launch import embedded
 from persia_cli.launch.job import prepare_run_dir
-from persia_cli.roles.start import run_coordinator, run_role
+from persia_cli.roles.start import RoleStart, run_coordinator, run_role
 from persia_cli.wire.sockets import Context
 from tests.support.jobs import plan
 from tests.support.small import WORDS
@@ -38,7 +38,7 @@ def test_a_replica_that_never_joins_is_named_and_the_others_are_sent_away(tmp_pa
         coordinator = threading.Thread(target=coordinate, name="coordinator")
         coordinator.start()
         with pytest.raises(WireError) as told:
-            run_role(context, "embedding-server", 0, address)
+            run_role(context, RoleStart("embedding-server", 0, address))
         coordinator.join()
 
     missing = "embedding-server-1, embedding-worker-0, data-loader-0, nn-worker-0"

@@ -13,8 +13,17 @@ from persia_cli.engines.ray.followed import ActorReplica, FollowedReplica, OwnRe
 from persia_cli.engines.ray.request import words_of
 from persia_cli.errors import KilledError, MemoryFileError, PersiaError, RoleError, UserError
 from persia_cli.launch.handed_over import text_of
-from persia_cli.launch.job import ERROR_LINE, ROLES, SIGNALLED, record, recorded_failure, replicas_named, was_cut_off
-from persia_cli.launch.supervisor import WELL, address_in
+from persia_cli.launch.job import (
+    ERROR_LINE,
+    ROLES,
+    SIGNALLED,
+    address_in,
+    record,
+    recorded_failure,
+    replicas_named,
+    was_cut_off,
+)
+from persia_cli.launch.supervisor import WELL
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.plan.replacement import RESTARTED
 

@@ -1,6 +1,5 @@
 """A supervisor: which deaths it reports, when it starts the next process, and what it takes for the end."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,12 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from persia_cli.launch.deaths import DeathReports
 from persia_cli.launch.job import COORDINATOR_ADDRESS
 from persia_cli.launch.local import Processes
-from persia_cli.launch.supervisor import Supervised
-from persia_cli.plan.job import COORDINATOR, Replica, plan_job
-from persia_cli.store.memory.memory_file import new_file
+from persia_cli.launch.role_options import RoleOptions
+from persia_cli.launch.supervisor import DeathReports, Supervised
+from persia_cli.plan.job import COORDINATOR, plan_job
 from persia_cli.wire.job_messages import Death, Verdict
 from tests.conftest import poll_for
 from tests.support.runs import make_facts, make_run
@@ -30,14 +28,19 @@ class Reports:
         self.deaths.append((death, on_verdict))
 
 
-def supervised(code: str, role: str = "data-loader") -> tuple[Supervised, Reports]:
-    """A replica whose processes run this line of Python; `life` is their number."""
+class OfPython(Supervised):
+    """A replica whose processes run a line of Python; `life` is their number."""
+
+    code = ""
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen([sys.executable, "-c", f"life = {self.life}\n{self.code}"])
+
+
+def supervised(code: str, role: str = "data-loader", keeps_memory: bool = False) -> tuple[Supervised, Reports]:
     reports = Reports()
-
-    def start(life: int) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen([sys.executable, "-c", f"life = {life}\n{code}"])
-
-    made = Supervised(Replica(role, 1), start, Path(os.devnull), cast(DeathReports, reports))
+    kind = type("Made", (OfPython,), {"code": code})
+    made = kind(RoleOptions(role, 1, "ipc:///nobody"), cast(DeathReports, reports), keeps_memory)
     made.process.wait()
     return made, reports
 
@@ -97,25 +100,14 @@ def test_roles_that_cannot_be_replaced_are_not_asked_for() -> None:
 def test_an_embedding_server_returns_if_its_memory_is_kept_and_can_be_trusted(
     end: str, memory_is_kept: bool, expected: bool
 ) -> None:
-    reports = Reports()
-
-    def start(life: int) -> "subprocess.Popen[bytes]":
-        code = f"import os; {end if life == 1 else ''}"
-        return subprocess.Popen([sys.executable, "-c", code])
-
-    replica, memory = Replica("embedding-server", 0), new_file("memory") if memory_is_kept else None
-    try:
-        child = Supervised(replica, start, Path(os.devnull), cast(DeathReports, reports), memory)
-        child.process.wait()
+    child, reports = supervised(f"import os\nif life == 1:\n    {end}", "embedding-server", memory_is_kept)
+    child.supervise()
+    assert (child.may_return, child.failed, len(reports.deaths)) == (expected, not expected, int(expected))
+    if expected:
+        reports.deaths[0][1](Verdict(True, 0.0, ""))
         child.supervise()
-        assert (child.may_return, child.failed, len(reports.deaths)) == (expected, not expected, int(expected))
-        if expected:
-            reports.deaths[0][1](Verdict(True, 0.0, ""))
-            child.supervise()
-            child.process.wait()
-    finally:
-        if memory is not None:
-            os.close(memory)
+        assert child.process.wait() == 0
+    child.close()
 
 
 def test_a_replica_that_ends_after_the_coordinators_address_is_gone_is_reported_all_the_same(

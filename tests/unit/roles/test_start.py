@@ -8,7 +8,7 @@ import pytest
 from persia_cli.plan.job import ROLES
 from persia_cli.roles import session as links
 from persia_cli.roles.session import CoordinatorSession
-from persia_cli.roles.start import Stoppable, run_role
+from persia_cli.roles.start import RoleStart, Stoppable, run_role
 from persia_cli.wire.sockets import Context
 
 
@@ -22,7 +22,7 @@ def stop(session: Stoppable) -> None:
 @pytest.mark.parametrize("role", ROLES[1:])
 def test_a_replica_without_a_job_can_be_stopped(role: str) -> None:
     with Context() as context:
-        run_role(context, role, 0, f"inproc://{uuid.uuid4()}", on_start=stop)
+        run_role(context, RoleStart(role, 0, f"inproc://{uuid.uuid4()}"), stop)
 
 
 @pytest.mark.timeout(30)
@@ -40,7 +40,7 @@ def test_a_replica_says_at_which_address_it_waits_for_a_coordinator_that_does_no
     links.log.addHandler(handler)
     try:
         with Context() as context:
-            run_role(context, "data-loader", 0, address, on_start=lambda session: started.append(session))  # type: ignore[arg-type]
+            run_role(context, RoleStart("data-loader", 0, address), started.append)
     finally:
         links.log.removeHandler(handler)
     assert f"waiting for the coordinator at {address}: no answer for 0 s" in caplog.text
