@@ -69,7 +69,7 @@ class DeathReports:
 class Supervised:
     """A replica's process, and those that take its place.
 
-    Each leads a session of its own, so that Ctrl-C reaches it only through this process, and ends with this process.
+    Each leads a new session, so that Ctrl-C reaches it only through this process, and ends with this process.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Supervised:
             self.life += 1
             self._asked, self._due_s = False, None
             if self._memory is not None and self.process.returncode not in TRUSTED:
-                # A process that ends by a fault of its own may have written anything; the next must not use it.
+                # A process that ends by its own fault may have written anything, so the next does not use it.
                 os.ftruncate(self._memory, 0)
             self._begin()
 

@@ -61,14 +61,14 @@ def run_coordinator(
 
 @dataclass(frozen=True)
 class RoleStart:
-    """Which replica a process is, and where it finds its job."""
+    """The replica that a process is, and the addresses and files that it starts with."""
 
     role: str
     index: int
     coordinator: str
     """Address of the coordinator; its own, if it is one."""
     bind: str | None = None
-    """Where it listens; by default at `advertise`, or beside the coordinator's address."""
+    """Address that it listens at; by default `advertise`, or one next to the coordinator's."""
     advertise: str | None = None
     """Address that others reach it at, if that is another one."""
     life: int = 1
