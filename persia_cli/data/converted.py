@@ -7,6 +7,7 @@ depend on the text alone.
 """
 
 import csv
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +16,11 @@ from functools import partial
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.csv_files import BLOCK_BYTES, read_csv
@@ -27,14 +29,14 @@ from persia_cli.data.files import NOUNS, DataFile, Format
 from persia_cli.data.json_lines import read_json_lines
 from persia_cli.data.row_groups import GroupedWriter
 from persia_cli.data.text_files import TextStream, UnreadRows, delimiter_of
-from persia_cli.disk import rename
+from persia_cli.disk import is_held, rename
 from persia_cli.errors import DataError, one_line
 
 CACHE = "PERSIA_CACHE_DIR"
 """Environment variable that names the folder of converted files; by default ~/.cache/persia."""
 ROW_GROUP_ROWS = 1 << 15
 UNUSED_DAYS = 30
-"""Age at which converted files that no one has read since are removed."""
+"""Age after the last use at which converted files are removed."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the file being converted, the bytes of all files read so far, and the total; each file is read twice."""
@@ -45,7 +47,12 @@ def silent(path: str, done: int, total: int) -> None:
 
 
 _VERSION = 4
+PREFIX = "persia-"
+"""The names of all files in the folder that Persia has written, and may remove, begin with this."""
 _UNREAD = b"persia.unread_rows"
+"""Metadata key that marks a converted file."""
+_HELD: dict[Path, IO[bytes]] = {}
+"""The converted files that this process has used, each open with a shared lock."""
 
 
 def cache_folder() -> Path:
@@ -64,17 +71,17 @@ def as_parquet(
     """
     folder = cache_folder()
     paths = {file: folder / _identity(filesystem, file, kind, form) for file in files}
-    new = [file for file, path in paths.items() if not os.access(path, os.R_OK)]
+    new = [file for file, path in paths.items() if not _hold(path)]
     if new:
-        _forget_old(folder)
+        _remove_unused(folder)
     done, total = 0, sum(2 * file.nbytes for file in new)
     for file, path in paths.items():
         if file in new:
             _convert(filesystem, file, kind, form, path, partial(_report, progress, done, total))
+            _hold(path)
             done += 2 * file.nbytes
-        else:
-            with suppress(OSError):  # another user's cache is as good
-                os.utime(path)
+        with suppress(OSError):  # the cache of another user works as well
+            os.utime(path)
     return tuple(DataFile(str(path), file.nbytes, file.path) for file, path in paths.items())
 
 
@@ -94,7 +101,7 @@ def _identity(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat) ->
     if filesystem.type_name == "local":  # a replaced file may have the same size and time: cp -p, rsync -t
         own = Path(file.path).stat()
         about += [own.st_ino, own.st_ctime_ns]
-    return f"{sha256(repr(about).encode()).hexdigest()[:40]}.parquet"
+    return f"{PREFIX}{sha256(repr(about).encode()).hexdigest()[:40]}.parquet"
 
 
 def _convert(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat, path: Path, progress: Progress) -> None:
@@ -103,7 +110,7 @@ def _convert(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat, pat
     unread = UnreadRows()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{uuid4().hex}.part")
+        part = path.with_name(f"{PREFIX}{uuid4().hex}.part")
         part.touch(exist_ok=False)  # for all who share the cache, as far as the umask allows it
     except OSError as error:
         raise _unwritable(path, error) from error
@@ -151,13 +158,37 @@ def _opener(filesystem: Any, file: DataFile, progress: Progress) -> Callable[[],
     return open_file
 
 
-def _forget_old(folder: Path) -> None:
-    """Remove converted files that have not been used for long, and the remains of conversions that were killed."""
-    for path in folder.glob("*"):
-        with suppress(OSError):
-            age = time.time() - path.stat().st_mtime
-            if age > (86_400 if path.suffix == ".part" else 86_400 * UNUSED_DAYS):
+def _hold(path: Path) -> bool:
+    """Lock a converted file until this process ends, so that no process removes it; returns False if it is missing."""
+    if not os.access(path, os.R_OK):
+        return False
+    if path not in _HELD:
+        with suppress(FileNotFoundError):
+            file = path.open("rb")
+            fcntl.flock(file, fcntl.LOCK_SH)
+            if os.fstat(file.fileno()).st_nlink:
+                _HELD[path] = file
+            else:
+                file.close()  # another process removed it between the opening and the lock
+    return path in _HELD
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove converted files that no process uses or has used for long, and the remains of killed conversions."""
+    for path in folder.glob(f"{PREFIX}*"):
+        is_part = path.suffix == ".part"
+        with suppress(OSError), path.open("rb") as file:
+            age = time.time() - os.fstat(file.fileno()).st_mtime
+            is_old = age > 86_400 * (1 if is_part else UNUSED_DAYS)
+            if is_old and (is_part or _is_converted(path)) and not is_held(file.fileno()):
                 path.unlink()
+
+
+def _is_converted(path: Path) -> bool:
+    try:
+        return _UNREAD in (pq.read_metadata(path).metadata or {})
+    except pa.ArrowException:
+        return False
 
 
 def _cause(error: Exception) -> str:

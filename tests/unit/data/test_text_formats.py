@@ -1,6 +1,10 @@
 """CSV and JSON Lines: the same samples as of Parquet with the same rows, whatever they are compressed and split by."""
 
+import fcntl
 import os
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +291,30 @@ def test_what_ids_are_made_of_is_settled_by_the_training_files(tmp_path: Path) -
     pq.write_table(pa.table({"d": [0.5], "c": [1], "n": ["7"]}), tmp_path / "later.parquet")
     later = settled.model_copy(update={"path": str(tmp_path / "later.parquet")})
     assert read(later, "eval").ids.tolist() == [text_id("c", "1"), 7]
+
+
+def test_only_unused_files_that_persia_converted_are_removed_from_the_cache(tmp_path: Path, cache: Path) -> None:
+    def convert(name: str, ago_s: float) -> Path:
+        """Convert a text file in another process, and return the copy, which was last used so long ago."""
+        (tmp_path / name).mkdir()
+        write_csv(tmp_path / name / "a.csv", rows())
+        before = set(cache.glob("*"))
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            pool.submit(inspect, dataset(tmp_path / name)).result()
+        (copy,) = set(cache.glob("*")) - before
+        os.utime(copy, (time.time() - ago_s,) * 2)
+        return copy
+
+    months = 60 * 86_400.0
+    unused, recent, used = convert("unused", months), convert("recent", 86_400.0), convert("used", months)
+    mine = [cache / "my_raw_logs.csv", cache / "persia-mine.parquet", cache / "persia-other.parquet"]
+    for path in mine[:2]:
+        path.write_bytes(b"mine")
+    pq.write_table(pa.table({"a": [1]}), mine[2])
+    for path in mine:
+        os.utime(path, (time.time() - months,) * 2)
+    with used.open("rb") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)  # as a job does that has trained for two months
+        convert("new", 0.0)
+        assert not unused.exists()
+        assert all(path.exists() for path in (recent, used, *mine))
