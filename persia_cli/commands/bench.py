@@ -339,7 +339,7 @@ def serve(
     try:
         measured = measure_serving(plan, views.noting(as_json))
     except ImportError as error:
-        raise UserError(f"{error.name} is not installed; pip install 'persia[serve]'") from error
+        raise UserError(f"{error.name} is not installed; pip install 'persia-cli[serve]'") from error
     if as_json:
         views.print_json("serve", measured.results, quick, **measured.about())
         return

@@ -51,7 +51,7 @@ def _export(saved: Path, folder: Path) -> None:
     except ImportError as error:
         raise UserError(
             f"{saved} is a run, which is exported before it is served, and {error.name or 'torch'} cannot be "
-            "imported; pip install 'persia[export]', or name a folder that persia export wrote"
+            "imported; pip install 'persia-cli[export]', or name a folder that persia export wrote"
         ) from error
     model = find_model(saved)
     output = Output.at(folder, overwrite=False)

@@ -150,7 +150,7 @@ def _check(settings: "ServerSettings", host: str, port: int) -> None:
 
     for name in ("httptools", "onnxruntime", "prometheus_client", "uvicorn", "uvloop"):
         if find_spec(name) is None:
-            raise UserError(f"{name} is not installed; pip install 'persia[serve]'")
+            raise UserError(f"{name} is not installed; pip install 'persia-cli[serve]'")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         raise UserError("--tls-cert and --tls-key belong together; give both")
     if settings.tls_cert is not None and settings.tls_key is not None:

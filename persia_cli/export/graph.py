@@ -129,7 +129,7 @@ def _require_onnx() -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise UserError(f"{error.name} is not installed; pip install 'persia[export]'") from error
+        raise UserError(f"{error.name} is not installed; pip install 'persia-cli[export]'") from error
 
 
 def refusal(error: BaseException, what: str) -> str:

@@ -285,7 +285,7 @@ def check_extras(run: Run) -> None:
     """Raise ConfigError if the run needs a package that is not installed."""
     if run.train.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError(
-            "train.tensorboard=true needs TensorBoard, which is not installed: pip install 'persia[tensorboard]'"
+            "train.tensorboard=true needs TensorBoard, which is not installed: pip install 'persia-cli[tensorboard]'"
         )
 
 

@@ -39,7 +39,7 @@ class ApproximateFigures:
 def require_faiss() -> None:
     """Raise UserError if the library is not installed."""
     if find_spec("faiss") is None:
-        raise UserError("--approximate needs faiss, which is not installed: pip install 'persia[retrieval]'")
+        raise UserError("--approximate needs faiss, which is not installed: pip install 'persia-cli[retrieval]'")
 
 
 def search(users: Floats, items: Floats, relevant: Pairs, seen: Pairs, cuts: Sequence[int]) -> ApproximateFigures:

@@ -34,7 +34,7 @@ def _session(path: Path, threads: int) -> "InferenceSession":
     try:
         import onnxruntime
     except ImportError as error:
-        raise UserError("onnxruntime is not installed; pip install 'persia[serve]'") from error
+        raise UserError("onnxruntime is not installed; pip install 'persia-cli[serve]'") from error
     options: Any = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -27,7 +27,7 @@ ENVIRONMENT = {
     **{f"RAY_health_check_{name}": value for name, value in QUICK.items()},
 }
 
-needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: persia[ray]")
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: persia-cli[ray]")
 """Mark of tests that need Ray."""
 
 

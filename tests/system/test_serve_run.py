@@ -116,5 +116,5 @@ def test_without_torch_one_sentence_says_what_to_install(undisturbed: JobResult,
         env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
     assert ended.returncode == 2
-    assert "is exported before it is served, and torch cannot be imported; pip install 'persia[export]'" in ended.stderr
+    assert "torch cannot be imported; pip install 'persia-cli[export]'" in ended.stderr
     assert "Traceback" not in ended.stderr

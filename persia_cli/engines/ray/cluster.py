@@ -27,7 +27,7 @@ MOST_SAID = 300
 def require_ray() -> None:
     """Raise ConfigError if Ray is not installed."""
     if find_spec("ray") is None:
-        raise ConfigError("cluster=ray needs Ray, which is not installed: pip install 'persia[ray]'")
+        raise ConfigError("cluster=ray needs Ray, which is not installed: pip install 'persia-cli[ray]'")
 
 
 @contextmanager

@@ -55,5 +55,5 @@ def test_what_cannot_be_is_refused_in_a_sentence(monkeypatch):
     with pytest.raises(DataError, match="vectors of the model are not finite"):
         search(users, items, pairs_of(relevant), pairs_of(seen), CUTS)
     monkeypatch.setattr(approximate, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"--approximate needs faiss.*pip install 'persia\[retrieval\]'"):
+    with pytest.raises(UserError, match=r"--approximate needs faiss.*pip install 'persia-cli\[retrieval\]'"):
         require_faiss()

@@ -156,7 +156,7 @@ def test_of_two_commands_at_once_one_starts_a_driver_and_the_other_leaves_all_as
 def test_a_driver_runs_in_a_session_of_its_own_takes_a_signal_from_the_start_and_leaves_its_exit_code(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed (persia[ray])")
+    pytest.importorskip("ray", reason="Ray is not installed (persia-cli[ray])")
     run_dir = tmp_path / "run"
     driver = start_driver(plan_in(run_dir), ["conf=synthetic"])
     driver.signal(signal.SIGTERM)  # it waits until it is heeded

@@ -23,11 +23,11 @@ def test_without_ray_the_command_that_installs_it_is_named(monkeypatch: pytest.M
     monkeypatch.setattr("persia_cli.engines.ray.cluster.find_spec", without_ray)
     with pytest.raises(ConfigError) as refused, connected(compose_run(RAY)):
         pass
-    assert str(refused.value) == "cluster=ray needs Ray, which is not installed: pip install 'persia[ray]'"
+    assert str(refused.value) == "cluster=ray needs Ray, which is not installed: pip install 'persia-cli[ray]'"
 
 
 def test_a_client_outside_of_the_cluster_is_refused() -> None:
-    pytest.importorskip("ray", reason="Ray is not installed (persia[ray])")
+    pytest.importorskip("ray", reason="Ray is not installed (persia-cli[ray])")
     outside = compose_run([*RAY, "cluster.ray.address='ray://10.0.0.1:10001'"])
     with pytest.raises(ConfigError) as refused, connected(outside):
         pass
@@ -44,7 +44,7 @@ def test_a_client_outside_of_the_cluster_is_refused() -> None:
 def test_a_wrong_address_is_named_at_once_and_leaves_no_folder(
     address: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed (persia[ray])")
+    pytest.importorskip("ray", reason="Ray is not installed (persia-cli[ray])")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as refused:
         train([*RAY, "checkpoint.at_end=false", f"cluster.ray.address='{address}'"])
