@@ -16,7 +16,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -51,8 +51,8 @@ PREFIX = "persia-"
 """The names of all files in the folder that Persia has written, and may remove, begin with this."""
 _UNREAD = b"persia.unread_rows"
 """Metadata key that marks a converted file."""
-_HELD: dict[Path, IO[bytes]] = {}
-"""The converted files that this process has used, each open with a shared lock."""
+_HELD: dict[Path, int] = {}
+"""The converted files that this process has used, each as a descriptor with a shared lock."""
 
 
 def cache_folder() -> Path:
@@ -164,12 +164,12 @@ def _hold(path: Path) -> bool:
         return False
     if path not in _HELD:
         with suppress(FileNotFoundError):
-            file = path.open("rb")
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             fcntl.flock(file, fcntl.LOCK_SH)
-            if os.fstat(file.fileno()).st_nlink:
+            if os.fstat(file).st_nlink:
                 _HELD[path] = file
             else:
-                file.close()  # another process removed it between the opening and the lock
+                os.close(file)  # another process removed it between the opening and the lock
     return path in _HELD
 
 
