@@ -14,7 +14,7 @@ from persia_cli.config.schema import CustomModel, InitFrom, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
 from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
-from persia_cli.launch.resumed import is_at_work, locked, require_record, take_up_record
+from persia_cli.launch.resumed import is_at_work, locked, metrics_so_far, take_up_record
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal, understanding
@@ -131,15 +131,16 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
     _refuse_uri(run_dir)
     with writing(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
+    metrics = None
     if plan.is_resumed:
-        require_record(plan)
+        metrics = metrics_so_far(plan)
     else:
         require_free(run_dir)
     if plan.job.task == "train" and (path := anchored(plan.run).checkpoint.path) is not None:
         # Before the record is changed: another machine may have taken the run over.
         claim(path, run_dir, socket.gethostname(), is_at_work)
-    if plan.is_resumed:
-        take_up_record(plan, MOVED, COPIED)
+    if metrics is not None:
+        take_up_record(plan, metrics, MOVED, COPIED)
     with writing(run_dir):
         try:
             (run_dir / ROLES).mkdir()
@@ -201,45 +202,43 @@ def recorded_end(run_dir: Path, signals: JobSignals) -> Iterator[None]:
     """
     try:
         yield
-    except PreemptedNow as ended:
-        if _last_words(run_dir) == "done":
+    except KeyboardInterrupt as interrupt:
+        end, _ = _recorded_end(run_dir)
+        if signals.name and end == "done":
             return
-        _record_stop(run_dir, signal=signals.name)
-        raise PreemptedError(signals.name) from ended
-    except KeyboardInterrupt:
-        _record_stop(run_dir)
+        if not end and run_dir.exists():
+            record_end(run_dir, phase="stopped", **({"signal": signals.name} if signals.name else {}))
+        if isinstance(interrupt, PreemptedNow):
+            raise PreemptedError(signals.name) from interrupt
         raise
     except Exception as error:
         if not run_dir.exists():
             gone = f"{run_dir} was removed while the job was running; the job was stopped and its results are lost"
             raise UserError(gone) from error
-        last, code = _last_words(run_dir), error.exit_code if isinstance(error, PersiaError) else PersiaError.exit_code
-        name = _ending_signal(run_dir) or signals.name
-        if name and last == "done":
+        code = error.exit_code if isinstance(error, PersiaError) else PersiaError.exit_code
+        end, name = _recorded_end(run_dir)
+        name = name or signals.name
+        if name and end == "done":
             return
-        if name and last != "failed" and code != UserError.exit_code:
-            _record_stop(run_dir, signal=name, text=str(error))
+        if name and end != "failed" and code != UserError.exit_code:
+            if not end:
+                record_end(run_dir, phase="stopped", signal=name, text=str(error))
             raise PreemptedError(name) from error
-        if last != "failed":
+        if end != "failed":
             record_end(run_dir, phase="failed", error=str(error), exit_code=code)
         raise
-    else:
-        if name := _ending_signal(run_dir):
-            raise PreemptedError(signals.name or name)
+    if name := _recorded_end(run_dir)[1]:
+        raise PreemptedError(signals.name or name)
 
 
-def _record_stop(run_dir: Path, **why: str) -> None:
-    """Record that the job was stopped, unless its end is recorded."""
-    if run_dir.exists() and not _last_words(run_dir):
-        record_end(run_dir, phase="stopped", **why)
-
-
-def _ending_signal(run_dir: Path) -> str:
-    """Return the name of the signal that ended the job, or was ending it; empty if there is none, or all is done."""
+def _recorded_end(run_dir: Path) -> tuple[str, str]:
+    """Return the recorded end of a job, and the signal that ended it or was ending it; empty if there is none."""
     with understanding(run_dir):
         lines = read_journal(run_dir / EVENTS)
         events = [each for each in lines if each["event"] == "ending" or each.get("phase") in ENDS]
-    return "" if not events or events[-1].get("phase") == "done" else str(events[-1].get("signal", ""))
+    end = next((str(each["phase"]) for each in reversed(events) if "phase" in each), "")
+    last = events[-1] if events else {}
+    return end, "" if last.get("phase") == "done" else str(last.get("signal", ""))
 
 
 def record_end(run_dir: Path, **fields: Any) -> None:
@@ -255,13 +254,6 @@ def record(run_dir: Path, **fields: Any) -> None:
         events.write(**fields)
     finally:
         events.close()
-
-
-def _last_words(run_dir: Path) -> str | None:
-    """Return the recorded end of the job, None if there is none."""
-    with understanding(run_dir):
-        phases = [event["phase"] for event in read_journal(run_dir / EVENTS) if event["event"] == "phase"]
-    return next((phase for phase in reversed(phases) if phase in ENDS), None)
 
 
 def address_in(run_dir: Path) -> str:

@@ -245,12 +245,8 @@ def test_what_differs_is_refused_in_a_sentence(stopped: Path, words: list[str], 
     assert not (stopped / "earlier").exists()
 
 
-def test_a_damaged_line_is_refused_before_anything_is_changed(stopped: Path) -> None:
+def test_a_damaged_line_comes_from_the_checkpoint(stopped: Path) -> None:
     whole = (stopped / "metrics.jsonl").read_bytes()
     (stopped / "metrics.jsonl").write_bytes(b"X" + whole[1:])
-    configuration = (stopped / "config.yaml").read_bytes()
-    ended = persia("resume", stopped)
-    assert ended.exit_code != 0
-    assert "metrics.jsonl is damaged: line 1 cannot be read; restore the file" in str(ended.exception or ended.output)
-    assert (stopped / "config.yaml").read_bytes() == configuration
-    assert not (stopped / "earlier").exists()
+    assert persia("resume", stopped).exit_code == 0
+    assert (stopped / "metrics.jsonl").read_bytes().startswith(whole.partition(b"\n")[0])
