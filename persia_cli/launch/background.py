@@ -43,7 +43,7 @@ def start_in_background(options: RoleOptions, folder: Path) -> None:
         try:
             note_process(folder, name, process.pid)
         except BaseException:
-            process.kill()  # nobody would find it
+            process.kill()  # no command could find it
             process.wait()
             raise
 
@@ -140,7 +140,7 @@ def send_signal(folder: Path, name: str, number: int) -> bool:
 
 
 def cancel(folder: Path, name: str) -> None:
-    """Have a replica that was not started yet never be; whoever calls this is alone in the folder. Raises DiskError."""
+    """Keep a replica from being started; the caller is alone in the folder. Raises DiskError."""
     write_whole(folder / f"{name}{CANCELLED}", "")
 
 

@@ -18,7 +18,7 @@ from persia_cli.wire.secret import JobKeys
 
 STDIN = "-"
 """Stands for standard input where a file is expected."""
-MOST_BYTES = 2**24
+MAX_BYTES = 2**24
 _DESCRIPTOR = re.compile(r"/proc/self/fd/(\d+)")
 
 
@@ -37,9 +37,9 @@ def text_of(keys: JobKeys, config: str = "") -> str:
 
 def take(source: BinaryIO) -> HandedOver:
     """Read all that is handed over; raises ConfigError if it is too much or is no text."""
-    given = source.read(MOST_BYTES + 1)
-    if len(given) > MOST_BYTES:
-        raise ConfigError(f"--key-file -: standard input has more than {MOST_BYTES:,} bytes")
+    given = source.read(MAX_BYTES + 1)
+    if len(given) > MAX_BYTES:
+        raise ConfigError(f"--key-file -: standard input has more than {MAX_BYTES:,} bytes")
     try:
         keys, _, rest = given.decode().partition("\n")
     except UnicodeDecodeError:

@@ -73,14 +73,14 @@ class Processes:
         self._advertised = advertised
         self.secret_file = self._prepared_secret(sockets)
         self.secret = read_secret(self.secret_file)
-        """What all replicas of the job know, and nobody else."""
+        """The secret that all replicas of the job share."""
         self.address = ""
         """Address of the coordinator, once it has started. Its file is gone as soon as the coordinator ends."""
         self._started: list[Supervised] = []
         self._saves = False
         """True once the coordinator was asked to save the model and end the job."""
         self._kernels = Compiling(plan)
-        # A benchmark's figures would be wrong if it went on.
+        # After a restart, the measurements of a benchmark would be wrong.
         restarts = plan.run.recovery.max_restarts and plan.job.benchmark is None
         self._reports = (
             DeathReports("launcher", lambda: self.address, lambda: Context(self.secret)) if restarts else None
@@ -149,9 +149,7 @@ class Processes:
     @property
     def running(self) -> bool:
         """True if the coordinator runs and no replica has failed for good."""
-        coordinator = self._started[0]
-        runs = coordinator.process.poll() is None or coordinator.may_return
-        return runs and not any(started.failed for started in self._started)
+        return self._started[0].process.poll() is None and not any(started.failed for started in self._started)
 
     def end_with_model(self) -> None:
         """Have the coordinator save the model and end the job."""
@@ -166,13 +164,13 @@ class Processes:
     def check(self) -> None:
         """Raise the failure that ended the job, if there was one."""
         ended = [started for started in self._started if started.failed]
-        if not ended:
-            return
         for started in ended:
             # It was killed from outside, so this is the cause; errors of other replicas are consequences.
             code = started.process.returncode
             if code < 0 or code > SIGNALLED or code == MemoryFileError.exit_code:
                 raise self._death(started)
+        if not ended:
+            return
         self._wait(self._started[:1], SETTLE_S)
         # If the coordinator failed since another replica was missing, that replica is the cause.
         first = next((s for s in ended if s.options.role != "coordinator"), ended[0])
@@ -207,7 +205,8 @@ class Processes:
         """
         limit_s = self._plan.run.cluster.stop_timeout_s
         try:
-            self._wait(self._started, limit_s if self._ended_well else 0.0)
+            if self._started and self._started[0].process.poll() in WELL:
+                self._wait(self._started, limit_s)
             for group in (self._started[:1], self._started):
                 for started in group:
                     started.signal(signal.SIGINT)
@@ -218,10 +217,6 @@ class Processes:
             if self._reports is not None:
                 self._reports.close()
             self._kernels.close()
-
-    @property
-    def _ended_well(self) -> bool:
-        return bool(self._started) and self._started[0].process.poll() in WELL
 
     def _wait(self, replicas: Sequence[Supervised], seconds: float) -> None:
         awake = RunningClock(time.monotonic())

@@ -1,4 +1,4 @@
-"""The record of a run that is resumed, as it was at the checkpoint; what came after is moved to another folder."""
+"""The record of a resumed run as it was at the checkpoint; the rest moves to another folder."""
 
 import os
 from collections.abc import Iterator, Sequence

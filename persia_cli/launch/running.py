@@ -2,8 +2,6 @@
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,40 +23,17 @@ class RunningProcess:
         return found is not None and found[1] == self.started and found[0] not in "ZX"
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal, never to another process that has got its number; returns False if it has ended.
+        """Send a signal, but not to a later process with the same number; returns False if it has ended.
 
         Raises PermissionError if it belongs to another user.
         """
         try:
-            with _held(self.pid) as handle:
-                if not self.lives:
-                    return False
-                if handle is None:
-                    os.kill(self.pid, number)
-                else:
-                    signal.pidfd_send_signal(handle, number)
+            if not self.lives:
+                return False
+            os.kill(self.pid, number)
         except ProcessLookupError:
             return False
         return True
-
-
-@contextmanager
-def _held(pid: int) -> Iterator[int | None]:
-    """Yield a descriptor of a process, which stands for no other one later; None where the system has none.
-
-    Raises ProcessLookupError if there is no such process.
-    """
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise
-    except OSError:  # before Linux 5.3, or where a container may not
-        yield None
-        return
-    try:
-        yield handle
-    finally:
-        os.close(handle)
 
 
 def process_of(pid: int) -> RunningProcess | None:

@@ -7,9 +7,10 @@ from pathlib import Path
 from persia_cli.config.record import read_run
 from persia_cli.errors import RoleError, UserError, WireError
 from persia_cli.launch.job import COORDINATOR_ADDRESS, SECRET_FILE
+from persia_cli.launch.resumed import newest_of
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
-from persia_cli.store.checkpoints.manifest import checkpoint_folder, checkpoints_of, finished_steps
+from persia_cli.store.checkpoints.manifest import checkpoints_of
 from persia_cli.wire.job_messages import SavedNow, SaveNow
 from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.place import own_process
@@ -64,9 +65,9 @@ def save_now(run_dir: Path) -> str:
     with closing(SaveRequest(run_dir)) as request:
         while request.answer is None:
             request.poll()
-        if request.answer.why:
-            return _newest(run_dir, f"saved nothing: {request.answer.why}")
-        return request.answer.path
+        if not (path := request.answer.path or _newest(run_dir)):
+            raise UserError(f"the run in {run_dir} saved nothing: {request.answer.why}")
+        return path
 
 
 def _coordinator_of(run_dir: Path) -> tuple[str, Path]:
@@ -92,17 +93,13 @@ def _coordinator_of(run_dir: Path) -> tuple[str, Path]:
         raise UserError(f"the run in {run_dir} has not begun to train, so there is nothing to save") from None
 
 
-def _newest(run_dir: Path, why: str) -> str:
-    """Return the newest checkpoint where a new one would be the same; raises UserError if there is none."""
-    checkpoints = checkpoints_of(run_dir, read_run(run_dir / CONFIG).checkpoint.path)
-    steps = finished_steps(checkpoints)
-    if not steps:
-        raise UserError(f"the run in {run_dir} {why}")
-    return str(checkpoint_folder(checkpoints, steps[-1]))
+def _newest(run_dir: Path) -> str:
+    """Return the newest checkpoint of a run; empty if there is none."""
+    newest = newest_of(checkpoints_of(run_dir, read_run(run_dir / CONFIG).checkpoint.path))
+    return str(newest or "")
 
 
 def _ended(run_dir: Path) -> UserError:
-    try:
-        return UserError(f"the run in {run_dir} is not running; its newest checkpoint is {_newest(run_dir, '')}")
-    except UserError:
-        return UserError(f"the run in {run_dir} is not running, and it has no checkpoint")
+    newest = _newest(run_dir)
+    kept = f"; its newest checkpoint is {newest}" if newest else ", and it has no checkpoint"
+    return UserError(f"the run in {run_dir} is not running{kept}")

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -105,10 +104,10 @@ def test_a_coordinator_without_its_launcher_is_told(process: "subprocess.Popen[b
 def test_a_job_of_another_user_is_for_that_user_to_stop(
     process: "subprocess.Popen[bytes]", run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forbidden(handle: int, number: int) -> None:
+    def forbidden(pid: int, number: int) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(signal, "pidfd_send_signal", forbidden)
+    monkeypatch.setattr(os, "kill", forbidden)
     note_launcher(run_dir, running(process))
     with pytest.raises(UserError, match=f"process {process.pid}, which trains .* belongs to another user; stop it as"):
         stop_launched(run_dir, at_once=False)
