@@ -204,8 +204,6 @@ class PhaseMachine:
     """Participants that have not yet written their part of that checkpoint."""
     agreement: StepAgreement | None = None
     """The one about the step at which the phase is cut short, once it is sought."""
-    _hurried: bool = False
-    """True if it is known that the job waits for that checkpoint."""
     _upcoming: Phase | None = None
     _saving: Phase | None = None
     """The phase in which that checkpoint was begun."""
@@ -221,16 +219,6 @@ class PhaseMachine:
             return bool(self.writing)  # it is saved first since evaluations may fail
         return bool(self.writing) and (self.waits_for_files or self._upcoming.kind in ("saving", "done"))
 
-    def hurry(self) -> bool:
-        """Take note that the job waits for the last checkpoint; returns False if that is known already.
-
-        The instruction to hurry carries `number`.
-        """
-        known, self._hurried = self._hurried, True
-        if not known:
-            self.number += 1
-        return not known
-
     def advance(self) -> Phase:
         """Enter the next phase and return it; its instruction carries `number`."""
         self.current = self._upcoming or next(self.phases)
@@ -240,7 +228,6 @@ class PhaseMachine:
         self.waiting = set(self.participants[self.current.kind])
         if self.current.kind == "saving":
             self.saved_step, self.writing, self._saving = self.current.last, set(self.waiting), self.current
-            self._hurried = self.waits_for_files or self.current.trigger in AWAITED
         self.agreement = None
         return self.current
 

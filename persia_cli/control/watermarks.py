@@ -55,24 +55,6 @@ class Window:
         return True
 
 
-class Watermarks:
-    """One window per rank."""
-
-    def __init__(self, ranks: int, last_step: int = -1) -> None:
-        self.windows = [Window(watermark=last_step) for _ in range(ranks)]
-
-    def of(self, rank: int) -> Window:
-        """Return the rank's window; raise WireError for an unknown rank."""
-        if not 0 <= rank < len(self.windows):
-            raise WireError(f"there is no rank {rank} in a world of {len(self.windows)}")
-        return self.windows[rank]
-
-    @property
-    def lowest(self) -> int:
-        """The last step that every rank has finished."""
-        return min(window.watermark for window in self.windows)
-
-
 @dataclass(slots=True)
 class Permits:
     """A limiter that starts steps in order, with at most `bound` unfinished ones.

@@ -40,7 +40,7 @@ from persia_cli.wire.messages import (
     Rows,
     Update,
 )
-from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.server import Peer
 
 WINDOW_STEPS = 4096
 """Steps a rank can be ahead of another one's oldest: more than the greatest staleness and what loaders send ahead."""
@@ -97,7 +97,6 @@ class EmbeddingWorker:
         self._restarted = self._session.sender.incarnation > 1
         self._groups, self._dense = layout.groups, layout.dense_group
         self._servers = self._session.connect("embedding-server")
-        self._reading = RowReading(self._server, self._servers, len(self._groups))
         self._server.on(PutIds, self._on_put_ids)
         self._server.on(Pull, self._on_pull)
         self._server.on(PullWeights, self._on_pull_weights)
@@ -175,36 +174,47 @@ class EmbeddingWorker:
         if len(planned.replies) < len(self._servers) or planned.pull is None:
             return
         self._trace.end("look-up", batch)
+        replies = [planned.replies[each] for each in range(len(self._servers))]
         if not planned.answered:
-            replies = (planned.replies[server] for server in range(len(self._servers)))
             unknown = [[group.unknown for group in reply.groups] for reply in replies]
             planned.ids = self._known_ids.add(planned.groups, unknown, batch.split == TRAIN)
         with self._trace.span(LOOP, "forward rows", batch):
-            self._answer(batch, planned, planned.pull)
+            staleness = batch.step - min(reply.watermark for reply in replies)
+            totals = tuple(reply.totals for reply in replies)
+            groups = rows_of(dict(enumerate(planned.groups)), replies)
+            self._server.reply(planned.pull, Rows(staleness, totals, *planned.ids, groups))
         planned.answered = True
         planned.looking_up = False
         planned.replies = {}
         planned.pull = None
 
-    def _answer(self, batch: BatchId, planned: PlannedBatch, peer: Peer) -> None:
-        answers = [planned.replies[server] for server in range(len(self._servers))]
-        groups = rows_of(dict(enumerate(planned.groups)), planned.replies)
-        staleness = batch.step - min(answer.watermark for answer in answers)
-        totals = tuple(answer.totals for answer in answers)
-        self._server.reply(peer, Rows(staleness, totals, *planned.ids, groups))
-
-    # Rows to be read
+    # Rows for reading only: servers make none, and mark none as used
 
     def _on_pull_weights(self, peer: Peer, message: PullWeights) -> None:
         self._check_batch(message.batch)
         self._check_dense_rows(message.dense_rows)
         weights = self._rows_of_weights(message.dense_rows)
-        self._reading.read(peer, message.batch, {len(self._groups) - 1: weights}, "the dense weights")
+        self._read(peer, message.batch, {len(self._groups) - 1: weights}, "the dense weights")
 
     def _on_read_rows(self, peer: Peer, message: ReadRows) -> None:
-        self._check_batch(message.batch, may_be_far=message.batch.split == EVAL)
+        self._check_batch(message.batch)
         groups = self._planner.plan(message.ids, message.offsets, message.size)
-        self._reading.read(peer, message.batch, dict(enumerate(groups)), "rows to be read")
+        self._read(peer, message.batch, dict(enumerate(groups)), "rows to be read")
+
+    def _read(self, peer: Peer, batch: BatchId, groups: Mapping[int, UniqueRows], waiting_for: str) -> None:
+        """Answer the peer with rows of some groups, by group number, in the name of a batch of its rank."""
+        replies: dict[int, LookedUp] = {}
+
+        def on_rows(server: int, reply: LookedUp) -> None:
+            replies[server] = reply
+            if len(replies) == len(self._servers):
+                answers = [replies[each] for each in range(len(replies))]
+                self._server.reply(peer, Rows(0, (), 0, 0, rows_of(groups, answers)))
+
+        for server, client in enumerate(self._servers):
+            keys = [keys_of(server, groups[each]) if each in groups else NO_KEYS for each in range(len(self._groups))]
+            request = LookUp(batch, create=False, groups=keys)
+            client.request(request, on_reply=partial(on_rows, server), waiting_for=waiting_for)
 
     # Dense weights
 
@@ -294,7 +304,7 @@ class EmbeddingWorker:
             if peer is not None:
                 self._server.reply(peer, Ack())
 
-    def _check_batch(self, batch: BatchId, may_be_far: bool = False) -> int:
+    def _check_batch(self, batch: BatchId) -> int:
         """Return how many samples the batch has; raises WireError if it is none of this job and worker, or far off."""
         size = self._known.size(batch.split, batch.step, batch.rank)
         if (batch.step * self._ranks + batch.rank) % self._workers != self._session.index:
@@ -323,41 +333,14 @@ class EmbeddingWorker:
 NO_KEYS = GroupKeys(np.empty(0, np.uint64), np.empty(0, np.uint16))
 
 
-class RowReading:
-    """Asks all embedding servers for an embedding worker, and keeps nothing of what it was asked for."""
-
-    def __init__(self, server: Server, servers: Sequence[Client], groups: int) -> None:
-        """`server` answers; `servers` know so many groups of rows, dense weights included."""
-        self._server, self._servers, self._groups = server, servers, groups
-
-    def read(self, peer: Peer, batch: BatchId, groups: Mapping[int, UniqueRows], waiting_for: str) -> None:
-        """Answer the peer with rows of some groups, by group number, in the name of a batch of its rank."""
-        replies: dict[int, LookedUp] = {}
-        for server, client in enumerate(self._servers):
-            keys = [keys_of(server, groups[each]) if each in groups else NO_KEYS for each in range(self._groups)]
-            client.request(
-                LookUp(batch, create=False, groups=keys),
-                on_reply=partial(self._on_rows, peer, groups, replies, server),
-                waiting_for=waiting_for,
-            )
-
-    def _on_rows(
-        self, peer: Peer, groups: Mapping[int, UniqueRows], replies: dict[int, LookedUp], server: int, reply: LookedUp
-    ) -> None:
-        replies[server] = reply
-        if len(replies) == len(self._servers):
-            self._server.reply(peer, Rows(0, (), 0, 0, rows_of(groups, replies)))
-
-
 def keys_of(server: int, rows: UniqueRows) -> GroupKeys:
     """Return the keys of a group's rows that a server owns."""
     part = slice(rows.bounds[server], rows.bounds[server + 1])
     return GroupKeys(rows.keys[part], rows.tables[part])
 
 
-def rows_of(groups: Mapping[int, UniqueRows], replies: Mapping[int, LookedUp]) -> list[GroupRows]:
+def rows_of(groups: Mapping[int, UniqueRows], answers: Sequence[LookedUp]) -> list[GroupRows]:
     """Return the rows of some groups as all servers answered, in the order of servers."""
-    answers = [replies[server] for server in range(len(replies))]
     return [
         GroupRows([answer.groups[number].rows for answer in answers], group.inverse, group.offsets)
         for number, group in groups.items()

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +37,6 @@ from persia_cli.wire.job_messages import (
     Held,
     Hello,
     Hold,
-    HurrySave,
     Instruction,
     Item,
     Leave,
@@ -101,8 +100,6 @@ class CoordinatorSession:
         self.signals: deque[str] = deque()
         self.goes_on = False
         """True if the job was ended to go on later, or is to be, since a signal came."""
-        self.all_done = False
-        """True if the job has ended after all that it began, not because something failed."""
         self.stop_timeout_s = STOP_S
         self.figures: Callable[[], Counters] = Counters
         self.work = Work()
@@ -305,11 +302,11 @@ class CoordinatorSession:
     def _obey(self, instruction: Instruction) -> None:
         log.info("instruction %d: %s", instruction.number, instruction.work)
         if isinstance(instruction.work, Stop):
-            self.goes_on, self.all_done = instruction.work.goes_on, not instruction.work.why
+            self.goes_on = instruction.work.goes_on
             self._told_to_stop = self.stop = True
             self._stop_number = instruction.number
             return
-        if not isinstance(instruction.work, (Hold, CutShort, HurrySave)):
+        if not isinstance(instruction.work, (Hold, CutShort)):
             self.changes.begin_phase()
         # A phase begins or ends: figures of this moment are wanted in the record.
         self._beat()
@@ -336,7 +333,7 @@ class CoordinatorSession:
         self._recording.clocks.note(asked_ns, beat.clock_ns, self.trace.clock())
         if beat.stop:
             self._told_to_stop = self.stop = True
-        self.changes.heed(beat.changes)
+        self.changes.apply(beat.changes)
 
 
 class PeerRestarts:
@@ -351,14 +348,14 @@ class PeerRestarts:
         self._lent: list[Array] = []
         """What dead processes had borrowed, and may have lent on."""
 
-    def heed(self, changes: Iterable[Change]) -> None:
+    def apply(self, changes: Sequence[Change]) -> None:
         """Hold back requests to replicas that have died, and repeat them at new processes."""
         for change in changes:
             if change.number > self.heard:
-                self._heed(change)
+                self._apply(change)
         self.heard = max([self.heard, *(change.number for change in changes)])
 
-    def _heed(self, change: Change) -> None:
+    def _apply(self, change: Change) -> None:
         name = f"{change.role}-{change.index}"
         self._lent += self._loop.forget(name, change.process)
         if not change.alive:

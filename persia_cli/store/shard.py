@@ -21,6 +21,8 @@ from persia_cli.kernels.update import GradientCounts
 from persia_cli.store.checkpoints.cut import NOTHING, ShardCut
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
 from persia_cli.store.memory.answers import Answer, NewKeys
+from persia_cli.store.memory.applied_steps import AppliedSteps
+from persia_cli.store.memory.progress import BatchRequest
 from persia_cli.store.row_rules import again, row_init, rule_at
 from persia_cli.store.row_store import MAX_STEP, Floats, Keys, Memory, RowStore, Tables
 from persia_cli.store.table_counters import TableCounters
@@ -60,7 +62,7 @@ class KeptRows:
 class Shard:
     """The rows of the partitions that server `server` of `servers` owns, with one row store per feature group.
 
-    `empty` allocates the arrays that look-ups return, `memory` all that lasts.
+    `empty` allocates the arrays that look-ups return, `memory` all that lasts; `ranks` send updates.
     """
 
     def __init__(
@@ -70,8 +72,15 @@ class Shard:
         servers: int,
         empty: Empty = np.empty,
         memory: Memory = zeros,
+        ranks: int = 1,
     ) -> None:
         self.layout = layout
+        self.applied = AppliedSteps(memory, ranks)
+        self._updates: NDArray[np.int64] = memory(1, np.int64)
+        self.saves: NDArray[np.int64] = memory(1, np.int64)
+        """The number of the last save that a process with this memory has begun; set when one begins."""
+        self.changes_since: NDArray[np.int64] = memory(1, np.int64)
+        """The step + 1 of the checkpoint since which changes are known, else 0."""
         self._empty = empty
         self.stores = tuple(
             RowStore(group, partitions_of(group.partitions, server, servers), memory) for group in layout.groups
@@ -109,6 +118,42 @@ class Shard:
         if self._cut is not None:
             self._cut.drop()
         self._cut = None
+
+    @property
+    def updates(self) -> int:
+        """Number of updates applied, by all processes that have had this memory."""
+        return int(self._updates[0])
+
+    @property
+    def pending(self) -> BatchRequest | None:
+        """The request that an earlier process has begun, and that has not come again."""
+        return None
+
+    def serve(self) -> None:
+        """Note that all rows are loaded."""
+
+    def answer_all(
+        self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None, counted: bool = True
+    ) -> list[Answer]:
+        """Return what `answer` with `create` returns for each group; marks the rank's step looked up."""
+        answers = [self.answer(number, *group, step, True, batch, counted) for number, group in enumerate(groups)]
+        self.applied.mark_looked_up(rank, step)
+        return answers
+
+    def update_all(
+        self,
+        groups: Sequence[tuple[Keys, Tables, Bytes | Floats]],
+        step: int,
+        ranks: Sequence[int],
+        batch: Hashable | None = None,
+        reductions: int = 0,
+    ) -> None:
+        """Do what `update` does for each group; marks the step applied for the ranks."""
+        for number, group in enumerate(groups):
+            self.update(number, *group, step, batch, reductions)
+        for rank in ranks:
+            self.applied.mark(rank, step)
+        self._updates += 1
 
     def look_up(
         self, group: int, keys: Keys, tables: Tables, step: int, create: bool, batch: Hashable | None = None

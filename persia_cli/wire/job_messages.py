@@ -96,12 +96,6 @@ class SaveModel(FieldSet, frozen=True, tag="saving"):
     """True if somebody waits for it: it is written as fast as can be, even if that slows training down."""
 
 
-class HurrySave(FieldSet, frozen=True, tag="hurry"):
-    """Write the checkpoint of a step, which is on its way, as fast as can be: the job waits for it."""
-
-    step: Count
-
-
 class Pause(FieldSet, frozen=True, tag="paused"):
     """Wait before a step; the driver of a benchmark ends this."""
 
@@ -128,7 +122,7 @@ class Stop(FieldSet, frozen=True, tag="stop"):
     goes_on: bool = False
 
 
-PhaseWork = TrainSteps | EvaluateSteps | PredictSteps | SaveModel | HurrySave | Pause | Hold | CutShort | Stop
+PhaseWork = TrainSteps | EvaluateSteps | PredictSteps | SaveModel | Pause | Hold | CutShort | Stop
 
 
 class Instruction(Message, frozen=True):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.message import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 35
+PROTOCOL = 36
 """Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.

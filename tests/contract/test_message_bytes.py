@@ -21,7 +21,6 @@ from persia_cli.wire.job_messages import (
     Held,
     Hello,
     Hold,
-    HurrySave,
     Instruction,
     Item,
     Leave,
@@ -141,7 +140,6 @@ WORK = [
     EvaluateSteps(5, 10),
     PredictSteps(0, 5),
     SaveModel("run/step-9", 9, 6, True),
-    HurrySave(9),
     Pause(3),
     Hold(1),
     CutShort(1, 7),
@@ -177,7 +175,7 @@ def test_an_instruction_says_what_to_do_by_the_name_of_its_phase(work: PhaseWork
     _, header = encode(1, Instruction(5, work))
     assert decode(encode(1, Instruction(5, work))) == (1, Instruction(5, work))
     name, *values = msgspec.msgpack.decode(header)[1][1]
-    assert name in ("training", "evaluating", "predicting", "saving", "paused", "hold", "hurry", "cut", "stop")
+    assert name in ("training", "evaluating", "predicting", "saving", "paused", "hold", "cut", "stop")
     assert tuple(values) == msgspec.structs.astuple(work)
 
 

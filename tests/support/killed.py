@@ -19,6 +19,7 @@ import numpy as np
 from persia_cli.kernels import journal
 from persia_cli.kernels.warm import warm
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec
+from persia_cli.store.memory.applied_steps import SPAN, AppliedSteps
 from persia_cli.store.memory.memory_file import HEADER, new_file
 from persia_cli.store.memory.recoverable_shard import RecoverableShard, Repairs
 from persia_cli.store.shard import Shard
@@ -86,10 +87,20 @@ class Job:
 
     def go_on(self, shard: RecoverableShard, until: int | None = None) -> None:
         """Do what is left to do, as the file says; until before a step."""
-        while (step := shard.applied.windows()[0][0] + 1) < (self.steps if until is None else until):
+        while (step := shard.applied.watermark(0) + 1) < (self.steps if until is None else until):
             if not shard.applied.is_looked_up(0, step):
                 shard.answer_all(self.look_up(step), step, 0, step)
             shard.update_all(self.update(step), step, [0], step)
+
+
+def windows_of(applied: AppliedSteps) -> list[tuple[int, set[int]]]:
+    """Each rank's watermark and the applied steps above it."""
+    steps = [np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")) for bits in applied._applied]
+    firsts = map(applied.watermark, range(len(steps)))
+    return [
+        (first, {first + 1 + (step - first - 1) % SPAN for step in above.tolist()})
+        for first, above in zip(firsts, steps, strict=True)
+    ]
 
 
 def job_of(

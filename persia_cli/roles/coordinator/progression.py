@@ -13,7 +13,6 @@ from persia_cli.roles.coordinator.saving import Saving
 from persia_cli.wire.job_messages import (
     Done,
     EvaluateSteps,
-    HurrySave,
     Instruction,
     Pause,
     PhaseWork,
@@ -72,7 +71,7 @@ class Progression:
 
     def tick(self) -> None:
         """Begin the next phase if the one before is over; called after every round of messages."""
-        while self._is_between_phases() and not self._is_held():
+        while self._is_between_phases() and not self._context.phases.held:
             self._advance()
         if (phase := self._context.phases.current) is not None:
             self._reporting.report_progress(phase)
@@ -104,15 +103,6 @@ class Progression:
     def _note_published(self, scored: dict[str, object]) -> None:
         self._publishing = False
         self._context.events.write(event="scored", **scored)
-
-    def _is_held(self) -> bool:
-        """Return True if the next phase waits for the last checkpoint, whose writers then have to hurry."""
-        phases = self._context.phases
-        if not phases.held:
-            return False
-        if phases.hurry():
-            self._context.work.change(Instruction(phases.number, HurrySave(phases.saved_step)))
-        return True
 
     def _advance(self) -> None:
         phases = self._context.phases

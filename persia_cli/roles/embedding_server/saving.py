@@ -21,7 +21,7 @@ SHARE = 0.06
 WHOLE = 2.5
 """Processor time of rows from memory to disk, as a multiple of the time of taking them; an estimate."""
 QUIET_S = 0.5
-"""Seconds without a request after which nobody trains, and a save goes as fast as it can."""
+"""Seconds without a request after which a save goes as fast as it can: the job waits for it."""
 
 
 def servers_beside(cluster: Cluster, index: int) -> int:
@@ -38,10 +38,6 @@ class SavePace:
         self._share = SHARE * len(os.sched_getaffinity(0)) / servers
         self._awaited, self._clock = awaited, clock
         self._served = self._next = clock()
-
-    def hurry(self) -> None:
-        """Take note that somebody waits for the save after all."""
-        self._awaited = True
 
     def note_request(self) -> None:
         """Note that training goes on."""
@@ -124,10 +120,6 @@ class ShardSaving:
             begun_s = time.thread_time()
             self._taken.put_nowait(self._cut.next_portion())
             self._pace.note_taken(time.thread_time() - begun_s)
-
-    def hurry(self) -> None:
-        """Go on as fast as can be from now on."""
-        self._pace.hurry()
 
     def patience_s(self, awaited: bool) -> float:
         """Return for how long to wait for requests before `go_on`; the waker ends the wait too.

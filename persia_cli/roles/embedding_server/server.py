@@ -13,33 +13,27 @@ from msgspec import structs
 
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
-from persia_cli.control.watermarks import StepGate, Watermarks, Window
+from persia_cli.control.watermarks import StepGate
 from persia_cli.errors import CheckpointError, DiskError, MemoryFileError, WireError
 from persia_cli.kernels.cache import is_kept
 from persia_cli.kernels.needed import SAVING, SERVER, kept_kernels, training_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.job import Job, job_batches
-from persia_cli.roles.embedding_server.rows import (
-    changes_of,
-    load_checkpoint,
-    load_first_rows,
-    restore_windows,
-    shard_of,
-    unsaid_keys,
-)
+from persia_cli.roles.embedding_server.rows import load_checkpoint, load_first_rows, shard_of, unanswered_lookups
 from persia_cli.roles.embedding_server.saving import IDLE_S, SavePace, ShardSaving, servers_beside
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.storage.places import place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
+from persia_cli.store.checkpoints.changes import cut_changes
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 from persia_cli.store.checkpoints.row_files import Progress
 from persia_cli.store.memory.answers import NewKeys, as_before
 from persia_cli.store.memory.memory_file import LOAD
 from persia_cli.store.memory.progress import LOOK_UP, UPDATE
-from persia_cli.store.memory.recoverable_shard import RecoverableShard, Repairs
+from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from persia_cli.wire.figures import FINISHED, Counters
-from persia_cli.wire.job_messages import HurrySave, PhaseWork, SaveModel
+from persia_cli.wire.job_messages import PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop, Waker
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
@@ -94,7 +88,8 @@ class EmbeddingServer:
         self._prepare(run, job)
         if job.task == "train":
             kinds = [group.optimizer.kind for group in self._shard.layout.groups]
-            kernels = training_kernels(kinds) if self._kept is None else kept_kernels(kinds)
+            is_kept_in_file = isinstance(self._shard, RecoverableShard)
+            kernels = kept_kernels(kinds) if is_kept_in_file else training_kernels(kinds)
             uncompiled = [name for name in SAVING if not is_kept(name)]
             warm([*kernels, *uncompiled], after_each=lambda: self._loop.poll(0))
         self._server.on(LookUp, self._on_look_up)
@@ -103,7 +98,7 @@ class EmbeddingServer:
         if self._took_over:
             self._ready(0)
         elif job.load:
-            load = partial(load_checkpoint, self._shard, self._changes, place_of(job.load), self._loading)
+            load = partial(load_checkpoint, self._shard, place_of(job.load), self._loading)
             self._reading.begin("reading its rows", load, self._ready)
         elif job.warm:
             first_rows = partial(load_first_rows, self._shard, job.warm, self._loading)
@@ -123,14 +118,12 @@ class EmbeddingServer:
             self._writer.shutdown(wait=False, cancel_futures=True)  # a stalled disk must not hide an error
 
     def _prepare(self, run: Run, job: Job) -> None:
-        self._watermarks = Watermarks(run.cluster.nn_workers, last_step=job.first_step - 1)
         self._shard, repairs = shard_of(run, job, self._session.sender, self._memory_file, self._loop.empty)
-        self._took_over = repairs is not None
+        self._applied, self._took_over = self._shard.applied, repairs is not None
         if repairs is not None and isinstance(self._shard, RecoverableShard):
-            self._take_over(self._shard, repairs)
+            self._looked_up = unanswered_lookups(self._shard, run.cluster.nn_workers)
+            self._updates |= {"applied": self._shard.updates, FINISHED: int(repairs.request is not None)}
         self._servers = servers_beside(run.cluster, self._session.index)
-        self._kept = self._shard if isinstance(self._shard, RecoverableShard) else None
-        self._changes = changes_of(self._shard)
         self._groups, self._patience_s = len(self._shard.layout.groups), run.cluster.silence_timeout_s
         self._known = job_batches(run, job)
         synchronous = isinstance(run.mode, SyncMode)
@@ -138,14 +131,8 @@ class EmbeddingServer:
         self._keeps_rows = not synchronous or run.cluster.nn_workers == 1
         self._gate = StepGate[tuple[Peer, LookUp], HeldUpdate](run.cluster.nn_workers) if synchronous else None
 
-    def _take_over(self, shard: RecoverableShard, repairs: Repairs) -> None:
-        restore_windows(self._watermarks, shard)
-        self._looked_up = unsaid_keys(shard, self._watermarks)
-        self._updates |= {"applied": shard.updates, FINISHED: int(repairs.request is not None)}
-
     def _ready(self, rows: int) -> None:
-        if self._kept is not None:
-            self._kept.serve()
+        self._shard.serve()
         self._deadline = time.monotonic() + self._patience_s
         self._session.ready(self._on_instruction, rows=rows)
 
@@ -156,14 +143,14 @@ class EmbeddingServer:
 
         It continues when its senders repeat it, and until then no other may change rows.
         """
-        pending = self._kept.pending if self._kept is not None else None
+        pending = self._shard.pending
         return pending is not None and (kind, batch.step, batch.rank) not in {
             (pending.kind, pending.step, rank) for rank in pending.ranks
         }
 
     def _answer_early(self) -> None:
         """Take the requests that have waited in the order in which they came, once they are not early any more."""
-        if not self._held or (self._kept is not None and self._kept.pending is not None):
+        if not self._held or self._shard.pending is not None:
             return
         held, self._held = self._held, {}
         for peer, message in held.values():
@@ -175,9 +162,9 @@ class EmbeddingServer:
     def _check_deadline(self) -> None:
         """Raise MemoryFileError if the request that a process before has begun has not come again for too long."""
         if time.monotonic() > self._deadline:
-            if self._kept is not None and self._kept.pending is not None:
+            if self._shard.pending is not None:
                 raise MemoryFileError(
-                    f"{self._kept.pending}, which the earlier process had begun, has not come again within "
+                    f"{self._shard.pending}, which the earlier process had begun, has not come again within "
                     f"{self._patience_s:g} s: {LOAD}"
                 )
             self._deadline = float("inf")
@@ -185,7 +172,7 @@ class EmbeddingServer:
     # Look-ups
 
     def _on_look_up(self, peer: Peer, message: LookUp) -> None:
-        self._window(message)
+        self._check_batch(message)
         self._check_count(message.groups)
         if message.create and self._is_early(LOOK_UP, message.batch):
             for number, group in enumerate(message.groups):
@@ -211,7 +198,7 @@ class EmbeddingServer:
 
         All earlier steps are applied, and the ranks before its own have asked: new ids get rows in the order of ranks.
         """
-        batch, step = held[1].batch, self._watermarks.lowest + 1
+        batch, step = held[1].batch, self._applied.lowest + 1
         before = (structs.replace(batch, rank=rank) for rank in range(batch.rank))
         return batch.step < step or (batch.step == step and all(map(self._is_looked_up, before)))
 
@@ -228,38 +215,35 @@ class EmbeddingServer:
         self._answer(peer, message)
 
     def _answer(self, peer: Peer, message: LookUp) -> None:
-        batch = message.batch
-        window = self._watermarks.of(batch.rank)
+        batch, shard = message.batch, self._shard
         # A repeat that comes after the batch's update changes nothing: the changes since a checkpoint are found by the
         # steps of look-ups, and none before its step may make rows after it.
-        create = message.create and not window.done(batch.step)
+        create = message.create and not self._applied.is_applied(batch.rank, batch.step)
         kept_as = batch if create and self._keeps_rows else None
         first = create and not self._is_looked_up(batch)
         self._trace.end("look-up held", batch)
         with self._trace.span(LOOP, "look-up", batch):
-            if self._kept is not None and create:
-                answers = self._kept.answer_all(message.groups, batch.step, batch.rank, kept_as, first)
+            if create:
+                answers = shard.answer_all(message.groups, batch.step, batch.rank, kept_as, first)
             else:
                 answers = [
-                    self._shard.answer(number, *group, batch.step, create, kept_as, first)
-                    for number, group in enumerate(message.groups)
+                    shard.answer(number, *group, batch.step, False) for number, group in enumerate(message.groups)
                 ]
         if first:
             self._looked_up[batch] = [new for _, new in answers]
         elif before := self._looked_up.get(batch):
             answers = as_before(answers, before)
         groups = [LookedUpRows(rows, new.positions) for rows, new in answers]
-        self._server.reply(peer, LookedUp(window.watermark, self._shard.totals(), groups))
+        self._server.reply(peer, LookedUp(self._applied.watermark(batch.rank), shard.totals(), groups))
 
     def _is_looked_up(self, batch: BatchId) -> bool:
         """Return whether a batch of training was answered, or might have been by a process before this one."""
-        kept = self._kept
-        return batch in self._looked_up or (kept is not None and kept.applied.is_looked_up(batch.rank, batch.step))
+        return self._applied.is_looked_up(batch.rank, batch.step)
 
     # Updates
 
     def _on_update(self, peer: Peer, message: Update) -> None:
-        self._window(message)
+        self._check_batch(message)
         self._check_update(message.batch, message.groups)
         if self._is_early(UPDATE, message.batch):
             self._held[UPDATE, message.batch] = peer, message
@@ -269,8 +253,7 @@ class EmbeddingServer:
 
     def _take_update(self, peer: Peer, message: Update) -> None:
         batch = message.batch
-        window = self._watermarks.of(batch.rank)
-        if window.done(batch.step):
+        if self._applied.is_applied(batch.rank, batch.step):
             self._updates["repeated"] += 1
             self._server.reply(peer, Ack())
         elif self._gate is not None:
@@ -279,20 +262,16 @@ class EmbeddingServer:
             self._apply_complete_steps()
         else:
             self._apply(batch, message.groups, [batch.rank], message.reductions)
-            self._looked_up.pop(batch, None)
-            window.mark(batch.step)
             self._server.reply(peer, Ack())
 
     def _apply_complete_steps(self) -> None:
         assert self._gate is not None
-        while updates := self._gate.complete(self._watermarks.lowest):
+        while updates := self._gate.complete(self._applied.lowest):
             for update in updates:
                 self._trace.end("update held", update.batch)
             groups: Sequence[Merged] = updates[0].groups if len(updates) == 1 else self._merge(updates)
             self._apply(updates[0].batch, groups, [update.batch.rank for update in updates], updates[0].reductions)
             for update in updates:
-                self._looked_up.pop(update.batch, None)
-                self._watermarks.of(update.batch.rank).mark(update.batch.step)
                 self._server.reply(update.peer, Ack())
             self._answer_held()
 
@@ -305,21 +284,17 @@ class EmbeddingServer:
         """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
         looked_up = batch if self._keeps_rows else None
         with self._trace.span(LOOP, "update", batch):
-            if self._kept is not None:
-                self._kept.update_all(groups, batch.step, ranks, looked_up, reductions)
-            else:
-                for number, group in enumerate(groups):
-                    self._shard.update(number, *group, batch.step, looked_up, reductions)
-        self._updates["applied"] = self._updates["applied"] + 1 if self._kept is None else self._kept.updates
+            self._shard.update_all(groups, batch.step, ranks, looked_up, reductions)
+        self._updates["applied"] = self._shard.updates
+        for rank in ranks:
+            self._looked_up.pop(structs.replace(batch, rank=rank), None)
 
-    def _window(self, message: LookUp | Update) -> Window:
-        """Return the window of a batch's rank; raises WireError for a batch that this job cannot have now."""
+    def _check_batch(self, message: LookUp | Update) -> None:
+        """Raise WireError for a batch that this job cannot have now."""
         batch = message.batch
         self._known.size(batch.split, batch.step, batch.rank)
-        window = self._watermarks.of(batch.rank)
         if batch.split == TRAIN:
-            window.check(batch.step)
-        return window
+            self._applied.check(batch.rank, batch.step)
 
     def _check_update(self, batch: BatchId, groups: list[GroupGradients]) -> None:
         """Raise WireError unless the whole update can be applied, so that none is applied in part."""
@@ -336,21 +311,18 @@ class EmbeddingServer:
     # Checkpoints
 
     def _on_instruction(self, number: int, work: PhaseWork) -> None:
-        if isinstance(work, HurrySave) and self._saving is not None and self._saved_step == work.step:
-            self._saving.hurry()
         if not isinstance(work, SaveModel):
             return
         folder = place_of(work.folder) / EMBEDDINGS
-        if self._kept is not None and number == self._kept.saves[0]:
+        if number == self._shard.saves[0]:
             self._session.done(number)
             self._session.saved(work.step, (), f"{self._session.name} died while it wrote its rows")
             return
         if self._saving is not None:
             raise RuntimeError(f"the checkpoint of step {self._saved_step} is still being written")
-        if self._kept is not None:
-            self._kept.saves[0] = number
+        self._shard.saves[0] = number
         # From here on changes do not concern the checkpoint, so training may go on.
-        changes = self._changes.cut(work.step, work.parent)
+        changes = cut_changes(self._shard, work.step, work.parent)
         pace, note = SavePace(self._servers, work.awaited), self._note_written
         self._saving = ShardSaving(self._shard, folder, self._writer, self._waker, note, changes, pace)
         self._saved_step = work.step

@@ -38,7 +38,7 @@ from persia_cli.train.inputs import Samples
 from persia_cli.train.step import TRAINING
 from persia_cli.wire.addresses import host_of, interface_of, is_beyond
 from persia_cli.wire.figures import Counters
-from persia_cli.wire.job_messages import EvaluateSteps, HurrySave, PhaseWork, PredictSteps, SaveModel, TrainSteps
+from persia_cli.wire.job_messages import EvaluateSteps, PhaseWork, PredictSteps, SaveModel, TrainSteps
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
 
@@ -129,7 +129,7 @@ class NNWorker:
     # The I/O thread
 
     def _on_instruction(self, number: int, work: PhaseWork) -> None:
-        if not isinstance(work, HurrySave) and self._pipeline.obey(number, work):
+        if self._pipeline.obey(number, work):
             self._instructions.put((number, work))
 
     # The training thread

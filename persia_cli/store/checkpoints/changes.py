@@ -8,9 +8,6 @@ used in step t or later. Only rows that are gone need a record, which the store 
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from persia_cli.store.row_store import Keys, Tables
 from persia_cli.store.shard import Shard
 
@@ -27,34 +24,24 @@ class StoreChanges:
     """Their table numbers, uint16[n]."""
 
 
-class ChangeLog:
-    """The last checkpoint of a shard, and what has changed since."""
+def note_loaded(shard: Shard, step: int) -> None:
+    """Let changes begin with the checkpoint of a step, which was just loaded, if the shard has all of its rows."""
+    complete = not any(counters.left_out for counters in shard.counters().values())
+    shard.changes_since[0] = step + 1 if complete else 0
 
-    def __init__(self, shard: Shard, since: NDArray[np.uint64] | None = None) -> None:
-        """Go on with the checkpoint that `since`, uint64[1], tells of: its step + 1, or 0 if there is none.
 
-        With the keys that are gone in a memory file beside it, the log outlives the process.
-        """
-        self._shard = shard
-        self._since = np.zeros(1, np.uint64) if since is None else since
+def cut_changes(shard: Shard, step: int, parent: int | None) -> list[StoreChanges | None]:
+    """Begin anew at a checkpoint of `step`, and return each store's changes since the checkpoint `parent`.
 
-    def loaded(self, step: int) -> None:
-        """Begin with the checkpoint of a step, which has just been loaded, if the shard has all of its rows."""
-        complete = not any(counters.left_out for counters in self._shard.counters().values())
-        self._since[0] = step + 1 if complete else 0
-
-    def cut(self, step: int, parent: int | None) -> list[StoreChanges | None]:
-        """Begin anew at a checkpoint of `step`, and return each store's changes since the checkpoint `parent`.
-
-        Call it while no update is in flight. None stands for changes that are not known: there is no parent, it is not
-        the last checkpoint that this shard saved or loaded, or more rows were evicted than the store remembers.
-        """
-        known = parent is not None and parent + 1 == self._since[0]
-        # Who dies in between has forgotten keys of one checkpoint and not begun the next.
-        self._since[0] = 0
-        evicted = [store.take_evicted() for store in self._shard.stores]
-        self._since[0] = step + 1
-        return [
-            StoreChanges(parent, *gone) if known and parent is not None and gone is not None else None
-            for gone in evicted
-        ]
+    Call it while no update is in flight. None stands for changes that are not known: there is no parent, it is not
+    the last checkpoint that this shard saved or loaded, or more rows were evicted than the store remembers.
+    """
+    is_known = parent is not None and parent + 1 == shard.changes_since[0]
+    # A process that dies in between has forgotten keys of one checkpoint and not begun the next.
+    shard.changes_since[0] = 0
+    evicted = [store.take_evicted() for store in shard.stores]
+    shard.changes_since[0] = step + 1
+    return [
+        StoreChanges(parent, *gone) if is_known and parent is not None and gone is not None else None
+        for gone in evicted
+    ]

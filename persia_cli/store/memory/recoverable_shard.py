@@ -16,7 +16,7 @@ from persia_cli.kernels.optimizers import Rule
 from persia_cli.store.checkpoints.cut import NOTHING
 from persia_cli.store.layout import LINE_BYTES, USES_BYTES, EmbeddingLayout, partitions_of
 from persia_cli.store.memory.answers import BARE, MOST_NEW, Answer, LastAnswers, address_space
-from persia_cli.store.memory.applied_steps import SPAN, AppliedSteps
+from persia_cli.store.memory.applied_steps import SPAN
 from persia_cli.store.memory.memory_file import LOAD, LOADING, SERVING, MemoryFile
 from persia_cli.store.memory.progress import LOOK_UP, UPDATE, BatchRequest, ProgressRecord
 from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
@@ -140,13 +140,11 @@ class RecoverableShard(Shard):
         self.memory = memory
         self.words: NDArray[np.uint64] = memory.array(8, np.uint64)
         self._notes: NDArray[np.uint64] = memory.array(2 * int(journal.NOTE), np.uint64)
-        self.applied = AppliedSteps(memory.array, ranks)
         self.answers = LastAnswers(memory.array, ranks, len(layout.groups))
-        super().__init__(layout, server, servers, empty, memory.array)
+        super().__init__(layout, server, servers, empty, memory.array, ranks)
         groups = len(layout.groups)
         self._unknown = np.zeros(1, np.int64)
         """Number of the new keys of a look-up that is no request."""
-        self._updates: NDArray[np.int64] = memory.array(1, np.int64)
         self.record = ProgressRecord(
             memory.array, ranks, groups, [self._counts.hits, *self._gradients, self._look_ups, self._updates]
         )
@@ -203,23 +201,13 @@ class RecoverableShard(Shard):
             raise
 
     def serve(self) -> None:
-        """Say that all rows are loaded, so that another process may take over from now on."""
+        """Note that all rows are loaded, so that another process may take over from now on."""
         self.memory.state = SERVING
 
     @property
-    def updates(self) -> int:
-        """Number of updates carried out, by all processes that have had the shard."""
-        return int(self._updates[0])
-
-    @property
     def pending(self) -> BatchRequest | None:
-        """The request that a process before has not finished, and that has not come again."""
+        """As in `Shard`."""
         return self.record.request
-
-    @property
-    def saves(self) -> NDArray[np.uint64]:
-        """uint64[1]: the number of the last save that a process with the shard has begun; set when one begins."""
-        return self.words[SAVE : SAVE + 1]
 
     def answer_all(
         self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None, counted: bool = True
@@ -447,11 +435,6 @@ class RecoverableShard(Shard):
 def _wire_rows(store: RowStore, size: int) -> Halves:
     """Return memory for rows on the wire that nobody gets."""
     return np.empty(size * row_bytes(store.group.dim, store.group.wire), np.uint8).view(np.uint16)
-
-
-SAVE, CHANGES = 3, 4
-"""Words of the file behind those of the journal: the number of the last save that was begun; and the step + 1 of the
-checkpoint since which its changes are known, else 0."""
 
 
 def shard_file(file: int, layout: EmbeddingLayout, server: int, servers: int, ranks: int, keep: bool) -> MemoryFile:

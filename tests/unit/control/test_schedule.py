@@ -372,24 +372,3 @@ def test_a_pause_that_is_skipped_trains_nothing_more() -> None:
     saving, done = machine.advance(), machine.advance()
     assert (saving, saving.trigger) == (Phase("saving", last=3), "signal")
     assert (done.kind, done.is_cut) == ("done", True)
-
-
-def test_a_checkpoint_that_the_job_comes_to_wait_for_has_to_hurry_once_and_an_awaited_one_hurries_anyway() -> None:
-    taking_part: dict[PhaseKind, frozenset[str]] = {"training": RANKS, "saving": RANKS, "done": RANKS}
-    machine = PhaseMachine(schedule(9, 0, None, 3, True), taking_part)
-    for kind in ("training", "saving", "training"):
-        assert not machine.held
-        assert machine.advance().kind == kind
-        for name in sorted(RANKS):
-            machine.finish(name, machine.number)
-    assert machine.held, "the checkpoint of step 3 is still written"
-    number = machine.number
-    assert machine.hurry()
-    assert machine.number == number + 1
-    assert not machine.hurry(), "it is known"
-    awaited = PhaseMachine(iter([Phase("saving", last=5, trigger="end"), Phase("done")]), taking_part)
-    awaited.advance()
-    assert not awaited.hurry()
-    beside = PhaseMachine(iter([Phase("saving", last=5, trigger="steps")]), taking_part)
-    beside.advance()
-    assert beside.hurry()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.control.watermarks import Permits, StepGate, Watermarks, Window
+from persia_cli.control.watermarks import Permits, StepGate, Window
 from persia_cli.errors import WireError
 
 
@@ -35,24 +35,6 @@ def test_a_step_too_far_ahead_is_refused_and_changes_nothing():
     assert not window.done(15)
     window.check(3)
     assert not window.mark(3)
-
-
-def test_the_lowest_watermark_is_that_of_the_slowest_rank():
-    marks = Watermarks(ranks=2, last_step=9)
-    assert marks.lowest == 9
-    marks.of(0).mark(10)
-    assert marks.lowest == 9
-    marks.of(1).mark(10)
-    assert marks.lowest == 10
-
-
-@pytest.mark.parametrize(
-    ("rank", "words"),
-    [(2, "no rank 2 in a world of 2"), (-1, "no rank -1")],
-)
-def test_strange_ranks_are_refused(rank, words):
-    with pytest.raises(WireError, match=words):
-        Watermarks(ranks=2).of(rank)
 
 
 @given(st.integers(1, 5), st.integers(0, 30), st.randoms(use_true_random=False))

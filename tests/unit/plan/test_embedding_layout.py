@@ -10,7 +10,7 @@ from persia_cli.config.schema import GeneratedDataset, Run
 from persia_cli.errors import ConfigError
 from persia_cli.plan.columns import dense_count, label_names, sparse_features
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.store.checkpoints.changes import ChangeLog
+from persia_cli.store.checkpoints.changes import cut_changes
 from persia_cli.store.layout import RowOptimizer, Schedule, partitions_for, table_salt
 from persia_cli.store.shard import Shard
 from tests.naive import keys_of
@@ -127,13 +127,12 @@ def test_rows_that_are_gone_are_remembered_for_checkpoints_of_changes(when_full:
     layout = embedding_layout(make_run(embedding=embedding, checkpoint={"full_every": 10}))
     assert layout.groups[0].remembers_evictions is (when_full != "refuse" or expire_after is not None)
     shard, table = Shard(layout, 0, 1), layout.groups[0].tables[0]
-    log = ChangeLog(shard)
-    log.cut(0, None)
+    cut_changes(shard, 0, None)
     for step, first in ((1, 0), (20, 10_000)):
         ids = range(first, first + (4000 if step == 1 else 3))
         keys, tables = keys_of(table.salt, ids), np.full(len(ids), table.number, np.uint16)
         shard.look_up(0, keys, tables, step, create=True)
-    (found,) = log.cut(21, 0)
+    (found,) = cut_changes(shard, 21, 0)
     assert found is not None
     assert found.keys.size == shard.counters()[table.name].evicted
     assert (found.keys.size > 0) is (when_full == "evict_lru" or expire_after is not None)

@@ -86,15 +86,6 @@ def test_one_that_is_awaited_never_waits() -> None:
     assert pace.due_in_s() == 0.0
 
 
-def test_one_that_becomes_awaited_waits_no_more() -> None:
-    pace = SavePace(1, False, Clock())
-    pace.note_taken(1000.0)
-    pace.note_request()
-    assert pace.due_in_s() > 0.0
-    pace.hurry()
-    assert pace.due_in_s() == 0.0
-
-
 class Bell:
     def wake(self) -> None:
         """Nobody waits here."""
@@ -141,14 +132,6 @@ def test_rows_that_are_not_due_are_not_taken_unless_look_ups_wait(saving: ShardS
     assert taken(saving, awaited=False) == 0
     assert saving.patience_s(awaited=True) == 0.0
     assert taken(saving, awaited=True) > 1
-    assert saving._cut.over
-
-
-def test_rows_that_are_not_due_are_taken_once_the_job_waits_for_the_checkpoint(saving: ShardSaving) -> None:
-    assert taken(saving, awaited=False) == 0
-    saving.hurry()
-    assert saving.patience_s(awaited=False) == 0.0
-    assert taken(saving, awaited=False) > 1
     assert saving._cut.over
 
 

@@ -19,7 +19,7 @@ from persia_cli import __version__
 from persia_cli.errors import CheckpointError
 from persia_cli.store.checkpoints import merged_rows
 from persia_cli.store.checkpoints.chain import Chain, is_divided, manifest_digest, newest_whole, read_chain
-from persia_cli.store.checkpoints.changes import ChangeLog
+from persia_cli.store.checkpoints.changes import cut_changes, note_loaded
 from persia_cli.store.checkpoints.manifest import (
     DELETED,
     EMBEDDINGS,
@@ -72,12 +72,11 @@ def manifest_of(layout: EmbeddingLayout, step: int, files: list[SavedFile], pare
 
 
 class Servers:
-    """Shards that together have all rows, the log of changes of each, and the checkpoints that they saved."""
+    """Shards that together have all rows, and the checkpoints that they saved."""
 
     def __init__(self, layout: EmbeddingLayout, servers: int, checkpoints: Path) -> None:
         self.layout, self.checkpoints = layout, checkpoints
         self.shards = [Shard(layout, server, servers) for server in range(servers)]
-        self.logs = [ChangeLog(shard) for shard in self.shards]
         self.parent: Parent | None = None
 
     def own(self, names: list[Name]) -> Iterator[tuple[Shard, list[Name]]]:
@@ -101,8 +100,8 @@ class Servers:
         parent = self.parent if changes else None
         draft = begin_checkpoint(self.checkpoints, step)
         files: list[SavedFile] = []
-        for shard, log in zip(self.shards, self.logs, strict=True):
-            known = log.cut(step, parent.step if parent else None)
+        for shard in self.shards:
+            known = cut_changes(shard, step, parent.step if parent else None)
             files += save_shard(shard, draft / EMBEDDINGS, changes=known)
         if not any(file.rows and file.rows.changed_since is not None for file in files):
             parent = None
@@ -112,11 +111,11 @@ class Servers:
         return final
 
     def load(self, checkpoint: Path) -> "Servers":
-        """Load a checkpoint; the log begins with it."""
+        """Load a checkpoint; changes begin with it."""
         chain = read_chain(checkpoint)
-        for shard, log in zip(self.shards, self.logs, strict=True):
+        for shard in self.shards:
             load_shard(shard, chain.row_files(with_dense=True))
-            log.loaded(chain.manifest.step)
+            note_loaded(shard, chain.manifest.step)
         if is_divided(chain.manifest, self.layout, len(self.shards)):
             self.parent = Parent(chain.manifest.step, manifest_digest(checkpoint))
         return self
@@ -331,6 +330,6 @@ def test_a_server_that_did_not_save_the_parent_writes_all_rows(saved: Path) -> N
     loaded = Servers(layout, 2, saved).load(checkpoint_folder(saved, 30))
     again = loaded.save(31, True)
     assert read_manifest(again).parent == Parent(30, manifest_digest(checkpoint_folder(saved, 30)))
-    assert [log.cut(33, 30) for log in loaded.logs] == [[None], [None]]
+    assert [cut_changes(shard, 33, 30) for shard in loaded.shards] == [[None], [None]]
     other = Servers(layout, 3, saved).load(checkpoint_folder(saved, 30))
     assert read_manifest(other.save(32, True)).parent is None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.roles.embedding_server.rows import changes_of
+from persia_cli.store.checkpoints.changes import cut_changes, note_loaded
 from persia_cli.store.checkpoints.manifest import DELETED
 from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from persia_cli.store.row_store import RowStore
@@ -31,7 +31,7 @@ def job_with_evictions() -> Job:
 
 def save(shard: Shard, folder: Path, step: int, parent: int | None) -> dict[str, bytes]:
     """The bytes of the files of a checkpoint, those of deleted ids included."""
-    changes = changes_of(shard).cut(step, parent)
+    changes = cut_changes(shard, step, parent)
     files = save_shard(shard, folder / "embeddings", changes=changes)
     assert {file.rows.changed_since for file in files if file.rows} == {parent}
     return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in folder.glob("*/*")}
@@ -40,15 +40,14 @@ def save(shard: Shard, folder: Path, step: int, parent: int | None) -> dict[str,
 def undisturbed(job: Job, folder: Path) -> dict[str, bytes]:
     """The changes that a shard has which lives through both checkpoints, in memory of its own."""
     shard = Shard(job.layout, 0, 1)
-    log = changes_of(shard)
     for step in range(END):
         if step == BASE:
-            log.cut(BASE, None)
+            cut_changes(shard, BASE, None)
         for number, group in enumerate(job.look_up(step)):
             shard.look_up(number, *group, step, True, step)
         for number, part in enumerate(job.update(step)):
             shard.update(number, *part, step, step)
-    save_shard(shard, folder / "embeddings", changes=log.cut(END, BASE))
+    save_shard(shard, folder / "embeddings", changes=cut_changes(shard, END, BASE))
     return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in folder.glob("*/*")}
 
 
@@ -104,7 +103,7 @@ def test_who_dies_while_a_checkpoint_begins_leaves_no_changes(
     file = job.create()
     shard, _ = job.attach(file)
     job.go_on(shard, BASE)
-    changes_of(shard).cut(BASE, None)
+    cut_changes(shard, BASE, None)
     job.go_on(shard)
     del shard
     gc.collect()
@@ -116,12 +115,12 @@ def test_who_dies_while_a_checkpoint_begins_leaves_no_changes(
 
     def cut() -> None:
         monkeypatch.setattr(RowStore, "take_evicted", die)
-        changes_of(job.attach(file)[0]).cut(END, BASE)
+        cut_changes(job.attach(file)[0], END, BASE)
 
     assert in_child(cut) == -signal.SIGKILL
     shard, _ = job.attach(file)
-    assert changes_of(shard).cut(END, BASE) == [None, None]
-    assert None not in changes_of(shard).cut(END + 1, END)
+    assert cut_changes(shard, END, BASE) == [None, None]
+    assert None not in cut_changes(shard, END + 1, END)
     os.close(file)
 
 
@@ -129,10 +128,10 @@ def test_rows_that_are_loaded_have_changes_from_there_on(tmp_path: Path) -> None
     job = job_with_evictions()
     file = job.create()
     shard = RecoverableShard.create(file, job.layout, 0, 1, 1)
-    changes_of(shard).loaded(7)
+    note_loaded(shard, 7)
     shard.serve()
     del shard
     gc.collect()
     shard, _ = job.attach(file)
-    assert None not in changes_of(shard).cut(9, 7)
+    assert None not in cut_changes(shard, 9, 7)
     os.close(file)

@@ -13,6 +13,7 @@ from persia_cli.store.memory.memory_file import new_file
 from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from persia_cli.store.wire_rows import encode_rows
 from tests import naive_store
+from tests.support.killed import windows_of
 from tests.support.shards import arrays
 from tests.unit.store.test_store_invariants import LAYOUTS, PLACES, Life, names_of
 
@@ -70,12 +71,12 @@ class KeptLife(Life):
     @rule()
     def go_on_in_another_process(self):
         """What was answered last, and the windows of ranks, are those of the process before; kept rows are not."""
-        windows = self.shard.applied.windows()
+        windows = windows_of(self.shard.applied)
         del self.shard
         gc.collect()
         self.shard, repairs = RecoverableShard.attach(self.file, self.layout, 0, 1, 2)
         assert repairs.request is None
-        assert self.shard.applied.windows() == windows
+        assert windows_of(self.shard.applied) == windows
         self.twin.kept.clear()
         for rank, (_, step, _, new) in self.last.items():
             found = self.shard.answers.last(rank)

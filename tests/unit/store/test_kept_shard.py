@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from persia_cli.errors import MemoryFileError, PoisonError
+from persia_cli.errors import MemoryFileError, PoisonError, WireError
 from persia_cli.store.layout import RowOptimizer
 from persia_cli.store.memory import memory_file
 from persia_cli.store.memory.applied_steps import AppliedSteps
@@ -22,7 +22,7 @@ from persia_cli.store.memory.memory_file import LOADING, new_file
 from persia_cli.store.memory.progress import LOOK_UP, BatchRequest
 from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from persia_cli.store.shard import Shard
-from tests.support.killed import differences, job_of
+from tests.support.killed import differences, job_of, windows_of
 from tests.support.shards import OPTIMIZERS, arrays, layout_of
 
 ADAGRAD = OPTIMIZERS[2]
@@ -50,7 +50,7 @@ def test_a_kept_shard_computes_what_one_in_memory_does(job):
         for number, part in enumerate(job.update(step)):
             plain.update(number, *part, step, step)
         assert differences(shard, plain) == []
-    assert shard.applied.windows() == [(job.steps - 1, set())]
+    assert windows_of(shard.applied) == [(job.steps - 1, set())]
 
 
 def test_single_look_ups_and_updates_are_the_same_too(job):
@@ -62,7 +62,7 @@ def test_single_look_ups_and_updates_are_the_same_too(job):
         for number, part in enumerate(job.update(step)):
             shard.update(number, *part, step, step)
     assert differences(shard, job.straight()) == []
-    assert shard.applied.windows() == [(-1, set())]
+    assert windows_of(shard.applied) == [(-1, set())]
 
 
 @pytest.mark.parametrize("encoded", [True, False])
@@ -75,7 +75,7 @@ def test_an_update_without_a_key_of_a_group_is_one(job, encoded):
     dim = job.layout.groups[0].dim
     gradients = np.empty((0, 4 * dim), np.uint8) if encoded else np.empty((0, dim), np.float32)
     shard.update_all([(*nothing, gradients), job.update(0)[1]], 0, [0], 0)
-    assert (shard.updates, shard.applied.windows()) == (1, [(0, set())])
+    assert (shard.updates, windows_of(shard.applied)) == (1, [(0, set())])
     plain = Shard(job.layout, 0, 1)
     plain.look_up(1, *job.look_up(0)[1], 0, True, 0)
     plain.update(1, *job.update(0)[1], 0, 0)
@@ -379,10 +379,10 @@ def test_windows_of_applied_steps_hold_after_each_store():
             copy = AppliedSteps(lambda size, dtype, copies=copies: np.array(next(copies)), 1)
             copy.repair()
             copy.mark(0, step)
-            watermark, above = copy.windows()[0]
+            watermark, above = windows_of(copy)[0]
             assert set(range(10, watermark + 1)) | above == done | {step}
         done.add(step)
-    assert steps.windows() == [(214, set())]
+    assert windows_of(steps) == [(214, set())]
 
 
 def test_an_insertion_from_a_checkpoint_is_not_whole_until_it_is_said_to_be(job):
@@ -406,4 +406,20 @@ def test_a_file_can_be_begun_anew(job):
     shard = RecoverableShard.create(file, job.layout, 0, 1, 1, last_step=41)
     assert shard.stores[0].used == 0
     assert not shard.stores[0].index.buckets.any()
-    assert shard.applied.windows() == [(41, set())]
+    assert windows_of(shard.applied) == [(41, set())]
+
+
+def test_the_lowest_watermark_is_that_of_the_slowest_rank():
+    steps = AppliedSteps(np.zeros, 2)
+    steps.begin(9)
+    steps.mark(0, 10)
+    assert (steps.lowest, steps.watermark(0)) == (9, 10)
+    steps.mark(1, 10)
+    assert steps.lowest == 10
+
+
+def test_a_step_too_far_ahead_is_refused():
+    steps = AppliedSteps(np.zeros, 1)
+    steps.check(0, 4095)
+    with pytest.raises(WireError, match="step 4096 is more than 4096 steps ahead of the last finished step -1"):
+        steps.check(0, 4096)
