@@ -129,10 +129,7 @@ class RowFlaws:
             if name in NEVER_NEGATIVE and (negative := values < 0.0).any():
                 self._note(block, _any_column(negative), f"with negative values in the {what}")
         group = self.group
-        if group is None or {n: v.shape[1] for n, v in block.vectors.items()} != {
-            "embedding": group.dim,
-            **group.optimizer.states(group.dim),
-        }:
+        if group is None or {name: values.shape[1] for name, values in block.vectors.items()} != group.vectors:
             return
         unheld = _not_held(block.vectors["embedding"], group.dtype)
         if unheld is not None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import WireError
 from persia_cli.kernels import dedup, hashing
 from persia_cli.kernels.memory import Empty
-from persia_cli.store.layout import EmbeddingLayout, GroupSpec, Storage, partition_owners
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec, Storage, partition_owners, partitions_of_keys
 from persia_cli.store.wire_rows import decode_into
 
 MAX_ENTRIES = 2**31 - 1
@@ -207,9 +207,7 @@ def dense_rows(group: GroupSpec, servers: int, count: int) -> UniqueRows:
     salts[table.number] = table.salt
     keys = np.empty(count, np.uint64)
     hashing.hash_ids(np.arange(count, dtype=np.uint64), numbers, salts, keys)
-    # The high 32 bits of a key choose its partition, as they do in the index of a row store.
-    partitions = ((keys >> np.uint64(32)) * np.uint64(group.partitions)) >> np.uint64(32)
-    owners = partition_owners(group.partitions, servers)[partitions]
+    owners = partition_owners(group.partitions, servers)[partitions_of_keys(keys, group.partitions)]
     order = np.argsort(owners, kind="stable")
     inverse = np.empty(count, np.int32)
     inverse[order] = np.arange(count, dtype=np.int32)

@@ -201,6 +201,11 @@ class GroupSpec:
         return math.ceil(self.rows_per_partition / ROWS_PER_LINE) if asked else 0
 
     @property
+    def vectors(self) -> dict[str, int]:
+        """Number of float32 columns of the embedding and of each optimizer state, by name, in their order."""
+        return {"embedding": self.dim, **self.optimizer.states(self.dim)}
+
+    @property
     def width(self) -> int:
         """float32 words of a row: embedding, states, padding to 16 bytes."""
         return row_width(self.dim, self.dtype, self.optimizer)
@@ -328,6 +333,11 @@ def partitions_for(capacity: int, most: int) -> int:
 def partitions_of(partitions: int, server: int, servers: int) -> range:
     """Return the partitions that one of `servers` embedding servers owns; none if there are more servers."""
     return range(-(-partitions * server // servers), -(-partitions * (server + 1) // servers))
+
+
+def partitions_of_keys(keys: NDArray[np.uint64], partitions: int) -> NDArray[np.uint64]:
+    """Return the partition of each key, out of `partitions`: its high 32 bits choose it, as in kernels."""
+    return ((keys >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
 
 
 def partition_owners(partitions: int, servers: int) -> NDArray[np.uint16]:

@@ -10,7 +10,7 @@ from persia_cli.errors import ConfigError
 from persia_cli.kernels import buckets, index, memory, room, sightings
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.rows import CODES, RowArena, fill_rows
-from persia_cli.store.layout import MAX_ROWS, GroupSpec
+from persia_cli.store.layout import MAX_ROWS, GroupSpec, partitions_of_keys
 
 MAX_STEP = 2**32 - 1
 """Greatest step of last use, which a slot stores in 32 bits; the checkpoint's column `last_used` contains it."""
@@ -67,6 +67,11 @@ class RowStore:
                 f"cannot reserve memory for {self.capacity:,} rows of feature group {group.number} "
                 f"({group.width * 4} bytes each): give embedding.memory or embedding.capacity a lower value"
             ) from error
+
+    def owns(self, keys: Keys) -> NDArray[np.bool_]:
+        """Return whether each key is of the own partitions."""
+        partitions = partitions_of_keys(keys, self.group.partitions)
+        return (partitions >= self.partitions.start) & (partitions < self.partitions.stop)
 
     def find(self, keys: Keys, tables: Tables) -> NDArray[np.int64]:
         """Return the row of each (key, table), int64[n], -1 if it has none; all keys must be of the own partitions."""

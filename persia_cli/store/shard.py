@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import WireError
-from persia_cli.kernels import index, look_up, room, update
+from persia_cli.kernels import hashing, index, look_up, room, update
 from persia_cli.kernels.journal import private_journal
 from persia_cli.kernels.look_up import FoundRows
 from persia_cli.kernels.memory import Empty, zeros
@@ -118,6 +118,18 @@ class Shard:
         if self._cut is not None:
             self._cut.drop()
         self._cut = None
+
+    def keys_of(self, ids: NDArray[np.uint64], tables: Tables) -> Keys:
+        """Return the keys of ids of some tables."""
+        keys = np.empty(ids.size, np.uint64)
+        hashing.hash_ids(ids, tables, self.salts, keys)
+        return keys
+
+    def ids_of(self, keys: Keys, tables: Tables) -> NDArray[np.uint64]:
+        """Return the ids of keys of some tables; reads only what never changes."""
+        ids = np.empty_like(keys)
+        hashing.recover_ids(keys, tables, self.salts, ids)
+        return ids
 
     @property
     def updates(self) -> int:

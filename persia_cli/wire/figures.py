@@ -121,6 +121,11 @@ class SavedRows(Record, frozen=True, forbid_unknown_fields=True):
         return sum(self.tables.values())
 
     @property
+    def place(self) -> tuple[int, int, int, int]:
+        """The group and the range of its partitions that the file is of."""
+        return self.group, self.partitions, self.first, self.stop
+
+    @property
     def all_tables(self) -> dict[str, Positive]:
         """Rows of each table in these partitions, whether they are in this file or in earlier ones."""
         return self.tables if self.changed_since is None else self.held

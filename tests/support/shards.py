@@ -113,7 +113,7 @@ def compare_store(store: RowStore, twin: naive_store.Store) -> None:
     assert len(set(names)) == len(names)
     assert store.find(*arrays(names)).tolist() == rows.tolist()
     parts = store.read_rows(rows)
-    columns = {"embedding": twin.group.dim, **twin.group.optimizer.states(twin.group.dim)}
+    columns = twin.group.vectors
     assert {name: part.shape for name, part in parts.items()} == {
         name: (rows.size, width) for name, width in columns.items()
     }

@@ -190,7 +190,7 @@ def is_divided(manifest: Manifest, layout: EmbeddingLayout, servers: int) -> boo
         for server in range(servers)
         if len(own := partitions_of(group.partitions, server, servers))
     }
-    return {_place(file.rows) for file in manifest.row_files(with_dense=True) if file.rows} == expected
+    return {file.rows.place for file in manifest.row_files(with_dense=True) if file.rows} == expected
 
 
 def ancestors(checkpoints: Place, steps: Iterable[int]) -> set[int]:
@@ -224,11 +224,6 @@ def _parent_of(folder: Place) -> int | None:
     return parent.step if parent else None
 
 
-def _place(rows: SavedRows) -> tuple[int, int, int, int]:
-    """Return what partitions of which group a file is of."""
-    return rows.group, rows.partitions, rows.first, rows.stop
-
-
 def _parent_folder(folder: Place, parent: Parent) -> Place:
     """Return the folder of a checkpoint's parent, which is beside it; raises CheckpointError unless it is the same."""
     whole = folder.resolve() if isinstance(folder, Path) else folder
@@ -255,7 +250,7 @@ def _misfit(manifest: Manifest, parent: Manifest) -> str | None:
         if file.rows is None or file.rows.changed_since is None:
             continue
         other = before.get(file.name)
-        if other is None or _place(other) != _place(file.rows):
+        if other is None or other.place != file.rows.place:
             return f"{file.name} has what changed in partitions of which the parent has no such file"
     if [(each.name, each.dim, each.group) for each in manifest.tables] != [
         (each.name, each.dim, each.group) for each in parent.tables

@@ -55,7 +55,7 @@ class CutRows(NamedTuple):
     def parts(self, group: GroupSpec) -> dict[str, Floats]:
         """Return the embedding and each optimizer state by name, float32[n, columns], without a copy."""
         parts, at = {}, 0
-        for name, columns in {"embedding": group.dim, **group.optimizer.states(group.dim)}.items():
+        for name, columns in group.vectors.items():
             parts[name] = self.values[at : at + self.keys.size * columns].reshape(-1, columns)
             at += parts[name].size
         return parts

@@ -383,11 +383,6 @@ def _contradicts_parent(manifest: Manifest) -> str | None:
         return "it has a parent, but no file of changed rows"
     for file in manifest.deleted_files():
         other = changed.get(file.name)
-        if other is None or file.rows is None or _range(other) != _range(file.rows) or file.rows.changed_since is None:
+        if other is None or file.rows is None or other.place != file.rows.place or file.rows.changed_since is None:
             return f"{file.name} with deleted ids has no file of changed rows beside it"
     return None
-
-
-def _range(rows: SavedRows) -> tuple[int, int, int, int]:
-    """Return what partitions of which group a file is of."""
-    return rows.group, rows.partitions, rows.first, rows.stop

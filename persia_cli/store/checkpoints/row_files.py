@@ -17,7 +17,6 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
-from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.chain import RowFile
 from persia_cli.store.checkpoints.changes import StoreChanges
@@ -25,8 +24,8 @@ from persia_cli.store.checkpoints.cut import CutRows
 from persia_cli.store.checkpoints.manifest import DELETED, SIGHTINGS
 from persia_cli.store.checkpoints.record_batches import arrow_numbers, arrow_texts, write_rows
 from persia_cli.store.checkpoints.sighting_files import Sketch, frequencies_of, sighting_file
-from persia_cli.store.layout import GroupSpec
-from persia_cli.store.row_store import MAX_STEP, RowStore, Tables
+from persia_cli.store.layout import GroupSpec, partitions_of_keys
+from persia_cli.store.row_store import MAX_STEP, Floats, Keys, RowStore, Tables
 from persia_cli.store.shard import Shard
 from persia_cli.wire.figures import SavedFile, SavedRows
 
@@ -153,8 +152,7 @@ def _save_group(
 
 def _save_deleted(shard: Shard, store: RowStore, directory: Place, changes: StoreChanges) -> SavedFile:
     """Write the ids whose rows are gone to a file in `directory`."""
-    ids = np.empty_like(changes.keys)
-    hashing.recover_ids(changes.keys, changes.tables, shard.salts, ids)
+    ids = shard.ids_of(changes.keys, changes.tables)
     schema = pa.schema(list(_schema(store.group))[:2])
     batches = (
         pa.RecordBatch.from_arrays(
@@ -165,11 +163,6 @@ def _save_deleted(shard: Shard, store: RowStore, directory: Place, changes: Stor
     return write_rows(store.group, store.partitions, directory, schema, batches, lambda rows: None, changes.since)
 
 
-def _vectors(group: GroupSpec) -> dict[str, int]:
-    """Return the vector columns, which are the embedding and the optimizer's states, and the size of each."""
-    return {"embedding": group.dim, **group.optimizer.states(group.dim)}
-
-
 def _schema(group: GroupSpec) -> pa.Schema:
     fields = [
         pa.field("table", pa.dictionary(pa.int32(), pa.string())),
@@ -178,7 +171,7 @@ def _schema(group: GroupSpec) -> pa.Schema:
     ]
     if group.counts_uses:
         fields.append(pa.field(FREQUENCY, pa.uint8()))
-    return pa.schema(fields + [pa.field(name, _list_of(size)) for name, size in _vectors(group).items()])
+    return pa.schema(fields + [pa.field(name, _list_of(size)) for name, size in group.vectors.items()])
 
 
 def _list_of(size: int) -> pa.DataType:
@@ -205,8 +198,7 @@ def _batches(
     for portion in portions:
         held[: portion.held.size] += portion.held
         parts = portion.parts(store.group)
-        ids = np.empty_like(portion.keys)
-        hashing.recover_ids(portion.keys, portion.tables, shard.salts, ids)
+        ids = shard.ids_of(portion.keys, portion.tables)
         for first in range(0, ids.size, most):
             part = slice(first, first + most)
             last_used, uses = portion.last_used[part], portion.uses[part]
@@ -236,8 +228,7 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Pla
         raise CheckpointError(
             f"{path} is damaged: the column last_used has values from {last_used.min()} to {last_used.max()}"
         )
-    keys = np.empty(ids.size, np.uint64)
-    hashing.hash_ids(ids, tables, shard.salts, keys)
+    keys = shard.keys_of(ids, tables)
     places = partitions_of_keys(keys, saved.partitions)
     if places.size and not saved.first <= places.min() <= places.max() < saved.stop:
         raise CheckpointError(f"{path} has rows of other partitions than {saved.first} to {saved.stop - 1}")
@@ -250,27 +241,32 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Pla
         if not of_group.any():
             continue
         values = _values(batch, group, path)
-        partitions = partitions_of_keys(keys, group.partitions)
-        own = (partitions >= store.partitions.start) & (partitions < store.partitions.stop)
-        kept = of_group & own
-        if kept.all():
-            repeated = shard.insert(group.number, keys, tables, last_used, values, frequencies)
+        own = of_group & store.owns(keys)
+        if own.all():
+            insert_rows(shard, store, keys, tables, last_used, values, frequencies, path)
         else:
-            part = {name: columns[kept] for name, columns in values.items()}
-            counted = None if frequencies is None else frequencies[kept]
-            repeated = shard.insert(group.number, keys[kept], tables[kept], last_used[kept], part, counted)
-        if repeated:
-            raise CheckpointError(
-                f"{path} has {repeated:,} rows that were loaded already: a file is listed or saved twice"
-            )
-        require_room(shard, store, path)
-        added += int(np.count_nonzero(kept))
+            part = {name: columns[own] for name, columns in values.items()}
+            counted = None if frequencies is None else frequencies[own]
+            insert_rows(shard, store, keys[own], tables[own], last_used[own], part, counted, path)
+        added += int(np.count_nonzero(own))
     return added
 
 
-def partitions_of_keys(keys: NDArray[np.uint64], partitions: int) -> NDArray[np.uint64]:
-    """Return the partition of each key, out of `partitions`."""
-    return ((keys >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
+def insert_rows(
+    shard: Shard,
+    store: RowStore,
+    keys: Keys,
+    tables: Tables,
+    last_used: NDArray[np.int64],
+    vectors: dict[str, Floats],
+    frequencies: NDArray[np.uint8] | None,
+    path: Place,
+) -> None:
+    """Do what `Shard.insert` does; raises CheckpointError for rows that are there already or find no room."""
+    repeated = shard.insert(store.group.number, keys, tables, last_used, vectors, frequencies)
+    if repeated:
+        raise CheckpointError(f"{path} has {repeated:,} rows that were loaded already: use another checkpoint")
+    require_room(shard, store, path)
 
 
 def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int64], path: Place) -> NDArray[np.uint16]:
@@ -287,7 +283,7 @@ def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int64], path
 
 def _values(batch: pa.RecordBatch, group: GroupSpec, path: Place) -> dict[str, NDArray[np.float32]]:
     """Return embedding and states, float32[n, columns]; raises CheckpointError if they are not those of the group."""
-    expected = _vectors(group)
+    expected = group.vectors
     found = {field.name: field.type for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
     if found != {name: _list_of(size) for name, size in expected.items()}:
         names = ", ".join(table.name for table in group.tables)

@@ -6,14 +6,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from persia_cli.errors import CheckpointError, DataError
-from persia_cli.kernels import hashing
+from persia_cli.errors import DataError
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.chain import RowFile
-from persia_cli.store.checkpoints.row_files import Progress, in_range, partitions_of_keys, require_room
+from persia_cli.store.checkpoints.row_files import Progress, in_range, insert_rows, require_room
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.row_rules import ACCUMULATORS
-from persia_cli.store.row_store import Floats, Keys, Tables
+from persia_cli.store.row_store import Floats
 from persia_cli.store.shard import Shard
 from persia_cli.wire.figures import SavedRows
 
@@ -62,12 +61,12 @@ class WarmRows:
         """
         number = self._numbers[table]
         numbers = np.full(ids.size, number, np.uint16)
-        keys = self._keys(ids, numbers)
-        kept = self._own(self._groups[number], keys)
-        rows = {"embedding": vectors[kept]}
-        if self._insert(self._groups[number], keys[kept], numbers[kept], np.zeros(kept.size, np.int64), rows):
-            raise DataError(f"{where}: {_repeated(ids[kept], first + kept)}; leave all but one of them out")
-        self._require_room(self._groups[number], where)
+        keys, group = self._shard.keys_of(ids, numbers), self._groups[number]
+        own = np.flatnonzero(self._shard.stores[group.number].owns(keys))
+        rows = self._with_states(group, {"embedding": vectors[own]})
+        if self._shard.insert(group.number, keys[own], numbers[own], np.zeros(own.size, np.int64), rows):
+            raise DataError(f"{where}: {_repeated(ids[own], first + own)}; leave all but one of them out")
+        require_room(self._shard, self._shard.stores[group.number], where)
         self._progress.bytes_read += vectors.nbytes
 
     @property
@@ -97,49 +96,24 @@ class WarmRows:
             numbers = np.array([layer.get(name, NOWHERE) for name in names], np.int32)[places]
             for group in self._shard.layout.feature_groups:
                 of_group = np.flatnonzero(np.isin(numbers, [table.number for table in group.tables]))
-                tables = numbers[of_group].astype(np.uint16)
-                keys = self._keys(ids[of_group], tables)
-                own = self._own(group, keys)
-                if not own.size:
-                    continue
+                tables, store = numbers[of_group].astype(np.uint16), self._shard.stores[group.number]
+                keys = self._shard.keys_of(ids[of_group], tables)
+                own = store.owns(keys)
                 rows = of_group[own]
-                values = self._values(batch, group, rows)
-                repeated = self._insert(group, keys[own], tables[own], last_used[rows], values)
-                if repeated:
-                    raise CheckpointError(
-                        f"{path} has {repeated:,} rows that were loaded already: use another checkpoint"
-                    )
-                self._require_room(group, str(path))
+                if rows.size:
+                    vectors = self._with_states(group, self._values(batch, group, rows))
+                    insert_rows(self._shard, store, keys[own], tables[own], last_used[rows], vectors, None, path)
 
-    def _keys(self, ids: NDArray[np.uint64], tables: Tables) -> Keys:
-        keys = np.empty(ids.size, np.uint64)
-        hashing.hash_ids(ids, tables, self._shard.salts, keys)
-        return keys
-
-    def _own(self, group: GroupSpec, keys: Keys) -> NDArray[np.int64]:
-        """Return the positions of the keys that the shard owns."""
-        own = self._shard.stores[group.number].partitions
-        partitions = partitions_of_keys(keys, group.partitions)
-        return np.flatnonzero((partitions >= own.start) & (partitions < own.stop))
-
-    def _insert(
-        self, group: GroupSpec, keys: Keys, tables: Tables, last_used: NDArray[np.int64], rows: dict[str, Floats]
-    ) -> int:
-        """Add rows, with new states where they have none; returns the number of keys that had a row already."""
-        self._progress.rows_loaded += keys.size
-        return self._shard.insert(group.number, keys, tables, last_used, new_states(group, rows["embedding"]) | rows)
+    def _with_states(self, group: GroupSpec, vectors: dict[str, Floats]) -> dict[str, Floats]:
+        """Return the vectors of rows that are added, with new states where they have none."""
+        self._progress.rows_loaded += len(vectors["embedding"])
+        return new_states(group, vectors["embedding"]) | vectors
 
     def _values(self, batch: pa.RecordBatch, group: GroupSpec, rows: NDArray[np.int64]) -> dict[str, Floats]:
         """Return the embedding and, if they are to be kept and all there, the states of some rows of a batch."""
-        states = group.optimizer.states(group.dim)
         found = {field.name: field.type.list_size for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
-        kept = {"embedding": group.dim}
-        if self._states and found == kept | states:
-            kept |= states
+        kept = group.vectors if self._states and found == group.vectors else {"embedding": group.dim}
         return {name: batch.column(name).flatten().to_numpy().reshape(-1, size)[rows] for name, size in kept.items()}
-
-    def _require_room(self, group: GroupSpec, where: str) -> None:
-        require_room(self._shard, self._shard.stores[group.number], where)
 
 
 def new_states(group: GroupSpec, embedding: Floats) -> dict[str, Floats]:

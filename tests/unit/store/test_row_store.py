@@ -18,7 +18,7 @@ KEYS = st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1]) | st.integers
 
 def parts_of(group, count, seed=0):
     rng = np.random.default_rng(seed)
-    columns = {"embedding": group.dim, **group.optimizer.states(group.dim)}
+    columns = group.vectors
     return {name: rng.standard_normal((count, width)).astype(np.float32) for name, width in columns.items()}
 
 

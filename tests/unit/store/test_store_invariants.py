@@ -122,7 +122,7 @@ class Life(RuleBasedStateMachine):
     @rule(places=PLACES, seed=st.integers(0, 2**32))
     def insert(self, places, seed):
         names, rng = self.names(places), np.random.default_rng(seed)
-        columns = {"embedding": self.group.dim, **self.group.optimizer.states(self.group.dim)}
+        columns = self.group.vectors
         parts = {name: rng.random((len(names), width)).astype(np.float32) for name, width in columns.items()}
         last_used = rng.integers(0, self.step + 2, len(names))
         inserted = self.shard.insert(0, *arrays(names), last_used, parts)
