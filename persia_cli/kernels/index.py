@@ -6,20 +6,15 @@ from numba import types
 from persia_cli.kernels.buckets import (
     CHUNK,
     INDEX,
-    KEYS,
     NOWHERE,
-    SLOTS,
     first_bucket,
-    last_used_word,
     row_at,
     seek,
     settle,
     slot_of,
-    taken,
     touch,
 )
 from persia_cli.kernels.compile import inlined, kernel, read, write
-from persia_cli.kernels.intrinsics import lowest_bit
 
 U8, U16, U32, U64, I64 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
 
@@ -102,20 +97,3 @@ def verify(index, keys, tables, step, since, age, rows):
         if slot != NOWHERE:
             rows[i] = row_at(index, slot)
             touch(index, slot, step)
-
-
-@kernel(types.int64(INDEX, U64, U64, write(U64), write(U16), write(I64), write(U32)))
-def collect(index, start, stop, keys, tables, rows, last_used):
-    """Write the contents of the occupied slots of buckets [start, stop), in their order; returns their count."""
-    found = 0
-    for bucket in range(start, stop):
-        bits = taken(index, bucket)
-        while bits != np.uint64(0):
-            slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
-            keys[found] = index.buckets[bucket * KEYS + (slot & np.uint64(3))]
-            rows[found] = row_at(index, slot)
-            tables[found] = index.tables[rows[found]]
-            last_used[found] = index.marks[last_used_word(slot)]
-            found += 1
-            bits &= bits - np.uint64(1)
-    return found

@@ -1,7 +1,7 @@
 """The rows of one feature group on one server: index, values and row data."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -23,15 +23,6 @@ Tables = NDArray[np.uint16]
 Floats = NDArray[np.float32]
 Memory = Callable[[int, DTypeLike], NDArray[Any]]
 """A function that returns so many elements of memory, which are zero at first."""
-
-
-class PartitionRows(NamedTuple):
-    """The rows of some partitions: keys uint64[n], tables uint16[n], rows int64[n], steps of last use int64[n]."""
-
-    keys: Keys
-    tables: Tables
-    rows: NDArray[np.int64]
-    last_used: NDArray[np.int64]
 
 
 class RowStore:
@@ -128,16 +119,6 @@ class RowStore:
             # Pages that were never written stay so.
             part[part != 0] = 0
         self.index.uses[: self.used] &= ~np.uint32(sightings.STEP)
-
-    def in_partitions(self, first: int, last: int) -> PartitionRows:
-        """Return the rows of partitions [first, last), ordered by key, then table number."""
-        start, stop = first - self.partitions.start, last - self.partitions.start
-        size = int(self.index.fill[start:stop].sum())
-        keys, tables = np.empty(size, np.uint64), np.empty(size, np.uint16)
-        rows, last_used = np.empty(size, np.int64), np.empty(size, np.uint32)
-        index.collect(self.index, start * self.group.buckets, stop * self.group.buckets, keys, tables, rows, last_used)
-        order = np.lexsort((tables, keys))
-        return PartitionRows(keys[order], tables[order], rows[order], last_used[order].astype(np.int64))
 
     def take_evicted(self) -> tuple[Keys, Tables] | None:
         """Return the keys without a row that were evicted since the last call, ordered by key, then table number.

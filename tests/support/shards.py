@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import is_
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,25 @@ OPTIMIZERS = (
 )
 Name = tuple[int, int]
 """Key and table number."""
+
+
+class StoredRows(NamedTuple):
+    """All rows of a store, ordered by key, then table number."""
+
+    keys: NDArray[np.uint64]
+    tables: NDArray[np.uint16]
+    rows: NDArray[np.int64]
+    last_used: NDArray[np.int64]
+
+
+def rows_in(store: RowStore) -> StoredRows:
+    """What the buckets of a store's index have; see `persia_cli.kernels.buckets`."""
+    words, marks = store.index.buckets.reshape(-1, 8), store.index.marks.reshape(-1, 16)
+    taken = marks[:, 8:12] != 0
+    keys, rows = words[:, :4][taken], marks[:, 8:12][taken].astype(np.int64) - 1
+    tables, last_used = store.index.tables[rows], marks[:, 12:16][taken].astype(np.int64)
+    order = np.lexsort((tables, keys))
+    return StoredRows(keys[order], tables[order], rows[order], last_used[order])
 
 
 def layout_of(

@@ -11,10 +11,8 @@ import hashlib
 import logging
 import mmap
 import os
-import re
 import weakref
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,18 +154,6 @@ class MemoryFile:
                     "memory (madvise: %s); Linux 6.1 and later have them",
                     os.strerror(ctypes.get_errno()),
                 )
-
-    def in_huge_pages(self) -> float:
-        """Return the fraction of the mapped memory that lies in huge pages, 1 if there is none."""
-        address = self._pages.ctypes.data
-        figures: dict[str, int] = {}
-        own = False
-        for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
-            if limits := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-                own = int(limits[1], 16) <= address < int(limits[2], 16)
-            elif own and (figure := re.match(r"(\w+): +(\d+) kB", line)):
-                figures[figure[1]] = int(figure[2])
-        return figures.get("ShmemPmdMapped", 0) / figures["Rss"] if figures.get("Rss") else 1.0
 
 
 def _libc() -> Any:

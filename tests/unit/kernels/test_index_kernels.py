@@ -126,22 +126,6 @@ def test_kept_rows_fit_the_same_keys_and_tables_alone(names, data):
     assert index.still_fit(*arrays(asked), *arrays(names), rows) == expected
 
 
-@given(NAMES, st.integers(1, 40), st.integers(1, 5), st.data())
-def test_collect_writes_the_slots_of_buckets_in_their_order(names, capacity, partitions, data):
-    store, twin = pair(names, capacity, partitions)
-    every = [bucket for partition in twin.buckets.values() for bucket in partition]
-    start = data.draw(st.integers(0, len(every)))
-    stop = data.draw(st.integers(start, len(every)))
-    expected = [row for bucket in every[start:stop] for row in bucket]
-    size = len(expected)
-    keys, tables = np.empty(size, np.uint64), np.empty(size, np.uint16)
-    rows, last_used = np.empty(size, np.int64), np.empty(size, np.uint32)
-    assert index.collect(store.index, start, stop, keys, tables, rows, last_used) == size
-    assert list(zip(keys.tolist(), tables.tolist(), strict=True)) == [row.name for row in expected]
-    assert last_used.tolist() == [row.last_used for row in expected]
-    assert rows.tolist() == store.find(keys, tables).tolist()
-
-
 @given(st.lists(st.tuples(KEYS, st.integers(0, 5)), max_size=20), st.integers(1, 9), st.data())
 def test_first_foreign_names_the_first_key_or_table_of_others(names, partitions, data):
     first = data.draw(st.integers(0, partitions))

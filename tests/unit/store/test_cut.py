@@ -18,6 +18,7 @@ from persia_cli.store.layout import EmbeddingLayout, GroupSpec, OptimizerKind, R
 from persia_cli.store.shard import Shard
 from tests import naive
 from tests.support.saving import save_shard
+from tests.support.shards import rows_in
 
 TABLES = tuple(TableSpec(name, number, table_salt(name), 0.1) for number, name in enumerate("abc"))
 GROUPS = ((0, TABLES[:2]), (1, TABLES[2:]))
@@ -86,7 +87,7 @@ def contents(shard: Shard) -> set[tuple[str, int, int, bytes]]:
     """Every row of a shard by the index and the arena: table, key, step of last use, embedding and states."""
     found = set()
     for store in shard.stores:
-        keys, tables, rows, last_used = store.in_partitions(store.partitions.start, store.partitions.stop)
+        keys, tables, rows, last_used = rows_in(store)
         parts = store.read_rows(rows)
         for i, (key, table, used) in enumerate(zip(keys.tolist(), tables, last_used.tolist(), strict=True)):
             found.add((TABLES[table].name, key, used, values_at(parts, i)))

@@ -107,35 +107,6 @@ def test_halves_saturate_or_round_to_even_at_their_edges():
     assert read.tolist() == [[65504.0, -65504.0, 65504.0, 0.0, 2 * 2.0**-24, 0.0]]
 
 
-@given(st.integers(1, 6), st.data())
-def test_windows_of_partitions_hold_their_rows_by_key_and_table(partitions, data):
-    layout = layout_of(2, 60, partitions, SGD)
-    first = data.draw(st.integers(0, partitions))
-    last = data.draw(st.integers(first, partitions))
-    store = RowStore(layout.groups[0], range(partitions))
-    keys = np.random.default_rng(0).integers(2**64, size=40, dtype=np.uint64).tolist()
-    names = [(key, table) for key in keys[:20] for table in (2, 0)] + [(key, 2) for key in keys[20:]]
-    parts = parts_of(layout.groups[0], len(names))
-    insert(store, names, np.arange(len(names)), parts)
-    window = store.in_partitions(first, last)
-    inside = sorted(name for name in names if first <= name[0] * partitions >> 64 < last)
-    alive = [name for name, row in zip(inside, store.find(*arrays(inside)).tolist(), strict=True) if row >= 0]
-    assert list(zip(window.keys.tolist(), window.tables.tolist(), strict=True)) == alive
-    assert window.last_used.tolist() == [names.index(name) for name in alive]
-    expected = parts["embedding"][[names.index(name) for name in alive]].reshape(-1, 2)
-    np.testing.assert_array_equal(store.read_rows(window.rows)["embedding"], expected)
-
-
-def test_windows_count_from_the_first_partition_of_the_server():
-    layout = layout_of(1, 60, 6, SGD, TABLES[:1])
-    store = RowStore(layout.groups[0], range(2, 5))
-    keys = np.array([(partition << 64) // 6 + 2**33 for partition in range(2, 5)], np.uint64)
-    insert(store, [(key, 0) for key in keys.tolist()], np.arange(3), parts_of(layout.groups[0], 3))
-    assert [store.in_partitions(at, at + 1).keys.tolist() for at in range(2, 5)] == [[key] for key in keys.tolist()]
-    assert store.in_partitions(2, 5).rows.tolist() == [0, 1, 2]
-    assert store.in_partitions(3, 3).rows.size == 0
-
-
 def test_one_table_and_several_find_the_same_rows():
     """The tables of rows are looked at only where a group has several."""
     one, two = (layout_of(1, 50, 1, SGD, TABLES[:count]) for count in (1, 2))

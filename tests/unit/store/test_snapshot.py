@@ -32,6 +32,7 @@ from persia_cli.store.shard import Shard
 from persia_cli.wire.figures import SavedRows
 from tests import naive
 from tests.support.saving import save_shard
+from tests.support.shards import rows_in
 
 TABLES = tuple(TableSpec(name, number, table_salt(name), 0.1) for number, name in enumerate("abc"))
 IDS = [0, 2**64 - 1, 5, 6, 7, 8, 5 ^ TABLES[0].salt ^ TABLES[1].salt]
@@ -87,7 +88,7 @@ def contents(shards):
     for shard in shards:
         names = {table.number: table.name for table in shard.layout.tables()}
         for store in shard.stores:
-            keys, tables, rows, last_used = store.in_partitions(store.partitions.start, store.partitions.stop)
+            keys, tables, rows, last_used = rows_in(store)
             ids = np.empty_like(keys)
             hashing.recover_ids(keys, tables, shard.salts, ids)
             vectors = store.read_rows(rows)

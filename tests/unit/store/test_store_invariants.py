@@ -9,7 +9,7 @@ from persia_cli.store.layout import partition_owners
 from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import decode_rows, encode_rows
 from tests import naive_store
-from tests.support.shards import OPTIMIZERS, SGD, TABLES, arrays, colliding, compare, layout_of
+from tests.support.shards import OPTIMIZERS, SGD, TABLES, arrays, colliding, compare, layout_of, rows_in
 
 EDGES = [0, 2**64 - 1, 2**32, 2**63]
 DTYPES = st.sampled_from(["float32", "bfloat16", "float16"])
@@ -186,7 +186,7 @@ def rows_after(layout, batches, servers, wanted=lambda name: True):
 
 def contents(shard):
     store = shard.stores[0]
-    window = store.in_partitions(store.partitions.start, store.partitions.stop)
+    window = rows_in(store)
     names = zip(window.keys.tolist(), window.tables.tolist(), strict=True)
     values = store.read_rows(window.rows)["embedding"].tolist()
     return dict(zip(names, zip(window.last_used.tolist(), values, strict=True), strict=True))
