@@ -187,7 +187,7 @@ def slot_of(index, key, table, bucket):
 
 @inlined
 def seek(index, keys, start, stop):
-    """Write the likely slots of keys[start:stop] to the scratch memory, NOWHERE for none; `settle` confirms them.
+    """Write the likely slots of keys[start:stop] to the scratch memory, NOWHERE for none; `confirm_slot` confirms them.
 
     All buckets are prefetched before the first one is read, so that the waits for memory overlap.
     """
@@ -208,7 +208,7 @@ def seek(index, keys, start, stop):
 
 
 @inlined
-def settle(index, key, table, place):
+def confirm_slot(index, key, table, place):
     """Return the slot of (key, table), or NOWHERE, given what `seek` wrote at a place of the scratch memory."""
     slot = index.scratch[place]
     if slot != NOWHERE and (not index.several or index.tables[row_at(index, slot)] == table):

@@ -7,10 +7,10 @@ from persia_cli.kernels.buckets import (
     CHUNK,
     INDEX,
     NOWHERE,
+    confirm_slot,
     first_bucket,
     row_at,
     seek,
-    settle,
     slot_of,
     touch,
 )
@@ -49,7 +49,7 @@ def find(index, keys, tables, rows):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
         seek(index, keys, start, stop)
         for i in range(start, stop):
-            slot = settle(index, keys[i], tables[i], i - start)
+            slot = confirm_slot(index, keys[i], tables[i], i - start)
             rows[i] = -1 if slot == NOWHERE else row_at(index, slot)
 
 
@@ -60,7 +60,7 @@ def find_and_touch(index, keys, tables, step, rows):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
         seek(index, keys, start, stop)
         for i in range(start, stop):
-            slot = settle(index, keys[i], tables[i], i - start)
+            slot = confirm_slot(index, keys[i], tables[i], i - start)
             rows[i] = -1
             if slot != NOWHERE:
                 rows[i] = row_at(index, slot)
@@ -68,7 +68,7 @@ def find_and_touch(index, keys, tables, step, rows):
 
 
 @kernel(types.int64(read(U64), read(U16), read(U64), read(U16), read(I64)))
-def still_fit(keys, tables, kept_keys, kept_tables, kept_rows):
+def same_keys(keys, tables, kept_keys, kept_tables, kept_rows):
     """Compare keys with those of a look-up: returns 0 if they differ, 1 if some have no row, 2 if all have one."""
     if keys.size != kept_keys.size:
         return 0

@@ -28,10 +28,10 @@ from persia_cli.kernels.simd import load, store
 
 U64, F32 = types.uint64, types.float32
 PROGRESS = np.uint64(0)
-"""The word of `KernelJournal.words` that says what is under way: flags | group << GROUP | position in the request."""
+"""The word of `KernelJournal.words` that reports the work in progress: flags | group << GROUP | position in the request."""
 UNDO = np.uint64(1)
 """The first of two words of `KernelJournal.words`, in turns: where in the arena the noted row starts."""
-BARE = np.uint64(1 << 63)
+IDLE = np.uint64(1 << 63)
 """Flag: all positions before this one are done, this one has not begun, and no note is valid."""
 ADDING = np.uint64(1 << 62)
 """Flag: a look-up has found all known keys, and gives rows to new ones; positions are those among the new ones."""
@@ -137,13 +137,13 @@ def keep_row(journal, rows, at, position):
 
 
 @inlined
-def pass_over(journal, position, flags):
+def record_skip(journal, position, flags):
     """Say that nothing was to be changed at a position.
 
     Notes take turns by position, so without this word the next note but one would overwrite the valid one.
     """
     if position >= journal.done:
-        publish(journal.words, PROGRESS, BARE | flags | journal.group | (position + np.uint64(1)))
+        publish(journal.words, PROGRESS, IDLE | flags | journal.group | (position + np.uint64(1)))
 
 
 @inlined

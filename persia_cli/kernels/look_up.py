@@ -12,18 +12,18 @@ from persia_cli.kernels.buckets import (
     KEYS,
     NOWHERE,
     SLOTS,
+    confirm_slot,
     first_bucket,
     partition_of,
     row_at,
     second_bucket,
     seek,
-    settle,
     slot_of,
     touch,
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.intrinsics import prefetch
-from persia_cli.kernels.journal import ADDING, BARE, JOURNAL, PROGRESS, note_of, pass_over, publish
+from persia_cli.kernels.journal import ADDING, IDLE, JOURNAL, PROGRESS, note_of, publish, record_skip
 from persia_cli.kernels.new_keys import COUNTS, ROW_INIT, carry_out_note, counts_new, note_new
 from persia_cli.kernels.old_rows import OLD_ROWS
 from persia_cli.kernels.room import CLOSED, EVICT_LFU, EVICT_LRU, least_used
@@ -56,7 +56,7 @@ def read_rows(index, rows, keys, tables, wire, found, out):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
         seek(index, keys, start, stop)
         for i in range(start, stop):
-            slot = settle(index, keys[i], tables[i], i - start)
+            slot = confirm_slot(index, keys[i], tables[i], i - start)
             found[i] = NO_ROW
             if slot != NOWHERE:
                 found[i] = row_at(index, slot)
@@ -77,7 +77,7 @@ def look_up(journal, index, rows, old, row_init, counts, keys, tables, step, num
     """
     unknown = _serve_known(index, rows, row_init.room, counts, keys, tables, step, wire, found)
     journal.unknown[0] = unknown
-    publish(journal.words, PROGRESS, BARE | ADDING | journal.group)
+    publish(journal.words, PROGRESS, IDLE | ADDING | journal.group)
     return _add_rows(
         journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found, np.uint64(0),
         unknown,
@@ -107,7 +107,7 @@ def _serve_known(index, rows, rules, counts, keys, tables, step, wire, found):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
         seek(index, keys, start, stop)
         for i in range(start, stop):
-            slot = settle(index, keys[i], tables[i], i - start)
+            slot = confirm_slot(index, keys[i], tables[i], i - start)
             if slot == NOWHERE:
                 found.rows[i] = NO_ROW
                 found.new[unknown] = np.uint32(i)
@@ -197,7 +197,7 @@ def _admit(journal, index, rows, old, row_init, counts, key, table, step, number
     """
     slot = slot_of(index, key, table, first_bucket(index, key))
     if slot != NOWHERE:
-        pass_over(journal, position, ADDING)
+        record_skip(journal, position, ADDING)
         return row_at(index, slot)
     if row_init.room.policy == CLOSED:
         return NO_ROW

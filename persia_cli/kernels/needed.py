@@ -42,13 +42,13 @@ SERVED = ("hashing.check_offsets", "hashing.rebase_offsets", "frozen_rows.read_f
 def training_kernels(optimizers: Iterable[str]) -> list[str]:
     """Return the kernels that an embedding server needs, beside `SERVER`, to train with these kinds of optimizers."""
     updates = [f"update.update_{kind}" for kind in dict.fromkeys(optimizers)]
-    return ["look_up.look_up", "index.still_fit", *updates]
+    return ["look_up.look_up", "index.same_keys", *updates]
 
 
 def kept_kernels(optimizers: Iterable[str]) -> list[str]:
     """Return what `training_kernels` does for a shard in a memory file, and the kernels that take such a shard over."""
     kinds = list(dict.fromkeys(optimizers))
-    return ["look_up.look_up", "index.still_fit", *(f"update.update_{kind}_kept" for kind in kinds), *TAKE_OVER]
+    return ["look_up.look_up", "index.same_keys", *(f"update.update_{kind}_kept" for kind in kinds), *TAKE_OVER]
 
 
 def pooling_kernels(poolings: Iterable[str], train: bool) -> list[str]:

@@ -32,7 +32,7 @@ from persia_cli.kernels.journal import (
     note_of,
     note_slot,
 )
-from persia_cli.kernels.old_rows import concerns, keep_row
+from persia_cli.kernels.old_rows import keep_row, must_save
 from persia_cli.kernels.room import ROOM_RULES, RoomRules, claim, is_expired, key_at, put, remember_evicted
 from persia_cli.kernels.rows import ROWS, begin_row
 from persia_cli.kernels.sightings import WORDS, count_sighting, is_counted, line_of, word_of
@@ -132,7 +132,7 @@ def note_new(journal, base, index, rows, old, row_init, counts, key, table, step
         note[base + EVICTED] = np.uint64(counts.evicted[index.tables[row]] + 1)
         expired = is_expired(index, loser, step, row_init.room)
         note[base + EXPIRED] = np.uint64(counts.expired[index.tables[row]] + np.int64(expired))
-        if concerns(old, row):
+        if must_save(old, row):
             keep_row(index, rows, old, loser, row)
         note[base + LOSER_KEY], note[base + PLACE] = key_at(index, loser), np.uint64(index.evictions[0])
     else:

@@ -1,7 +1,7 @@
 """Rows of a cut that have changed since, as they were: a checkpoint is written while training goes on.
 
 A cut is the content of a row store at one moment. Its rows are copied one after the other. A row that is to change, or
-to be given to another key, before its turn is kept here first. A row is *settled* once it has been copied or kept: what
+to be given to another key, before its turn is kept here first. A row is *saved* once it has been copied or kept: what
 happens to it afterwards is none of the cut's business. Rows beyond those in use at the cut do not concern it either.
 """
 
@@ -17,11 +17,11 @@ from persia_cli.kernels.buckets import (
     KEYS,
     NOWHERE,
     SLOTS,
+    confirm_slot,
     last_used_word,
     partition_of,
     row_at,
     seek,
-    settle,
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.intrinsics import prefetch, prefetch_to_l2
@@ -50,7 +50,7 @@ NONE = -1
 class OldRows(NamedTuple):
     """Room for rows as they were at the cut; all arrays are empty while there is no cut."""
 
-    settled: NDArray[np.uint8]
+    saved: NDArray[np.uint8]
     """uint8[rows in use at the cut]: 1 for rows that have been copied or kept."""
     keys: NDArray[np.uint64]
     """uint64[places]; `last_used`, `uses` (both uint32) and `tables` (uint16) have as many."""
@@ -63,7 +63,7 @@ class OldRows(NamedTuple):
     free: NDArray[np.int64]
     """int64[places]: the free places, the next one to take last."""
     counts: NDArray[np.int64]
-    """int64[2]: number of these, and of the rows that are not settled."""
+    """int64[2]: number of these, and of the rows that are not saved."""
     heads: NDArray[np.int64]
     """int64[partitions]: place of the last row kept of each of the server's partitions, NONE without one."""
     following: NDArray[np.int64]
@@ -80,9 +80,9 @@ OLD_ROWS = types.NamedTuple(
 
 
 @inlined
-def concerns(old, row):
+def must_save(old, row):
     """Return whether a row is in the cut and neither copied nor kept yet."""
-    return np.uint64(row) < np.uint64(old.settled.size) and old.settled[row] == 0
+    return np.uint64(row) < np.uint64(old.saved.size) and old.saved[row] == 0
 
 
 @helper
@@ -91,7 +91,7 @@ def keep_row(index, rows, old, slot, row):
     old.counts[0] -= 1
     old.counts[1] -= 1
     place = old.free[old.counts[0]]
-    old.settled[row] = 1
+    old.saved[row] = 1
     key = index.buckets[(slot >> np.uint64(2)) * KEYS + (slot & np.uint64(3))]
     partition = partition_of(index, key)
     old.following[place] = old.heads[partition]
@@ -117,20 +117,20 @@ def keep_before_write(index, rows, old, keys, tables, first):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
         seek(index, keys, start, stop)
         for i in range(start, stop):
-            slot = settle(index, keys[i], tables[i], i - start)
+            slot = confirm_slot(index, keys[i], tables[i], i - start)
             index.scratch[i - start] = slot
             if slot != NOWHERE:
-                prefetch(old.settled, np.uint64(row_at(index, slot)))
+                prefetch(old.saved, np.uint64(row_at(index, slot)))
         for i in range(start, stop):
             slot = index.scratch[i - start]
-            if slot != NOWHERE and concerns(old, row_at(index, slot)):
+            if slot != NOWHERE and must_save(old, row_at(index, slot)):
                 prefetch_words(rows, row_at(index, slot), rows.width)
             else:
                 index.scratch[i - start] = NOWHERE
         for i in range(start, stop):
             slot = index.scratch[i - start]
             # Asked again: a message from outside may have a key twice.
-            if slot != NOWHERE and concerns(old, row_at(index, slot)):
+            if slot != NOWHERE and must_save(old, row_at(index, slot)):
                 if old.counts[0] == 0:
                     return np.int64(i)
                 keep_row(index, rows, old, slot, row_at(index, slot))
@@ -145,10 +145,10 @@ def count_changing(index, old, keys, tables):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
         seek(index, keys, start, stop)
         for i in range(start, stop):
-            slot = settle(index, keys[i], tables[i], i - start)
+            slot = confirm_slot(index, keys[i], tables[i], i - start)
             if slot == NOWHERE:
                 unknown += 1
-            elif concerns(old, row_at(index, slot)):
+            elif must_save(old, row_at(index, slot)):
                 known += 1
     return known, unknown
 
@@ -172,7 +172,7 @@ def list_rows(index, old, first, last, since, listed, held):
     """List the rows of the cut in the partitions [first, last), counted from the server's own first one.
 
     `listed` must have room for one more than all of them. Those that were last used before step `since` are left out;
-    `held`, int64[tables], gets the number of all. Returns the number of rows listed. All of them are settled, and the
+    `held`, int64[tables], gets the number of all. Returns the number of rows listed. All of them are saved, and the
     places of those that were kept are free: they must be taken before anything else happens to the store.
     """
     found, size = 0, _list_slots(index, first * index.size, last * index.size, listed)
@@ -180,8 +180,8 @@ def list_rows(index, old, first, last, since, listed, held):
         if i + AHEAD < size:
             _prefetch_facts(index, old, np.uint64(listed.sources[i + AHEAD]))
         row = listed.sources[i]
-        if concerns(old, row):
-            old.settled[row] = 1
+        if must_save(old, row):
+            old.saved[row] = 1
             old.counts[1] -= 1
             uses = index.uses[row] if index.uses.size else np.uint32(0)
             found = _list(listed, found, listed.keys[i], index.tables[row], listed.last_used[i], uses, row, since, held)
@@ -220,7 +220,7 @@ def _list_slots(index, first, last, listed):
 @inlined
 def _prefetch_facts(index, old, row):
     """Start to load what is known of a row beside its bucket."""
-    prefetch_to_l2(old.settled, row)
+    prefetch_to_l2(old.saved, row)
     prefetch_to_l2(index.tables, row)
     if index.uses.size:
         prefetch_to_l2(index.uses, row)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from persia_cli.kernels.compile import inlined, kernel, read, write
 from persia_cli.kernels.hashing import mix
-from persia_cli.kernels.journal import JOURNAL, keep_row, pass_over
+from persia_cli.kernels.journal import JOURNAL, keep_row, record_skip
 from persia_cli.kernels.optimizers import CHANGES, REFUSED, RULE, scale_of
 from persia_cli.kernels.rows import (
     FAR,
@@ -62,14 +62,14 @@ def _updater(name, change_row):
             if found[i] < 0:
                 counts.missing[tables[i]] += 1
                 if journal is not None:
-                    pass_over(journal, i, ZERO)
+                    record_skip(journal, i, ZERO)
                 continue
             row_at = start_of(rows, found[i])  # before the journal is written, after which it would be read again
             scale = scale_of(plain, gradients, at, rows.dim, rule.clip)
             if scale == REFUSED:
                 counts.refused[tables[i]] += 1
                 if journal is not None:
-                    pass_over(journal, i, ZERO)
+                    record_skip(journal, i, ZERO)
                 continue
             if journal is not None:
                 if i < journal.done:

@@ -11,9 +11,9 @@ from persia_cli.plan.columns import sparse_features
 from persia_cli.plan.dense import dense_group, row_optimizer
 from persia_cli.store.layout import (
     DENSE_TABLE,
-    LEAST_INDEX,
     MAX_ROWS,
     MAX_TABLES,
+    MIN_INDEX_BYTES,
     EmbeddingLayout,
     FeatureSpec,
     GroupSpec,
@@ -159,10 +159,10 @@ def _groups(run: Run, members: dict[_Kind, list[TableSpec]], rows: list[int]) ->
     ]
     if run.embedding.capacity is not None:
         return tuple(groups)
-    left = run.embedding.memory - math.fsum(map(_planned_bytes, groups, planned)) - LEAST_INDEX * len(groups)
+    left = run.embedding.memory - math.fsum(map(_planned_bytes, groups, planned)) - MIN_INDEX_BYTES * len(groups)
     for number in sorted(range(len(groups)), key=planned.__getitem__):
         kind, tables = kinds[number]
-        allowed = left + _planned_bytes(groups[number], planned[number]) + LEAST_INDEX
+        allowed = left + _planned_bytes(groups[number], planned[number]) + MIN_INDEX_BYTES
         while (over := groups[number].nbytes - allowed) > 0 and (spare := groups[number].capacity - len(tables)) > 0:
             fewer = min(spare, math.ceil(over / _planned_bytes(groups[number], 1)))
             groups[number] = _group(run, number, kind, tables, groups[number].capacity - fewer)
@@ -221,7 +221,7 @@ def _rows(run: Run, tables: list[TableSpec], kinds: list[_Kind]) -> list[int]:
         )
         for table, kind in zip(tables, kinds, strict=True)
     ]
-    spent = 0 if capacity is not None else LEAST_INDEX * len(set(kinds))
+    spent = 0 if capacity is not None else MIN_INDEX_BYTES * len(set(kinds))
     rows = divide(max(0, (memory if capacity is None else capacity) - spent), requests)
     for table, number in zip(tables, rows, strict=True):
         if not number:

@@ -9,7 +9,7 @@ from persia_cli.storage.blocks import PAGE, BlockPool
 
 START_BYTES = 2**23
 """Bytes of a local file after which the disk begins to write them, where it does not take them directly."""
-LEAST_BYTES, BEYOND_BYTES = 2**20, 2**14
+MIN_SHARED_BYTES, BEYOND_BYTES = 2**20, 2**14
 """What is read at a time at least, and beyond what was asked for: small parts mostly come before and behind large."""
 
 
@@ -92,7 +92,7 @@ class LocalSource:
     def _fill(self, size: int) -> None:
         """Read what comes next, with so many bytes from the present position on."""
         self._begin = self._position // PAGE * PAGE
-        end = self._position + max(size + BEYOND_BYTES, LEAST_BYTES)
+        end = self._position + max(size + BEYOND_BYTES, MIN_SHARED_BYTES)
         room = -(-(end - self._begin) // PAGE) * PAGE
         self._window, filled = self._pool.take(room)[:room], 0
         while filled < min(room, self._nbytes - self._begin):

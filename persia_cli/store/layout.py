@@ -14,17 +14,17 @@ MAX_ROWS = 2**32 - 2
 """Largest number of rows of a group on one server: a slot's row number has 32 bits, and 0 marks an empty slot."""
 SLOTS = 4
 """Slots of a bucket of the index."""
-MOST_FULL = 0.95
+MAX_FILL = 0.95
 """Fraction of the slots in use at capacity; beyond it, to find a free slot for a new key would take too long."""
 BUCKET_BYTES, FILL_BYTES = 64, 4
 """Memory of a bucket, and of a partition's count of rows."""
-LEAST_BUCKETS = 2
+MIN_BUCKETS = 2
 """Smallest number of buckets of a partition."""
-LEAST_INDEX = LEAST_BUCKETS * BUCKET_BYTES + FILL_BYTES
+MIN_INDEX_BYTES = MIN_BUCKETS * BUCKET_BYTES + FILL_BYTES
 """Memory of the smallest index of a group, in bytes."""
 ROW_BYTES = 3
 """Memory of a row's table number (2 bytes) and of its last reuse (1 byte)."""
-INDEX_BYTES = BUCKET_BYTES / SLOTS / MOST_FULL + ROW_BYTES
+INDEX_BYTES = BUCKET_BYTES / SLOTS / MAX_FILL + ROW_BYTES
 """Memory of a row in addition to its values, in bytes."""
 USES_BYTES, LINE_BYTES = 4, 64
 """Memory of a row's count of look-ups, and of a line of a sketch."""
@@ -223,7 +223,7 @@ class GroupSpec:
     @property
     def buckets(self) -> int:
         """Buckets of each partition."""
-        return max(LEAST_BUCKETS, math.ceil(self.rows_per_partition / (SLOTS * MOST_FULL)))
+        return max(MIN_BUCKETS, math.ceil(self.rows_per_partition / (SLOTS * MAX_FILL)))
 
     @property
     def evictions_per_partition(self) -> int:

@@ -30,12 +30,12 @@ from persia_cli.store.wire_rows import decode_rows, row_bytes
 from persia_cli.wire.message import TableTotals
 
 SOME_MISSING = 1
-"""Result of `still_fit` if some keys had no row."""
+"""Result of `same_keys` if some keys had no row."""
 Bytes = NDArray[np.uint8]
 Rows = NDArray[np.int64]
 Halves = NDArray[np.uint16]
 
-KEPT = 255
+MAX_REMEMBERED_LOOKUPS = 255
 """Number of a group's look-ups whose rows are kept for their updates.
 
 Between a look-up and the update of its batch other look-ups may evict some of its rows and give them to other keys. To
@@ -198,8 +198,8 @@ class Shard:
         rows = np.empty(keys.size, np.int64)
         if not create:
             look_up.read_rows(store.index, store.rows, keys, tables, CODES[store.group.wire], rows, out)
-            bare = np.flatnonzero(rows < 0).astype(np.uint32)
-            return block, NewKeys(bare, bare)
+            rowless = np.flatnonzero(rows < 0).astype(np.uint32)
+            return block, NewKeys(rowless, rowless)
         old = NOTHING if self._cut is None else self._cut.before_look_up(group, keys, tables)
         self._look_ups[group] += 1
         new = self._find_or_add(group, old, counted, keys, tables, step, rows, out)
@@ -326,7 +326,7 @@ class Shard:
     def _keep(self, group: int, batch: Hashable, keys: Keys, tables: Tables, rows: NDArray[np.int64]) -> None:
         kept = self._kept[group]
         kept[batch] = KeptRows(keys, tables, rows, self._look_ups[group], self._evicted(group))
-        if len(kept) > KEPT:
+        if len(kept) > MAX_REMEMBERED_LOOKUPS:
             kept.popitem(last=False)
 
     def _rows_of(self, group: int, keys: Keys, tables: Tables, step: int, batch: Hashable | None) -> NDArray[np.int64]:
@@ -334,8 +334,8 @@ class Shard:
         store = self.stores[group]
         kept = self._kept[group].pop(batch, None)
         fit = 0
-        if kept is not None and self._look_ups[group] - kept.number <= KEPT:
-            fit = index.still_fit(keys, tables, kept.keys, kept.tables, kept.rows)
+        if kept is not None and self._look_ups[group] - kept.number <= MAX_REMEMBERED_LOOKUPS:
+            fit = index.same_keys(keys, tables, kept.keys, kept.tables, kept.rows)
         if self._cut is not None:
             self._cut.before_update(group, keys, tables, kept.number if kept is not None and fit else None)
         if kept is not None and fit:

@@ -196,12 +196,12 @@ def ipc_address(directory: Path, name: str) -> str:
 SIOCGIFCONF = 0x8912
 """ioctl: all addresses of IPv4, each with the name of its interface (netdevice(7))."""
 NAME_BYTES, ENTRY_BYTES, ADDRESS_AT = 16, 40, 20
-MOST_ADDRESSES = 1024
+MAX_ADDRESSES = 1024
 
 
 def interface_of(address: str) -> str:
     """Return the name of the interface with this IP address; raises AddressError if no interface has it."""
-    entries = array.array("B", bytes(MOST_ADDRESSES * ENTRY_BYTES))
+    entries = array.array("B", bytes(MAX_ADDRESSES * ENTRY_BYTES))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         request = struct.pack("iL", len(entries), entries.buffer_info()[0])
         [nbytes] = struct.unpack_from("i", fcntl.ioctl(asking.fileno(), SIOCGIFCONF, request))

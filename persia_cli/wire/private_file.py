@@ -7,7 +7,7 @@ from pathlib import Path
 from persia_cli.disk import rename
 from persia_cli.errors import UserError
 
-MOST_BYTES = 1024
+MAX_BYTES = 1024
 ROOT = 0
 """User id of root, who can read all files anyway."""
 
@@ -41,7 +41,7 @@ def read_private(path: Path, what: str) -> str:
         with path.open(encoding="ascii", errors="replace") as file:
             rights = os.fstat(file.fileno())
             lent = _is_lent(file.fileno(), rights)
-            text = file.read(MOST_BYTES).strip()
+            text = file.read(MAX_BYTES).strip()
     except OSError as error:
         raise UserError(f"cannot read {what} from {path}: {error.strerror}") from error
     if not lent and (rights.st_uid not in (os.geteuid(), ROOT) or stat.S_IMODE(rights.st_mode) & 0o077):

@@ -233,7 +233,7 @@ def block_size(nbytes: int) -> int:
 
 SEGMENT_BYTES = 1 << 30
 """Address space of a process's segment; memory is taken from the system as it is used."""
-LEAST_BYTES = 4096
+MIN_SHARED_BYTES = 4096
 """Smaller arrays travel in frames."""
 SERIALS = 2**32 - 1
 TAKEN = SERIALS
@@ -305,12 +305,12 @@ class SharedMemory:
 
     def lend(self, arrays: Sequence[Array], borrower: str = "") -> Loan | None:
         """Lend the large arrays of a message, None if there are none; call `take_back` if it is not sent after all."""
-        if not any(array.nbytes >= LEAST_BYTES for array in arrays):
+        if not any(array.nbytes >= MIN_SHARED_BYTES for array in arrays):
             return None
         self._collect()
         kept: list[Array] = []
         places = [self._place(array, kept) if self._cells else None for array in arrays]
-        if len(kept) < sum(array.nbytes >= LEAST_BYTES for array in arrays):
+        if len(kept) < sum(array.nbytes >= MIN_SHARED_BYTES for array in arrays):
             self.no_room += 1
         if not kept:
             return None
@@ -327,7 +327,7 @@ class SharedMemory:
 
     def _place(self, array: Array, kept: list[Array]) -> Place | None:
         """Return an array's position in shared memory, to which it is copied if need be; None if small or no room."""
-        if array.nbytes < LEAST_BYTES:
+        if array.nbytes < MIN_SHARED_BYTES:
             return None
         if array.flags.c_contiguous:
             address: int = array.__array_interface__["data"][0]

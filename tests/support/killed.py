@@ -139,7 +139,7 @@ def under_way(file: int) -> str:
     """What a process that was killed had noted: a row, an insertion, an eviction, moves, a key without a row."""
     words = np.frombuffer(os.pread(file, 64 + 16 * int(journal.NOTE), HEADER), np.uint64)
     progress = int(words[0])
-    if progress & int(journal.BARE):
+    if progress & int(journal.IDLE):
         return "nothing"
     if not progress & int(journal.ADDING):
         return "row"

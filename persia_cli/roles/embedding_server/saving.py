@@ -166,7 +166,7 @@ class ShardSaving:
     # The writing thread
 
     def _write(self, folder: Place) -> list[SavedFile]:
-        let_others_go_first()
+        lower_thread_priority()
         return write_portions(self._shard, self._portions, folder, self._on_rows, self._changes)
 
     def _portions(self, group: int) -> Iterator[CutRows]:
@@ -189,7 +189,7 @@ class ShardSaving:
                 continue
 
 
-def let_others_go_first() -> None:
+def lower_thread_priority() -> None:
     """Give this thread a niceness of at least NICENESS; only root could lower that of a process that has more."""
     thread = threading.get_native_id()  # Linux counts niceness by thread
     os.setpriority(os.PRIO_PROCESS, thread, max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))

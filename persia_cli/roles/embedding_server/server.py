@@ -28,7 +28,7 @@ from persia_cli.store.batch_rows import Merged, merge_gradients
 from persia_cli.store.checkpoints.changes import cut_changes
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 from persia_cli.store.checkpoints.row_files import Progress
-from persia_cli.store.memory.answers import NewKeys, as_before
+from persia_cli.store.memory.answers import NewKeys, answers_as_before
 from persia_cli.store.memory.memory_file import LOAD
 from persia_cli.store.memory.progress import LOOK_UP, UPDATE
 from persia_cli.store.memory.recoverable_shard import RecoverableShard
@@ -232,7 +232,7 @@ class EmbeddingServer:
         if first:
             self._looked_up[batch] = [new for _, new in answers]
         elif before := self._looked_up.get(batch):
-            answers = as_before(answers, before)
+            answers = answers_as_before(answers, before)
         groups = [LookedUpRows(rows, new.positions) for rows, new in answers]
         self._server.reply(peer, LookedUp(self._applied.watermark(batch.rank), shard.totals(), groups))
 

@@ -61,10 +61,10 @@ class CutRows(NamedTuple):
         return parts
 
 
-def nothing_kept(partitions: int = 0, rows: int = 0, places: int = 0, width: int = 0) -> OldRows:
+def empty_save_area(partitions: int = 0, rows: int = 0, places: int = 0, width: int = 0) -> OldRows:
     """Return room for old rows, all of it free; without arguments that of a store without a cut."""
     return OldRows(
-        settled=zeros(rows, np.uint8),
+        saved=zeros(rows, np.uint8),
         keys=zeros(places, np.uint64),
         last_used=zeros(places, np.uint32),
         uses=zeros(places, np.uint32),
@@ -84,18 +84,18 @@ def _room_of(store: RowStore, places: int) -> OldRows:
     To take new memory from the system takes longer than to copy rows to it.
     """
     left, store.spare_room = store.spare_room, None
-    if left is not None and left.settled.size >= store.used and left.keys.size >= places:
+    if left is not None and left.saved.size >= store.used and left.keys.size >= places:
         return left
     rows, places = store.used + store.used // 8, places + places // 8
-    return nothing_kept(len(store.partitions), rows, places, store.group.width)
+    return empty_save_area(len(store.partitions), rows, places, store.group.width)
 
 
 def _emptied(room: OldRows, rows: int, places: int, width: int) -> OldRows:
     """Return a part of room that was used before, all of it free."""
-    room.settled[:rows] = 0
+    room.saved[:rows] = 0
     room.heads[:] = old_rows.NONE
     return OldRows(
-        settled=room.settled[:rows],
+        saved=room.saved[:rows],
         keys=room.keys[:places],
         last_used=room.last_used[:places],
         uses=room.uses[:places],
@@ -108,7 +108,7 @@ def _emptied(room: OldRows, rows: int, places: int, width: int) -> OldRows:
     )
 
 
-NOTHING = nothing_kept()
+NOTHING = empty_save_area()
 
 
 class StoreCut:
@@ -178,14 +178,14 @@ class StoreCut:
     @property
     def is_short(self) -> bool:
         """True if less than half of the room for what changes is left, and more may change than fits."""
-        free, unsettled = self.old.counts
-        return bool(free < min(unsettled, self.old.free.size // 2))
+        free, unsaved = self.old.counts
+        return bool(free < min(unsaved, self.old.free.size // 2))
 
     def has_room(self, keys: Keys, tables: Tables) -> bool:
         """Return whether what a look-up of the keys may change, or take from others, can be kept."""
-        free, unsettled = self.old.counts
+        free, unsaved = self.old.counts
         return bool(
-            min(keys.size, unsettled) <= free
+            min(keys.size, unsaved) <= free
             or sum(old_rows.count_changing(self._store.index, self.old, keys, tables)) <= free
         )
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-MOST_NEW = 1 << 27
+MAX_NEW_KEYS = 1 << 27
 """Most keys of a look-up: so much address space is reserved for its new ones."""
-BARE = np.uint32(1 << 31)
+NO_ROW_BIT = np.uint32(1 << 31)
 """Bit of a position in the file that says that the key got no row."""
 
 
@@ -16,7 +16,7 @@ class NewKeys(NamedTuple):
     """The keys of one feature group that had no row before a look-up, as ascending positions among its keys."""
 
     positions: NDArray[np.uint32]
-    bare: NDArray[np.uint32]
+    rowless: NDArray[np.uint32]
     """Those of `positions` that got no row by it either: they were answered with zeros."""
 
 
@@ -24,14 +24,14 @@ Answer = tuple[NDArray[np.uint8], NewKeys]
 """Encoded embeddings of the keys of a feature group, zeros for those without a row, and the new keys."""
 
 
-def as_before(answers: list[Answer], before: Sequence[NewKeys]) -> list[Answer]:
+def answers_as_before(answers: list[Answer], before: Sequence[NewKeys]) -> list[Answer]:
     """Return the answers to a look-up that is repeated as they were, given the new keys of the first time.
 
     Keys that got a row then are new still, and keys that got none read as zeros, though the look-up of another rank may
     have given them a row since. Embeddings are changed in place.
     """
     for (rows, _), new in zip(answers, before, strict=True):
-        rows[new.bare] = 0
+        rows[new.rowless] = 0
     return [(rows, new) for (rows, _), new in zip(answers, before, strict=True)]
 
 
@@ -45,7 +45,7 @@ class LastAnswers:
         self._next = array(ranks, np.int64)
         """The step after that of the look-up; 0 if there is none, or while it is carried out."""
         self._sizes: NDArray[np.int64] = array(ranks * groups, np.int64).reshape(ranks, groups)
-        self.positions: NDArray[np.uint32] = array(ranks * MOST_NEW, np.uint32).reshape(ranks, MOST_NEW)
+        self.positions: NDArray[np.uint32] = array(ranks * MAX_NEW_KEYS, np.uint32).reshape(ranks, MAX_NEW_KEYS)
 
     def begin(self, rank: int) -> None:
         """Forget the rank's last look-up: another one begins."""
@@ -54,7 +54,7 @@ class LastAnswers:
     def room(self, rank: int, group: int, keys: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """Return where positions of new keys of a group go, uint32[keys], and their number, int64[1].
 
-        Those of all groups before must be there; all groups together have at most MOST_NEW keys.
+        Those of all groups before must be there; all groups together have at most MAX_NEW_KEYS keys.
         """
         start = int(self._sizes[rank, :group].sum())
         return self.positions[rank, start : start + keys], self._sizes[rank, group : group + 1]
@@ -67,7 +67,7 @@ class LastAnswers:
         """Return the new keys of a group of the rank's last look-up."""
         start, size = int(self._sizes[rank, :group].sum()), int(self._sizes[rank, group])
         marked = self.positions[rank, start : start + size].copy()
-        return NewKeys(marked & ~BARE, marked[marked >= BARE] & ~BARE)
+        return NewKeys(marked & ~NO_ROW_BIT, marked[marked >= NO_ROW_BIT] & ~NO_ROW_BIT)
 
     def last(self, rank: int) -> tuple[int, list[NewKeys]] | None:
         """Return the step and the new keys of the rank's last look-up, by group; None if they are not here whole."""
@@ -77,4 +77,4 @@ class LastAnswers:
 
 def address_space(ranks: int, groups: int) -> int:
     """Return the bytes of a memory file that `LastAnswers` asks for, but for alignment."""
-    return ranks * (8 + 8 * groups + 4 * MOST_NEW)
+    return ranks * (8 + 8 * groups + 4 * MAX_NEW_KEYS)

@@ -15,7 +15,7 @@ from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.optimizers import Rule
 from persia_cli.store.checkpoints.cut import NOTHING
 from persia_cli.store.layout import LINE_BYTES, USES_BYTES, EmbeddingLayout, partitions_of
-from persia_cli.store.memory.answers import BARE, MOST_NEW, Answer, LastAnswers, address_space
+from persia_cli.store.memory.answers import MAX_NEW_KEYS, NO_ROW_BIT, Answer, LastAnswers, address_space
 from persia_cli.store.memory.applied_steps import SPAN
 from persia_cli.store.memory.memory_file import LOAD, LOADING, SERVING, MemoryFile
 from persia_cli.store.memory.progress import LOOK_UP, UPDATE, BatchRequest, ProgressRecord
@@ -49,10 +49,10 @@ class Repairs(NamedTuple):
     """The look-up or update that was carried out; None if there was none. It goes on when it comes again."""
 
 
-class UnderWay(NamedTuple):
+class KernelProgress(NamedTuple):
     """The work in progress, as the word of a journal has it."""
 
-    bare: bool
+    idle: bool
     """True if no note is valid."""
     adding: bool
     """True if a look-up was giving rows to new keys."""
@@ -60,11 +60,11 @@ class UnderWay(NamedTuple):
     position: int
 
     @classmethod
-    def of(cls, word: int) -> "UnderWay":
+    def of(cls, word: int) -> "KernelProgress":
         """Decode a word."""
         shift = int(journal.GROUP)
-        group = (word & ~int(journal.BARE | journal.ADDING)) >> shift
-        return cls(bool(word & int(journal.BARE)), bool(word & int(journal.ADDING)), group, word & ((1 << shift) - 1))
+        group = (word & ~int(journal.IDLE | journal.ADDING)) >> shift
+        return cls(bool(word & int(journal.IDLE)), bool(word & int(journal.ADDING)), group, word & ((1 << shift) - 1))
 
 
 def check_store(store: RowStore, rows_of_tables: NDArray[np.int64]) -> int:
@@ -172,7 +172,7 @@ class RecoverableShard(Shard):
         shard = cls(shard_file(file, layout, server, servers, ranks, keep=False), layout, server, servers, ranks, empty)
         shard.memory.state = LOADING
         shard.applied.begin(last_step)
-        shard.words[0] = journal.BARE
+        shard.words[0] = journal.IDLE
         return shard
 
     @classmethod
@@ -221,8 +221,10 @@ class RecoverableShard(Shard):
         if not counted:
             return [self.answer(number, *group, step, True, batch, False) for number, group in enumerate(groups)]
         size = sum(keys.size for keys, _ in groups)
-        if size > MOST_NEW:
-            raise WireError(f"a look-up of {size:,} keys is larger than {MOST_NEW:,}: use a smaller train.batch_size")
+        if size > MAX_NEW_KEYS:
+            raise WireError(
+                f"a look-up of {size:,} keys is larger than {MAX_NEW_KEYS:,}: use a smaller train.batch_size"
+            )
         request = BatchRequest(LOOK_UP, step, (rank,))
         if self.pending is None:
             self.answers.begin(rank)
@@ -256,18 +258,18 @@ class RecoverableShard(Shard):
         self._done, self._publishes = 0, True
         self.finish(request)
 
-    def _begin(self, request: BatchRequest, groups: Sequence[tuple[Any, ...]]) -> UnderWay:
+    def _begin(self, request: BatchRequest, groups: Sequence[tuple[Any, ...]]) -> KernelProgress:
         """Record a request, or that a pending one has come again; returns where it is to go on."""
         keys = [group[0] for group in groups]
         pending = self.pending
         if pending is not None:
             assert pending == request, f"{request} before {pending} has come again"
-            at = UnderWay.of(int(self.words[journal.PROGRESS]))
+            at = KernelProgress.of(int(self.words[journal.PROGRESS]))
             self.record.go_on(keys)
             return at
-        self.words[journal.PROGRESS] = journal.BARE
+        self.words[journal.PROGRESS] = journal.IDLE
         self.record.begin(request, keys)
-        return UnderWay.of(int(journal.BARE))
+        return KernelProgress.of(int(journal.IDLE))
 
     def finish(self, request: BatchRequest) -> None:
         """Mark the steps of a request that is carried out, and end it. To do it again changes nothing."""
@@ -280,7 +282,7 @@ class RecoverableShard(Shard):
         if request.kind == UPDATE:
             self._updates[0] = self.record.before(self._updates) + 1
         self.record.end()
-        self.words[journal.PROGRESS] = journal.BARE
+        self.words[journal.PROGRESS] = journal.IDLE
 
     def insert(
         self,
@@ -313,9 +315,9 @@ class RecoverableShard(Shard):
             done=np.uint64(done),
         )
 
-    def _over(self, group: int) -> None:
+    def _mark_group_done(self, group: int) -> None:
         """Say that the work on a group is done."""
-        self.words[0] = journal.BARE | (np.uint64(group + 1) << journal.GROUP)
+        self.words[0] = journal.IDLE | (np.uint64(group + 1) << journal.GROUP)
 
     def _find_or_add(
         self, group: int, old: OldRows, counted: bool, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
@@ -330,8 +332,8 @@ class RecoverableShard(Shard):
         self.stores[group].used = look_up.look_up(self.journal_of(group, unknown), *arguments)
         own = positions[: int(unknown[0])]
         new = own.copy()
-        own[rows[new] < 0] |= BARE
-        self._over(group)
+        own[rows[new] < 0] |= NO_ROW_BIT
+        self._mark_group_done(group)
         return new
 
     def _answer_again(self, group: int, keys: Keys, tables: Tables, step: int, done: int | None) -> Answer:
@@ -346,14 +348,14 @@ class RecoverableShard(Shard):
         own = positions[: int(unknown[0])]
         if done is not None:
             self._back_rows(group, size)
-            own &= ~BARE
+            own &= ~NO_ROW_BIT
             found = FoundRows(np.empty(size, np.int64), positions, _wire_rows(store, size))
             arguments = self._look_up_arguments(group, NOTHING, True, keys, tables, step, found)
             store.used = look_up.finish_look_up(self.journal_of(group, unknown, done), *arguments)
         block, without = self.answer(group, keys, tables, step, create=False)
         if done is not None:
-            own[np.isin(own, without.bare)] |= BARE
-            self._over(group)
+            own[np.isin(own, without.rowless)] |= NO_ROW_BIT
+            self._mark_group_done(group)
         new = self.answers.new_keys(self._rank, group)
         hits = self._counts.hits
         hits += np.bincount(tables, minlength=hits.size) - np.bincount(tables[new.positions], minlength=hits.size)
@@ -372,7 +374,7 @@ class RecoverableShard(Shard):
             self._gradients,
         )
         if self._publishes:
-            self._over(group)
+            self._mark_group_done(group)
 
     def _back_rows(self, group: int, more: int) -> None:
         """Put the memory of the next `more` rows into huge pages."""
@@ -400,8 +402,8 @@ class RecoverableShard(Shard):
         damaged.
         """
         word = int(self.words[journal.PROGRESS])
-        progress, request = UnderWay.of(word), self.pending
-        new_key, row = progress.adding and not progress.bare, not (progress.adding or progress.bare)
+        progress, request = KernelProgress.of(word), self.pending
+        new_key, row = progress.adding and not progress.idle, not (progress.adding or progress.idle)
         if new_key:
             self._carry_out_note(progress.group, progress.position)
         for store in self.stores:
@@ -409,7 +411,7 @@ class RecoverableShard(Shard):
         if row:
             self._write_row_back(progress.group, progress.position)
         # No note is valid any more: the new key has its row, and the old row is not begun.
-        self.words[journal.PROGRESS] = (word + int(new_key)) | int(journal.BARE)
+        self.words[journal.PROGRESS] = (word + int(new_key)) | int(journal.IDLE)
         self.applied.repair()
         if request is not None and progress.group == len(self.stores):
             self.finish(request)

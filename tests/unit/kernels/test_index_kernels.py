@@ -123,7 +123,7 @@ def test_kept_rows_fit_the_same_keys_and_tables_alone(names, data):
     if data.draw(st.booleans()):
         asked = asked[: data.draw(st.integers(0, len(names)))]
     expected = (2 if (rows >= 0).all() else 1) if asked == names else 0
-    assert index.still_fit(*arrays(asked), *arrays(names), rows) == expected
+    assert index.same_keys(*arrays(asked), *arrays(names), rows) == expected
 
 
 @given(st.lists(st.tuples(KEYS, st.integers(0, 5)), max_size=20), st.integers(1, 9), st.data())

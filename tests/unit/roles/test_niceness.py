@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from persia_cli.roles.embedding_server.saving import NICENESS, let_others_go_first
+from persia_cli.roles.embedding_server.saving import NICENESS, lower_thread_priority
 
 
 @pytest.mark.parametrize(("more", "expected"), [(0, NICENESS), (NICENESS + 3, NICENESS + 3)])
@@ -15,7 +15,7 @@ def test_a_writing_thread_is_as_nice_as_its_process_or_nicer(more: int, expected
     def write() -> None:
         thread = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), more))
-        let_others_go_first()
+        lower_thread_priority()
         found.append(os.getpriority(os.PRIO_PROCESS, thread))
 
     begun_with = os.getpriority(os.PRIO_PROCESS, 0)

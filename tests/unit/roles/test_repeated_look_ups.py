@@ -115,6 +115,6 @@ def test_without_what_was_answered_a_repeat_would_get_the_rows_that_others_made(
     if deaths:
         monkeypatch.setattr(LastAnswers, "last", lambda *_: None)
     else:
-        monkeypatch.setattr(embedding_server, "as_before", lambda answers, _: answers)
+        monkeypatch.setattr(embedding_server, "answers_as_before", lambda answers, _: answers)
     with pytest.raises(AssertionError, match="a repeat has another answer"):
         answers(run_of(POLICIES[0]), 0, repeats=True, deaths=deaths)

@@ -113,7 +113,7 @@ def test_every_row_has_every_update_once(monkeypatch: pytest.MonkeyPatch, mode: 
             begun = [each.begin(update(0, rank)) for rank, each in enumerate((zero, one))]
             assert [each.await_reply(number) for each, number in zip((zero, one), begun, strict=True)] == [Ack()] * 2
             zero.ask_for(look_up(1, 0))
-            once(monkeypatch, "_over", lambda *_: None)
+            once(monkeypatch, "_mark_group_done", lambda *_: None)
             one.begin(look_up(1, 1))
         with dies(run, file, 2) as (zero, one):
             held = zero.begin(look_up(1, 0))

@@ -25,7 +25,7 @@ SIZES = [0, 1, 100, 4095, 4096, 4097, 20_000, 70_000]
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_files, "LEAST_BYTES", 8192)
+    monkeypatch.setattr(local_files, "MIN_SHARED_BYTES", 8192)
     monkeypatch.setattr(local_files, "BEYOND_BYTES", 4096)
 
 

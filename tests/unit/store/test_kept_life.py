@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from persia_cli.store.memory.answers import as_before
+from persia_cli.store.memory.answers import answers_as_before
 from persia_cli.store.memory.memory_file import new_file
 from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from persia_cli.store.wire_rows import encode_rows
@@ -64,9 +64,9 @@ class KeptLife(Life):
             found = self.shard.answer_all([arrays(names)], step, rank, kept_as, counted=False)
             values = self.twin.look_up(names, step, True, kept_as, counted=False)
             assert found[0][0].tobytes() == encode_rows(values, self.group.wire).tobytes()
-        [(rows, again)] = as_before(found, [new])
+        [(rows, again)] = answers_as_before(found, [new])
         assert again is new
-        assert not rows[new.bare].any()
+        assert not rows[new.rowless].any()
 
     @rule()
     def go_on_in_another_process(self):

@@ -90,8 +90,8 @@ def test_a_look_up_that_was_cut_off_is_answered_as_if_it_were_not(job, group):
     file = job.create()
 
     def at_group(shard: RecoverableShard) -> None:
-        real = shard._over
-        shard._over = lambda number: end_by_signal() if number == group else real(number)
+        real = shard._mark_group_done
+        shard._mark_group_done = lambda number: end_by_signal() if number == group else real(number)
 
     die(job, file, at_group)
     shard, repairs = job.attach(file)
@@ -173,7 +173,7 @@ def test_a_request_that_is_done_and_not_yet_over_is_not_done_again(job, moment, 
 
 def as_lists(answers) -> list[list[list[int]]]:
     """The new keys of each group, and those of them that got no row."""
-    return [[new.positions.tolist(), new.bare.tolist()] for _, new in answers]
+    return [[new.positions.tolist(), new.rowless.tolist()] for _, new in answers]
 
 
 def last_new_keys(shard: RecoverableShard):
@@ -197,7 +197,7 @@ def test_the_new_keys_of_the_last_look_up_are_known_to_the_next_process(settings
         plain.update(number, *part, 0, 0)
     theirs = [plain.answer(number, *group, 1, True, 1) for number, group in enumerate(job.look_up(1))]
     assert last_new_keys(shard) == (1, as_lists(theirs))
-    assert any(new.bare.size for _, new in theirs) == bool(settings)
+    assert any(new.rowless.size for _, new in theirs) == bool(settings)
     shard.answer_all(job.look_up(1), 1, 0, 1, counted=False)
     assert last_new_keys(shard) == (1, as_lists(theirs)), "a repeat is answered as the first time"
     shard.update_all(job.update(1), 1, [0], 1)

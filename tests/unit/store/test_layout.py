@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, O
 
 from persia_cli.store.layout import (
     INDEX_BYTES,
-    MOST_FULL,
+    MAX_FILL,
     ROWS_PER_PARTITION,
     SLOTS,
     EmbeddingLayout,
@@ -69,8 +69,8 @@ def test_a_partition_has_slots_for_its_rows_and_few_more(capacity: int, most: in
     group = group_of(capacity, partitions_for(capacity, most))
     rows, slots = group.rows_per_partition, group.buckets * SLOTS
     assert capacity - group.partitions < rows * group.partitions <= capacity
-    assert rows <= MOST_FULL * slots
-    assert group.buckets == 2 or slots < rows / MOST_FULL + SLOTS
+    assert rows <= MAX_FILL * slots
+    assert group.buckets == 2 or slots < rows / MAX_FILL + SLOTS
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ def test_rows_kept_for_other_keys_are_not_used():
 
 
 def test_few_look_ups_are_kept_and_those_only_until_their_update(monkeypatch):
-    monkeypatch.setattr(shards, "KEPT", 3)
+    monkeypatch.setattr(shards, "MAX_REMEMBERED_LOOKUPS", 3)
     shard = Shard(layout_of(), 0, 1)
     keys, tables = arrays(names_of([1]))
     for batch in range(5):

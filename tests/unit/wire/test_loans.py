@@ -59,12 +59,12 @@ def words(shared: SharedMemory, count: int) -> Array:
 
 @pytest.mark.parametrize("kind", BY_KIND.values(), ids=lambda kind: kind.__name__)
 @settings(max_examples=20)
-@given(data=st.data(), least=st.sampled_from([1, 40, loans.LEAST_BYTES]))
+@given(data=st.data(), least=st.sampled_from([1, 40, loans.MIN_SHARED_BYTES]))
 def test_every_message_survives_being_lent(kind: type[Message], data: st.DataObject, least: int) -> None:
     message = data.draw(messages(kind))
     sender, receiver = memory(), memory()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loans, "LEAST_BYTES", least)
+        patch.setattr(loans, "MIN_SHARED_BYTES", least)
         frames = send(sender, message)
     assert len(frames) == 2 + sum(size < least for size in nbytes(message))
     number, received = decode(frames, receiver)
@@ -75,7 +75,7 @@ def test_every_message_survives_being_lent(kind: type[Message], data: st.DataObj
 
 def test_what_is_not_large_travels_in_frames() -> None:
     shared = memory()
-    assert shared.lend([np.zeros(loans.LEAST_BYTES - 1, np.uint8)]) is None
+    assert shared.lend([np.zeros(loans.MIN_SHARED_BYTES - 1, np.uint8)]) is None
     assert shared.lend([]) is None
     loan = shared.lend([np.zeros(1, np.uint8), *gradients()])
     assert loan is not None
