@@ -135,7 +135,7 @@ def serve(scale: Scale) -> Iterator[Result]:
     with _folder() as folder, ThreadPoolExecutor(1) as writer:
 
         def train_and_save() -> None:
-            with _abandoned(ShardSaving(shard, folder, writer, _Bell(), lambda rows: None)) as saving:
+            with _abandoned(ShardSaving(shard, folder, writer, _Bell().wake, lambda rows: None)) as saving:
                 train(saving)
 
         timed = alternate(
@@ -149,7 +149,7 @@ def serve(scale: Scale) -> Iterator[Result]:
 
 def _save(shard: Shard, folder: Path, writer: ThreadPoolExecutor) -> list[SavedFile]:
     bell = _Bell()
-    with _abandoned(ShardSaving(shard, folder, writer, bell, lambda rows: None)) as saving:
+    with _abandoned(ShardSaving(shard, folder, writer, bell.wake, lambda rows: None)) as saving:
         while not saving.done:
             while saving.can_take:
                 saving.take()

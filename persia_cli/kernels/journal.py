@@ -28,7 +28,7 @@ from persia_cli.kernels.simd import load, store
 
 U64, F32 = types.uint64, types.float32
 PROGRESS = np.uint64(0)
-"""The word of `KernelJournal.words` that reports the work in progress: flags | group << GROUP | position in the request."""
+"""The word of `KernelJournal.words` of the work in progress: flags | group << GROUP | position in the request."""
 UNDO = np.uint64(1)
 """The first of two words of `KernelJournal.words`, in turns: where in the arena the noted row starts."""
 IDLE = np.uint64(1 << 63)

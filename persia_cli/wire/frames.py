@@ -161,23 +161,28 @@ class _Arrays:
             raise MalformedMessage(
                 "the message uses shared memory, but this connection has none; set cluster.shared_memory=false"
             )
-        self._frames = list(reversed(frames))
-        self._lent = memory.borrow(loan) if loan is not None and memory is not None else None
+        self._frames, self._memory = list(reversed(frames)), memory
+        self._places = None if loan is None else list(reversed(loan.places))
+        self._borrowed = memory.borrow(loan) if loan is not None and memory is not None else None
         self.lent = 0
+        """Bytes of the arrays in shared memory that were read."""
 
     def next(self, dtype: np.dtype[Any], shape: Shape) -> Array:
         """Return the next array."""
-        lent = None if self._lent is None else self._lent.next(dtype, shape)
-        if lent is not None:
-            self.lent += lent.nbytes
-            return _aligned(lent)
+        if self._places is not None and self._memory is not None and self._borrowed is not None:
+            if not self._places:
+                raise WireError("the message declares more arrays than its loan has")
+            if (place := self._places.pop()) is not None:
+                lent = self._memory.view(place, dtype, shape, self._borrowed)
+                self.lent += lent.nbytes
+                return _aligned(lent)
         if not self._frames:
             raise WireError("the message declares more arrays than it has")
         return _view(dtype, shape, self._frames.pop())
 
     def check_all_read(self) -> None:
         """Raise WireError if the message has arrays that it does not declare."""
-        left = len(self._frames) + (0 if self._lent is None else self._lent.left)
+        left = len(self._frames) + len(self._places or ())
         if left:
             raise WireError(f"the message has {left} arrays that it does not declare")
 

@@ -162,7 +162,7 @@ class Loop:
         return {
             "refused": sum(server.refused for server in self._servers),
             "foreign": sum(server.foreign for server in self._servers),
-            "turned_away": sum(server.turned_away for server in self._servers),
+            "turned_away": sum(server.socket.turned_away for server in self._servers),
             "nameless": sum(server.nameless for server in self._servers),
             "repeated": sum(server.repeated for server in self._servers),
             "dropped": sum(server.dropped for server in self._servers),

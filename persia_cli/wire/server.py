@@ -90,16 +90,6 @@ class Server:
         """Pass requests of this kind to `handler` from now on."""
         self._handlers[kind] = handler
 
-    @property
-    def turned_away(self) -> int:
-        """Number of clients that were refused since they do not have the secret of the job."""
-        return self.socket.turned_away
-
-    @property
-    def parked(self) -> int:
-        """Number of requests that handlers have not answered yet."""
-        return len(self._parked)
-
     def tick(self) -> None:
         """Note now and then which clients were refused."""
         now = time.monotonic()

@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -377,17 +377,17 @@ class SharedMemory:
                 # The arrays stay until the next call, for a receiver that takes the loan at this very moment.
                 cells[cell] = 0
 
-    def borrow(self, loan: Loan) -> "LentArrays":
-        """Return the arrays that a message lends; raises StaleLoan if it arrived before, WireError if it cannot be."""
+    def borrow(self, loan: Loan) -> "Borrowed":
+        """Take what a message lends, for `view`; raises StaleLoan if it arrived before, WireError if it cannot be."""
         lender = self._segment(loan.lender)
         if lender is self._own:
             raise WireError("a message lends memory that belongs to its receiver")
         if lender.cells[loan.cell] != loan.serial:
             raise StaleLoan("the message arrived before, or late, and its memory may have been reused")
         lender.cells[loan.cell] = TAKEN
-        return LentArrays(self, loan, _Borrowed(lender, loan.cell))
+        return Borrowed(lender, loan.cell)
 
-    def view(self, place: Place, dtype: np.dtype[Any], shape: Shape, borrowed: "_Borrowed") -> Array:
+    def view(self, place: Place, dtype: np.dtype[Any], shape: Shape, borrowed: "Borrowed") -> Array:
         """Return the array at a place, which keeps `borrowed` alive; raises WireError if there is no such memory."""
         segment, offset = self._segment(place[0]), place[1]
         nbytes = math.prod(shape) * dtype.itemsize
@@ -405,26 +405,7 @@ class SharedMemory:
         return segment
 
 
-class LentArrays:
-    """The arrays that a message lends, read one after the other."""
-
-    def __init__(self, memory: SharedMemory, loan: Loan, borrowed: "_Borrowed") -> None:
-        self._memory = memory
-        self._places: Iterator[Place | None] = iter(loan.places)
-        self.left = len(loan.places)
-        """Number of arrays that have not been read."""
-        self._borrowed = borrowed
-
-    def next(self, dtype: np.dtype[Any], shape: Shape) -> Array | None:
-        """Return the next array, None if it is in a frame; raises WireError if there is none, or no such memory."""
-        if not self.left:
-            raise WireError("the message declares more arrays than its loan has")
-        self.left -= 1
-        place = next(self._places)
-        return None if place is None else self._memory.view(place, dtype, shape, self._borrowed)
-
-
-class _Borrowed:
+class Borrowed:
     """An object that the arrays of a message keep alive; it ends the loan when the last of them is gone."""
 
     __slots__ = ("_cell", "_lender")

@@ -18,13 +18,6 @@ from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 DIM, BATCH = 16, 20_000
 
 
-class Bell(Event):
-    """What wakes the loop that saves."""
-
-    def wake(self) -> None:
-        self.set()
-
-
 def status(name: str) -> int:
     """A size of this process in bytes, such as VmRSS or VmHWM (the most so far)."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -49,9 +42,9 @@ def main(rows: int, folder: Path) -> dict[str, int]:
         train(number)
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # from here on the most so far is counted anew
-    bell, number = Bell(), len(asked)
+    bell, number = Event(), len(asked)
     with ThreadPoolExecutor(1) as writer:
-        saving = ShardSaving(shard, folder / EMBEDDINGS, writer, bell, lambda rows: None)
+        saving = ShardSaving(shard, folder / EMBEDDINGS, writer, bell.set, lambda rows: None)
         while not saving.done:
             saving.take()
             if not saving.done:

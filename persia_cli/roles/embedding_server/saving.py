@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 from persia_cli.config.schema import Cluster
 from persia_cli.storage.places import Place
@@ -63,12 +62,6 @@ IDLE_S = 0.2
 """Longest wait for requests."""
 
 
-class Wakes(Protocol):
-    """What ends the wait of a poll loop, such as `persia_cli.wire.loop.Waker`."""
-
-    def wake(self) -> None: ...
-
-
 class AbandonedError(Exception):
     """The checkpoint is not needed any more."""
 
@@ -81,23 +74,23 @@ class ShardSaving:
         shard: Shard,
         folder: Place,
         writer: ThreadPoolExecutor,
-        waker: Wakes,
+        wake: Callable[[], None],
         on_rows: Callable[[int], None],
         changes: Changes = None,
         pace: SavePace | None = None,
     ) -> None:
         """Begin it: the shard as it is now is saved, or only the `changes` of its stores.
 
-        The waker is called when there is something to do. Without a `pace` it goes as fast as it can.
+        `wake` is called when there is something to do. Without a `pace` it goes as fast as it can.
         """
-        self._shard, self._on_rows, self._waker, self._changes = shard, on_rows, waker, changes
+        self._shard, self._on_rows, self._wake, self._changes = shard, on_rows, wake, changes
         self._pace = pace or SavePace(1, awaited=True)
         self._cut = shard.begin_cut(since=steps_of(changes))
         self._cut.write_on = self._take_or_wait
         self._taken: queue.Queue[tuple[int, CutRows, bool]] = queue.Queue(PORTIONS_AHEAD)
         self._abandoned = threading.Event()
         self._files: Future[list[SavedFile]] = writer.submit(self._write, folder)
-        self._files.add_done_callback(lambda _: waker.wake())
+        self._files.add_done_callback(lambda _: wake())
 
     @property
     def done(self) -> bool:
@@ -175,7 +168,7 @@ class ShardSaving:
             number, portion, last = self._next()
             assert number == group
             # The room that this leaves can be filled at once.
-            self._waker.wake()
+            self._wake()
             yield portion
             self._cut.give_back(group, portion)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -34,7 +34,7 @@ from persia_cli.store.memory.progress import LOOK_UP, UPDATE
 from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from persia_cli.wire.figures import FINISHED, Counters
 from persia_cli.wire.job_messages import PhaseWork, SaveModel
-from persia_cli.wire.loop import Loop, Waker
+from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
 from persia_cli.wire.server import Peer
@@ -67,7 +67,7 @@ class EmbeddingServer:
         self._server, self._waker = loop.serve(bind), loop.waker()
         self._address = advertise or self._server.address
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{session.name}-files")
-        self._reading = BackgroundTask(session, self._waker, self._writer)
+        self._reading: Future[int] | None = None
         self._looked_up: dict[BatchId, list[NewKeys]] = {}
         """Batches of training that have been looked up and not yet updated: the keys of each group without a row."""
         self._updates = {"applied": 0, "repeated": 0, "rows_written": 0, "save_pauses": 0, "save_waits_ms": 0}
@@ -98,17 +98,15 @@ class EmbeddingServer:
         if self._took_over:
             self._ready(0)
         elif job.load:
-            load = partial(load_checkpoint, self._shard, place_of(job.load), self._loading)
-            self._reading.begin("reading its rows", load, self._ready)
+            self._read(partial(load_checkpoint, self._shard, place_of(job.load), self._loading))
         elif job.warm:
-            first_rows = partial(load_first_rows, self._shard, job.warm, self._loading)
-            self._reading.begin("reading its rows", first_rows, self._ready)
+            self._read(partial(load_first_rows, self._shard, job.warm, self._loading))
         else:
             self._ready(0)
         try:
             while not self._session.stop:
                 self._loop.poll(IDLE_S if self._saving is None else self._saving.patience_s(bool(self._waiting)))
-                self._reading.finish()
+                self._finish_reading()
                 self._save_on()
                 self._check_deadline()
             self._session.farewell()
@@ -130,6 +128,19 @@ class EmbeddingServer:
         # Where ranks' gradients are added up by key, no update comes with the keys of a look-up.
         self._keeps_rows = not synchronous or run.cluster.nn_workers == 1
         self._gate = StepGate[tuple[Peer, LookUp], HeldUpdate](run.cluster.nn_workers) if synchronous else None
+
+    def _read(self, read: Callable[[], int]) -> None:
+        """Begin to read rows on another thread, so that heartbeats go on."""
+        self._session.work.begin("reading its rows")
+        self._reading = self._writer.submit(read)
+        self._reading.add_done_callback(lambda _: self._waker.wake())
+
+    def _finish_reading(self) -> None:
+        """Report ready if all rows are read; raises the error because of which reading failed."""
+        if self._reading is not None and self._reading.done():
+            read, self._reading = self._reading, None
+            self._session.work.end()
+            self._ready(read.result())
 
     def _ready(self, rows: int) -> None:
         self._shard.serve()
@@ -324,7 +335,7 @@ class EmbeddingServer:
         # From here on changes do not concern the checkpoint, so training may go on.
         changes = cut_changes(self._shard, work.step, work.parent)
         pace, note = SavePace(self._servers, work.awaited), self._note_written
-        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker, note, changes, pace)
+        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker.wake, note, changes, pace)
         self._saved_step = work.step
         self._session.work.begin("writing its rows")
         self._session.done(number)
@@ -360,26 +371,3 @@ class EmbeddingServer:
         tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
         loaded = {"bytes_verified": self._loading.bytes_read, "rows_loaded": self._loading.rows_loaded}
         return Counters(self._updates, tables, loaded)
-
-
-class BackgroundTask:
-    """One piece of work at a time, such as reading files, that the coordinator is told of while it lasts."""
-
-    def __init__(self, session: CoordinatorSession, waker: Waker, thread: ThreadPoolExecutor) -> None:
-        self._session, self._waker, self._thread = session, waker, thread
-        self._under_way: tuple[Future[Any], Callable[[Any], None]] | None = None
-
-    def begin(self, doing: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Begin the work; `then` gets its result, on the loop's thread."""
-        self._session.work.begin(doing)
-        future = self._thread.submit(work)
-        future.add_done_callback(lambda _: self._waker.wake())
-        self._under_way = (future, then)
-
-    def finish(self) -> None:
-        """End the work if it is done; raises the error because of which it failed."""
-        if self._under_way is not None and self._under_way[0].done():
-            future, then = self._under_way
-            self._under_way = None
-            self._session.work.end()
-            then(future.result())

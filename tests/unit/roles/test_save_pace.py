@@ -86,11 +86,6 @@ def test_one_that_is_awaited_never_waits() -> None:
     assert pace.due_in_s() == 0.0
 
 
-class Bell:
-    def wake(self) -> None:
-        """Nobody waits here."""
-
-
 @pytest.fixture
 def shard(monkeypatch: pytest.MonkeyPatch) -> Shard:
     """Rows of which each partition is a portion, with room for few that change."""
@@ -113,7 +108,7 @@ def saving(shard: Shard, tmp_path: Path) -> Iterator[ShardSaving]:
     pace = SavePace(1, False, Clock())
     pace.note_taken(1e9)
     with ThreadPoolExecutor(1) as writer:
-        begun = ShardSaving(shard, tmp_path, writer, Bell(), lambda rows: None, pace=pace)
+        begun = ShardSaving(shard, tmp_path, writer, lambda: None, lambda rows: None, pace=pace)
         yield begun
         begun.abandon()
 
@@ -162,7 +157,7 @@ def test_an_evaluation_is_not_disturbed_more_than_training(shard: Shard, tmp_pat
     pace = SavePace(1, False, clock)
     pace.note_taken(1e9)
     with ThreadPoolExecutor(1) as writer:
-        saving = ShardSaving(shard, tmp_path, writer, Bell(), lambda rows: None, pace=pace)
+        saving = ShardSaving(shard, tmp_path, writer, lambda: None, lambda rows: None, pace=pace)
         wanted = keys(range(ROWS))
         for _ in range(10):
             clock.now += QUIET_S * 0.9
