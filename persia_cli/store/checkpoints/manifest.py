@@ -23,7 +23,7 @@ from persia_cli.storage.checked_json import ChangedError, checked, read_checked
 from persia_cli.storage.places import Place, inside, place_of, put, reading, size_of, subfolders
 from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.layout import DENSE_TABLE
-from persia_cli.wire.figures import Digest, Positive, Record, SavedFile, SavedRows, TrackedFigure, TrackedPlateau
+from persia_cli.wire.figures import Digest, Positive, Record, SavedFile, TrackedFigure, TrackedPlateau
 from persia_cli.wire.message import Count
 
 FORMAT_VERSION = 8
@@ -310,21 +310,16 @@ def require_digest(path: Place, file: SavedFile, digest: str) -> None:
         )
 
 
-def subfolder(folder: Place, manifest: Manifest, part: str) -> Place:
-    """Return the folder of the checkpoint's files of one kind, such as `EMBEDDINGS`."""
-    return next((folder / file.folder for file in manifest.files if kind_of(file) == part), folder / part)
-
-
 def verified_folder(folder: Place, part: str) -> Place:
     """Return the checkpoint's subfolder `part` after comparing its files with their checksums.
 
     Raises CheckpointError if a file is missing or has changed.
     """
     manifest = read_manifest(folder)
-    for file in manifest.files:
-        if kind_of(file) == part:
-            verify(folder / file.folder / file.name, file)
-    return subfolder(folder, manifest, part)
+    files = [file for file in manifest.files if kind_of(file) == part]
+    for file in files:
+        verify(folder / file.folder / file.name, file)
+    return folder / (files[0].folder if files else part)
 
 
 def kind_of(file: SavedFile) -> str:
@@ -341,8 +336,6 @@ def contradiction(manifest: Manifest) -> str | None:
     places = Counter((file.folder, file.name) for file in manifest.files)
     if twice := [name for (_, name), times in places.items() if times > 1]:
         return f"{twice[0]} is listed twice"
-    if flaw := _contradicts_parent(manifest):
-        return flaw
     saved = [file.rows for file in manifest.row_files(with_dense=True) if file.rows is not None]
     found: Counter[tuple[int, str]] = Counter()
     for rows in saved:
@@ -359,30 +352,4 @@ def contradiction(manifest: Manifest) -> str | None:
         edges = [0, *(stop for _, stop, _ in parts)]
         if [first for first, _, _ in parts] != edges[:-1] or {of for _, _, of in parts} != {edges[-1]}:
             return f"its files do not have every partition of feature group {group} exactly once"
-    return None
-
-
-def _contradicts_parent(manifest: Manifest) -> str | None:
-    """Return a description of a contradiction between the files of changes and the parent, None if there is none."""
-    since = None if manifest.parent is None else manifest.parent.step
-    if since is not None and since >= manifest.step:
-        return f"it is of step {manifest.step}, and its parent of step {since}"
-    changed: dict[str, SavedRows] = {}
-    rows_or_ids = [*manifest.row_files(with_dense=True), *manifest.deleted_files()]
-    for file in manifest.files:
-        if (file in rows_or_ids) != (file.rows is not None):
-            return f"{file.name} is in the wrong folder"
-        if file.rows is not None and file.rows.changed_since not in (None, since):
-            return f"{file.name} has what changed since step {file.rows.changed_since}, which is not its parent's"
-    for file in manifest.row_files(with_dense=True):
-        if file.rows is not None and file.rows.changed_since is not None:
-            changed[file.name] = file.rows
-            if any(count > file.rows.held.get(name, 0) for name, count in file.rows.tables.items()):
-                return f"{file.name} has more changed rows of a table than there are rows in all"
-    if since is not None and not changed:
-        return "it has a parent, but no file of changed rows"
-    for file in manifest.deleted_files():
-        other = changed.get(file.name)
-        if other is None or file.rows is None or other.place != file.rows.place or file.rows.changed_since is None:
-            return f"{file.name} with deleted ids has no file of changed rows beside it"
     return None
