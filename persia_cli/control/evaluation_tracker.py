@@ -62,9 +62,9 @@ class Plateau:
     reduced: bool = False
     """True if the last evaluation has reduced it."""
 
-    def note(self, step: int, figures: Mapping[str, float | None]) -> None:
-        """Add the figures of an evaluation: each `patience` in a row that are no improvement reduce the rate."""
-        risen = self.best.note(step, value_of(figures, self.best.metric))
+    def note(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Add the metrics of an evaluation: each `patience` in a row that are no improvement reduce the rate."""
+        risen = self.best.note(step, value_of(metrics, self.best.metric))
         due = not risen and self.best.since % self.patience == 0
         # 0.1 squared is a little above 0.01.
         self.reduced = due and self.factor**self.reductions > self.floor * (1.0 + 1e-9)
@@ -89,7 +89,7 @@ class EvaluationTracker:
     ) -> None:
         """Track `stop`, which ends training after `patience` evaluations, and `keep`, which selects checkpoints.
 
-        `plateaus` reduce learning rates. Figures are those of a line of metrics, by key.
+        `plateaus` reduce learning rates. Metrics are those of a line of the record, by key.
         """
         self.plateaus = tuple(plateaus)
         self._stop, self._patience, self._keep = stop, patience, keep
@@ -103,16 +103,16 @@ class EvaluationTracker:
         """The best evaluation so far: by the metric that selects checkpoints, else by the one that ends training."""
         return self._keep or self._stop
 
-    def note(self, step: int, figures: Mapping[str, float | None]) -> bool:
-        """Add the figures of the evaluation at a step; returns True if `best` is now of this step."""
-        risen = self._stop is not None and self._stop.note(step, value_of(figures, self._stop.metric))
+    def note(self, step: int, metrics: Mapping[str, float | None]) -> bool:
+        """Add the metrics of the evaluation at a step; returns True if `best` is now of this step."""
+        risen = self._stop is not None and self._stop.note(step, value_of(metrics, self._stop.metric))
         self.over = self._stop is not None and self._stop.since >= self._patience
-        self.improved = self._keep is not None and self._keep.note(step, value_of(figures, self._keep.metric))
+        self.improved = self._keep is not None and self._keep.note(step, value_of(metrics, self._keep.metric))
         for plateau in self.plateaus:
-            plateau.note(step, figures)
+            plateau.note(step, metrics)
         return self.improved if self._keep else risen
 
-    def without(self, figures: Mapping[str, float | None]) -> dict[str, list[str]]:
+    def without(self, metrics: Mapping[str, float | None]) -> dict[str, list[str]]:
         """Return the metrics that an evaluation does not have, and what is not decided by each, as ends of sentences.
 
         Such an evaluation is never better than another one.
@@ -125,7 +125,7 @@ class EvaluationTracker:
         ]
         found: dict[str, list[str]] = {}
         for best, consequence in asked:
-            value = value_of(figures, best.metric)
+            value = value_of(metrics, best.metric)
             if value is None or not math.isfinite(value):
                 found.setdefault(best.metric, []).append(consequence)
         return found

@@ -130,22 +130,22 @@ class Membership:
 class StallDetector:
     """A detector of a stalled job, whose replicas are all alive but wait for each other; `now` is given in seconds.
 
-    A change of a replica's figures is progress. The caller leaves out figures that change by themselves (CPU time,
+    A change of a replica's counters is progress. The caller leaves out counters that change by themselves (CPU time,
     repeated messages).
     """
 
     def __init__(self) -> None:
-        self._figures: dict[str, Any] = {}
+        self._counters: dict[str, Any] = {}
         self._last_s = 0.0
 
-    def note(self, name: str, figures: Any, now: float) -> None:
-        """Store a replica's figures."""
-        if self._figures.get(name) != figures:
-            self._figures[name] = figures
+    def note(self, name: str, counters: Any, now: float) -> None:
+        """Store a replica's counters."""
+        if self._counters.get(name) != counters:
+            self._counters[name] = counters
             self._last_s = now
 
     def restart(self, now: float) -> None:
-        """Record progress that no figure shows: a new phase, or work that may take long."""
+        """Record progress that no counter shows: a new phase, or work that may take long."""
         self._last_s = now
 
     def still_s(self, now: float) -> float:

@@ -101,7 +101,7 @@ class DataLoader:
                     )
             if self._feeds and self._session.sender.incarnation == 1:
                 self._read_ahead(job.first_step)
-            self._session.figures, self._session.changes.on_restart = self._figures, self._on_restart
+            self._session.counters, self._session.changes.on_restart = self._counters, self._on_restart
             self._session.ready(lambda number, work: None)
             while not self._session.stop:
                 sent = [self._advance(feed) for feed in self._feeds]
@@ -229,7 +229,7 @@ class DataLoader:
                     self._send_ids(ids)
                     self._sent_again += 1
 
-    def _figures(self) -> Counters:
+    def _counters(self) -> Counters:
         counts: dict[str, int] = {"steps_sent": self._sent, SENT_AGAIN: self._sent_again}
         if self._unfollowed:
             counts["labels_above_the_one_before"] = self._unfollowed

@@ -90,7 +90,7 @@ class EmbeddingWorker:
         self._ranks = run.cluster.nn_workers
         self._features = len(layout.features)
         self._known_ids = KnownIds(layout)
-        self._session.figures = lambda: Counters(tables=self._known_ids.figures())
+        self._session.counters = lambda: Counters(tables=self._known_ids.by_table())
         self._known = job_batches(run, job)
         limit, trained = WINDOW_STEPS * self._ranks, self._batches_before(job.first_step)
         self._finished = {TRAIN: Window(watermark=trained - 1, limit=limit), EVAL: Window(limit=limit)}
@@ -395,7 +395,7 @@ class KnownIds:
                     self._counts[table][known_of(feature)] += total - without
         return all_entries, all_missed
 
-    def figures(self) -> dict[str, dict[str, int]]:
+    def by_table(self) -> dict[str, dict[str, int]]:
         """Return the counts so far by table."""
         return {table: dict(counts) for table, counts in self._counts.items()}
 

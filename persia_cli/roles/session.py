@@ -63,7 +63,7 @@ from persia_cli.wire.shared_memory import share_memory
 log = logging.getLogger(__name__)
 
 IntervalReport = tuple[IntervalFigures, ScoreCounts, ScoredSamples | None]
-"""The figures of an interval, the histogram of its scores, and those of single samples if metrics need them."""
+"""The sums of an interval, the histogram of its scores, and those of single samples if metrics need them."""
 
 HEARTBEAT_S = 0.5
 SIGNALS_S = 0.2
@@ -87,7 +87,7 @@ class CoordinatorSession:
 
     `stop` becomes True when the job is over, or when somebody else ends it; then `stopped_by` may name the signal.
     Signals that end the job, but not before its model is saved, are appended to `signals` by name.
-    `trace` is what the replica records its work in. `figures`, and the piece of `work` it is at, are asked at each
+    `trace` is what the replica records its work in. `counters`, and the piece of `work` it is at, are asked at each
     heartbeat.
     """
 
@@ -101,7 +101,7 @@ class CoordinatorSession:
         self.goes_on = False
         """True if the job was ended to go on later, or is to be, since a signal came."""
         self.stop_timeout_s = STOP_S
-        self.figures: Callable[[], Counters] = Counters
+        self.counters: Callable[[], Counters] = Counters
         self.work = Work()
         self.trace = Trace()
         self._awake = RunningClock(time.monotonic())
@@ -219,7 +219,7 @@ class CoordinatorSession:
         self._client.request(Held(self.sender, number, step), waiting_for="the coordinator to choose a last step")
 
     def done(self, number: int) -> None:
-        """Report an instruction done, once the coordinator has acknowledged all figures sent before."""
+        """Report an instruction done, once the coordinator has acknowledged all reports sent before."""
         self._after_reports.append(Done(self.sender, number))
         self._send_done()
 
@@ -241,7 +241,7 @@ class CoordinatorSession:
         self._client.request(call, on_reply=on_value, waiting_for="the other NN workers")
 
     def report(self, interval: IntervalReport) -> None:
-        """Send one log interval's figures; there must be room for them."""
+        """Send one log interval's metrics; there must be room for them."""
         self._unacked_reports += 1
         self._reports += 1
         report = Report(self.sender, self._reports, *interval)
@@ -274,22 +274,17 @@ class CoordinatorSession:
             self._tell(Leave(self.role, self.index, own_process(), self.stopped_by, serves=False), LEAVE_S)
 
     def _tell(self, message: Request[Ack], seconds: float) -> None:
-        """Say the last word, whatever else is under way, and wait so long to be heard."""
+        """Send the last message, and wait so long for its answer and for nothing else."""
         replies: list[Ack] = []
         self._client.request(message, on_reply=replies.append)
         self._client.attend(lambda: bool(replies), seconds)
 
     def farewell(self) -> None:
-        """Answer the instruction to stop, if that is why the replica ends; wait a few seconds to be heard."""
+        """Answer the instruction to stop, if that is why the replica ends; wait a few seconds for an answer."""
         if self._stop_number is None:
             return
         self.end_trace(self.stop_timeout_s)
-        replies: list[Ack] = []
-        done = Done(self.sender, self._stop_number, figures=self._all_figures(self.figures()))
-        self._client.request(done, on_reply=replies.append, waiting_for="the end")
-        deadline = time.monotonic() + FAREWELL_S
-        while not replies and time.monotonic() < deadline:
-            self.loop.poll(0.05)
+        self._tell(Done(self.sender, self._stop_number, figures=self._usage(self.counters())), FAREWELL_S)
 
     def end_trace(self, seconds: float = FAREWELL_S) -> None:
         """Send the rest of what was recorded for a trace, if there is one; best effort, within so many seconds."""
@@ -308,7 +303,7 @@ class CoordinatorSession:
             return
         if not isinstance(instruction.work, (Hold, CutShort)):
             self.changes.begin_phase()
-        # A phase begins or ends: figures of this moment are wanted in the record.
+        # A phase begins or ends: the record gets the counters of this moment.
         self._beat()
         self._on_instruction(instruction.number, instruction.work)
         self._ask(instruction.number)
@@ -316,14 +311,14 @@ class CoordinatorSession:
     def _beat(self) -> None:
         if self.stop or self._recording is None:
             return
-        counters = self.figures()
+        counters = self.counters()
         doing, doing_s = self.work.age(counters, self._awake.at(time.monotonic()))
-        beat = Heartbeat(self.sender, doing, round(doing_s, 3), self._all_figures(counters), self.changes.heard)
+        beat = Heartbeat(self.sender, doing, round(doing_s, 3), self._usage(counters), self.changes.heard)
         on_beat = partial(self._on_beat, self.trace.clock())
         self._client.request(beat, on_reply=on_beat, waiting_for="a heartbeat's answer")
         self._recording.send()
 
-    def _all_figures(self, counters: Counters) -> ReplicaFigures:
+    def _usage(self, counters: Counters) -> ReplicaFigures:
         memory = resident_bytes() + self.loop.shared_bytes
         links = {role: {"wire": each.wire, "shared": each.shared} for role, each in self.loop.traffic.items()}
         return ReplicaFigures(cpu_seconds(), memory, self.loop.counters, links, counters)
@@ -337,7 +332,7 @@ class CoordinatorSession:
 
 
 class PeerRestarts:
-    """The changes that a replica has heard of; all on the thread of its poll loop."""
+    """The restarts of peers that a replica was told of; all on the thread of its poll loop."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -346,7 +341,7 @@ class PeerRestarts:
         self.on_restart: Callable[[str, int], None] = lambda role, index: None
         """Called with role and index of a replica once its new process can be asked."""
         self._lent: list[Array] = []
-        """What dead processes had borrowed, and may have lent on."""
+        """Arrays that dead processes had borrowed, and may have lent on."""
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Hold back requests to replicas that have died, and repeat them at new processes."""
@@ -367,7 +362,7 @@ class PeerRestarts:
         self.on_restart(change.role, change.index)
 
     def begin_phase(self) -> None:
-        """Take note that nothing is in flight: nobody reads any more what dead processes had borrowed."""
+        """Release what dead processes had borrowed: nothing is in flight, so no process reads it."""
         self._lent.clear()
 
 
@@ -383,7 +378,7 @@ class Piece(NamedTuple):
 
 
 class Work:
-    """The piece of work under way. One thread sets it; another asks how long it has lasted."""
+    """The piece of work in progress. One thread sets it; another asks how long it has lasted."""
 
     def __init__(self) -> None:
         self._piece = Piece()
@@ -409,12 +404,12 @@ class Work:
 
         return begin, lambda: self.begin(outer.pop())
 
-    def age(self, figures: Any, now: float) -> tuple[str, float]:
+    def age(self, counters: Any, now: float) -> tuple[str, float]:
         """Return what is being done and for how many seconds nothing has come of it; called about twice a second.
 
-        Something has come of it when a piece of work is done or the replica's figures change. `now` is in seconds.
+        Something has come of it when a piece of work is done or the replica's counters change. `now` is in seconds.
         """
-        seen = (self._piece, figures)
+        seen = (self._piece, counters)
         if seen != self._seen:
             self._seen, self._since_s = seen, now
         doing = seen[0].doing

@@ -37,11 +37,10 @@ class LoneLink:
     stop: bool = False
     is_ready: bool = False
     has_ended: bool = False
-    all_done: bool = False
     life: int = 1
     own_address: str = ""
     clients: list[Client] = field(default_factory=list)
-    figures: Callable[[], Counters] = field(default=Counters)
+    counters: Callable[[], Counters] = field(default=Counters)
     trace: Trace = field(default_factory=Trace)
 
     @property

@@ -94,7 +94,7 @@ class EmbeddingServer:
             warm([*kernels, *uncompiled], after_each=lambda: self._loop.poll(0))
         self._server.on(LookUp, self._on_look_up)
         self._server.on(Update, self._on_update)
-        self._session.figures = self._figures
+        self._session.counters = self._counters
         if self._took_over:
             self._ready(0)
         elif job.load:
@@ -367,7 +367,7 @@ class EmbeddingServer:
     def _note_written(self, rows: int) -> None:
         self._updates["rows_written"] += rows
 
-    def _figures(self) -> Counters:
+    def _counters(self) -> Counters:
         tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
         loaded = {"bytes_verified": self._loading.bytes_read, "rows_loaded": self._loading.rows_loaded}
         return Counters(self._updates, tables, loaded)

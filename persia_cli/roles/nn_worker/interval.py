@@ -1,4 +1,4 @@
-"""The figures of one rank between two lines of metrics, or of a portion of an evaluation."""
+"""The sums of one rank between two lines of metrics, or of a portion of an evaluation."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -49,8 +49,8 @@ class Interval:
         self._totals = latest((self._totals, rows.totals))
 
     def report(self, split: Literal["train", "eval"], last: int, seconds: float, more: bool) -> IntervalReport:
-        """Return the figures of an interval that ends before step `last`; `more` if others of its evaluation follow."""
-        figures = IntervalFigures(
+        """Return the sums of an interval that ends before step `last`; `more` if others of its evaluation follow."""
+        sums = IntervalFigures(
             split=split,
             last=last,
             samples=self._samples,
@@ -66,4 +66,4 @@ class Interval:
             more=more,
             retrieval=self.retrieval,
         )
-        return figures, self._scores.encode(), self._by_query.encode()
+        return sums, self._scores.encode(), self._by_query.encode()

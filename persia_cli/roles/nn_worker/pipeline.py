@@ -123,11 +123,11 @@ class Pipeline:
         """Send one block of encoded gradients per group, or none to release an evaluation batch."""
         self.call(lambda: self._push(batch, gradients))
 
-    def report(self, figures: Callable[[], IntervalReport]) -> None:
-        """Have `figures()` called and sent, once the coordinator is not too far behind."""
+    def report(self, interval: Callable[[], IntervalReport]) -> None:
+        """Have `interval()` called and sent, once the coordinator is not too far behind."""
         while not self._session.report_room.acquire(timeout=WAIT_S):
             self.check()
-        self.call(lambda: self._session.report(figures()))
+        self.call(lambda: self._session.report(interval()))
 
     def weights(self, split: int, step: int) -> GroupRows:
         """Wait for the dense weights as the embedding servers have them now; `split` and `step` are of any batch."""

@@ -1,4 +1,4 @@
-"""Figures of retrieval while a job goes on, by one rank: embedding servers are asked for rows, and change none."""
+"""Metrics of retrieval while a job goes on, by one rank: it reads rows of embedding servers, and changes none."""
 
 from persia_cli.config.schema import Retrieval, Run
 from persia_cli.data.batch import Batch
@@ -15,7 +15,7 @@ from persia_cli.wire.messages import GroupRows
 class RetrievalOfRows:
     """Ranks all items for each user by the model as it is now; for the training thread.
 
-    The data are read once, before the first figures. Of them stay a sample of each item and of each user, and which
+    The data are read once, before the first metrics. Of them stay a sample of each item and of each user, and which
     items a user has.
     """
 
@@ -27,8 +27,8 @@ class RetrievalOfRows:
         self._question: Question | None = None
         self._step = 0
 
-    def figures(self, step: int) -> dict[str, float]:
-        """Return the figures by their keys in `metrics.jsonl`; `step` is any of the evaluation under way.
+    def metrics(self, step: int) -> dict[str, float]:
+        """Return the metrics by their keys in `metrics.jsonl`; `step` is any of the evaluation.
 
         Raises what `ask` and `answer_of` do, and JobEndedError.
         """

@@ -74,7 +74,7 @@ class NNWorker:
     def run(self) -> None:
         """Train and evaluate as instructed until the job is over."""
         run, job = self._session.join(self._pipeline.address)
-        self._session.figures = lambda: Counters(counts={"steps_scored": self._steps_scored})
+        self._session.counters = lambda: Counters(counts={"steps_scored": self._steps_scored})
         self._ranks, self._bound = run.cluster.nn_workers, _train_bound(run)
         self._pipeline.connect(run, job, {TRAIN: self._bound, EVAL: EVAL_STEPS_IN_FLIGHT}, self._bound + LOADED_AHEAD)
         io = threading.Thread(target=self._pipeline.serve, args=(self._ended,), name=f"{self._session.name}-io")
@@ -82,7 +82,7 @@ class NNWorker:
         world: World | None = None
         try:
             world = self._joined_world(run)
-            with _told_of_compiling(run, self._session.work), told_of_full_memory(world.device, run.train.batch_size):
+            with _report_compilation(run, self._session.work), told_of_full_memory(world.device, run.train.batch_size):
                 self._work(run, job, world)
         except JobEndedError:
             pass
@@ -221,15 +221,15 @@ class NNWorker:
             if (done - work.first) % self._portion == 0 and done < work.last:
                 since = self._report(EVAL, done, interval, since, more=True)
                 interval = Interval(trainer.links)
-        if done == work.last:  # an evaluation that is cut short has no figures
+        if done == work.last:  # an evaluation that is cut short has no metrics
             self._report_whole(work, interval, since)
         self._pipeline.wait_drained(EVAL)
 
     def _report_whole(self, work: EvaluateSteps, interval: Interval, since: float) -> None:
-        """Report the last interval of an evaluation, by rank 0 with the figures of retrieval that the run asks for."""
+        """Report the last interval of an evaluation, by rank 0 with the metrics of retrieval that the run asks for."""
         until = time.monotonic()
         if self._retrieval is not None:
-            interval.retrieval = self._retrieval.figures(work.first)
+            interval.retrieval = self._retrieval.metrics(work.first)
         # These take time, but score no samples.
         self._report(EVAL, work.last, interval, since + time.monotonic() - until)
 
@@ -286,8 +286,8 @@ def _samples_of(ready: ReadyBatch) -> Samples:
 
 
 @contextmanager
-def _told_of_compiling(run: Run, work: Work) -> Iterator[None]:
-    """Have torch say when it compiles the network: at first, and whenever a batch of another kind comes."""
+def _report_compilation(run: Run, work: Work) -> Iterator[None]:
+    """Report the times in which torch compiles the network: at first, and for a batch of another kind."""
     if not run.train.compile:
         yield
         return

@@ -157,7 +157,7 @@ def test_a_look_up_that_is_asked_again_is_counted_once(mode: str) -> None:
             answer = stranger.ask_for(look_up(batch, keys))
             assert answer.watermark == step
             assert answer.totals == TableTotals(rows=2, evicted=0, hits=2 * step, misses=2)
-        counters = roles.links[0].figures().tables["a"]
+        counters = roles.links[0].counters().tables["a"]
         assert (counters["hits"], counters["misses"], counters["rows"]) == (2, 2, 2)
 
 
@@ -213,7 +213,7 @@ def test_an_evaluation_changes_nothing(tmp_path) -> None:
         rows = pulled(stranger, batch, "float32")
         assert all(not row.any() for row in rows.values())
         assert stranger.ask(PushGradients(batch, 0, [])) == Ack()
-        counted = [link.figures().tables["a"] for link in roles.links[:-1]]
+        counted = [link.counters().tables["a"] for link in roles.links[:-1]]
         assert all(figures["rows"] == figures["misses"] == 0 for figures in counted)
 
 
@@ -231,7 +231,7 @@ def test_rows_that_are_only_read_are_those_of_a_look_up(mode: str) -> None:
                 expected = [trained[UNIQUE[1]], np.zeros(DIM), trained[UNIQUE[0]], trained[UNIQUE[1]]]
                 np.testing.assert_array_equal(rows, expected)
                 assert group.offsets.tolist() == [0, 3, 4]
-        figures = [link.figures().tables["a"] for link in roles.links[:-1]]
+        figures = [link.counters().tables["a"] for link in roles.links[:-1]]
         assert sum(each["rows"] for each in figures) == sum(each["misses"] for each in figures) == len(UNIQUE)
         stranger.is_refused("malformed", ReadRows(BatchId(EVAL, 0, 0), 3, ids, np.array([0, 3, 4], np.uint32)))
 

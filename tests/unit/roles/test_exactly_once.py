@@ -59,7 +59,7 @@ def job_of(ranks: int = 1) -> Job:
 
 def updates_of(link: LoneLink) -> dict[str, int]:
     """The updates that a server applied, and those that it knew as repeats."""
-    updates = link.figures().updates
+    updates = link.counters().updates
     return {count: updates[count] for count in ("applied", "repeated")}
 
 

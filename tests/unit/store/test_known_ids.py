@@ -58,6 +58,6 @@ def test_every_occurrence_of_an_id_counts(batches, servers):
             expected[table]["look_ups" if train else "reads"] += 1
             expected[table]["look_ups_known" if train else "reads_known"] += (table, id_) in there
         there |= set(named) if train else set()
-    found = known.figures()
+    found = known.by_table()
     for name, counts in expected.items():
         assert {key: count for key, count in found[name].items() if count} == dict(+counts)
