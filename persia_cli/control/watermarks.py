@@ -69,11 +69,6 @@ class Permits:
     held: bool = False
     """True while no more steps may start, until it is known which is to be the last."""
 
-    @classmethod
-    def starting_at(cls, step: int, bound: int) -> "Permits":
-        """Return the permits of a rank whose steps before `step` are finished."""
-        return cls(bound, next=step, end=step, finished=Window(watermark=step - 1))
-
     def take(self) -> int | None:
         """Return the next step that may start, or None."""
         if self.held or self.next >= self.end or self.next - self.finished.watermark > self.bound:

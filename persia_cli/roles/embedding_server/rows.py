@@ -10,7 +10,7 @@ from persia_cli.kernels.memory import Empty
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.plan.replacement import keeps_memory
-from persia_cli.plan.warm_start import TakenVectors, WarmStart
+from persia_cli.plan.warm_start import WarmStart
 from persia_cli.storage.places import Place, place_of
 from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.changes import note_loaded
@@ -89,12 +89,8 @@ def load_first_rows(shard: Shard, warm: WarmStart, progress: Progress) -> int:
         folder = place_of(warm.checkpoint)
         rows.load(read_chain(folder).row_files(with_dense=False))
     for source in warm.vectors:
-        _add_vectors(rows, shard, source)
+        columns = VectorColumns(source.files, source.id, source.vector, source.rows, source.made == "text")
+        dim = next(group.dim for group in shard.layout.groups for table in group.tables if table.name == source.name)
+        for batch in read_vectors(source.path, columns, dim, source.name, source.made):
+            rows.add(source.name, batch.ids, batch.vectors, batch.where, batch.first)
     return rows.rows
-
-
-def _add_vectors(rows: WarmRows, shard: Shard, source: TakenVectors) -> None:
-    columns = VectorColumns(source.files, source.id, source.vector, source.rows, source.made == "text")
-    dim = next(group.dim for group in shard.layout.groups for table in group.tables if table.name == source.name)
-    for batch in read_vectors(source.path, columns, dim, source.name, source.made):
-        rows.add(source.name, batch.ids, batch.vectors, batch.where, batch.first)

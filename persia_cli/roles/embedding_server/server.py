@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -40,15 +39,6 @@ from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows
 from persia_cli.wire.server import Peer
 
 log = logging.getLogger(__name__)
-
-
-class HeldUpdate(NamedTuple):
-    """One rank's update of a step, waiting for the other ranks'."""
-
-    peer: Peer
-    batch: BatchId
-    groups: list[GroupGradients]
-    reductions: int
 
 
 class EmbeddingServer:
@@ -127,7 +117,7 @@ class EmbeddingServer:
         synchronous = isinstance(run.mode, SyncMode)
         # Where ranks' gradients are added up by key, no update comes with the keys of a look-up.
         self._keeps_rows = not synchronous or run.cluster.nn_workers == 1
-        self._gate = StepGate[tuple[Peer, LookUp], HeldUpdate](run.cluster.nn_workers) if synchronous else None
+        self._gate = StepGate[tuple[Peer, LookUp], tuple[Peer, Update]](run.cluster.nn_workers) if synchronous else None
 
     def _read(self, read: Callable[[], int]) -> None:
         """Begin to read rows on another thread, so that heartbeats go on."""
@@ -268,7 +258,7 @@ class EmbeddingServer:
             self._updates["repeated"] += 1
             self._server.reply(peer, Ack())
         elif self._gate is not None:
-            self._gate.hold_update(batch.step, batch.rank, HeldUpdate(peer, batch, message.groups, message.reductions))
+            self._gate.hold_update(batch.step, batch.rank, (peer, message))
             self._trace.begin("update held", batch)
             self._apply_complete_steps()
         else:
@@ -277,16 +267,17 @@ class EmbeddingServer:
 
     def _apply_complete_steps(self) -> None:
         assert self._gate is not None
-        while updates := self._gate.complete(self._applied.lowest):
+        while held := self._gate.complete(self._applied.lowest):
+            updates = [update for _, update in held]
             for update in updates:
                 self._trace.end("update held", update.batch)
             groups: Sequence[Merged] = updates[0].groups if len(updates) == 1 else self._merge(updates)
             self._apply(updates[0].batch, groups, [update.batch.rank for update in updates], updates[0].reductions)
-            for update in updates:
-                self._server.reply(update.peer, Ack())
+            for peer, _ in held:
+                self._server.reply(peer, Ack())
             self._answer_held()
 
-    def _merge(self, updates: Sequence[HeldUpdate]) -> list[Merged]:
+    def _merge(self, updates: Sequence[Update]) -> list[Merged]:
         """Sum the ranks' gradients per row, in the order of ranks; they become float32."""
         by_group = zip(self._shard.layout.groups, *(update.groups for update in updates), strict=True)
         return [merge_gradients(parts, group.dim, group.wire) for group, *parts in by_group]

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from persia_cli.config.schema import Run
 from persia_cli.control.position import EVAL, TRAIN
-from persia_cli.control.watermarks import Permits
+from persia_cli.control.watermarks import Permits, Window
 from persia_cli.errors import PersiaError, RoleError, WireError
 from persia_cli.plan.columns import dense_count, has_query_ids, item_features, label_names, trains_on_queries
 from persia_cli.plan.job import Job, job_batches
@@ -96,10 +96,8 @@ class Pipeline:
         self._has_queries = {TRAIN: trains_on_queries(run), EVAL: has_query_ids(run)}
         self._has_items = bool(item_features(run))
         self._workers = self._session.connect("embedding-worker")
-        firsts = {TRAIN: job.first_step, EVAL: 0}
-        self._lanes = {
-            split: Lane(Permits.starting_at(firsts[split], bound), firsts[split]) for split, bound in in_flight.items()
-        }
+        for split, first in ((TRAIN, job.first_step), (EVAL, 0)):
+            self._lanes[split] = Lane(Permits(in_flight[split], first, first, Window(watermark=first - 1)), first)
 
     # For the training thread
 
