@@ -118,18 +118,17 @@ class Store:
         both = self.few or len(first) == SLOTS
         return next((row for row in first + (second if both else []) if row.name == name), None)
 
-    def look_up(self, names, step, create, batch=None, counted=True):
-        """float32[n, dim] embeddings of names, zeros where there is no row; one that is repeated is not counted."""
+    def look_up(self, names, step, create, batch=None):
+        """float32[n, dim] embeddings of names, zeros where there is no row."""
         rows = [self.find(name) for name in names]
         if create:
             self.look_ups += 1
             for row in filter(None, rows):
                 row.last_used = max(row.last_used, step)
-                if counted and row.counted < step and self.nearly_full(row.name[0]):
+                if row.counted < step and self.nearly_full(row.name[0]):
                     row.count, row.counted = min(self.frequency(row, step) + 1, 255), step
-                self.counts[row.name[1]]["hits"] += counted
-            if counted:
-                rows = [row or self.find(name) or self.admit(name, step) for name, row in zip(names, rows, strict=True)]
+                self.counts[row.name[1]]["hits"] += 1
+            rows = [row or self.find(name) or self.admit(name, step) for name, row in zip(names, rows, strict=True)]
             if batch is not None:
                 self.kept[batch] = (list(names), rows, self.look_ups)
         nothing = np.zeros(self.group.dim, np.float32)

@@ -26,7 +26,7 @@ from persia_cli.kernels.intrinsics import prefetch
 from persia_cli.kernels.journal import ADDING, IDLE, JOURNAL, PROGRESS, note_of, publish, record_skip
 from persia_cli.kernels.new_keys import COUNTS, ROW_INIT, carry_out_note, counts_new, note_new
 from persia_cli.kernels.old_rows import OLD_ROWS
-from persia_cli.kernels.room import CLOSED, EVICT_LFU, EVICT_LRU, least_used
+from persia_cli.kernels.room import EVICT_LFU, EVICT_LRU, least_used
 from persia_cli.kernels.rows import NO_ROW, ROWS, prefetch_words, send_row, send_rows
 from persia_cli.kernels.sightings import count_use, is_counted, prefetch_line
 
@@ -98,10 +98,9 @@ def _serve_known(index, rows, rules, counts, keys, tables, step, wire, found):
     """Send the rows of known keys, zeros for others; returns the number of others, whose positions are `found.new`.
 
     Look-ups of rows are counted in partitions that are nearly full: in others no row has to make room soon. That is
-    done after the rows were sent, when the counts have come from memory. With CLOSED, as of a look-up that is repeated,
-    none is: a partition may be nearly full only by the rows that the first time has added.
+    done after the rows were sent, when the counts have come from memory.
     """
-    counting = index.uses.size > 0 and rules.policy != CLOSED and is_counted(_fullest(index), rules.most)
+    counting = index.uses.size > 0 and is_counted(_fullest(index), rules.most)
     unknown = np.uint64(0)
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
@@ -199,8 +198,6 @@ def _admit(journal, index, rows, old, row_init, counts, key, table, step, number
     if slot != NOWHERE:
         record_skip(journal, position, ADDING)
         return row_at(index, slot)
-    if row_init.room.policy == CLOSED:
-        return NO_ROW
     base = note_of(position)
     note_new(journal, base, index, rows, old, row_init, counts, key, table, step, used)
     publish(journal.words, PROGRESS, ADDING | journal.group | position)

@@ -38,9 +38,9 @@ AHEAD = np.uint64(16)
 """Number of keys ahead whose first bucket is prefetched while rows are inserted."""
 REPEATED = -2
 """Result, instead of a row, for a key that has a row already."""
-REFUSE, EVICT_LRU, EVICT_LFU, CLOSED = 0, 1, 2, 3
+REFUSE, EVICT_LRU, EVICT_LFU = 0, 1, 2
 """What happens to a new key in a full partition: it gets no row; the row that was used longest ago makes room; the row
-that was looked up least often does, if that was less often than the new key. With CLOSED no new key gets a row."""
+that was looked up least often does, if that was less often than the new key."""
 
 
 class RoomRules(NamedTuple):
@@ -49,7 +49,7 @@ class RoomRules(NamedTuple):
     most: int
     """Capacity of a partition in rows."""
     policy: int
-    """REFUSE, EVICT_LRU, EVICT_LFU or CLOSED."""
+    """REFUSE, EVICT_LRU or EVICT_LFU."""
     expires: int
     """A row makes room for any new key if it was last used more than so many steps ago; 0 for never."""
 

@@ -37,15 +37,6 @@ def row_init(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64
     )
 
 
-def again(rules: RowInit) -> RowInit:
-    """Return the rules for new rows of a look-up that is repeated: there are none.
-
-    Its ids are counted already. To decide anew on those that got no row would be to decide by counts and by room that
-    have changed meanwhile.
-    """
-    return rules._replace(room=rules.room._replace(policy=room.CLOSED))
-
-
 def policy_of(layout: EmbeddingLayout, group: GroupSpec) -> int:
     """Return what happens to new keys of a group in a full partition, as kernels know it."""
     if layout.when_full == "refuse":

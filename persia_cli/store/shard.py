@@ -23,7 +23,7 @@ from persia_cli.store.layout import EmbeddingLayout, partitions_of
 from persia_cli.store.memory.answers import Answer, NewKeys
 from persia_cli.store.memory.applied_steps import AppliedSteps
 from persia_cli.store.memory.progress import BatchRequest
-from persia_cli.store.row_rules import again, row_init, rule_at
+from persia_cli.store.row_rules import row_init, rule_at
 from persia_cli.store.row_store import MAX_STEP, Floats, Keys, Memory, RowStore, Tables
 from persia_cli.store.table_counters import TableCounters
 from persia_cli.store.wire_rows import decode_rows, row_bytes
@@ -93,12 +93,9 @@ class Shard:
         self._all_counts = memory(len(Counts._fields) * count, np.int64).reshape(len(Counts._fields), count)
         self._counts = Counts(*self._all_counts)
         self._read_by_features = [table.number for group in layout.feature_groups for table in group.tables]
-        nowhere = np.zeros(count, np.int64)
-        self._uncounted = self._counts._replace(hits=nowhere)
         self._loads = room.LoadCounts(*memory(2 * count, np.int64).reshape(2, count))
         self._gradients = GradientCounts(*memory(2 * count, np.int64).reshape(2, count))
         self._row_inits = tuple(row_init(layout, group, self.salts) for group in layout.groups)
-        self._row_inits_again = tuple(map(again, self._row_inits))
         self._journals = tuple(private_journal(group.number, group.width) for group in layout.groups)
         self._kept: tuple[OrderedDict[Hashable, KeptRows], ...] = tuple(OrderedDict() for _ in layout.groups)
         self._look_ups: NDArray[np.int64] = memory(len(layout.groups), np.int64)
@@ -145,10 +142,10 @@ class Shard:
         """Note that all rows are loaded."""
 
     def answer_all(
-        self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None, counted: bool = True
+        self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None
     ) -> list[Answer]:
         """Return what `answer` with `create` returns for each group; marks the rank's step looked up."""
-        answers = [self.answer(number, *group, step, True, batch, counted) for number, group in enumerate(groups)]
+        answers = [self.answer(number, *group, step, True, batch) for number, group in enumerate(groups)]
         self.applied.mark_looked_up(rank, step)
         return answers
 
@@ -181,14 +178,13 @@ class Shard:
         step: int,
         create: bool,
         batch: Hashable | None = None,
-        counted: bool = True,
     ) -> Answer:
         """Return the embeddings of distinct keys, in the group's wire dtype, and the keys that had no row before.
 
         Takes keys uint64[n] and tables uint16[n]; returns embeddings uint8[n, row_bytes], zeros for keys without a row.
         With `create`, unknown keys get a new row if they are admitted and there is room, if need be that of a key that
         has to make room; steps of last use rise to `step`; and the rows are kept for the update of `batch`. Without
-        `create`, nothing changes. A repeated look-up is not `counted` again, and gives no key a row.
+        `create`, nothing changes.
         Raises WireError for a key or table that does not belong to this server or group, and for an invalid step.
         """
         self.check(group, keys, tables, step)
@@ -202,28 +198,27 @@ class Shard:
             return block, NewKeys(rowless, rowless)
         old = NOTHING if self._cut is None else self._cut.before_look_up(group, keys, tables)
         self._look_ups[group] += 1
-        new = self._find_or_add(group, old, counted, keys, tables, step, rows, out)
+        new = self._find_or_add(group, old, keys, tables, step, rows, out)
         if batch is not None:
             self._keep(group, batch, keys, tables, rows)
         return block, NewKeys(new, new[rows[new] < 0])
 
     def _find_or_add(
-        self, group: int, old: OldRows, counted: bool, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
+        self, group: int, old: OldRows, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
     ) -> NDArray[np.uint32]:
         """Carry out a look-up that may add rows; returns the positions of new keys."""
         journal, found = self._journals[group], FoundRows(rows, np.empty(keys.size, np.uint32), out)
-        arguments = self._look_up_arguments(group, old, counted, keys, tables, step, found)
+        arguments = self._look_up_arguments(group, old, keys, tables, step, found)
         self.stores[group].used = look_up.look_up(journal, *arguments)
         return found.new[: int(journal.unknown[0])]
 
     def _look_up_arguments(
-        self, group: int, old: OldRows, counted: bool, keys: Keys, tables: Tables, step: int, found: FoundRows
+        self, group: int, old: OldRows, keys: Keys, tables: Tables, step: int, found: FoundRows
     ) -> tuple[Any, ...]:
         """Return the arguments of the kernel `look_up` but for the journal."""
         store = self.stores[group]
-        counts, row_inits = (self._counts, self._row_inits) if counted else (self._uncounted, self._row_inits_again)
         return (
-            store.index, store.rows, old, row_inits[group], counts, keys, tables, step,
+            store.index, store.rows, old, self._row_inits[group], self._counts, keys, tables, step,
             self._look_ups[group] % 256, store.used, CODES[store.group.wire], found,
         )  # fmt: skip
 

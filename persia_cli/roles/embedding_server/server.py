@@ -217,23 +217,19 @@ class EmbeddingServer:
 
     def _answer(self, peer: Peer, message: LookUp) -> None:
         batch, shard = message.batch, self._shard
-        # A repeat that comes after the batch's update changes nothing: the changes since a checkpoint are found by the
-        # steps of look-ups, and none before its step may make rows after it.
-        create = message.create and not self._applied.is_applied(batch.rank, batch.step)
-        kept_as = batch if create and self._keeps_rows else None
-        first = create and not self._is_looked_up(batch)
+        # A repeat changes nothing, least of all after the batch's update: the changes since a checkpoint are found by
+        # the steps of look-ups, and none before its step may make rows after it.
+        is_repeat = self._is_looked_up(batch) or self._applied.is_applied(batch.rank, batch.step)
         self._trace.end("look-up held", batch)
         with self._trace.span(LOOP, "look-up", batch):
-            if create:
-                answers = shard.answer_all(message.groups, batch.step, batch.rank, kept_as, first)
+            if message.create and not is_repeat:
+                kept_as = batch if self._keeps_rows else None
+                answers = shard.answer_all(message.groups, batch.step, batch.rank, kept_as)
+                self._looked_up[batch] = [new for _, new in answers]
             else:
-                answers = [
-                    shard.answer(number, *group, batch.step, False) for number, group in enumerate(message.groups)
-                ]
-        if first:
-            self._looked_up[batch] = [new for _, new in answers]
-        elif before := self._looked_up.get(batch):
-            answers = answers_as_before(answers, before)
+                answers = [shard.answer(each, *group, batch.step, False) for each, group in enumerate(message.groups)]
+                if before := self._looked_up.get(batch):
+                    answers = answers_as_before(answers, before)
         groups = [LookedUpRows(rows, new.positions) for rows, new in answers]
         self._server.reply(peer, LookedUp(self._applied.watermark(batch.rank), shard.totals(), groups))
 

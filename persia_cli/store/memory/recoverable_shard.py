@@ -210,16 +210,11 @@ class RecoverableShard(Shard):
         return self.record.request
 
     def answer_all(
-        self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None, counted: bool = True
+        self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None
     ) -> list[Answer]:
-        """Return what `answer` with `create` returns for each group, as one request; marks its step looked up.
-
-        A look-up that is not `counted` comes again after it was done. It changes nothing that has to be gone on with.
-        """
+        """Return what `answer` with `create` returns for each group, as one request; marks its step looked up."""
         for number, group in enumerate(groups):
             self.check(number, *group, step)
-        if not counted:
-            return [self.answer(number, *group, step, True, batch, False) for number, group in enumerate(groups)]
         size = sum(keys.size for keys, _ in groups)
         if size > MAX_NEW_KEYS:
             raise WireError(
@@ -320,15 +315,13 @@ class RecoverableShard(Shard):
         self.words[0] = journal.IDLE | (np.uint64(group + 1) << journal.GROUP)
 
     def _find_or_add(
-        self, group: int, old: OldRows, counted: bool, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
+        self, group: int, old: OldRows, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
     ) -> NDArray[np.uint32]:
-        if not counted:
-            return super()._find_or_add(group, old, counted, keys, tables, step, rows, out)
         self._back_rows(group, keys.size)
         positions, unknown = np.empty(keys.size, np.uint32), self._unknown
         if self._rank is not None:
             positions, unknown = self.answers.room(self._rank, group, keys.size)
-        arguments = self._look_up_arguments(group, old, True, keys, tables, step, FoundRows(rows, positions, out))
+        arguments = self._look_up_arguments(group, old, keys, tables, step, FoundRows(rows, positions, out))
         self.stores[group].used = look_up.look_up(self.journal_of(group, unknown), *arguments)
         own = positions[: int(unknown[0])]
         new = own.copy()
@@ -350,7 +343,7 @@ class RecoverableShard(Shard):
             self._back_rows(group, size)
             own &= ~NO_ROW_BIT
             found = FoundRows(np.empty(size, np.int64), positions, _wire_rows(store, size))
-            arguments = self._look_up_arguments(group, NOTHING, True, keys, tables, step, found)
+            arguments = self._look_up_arguments(group, NOTHING, keys, tables, step, found)
             store.used = look_up.finish_look_up(self.journal_of(group, unknown, done), *arguments)
         block, without = self.answer(group, keys, tables, step, create=False)
         if done is not None:

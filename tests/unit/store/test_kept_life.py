@@ -58,11 +58,10 @@ class KeptLife(Life):
     def repeat(self, data, count):
         """The last look-up of a rank comes again, however many others came since."""
         rank = data.draw(st.sampled_from(sorted(self.last)))
-        names, step, batch, new = self.last[rank]
-        kept_as = batch if batch in self.waiting else None
+        names, step, _, new = self.last[rank]
         for _ in range(count):
-            found = self.shard.answer_all([arrays(names)], step, rank, kept_as, counted=False)
-            values = self.twin.look_up(names, step, True, kept_as, counted=False)
+            found = [self.shard.answer(0, *arrays(names), step, False)]
+            values = self.twin.look_up(names, step, False)
             assert found[0][0].tobytes() == encode_rows(values, self.group.wire).tobytes()
         [(rows, again)] = answers_as_before(found, [new])
         assert again is new

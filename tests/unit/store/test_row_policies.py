@@ -27,9 +27,9 @@ def keys_by_chance(count, seed=0):
     return np.random.default_rng(seed).integers(2**64, size=count, dtype=np.uint64)
 
 
-def look_up(shard, keys, step, counted=True):
+def look_up(shard, keys, step):
     """Look keys of table 0 up in training; which of them had no row before."""
-    return shard.answer(0, keys, np.zeros(keys.size, np.uint16), step, True, None, counted)[1].positions
+    return shard.answer(0, keys, np.zeros(keys.size, np.uint16), step, True)[1].positions
 
 
 def have_rows(shard, keys):
@@ -56,43 +56,6 @@ def test_many_ids_are_rarely_counted_too_often_and_never_too_rarely():
     assert have_rows(shard, keys).mean() < 0.1
     look_up(shard, keys[:500], 1)
     assert have_rows(shard, keys[:500]).all()
-
-
-def test_a_look_up_that_is_repeated_is_not_counted_and_gives_nobody_a_row():
-    shard, keys = Shard(layout(min_count=2), 0, 1), keys_by_chance(300)
-    look_up(shard, keys, 0)
-    before, refused = have_rows(shard, keys).tolist(), counters(shard).refused
-    sketch = shard.stores[0].index.sketch.tobytes()
-    for _ in range(3):
-        look_up(shard, keys, 0, counted=False)
-    assert have_rows(shard, keys).tolist() == before
-    assert shard.stores[0].index.sketch.tobytes() == sketch
-    assert (counters(shard).refused, counters(shard).misses) == (refused, keys.size)
-
-
-@pytest.mark.parametrize("when_full", ["auto", "evict_lfu", "evict_lru", "refuse"])
-@given(seed=st.integers(0, 2**32 - 1), least=st.sampled_from([1, 2]), repeats=st.integers(1, 2))
-@settings(max_examples=30, deadline=None)
-def test_look_ups_that_are_repeated_leave_a_shard_as_it_was(when_full, seed, least, repeats):
-    """Also where the first time fills a partition so far that look-ups of its rows are counted from then on."""
-    rng = np.random.default_rng(seed)
-    shard = Shard(layout(60, partitions=2, epoch_bits=3, when_full=when_full, min_count=least), 0, 1)
-    keys = keys_by_chance(120, seed)
-    for step in range(12):
-        asked = rng.choice(keys, rng.integers(1, 25), replace=False)
-        look_up(shard, asked, step)
-        before, rows = state_of(shard), shard.look_up(0, asked, np.zeros(asked.size, np.uint16), step, False)
-        for _ in range(repeats):
-            answered, _ = shard.answer(0, asked, np.zeros(asked.size, np.uint16), step, True, None, False)
-            assert answered.tobytes() == rows.tobytes()
-        assert state_of(shard) == before
-
-
-def state_of(shard):
-    """What a checkpoint has of the rows and counts of a shard, and its counters."""
-    index, rows = shard.stores[0].index, shard.stores[0].rows
-    arrays = (index.buckets, index.uses, index.sketch, index.tables, rows.arena)
-    return [array.tobytes() for array in arrays], shard.counters()
 
 
 def test_counts_are_halved_with_time():
