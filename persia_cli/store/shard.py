@@ -167,7 +167,8 @@ class Shard:
     def look_up(
         self, group: int, keys: Keys, tables: Tables, step: int, create: bool, batch: Hashable | None = None
     ) -> Bytes:
-        """Return the rows of `answer`, without the positions of new keys."""
+        """Return the rows of `answer`, without the positions of new keys; raises WireError as `check` does."""
+        self.check(group, keys, tables, step)
         return self.answer(group, keys, tables, step, create, batch)[0]
 
     def answer(
@@ -185,9 +186,8 @@ class Shard:
         With `create`, unknown keys get a new row if they are admitted and there is room, if need be that of a key that
         has to make room; steps of last use rise to `step`; and the rows are kept for the update of `batch`. Without
         `create`, nothing changes.
-        Raises WireError for a key or table that does not belong to this server or group, and for an invalid step.
+        The caller has called `check` on the arguments.
         """
-        self.check(group, keys, tables, step)
         store = self.stores[group]
         block = self._empty((keys.size, row_bytes(store.group.dim, store.group.wire)), np.uint8)
         out = block.reshape(-1).view(np.uint16)

@@ -175,9 +175,9 @@ class EmbeddingServer:
     def _on_look_up(self, peer: Peer, message: LookUp) -> None:
         self._check_batch(message)
         self._check_count(message.groups)
+        for number, group in enumerate(message.groups):
+            self._shard.check(number, *group, message.batch.step)
         if message.create and self._is_early(LOOK_UP, message.batch):
-            for number, group in enumerate(message.groups):
-                self._shard.check(number, group.keys, group.tables, message.batch.step)
             self._held[LOOK_UP, message.batch] = peer, message
             return
         self._take_look_up(peer, message)
@@ -186,8 +186,6 @@ class EmbeddingServer:
     def _take_look_up(self, peer: Peer, message: LookUp) -> None:
         batch = message.batch
         if self._gate is not None and message.create and not self._is_due((peer, message)):
-            for number, group in enumerate(message.groups):
-                self._shard.check(number, group.keys, group.tables, batch.step)
             self._gate.hold_look_up(batch.step, batch.rank, (peer, message))
             self._trace.begin("look-up held", batch)
             return

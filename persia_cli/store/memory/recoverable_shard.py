@@ -213,8 +213,6 @@ class RecoverableShard(Shard):
         self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None
     ) -> list[Answer]:
         """Return what `answer` with `create` returns for each group, as one request; marks its step looked up."""
-        for number, group in enumerate(groups):
-            self.check(number, *group, step)
         size = sum(keys.size for keys, _ in groups)
         if size > MAX_NEW_KEYS:
             raise WireError(
