@@ -241,7 +241,7 @@ class CoordinatorSession:
         self._client.request(call, on_reply=on_value, waiting_for="the other NN workers")
 
     def report(self, interval: IntervalReport) -> None:
-        """Send one log interval's metrics; there must be room for them."""
+        """Send one log interval's metrics; take one of `report_room` first."""
         self._unacked_reports += 1
         self._reports += 1
         report = Report(self.sender, self._reports, *interval)
@@ -332,7 +332,7 @@ class CoordinatorSession:
 
 
 class PeerRestarts:
-    """The restarts of peers that a replica was told of; all on the thread of its poll loop."""
+    """The restarts of peers that the coordinator has reported; all on the thread of its poll loop."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop

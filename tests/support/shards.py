@@ -46,7 +46,7 @@ class StoredRows(NamedTuple):
 
 
 def rows_in(store: RowStore) -> StoredRows:
-    """What the buckets of a store's index have; see `persia_cli.kernels.buckets`."""
+    """The contents of the buckets of a store's index; see `persia_cli.kernels.buckets`."""
     words, marks = store.index.buckets.reshape(-1, 8), store.index.marks.reshape(-1, 16)
     taken = marks[:, 8:12] != 0
     keys, rows = words[:, :4][taken], marks[:, 8:12][taken].astype(np.int64) - 1

@@ -262,7 +262,7 @@ def insert_rows(
     frequencies: NDArray[np.uint8] | None,
     path: Place,
 ) -> None:
-    """Do what `Shard.insert` does; raises CheckpointError for rows that are there already or find no room."""
+    """Do what `Shard.insert` does; raises CheckpointError for rows that are there already or do not fit."""
     repeated = shard.insert(store.group.number, keys, tables, last_used, vectors, frequencies)
     if repeated:
         raise CheckpointError(f"{path} has {repeated:,} rows that were loaded already: use another checkpoint")
