@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 MAX_NEW_KEYS = 1 << 27
-"""Most keys of a look-up: so much address space is reserved for its new ones."""
+"""Keys of a look-up are fewer, since a message has at most 1 GiB; so much address space is reserved for new ones."""
 NO_ROW_BIT = np.uint32(1 << 31)
 """Bit of a position in the file that says that the key got no row."""
 

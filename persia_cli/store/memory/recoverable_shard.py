@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.errors import MemoryFileError, WireError
+from persia_cli.errors import MemoryFileError
 from persia_cli.kernels import check, journal, look_up, new_keys, update
 from persia_cli.kernels.journal import whole_lines
 from persia_cli.kernels.look_up import FoundRows
@@ -15,7 +15,7 @@ from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.optimizers import Rule
 from persia_cli.store.checkpoints.cut import NOTHING
 from persia_cli.store.layout import LINE_BYTES, USES_BYTES, EmbeddingLayout, partitions_of
-from persia_cli.store.memory.answers import MAX_NEW_KEYS, NO_ROW_BIT, Answer, LastAnswers, address_space
+from persia_cli.store.memory.answers import NO_ROW_BIT, Answer, LastAnswers, address_space
 from persia_cli.store.memory.applied_steps import SPAN
 from persia_cli.store.memory.memory_file import LOAD, LOADING, SERVING, MemoryFile
 from persia_cli.store.memory.progress import LOOK_UP, UPDATE, BatchRequest, ProgressRecord
@@ -213,11 +213,6 @@ class RecoverableShard(Shard):
         self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None
     ) -> list[Answer]:
         """Return what `answer` with `create` returns for each group, as one request; marks its step looked up."""
-        size = sum(keys.size for keys, _ in groups)
-        if size > MAX_NEW_KEYS:
-            raise WireError(
-                f"a look-up of {size:,} keys is larger than {MAX_NEW_KEYS:,}: use a smaller train.batch_size"
-            )
         request = BatchRequest(LOOK_UP, step, (rank,))
         if self.pending is None:
             self.answers.begin(rank)
