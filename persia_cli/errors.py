@@ -72,3 +72,11 @@ def one_line(error: BaseException) -> str:
 def count(number: int, noun: str) -> str:
     """Return `1 step` or `12,000 steps`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of a process that an error ends."""
+    if isinstance(error, KeyboardInterrupt):
+        return 130  # as shells have it after Ctrl-C
+    code = error.code if isinstance(error, SystemExit) else getattr(error, "exit_code", PersiaError.exit_code)
+    return code if isinstance(code, int) else int(code is not None)

@@ -18,7 +18,7 @@ from persia_cli.engines.hosts.begin import begun, found, gone_on, run_of
 from persia_cli.engines.hosts.follower import follower_of, note_end, note_follower
 from persia_cli.engines.hosts.job import FIRST, HostsJob
 from persia_cli.engines.hosts.rollback import run_with_rollback
-from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError, one_line
+from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError, exit_code_of, one_line
 from persia_cli.launch.resumed import locked
 from persia_cli.launch.signals import JobSignals, PreemptedNow, handling
 
@@ -197,18 +197,12 @@ def _signals(run_dir: Path) -> Iterator[JobSignals]:
 @contextmanager
 def _noted(run_dir: Path) -> Iterator[None]:
     """Note in the run directory how this command ends, for the one that has told it to end."""
-    code = RoleError.exit_code
     try:
         yield
-        code = 0
-    except typer.Exit as ended:
-        code = ended.exit_code
+    except BaseException as error:
+        note_end(run_dir, exit_code_of(error))
         raise
-    except PersiaError as error:
-        code = error.exit_code
-        raise
-    finally:
-        note_end(run_dir, code)
+    note_end(run_dir, 0)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from persia_cli.disk import write_whole, writing
-from persia_cli.errors import PersiaError, RoleError
+from persia_cli.errors import RoleError, exit_code_of
 from persia_cli.launch.handed_over import descriptors
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role_options import RoleOptions
@@ -82,23 +82,14 @@ def note_process(folder: Path, name: str, pid: int, **known: str) -> None:
 
 
 @contextmanager
-def recorded_exit(file: Path, interrupted: int = 1) -> Iterator[None]:
-    """Write the exit code that the block gives this process to a file; `interrupted` is that after Ctrl-C."""
-    code: object = 1
+def recorded_exit(file: Path) -> Iterator[None]:
+    """Write the exit code that the block gives this process to a file."""
     try:
         yield
-        code = 0
-    except SystemExit as ended:
-        code = ended.code
+    except BaseException as error:
+        _leave(exit_code_of(error), file)
         raise
-    except PersiaError as error:
-        code = error.exit_code
-        raise
-    except KeyboardInterrupt:
-        code = interrupted
-        raise
-    finally:
-        _leave(code if isinstance(code, int) else 0, file)
+    _leave(0, file)
 
 
 def _leave(code: int, file: Path) -> None:

@@ -150,7 +150,7 @@ def driving(run_dir: Path, lock: int | None = None) -> Iterator[None]:
     try:
         (folder / f"{NAME}{END}").unlink(missing_ok=True)
         note_process(folder, NAME, os.getpid(), host=socket.gethostname())
-        with recorded_exit(folder / f"{NAME}{END}", SIGNALLED + signal.SIGINT):
+        with recorded_exit(folder / f"{NAME}{END}"):
             yield
     finally:
         os.close(lock)
