@@ -18,7 +18,6 @@ from persia_cli.wire.secret import JobKeys
 
 STDIN = "-"
 """Stands for standard input where a file is expected."""
-MAX_BYTES = 2**24
 _DESCRIPTOR = re.compile(r"/proc/self/fd/(\d+)")
 
 
@@ -36,12 +35,9 @@ def text_of(keys: JobKeys, config: str = "") -> str:
 
 
 def take(source: BinaryIO) -> HandedOver:
-    """Read all that is handed over; raises ConfigError if it is too much or is no text."""
-    given = source.read(MAX_BYTES + 1)
-    if len(given) > MAX_BYTES:
-        raise ConfigError(f"--key-file -: standard input has more than {MAX_BYTES:,} bytes")
+    """Read all that is handed over; raises ConfigError if it is no text."""
     try:
-        keys, _, rest = given.decode().partition("\n")
+        keys, _, rest = source.read().decode().partition("\n")
     except UnicodeDecodeError:
         raise ConfigError("--key-file -: standard input is not text") from None
     credentials, _, config = rest.partition("\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.errors import ConfigError
-from persia_cli.launch.handed_over import MAX_BYTES, descriptors, file_in_memory, take, text_of
+from persia_cli.launch.handed_over import descriptors, file_in_memory, take, text_of
 from persia_cli.storage.credentials import VARIABLE
 from persia_cli.wire.secret import new_keys, read_keys
 
@@ -66,7 +66,6 @@ def test_only_files_in_memory_have_descriptors_to_inherit() -> None:
     assert descriptors([None, Path("/etc/keys"), Path("/proc/self/fd/7")]) == (7,)
 
 
-@pytest.mark.parametrize("given", [b"\xff\xfe", b"x\n" + b"y" * (MAX_BYTES + 1)])
-def test_what_is_no_text_or_too_much_is_refused(given: bytes) -> None:
-    with pytest.raises(ConfigError, match=r"^--key-file -: standard input "):
-        take(io.BytesIO(given))
+def test_what_is_no_text_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^--key-file -: standard input is not text"):
+        take(io.BytesIO(b"\xff\xfe"))
