@@ -21,15 +21,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from persia_cli.bench import step_cases, stores
-from persia_cli.bench.alternate import FULL, Scale
 from persia_cli.bench.baselines import parts
 from persia_cli.bench.baselines.steps import Fbgemm, OneBag, has_fbgemm
 from persia_cli.bench.machine import Neighbours, this_machine
 from persia_cli.bench.result import Result
-from persia_cli.bench.step_cases import NAMES, EmbeddingStep, Match, matches
-from persia_cli.bench.stores import EPS, LR
-from persia_cli.commands.bench_views import describe, lines, print_json, warn_of_others
+from persia_cli.commands.bench_views import print_json, warn_of_others
+from scripts.bench import step_cases, stores
+from scripts.bench.alternate import FULL, Scale
+from scripts.bench.step_cases import NAMES, EmbeddingStep, Match, matches
+from scripts.bench.stores import EPS, LR
+from scripts.bench.views import describe, lines
 
 SHAPES: dict[str, tuple[int, ...]] = {"criteo": stores.CRITEO, "10M": (10_000_000,), "1M": (1_000_000,)}
 """Rows of the tables, by the name of the comparison."""

@@ -99,8 +99,8 @@ def cases(rehearse: bool) -> "list[Case]":
 
 def run_of(device: str, case: "Case") -> "Run":
     """Return the run of a case: generated samples of Criteo's shape, two embedding servers, torch's own Adagrad."""
-    from persia_cli.bench.stores import CRITEO
     from persia_cli.config.compose import compose_run
+    from scripts.bench.stores import CRITEO
 
     words = [
         "conf=synthetic",

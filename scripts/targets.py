@@ -1,6 +1,6 @@
 """Hold what `persia bench … --json` measured against the targets that the project has set for it.
 
-    persia bench kernels --json | python scripts/targets.py
+    python -m scripts.bench kernels --json | python scripts/targets.py
     persia bench throughput conf=criteo train.batch_size=4096 optimizer=adagrad cluster.embedding_servers=2 \
         --compare torch,dense --json > throughput.json
     python scripts/targets.py throughput.json
@@ -24,9 +24,9 @@ from pydantic import TypeAdapter  # noqa: E402
 
 from persia_cli.bench.modes import UNDELAYED  # noqa: E402
 from persia_cli.bench.result import Result  # noqa: E402
-from persia_cli.bench.stores import CRITEO  # noqa: E402
 from persia_cli.config.schema import Adagrad, Dlrm, GeneratedDataset, HybridMode, Run  # noqa: E402
 from persia_cli.observe.processor import Processor  # noqa: E402
+from scripts.bench.stores import CRITEO  # noqa: E402
 
 DENSE = {(1, "float32"): 0.95, (1, "bfloat16"): 0.90, (2, "float32"): 0.85, (2, "bfloat16"): 0.72}
 """Part of the dense network's own speed that a job must reach, by torch threads and precision."""

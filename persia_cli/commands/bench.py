@@ -14,28 +14,18 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples(
     "persia bench throughput conf=synthetic",
-    "persia bench kernels --only look-up",
+    "persia bench modes conf=criteo --delay-ms 5",
 )
 THROUGHPUT_EXAMPLES = examples(
     "persia bench throughput conf=synthetic",
     "persia bench throughput conf=criteo cluster.embedding_servers=2 --steps 500 --json",
     "persia bench throughput conf=criteo train.batch_size=4096 optimizer=adagrad --compare torch,dense",
 )
-KERNEL_EXAMPLES = examples(
-    "persia bench kernels",
-    "persia bench kernels --only look-up --json",
-    "persia bench kernels --quick",
-)
-
 MODES_EXAMPLES = examples(
     "persia bench modes conf=synthetic --delay-ms 5",
     "persia bench modes conf=synthetic --delay-ms 5 --mbit 100  # as if on several machines with slow networks",
     "persia bench modes conf=criteo mode.staleness=8 --delay-ms 5 --steps 1000 --json",
     "persia bench modes conf=criteo train.batch_size=256 mode.staleness=8 --hosts --plot modes.png",
-)
-
-SAVING_EXAMPLES = examples(
-    "persia bench saving conf=criteo --steps 400 --saves 3",
 )
 
 TIER_EXAMPLES = examples(
@@ -207,31 +197,6 @@ def modes(
     propose(err(), "persia bench throughput conf=criteo --compare torch,dense")
 
 
-@app.command(epilog=SAVING_EXAMPLES)
-def saving(
-    words: Words = None,
-    steps: Annotated[int, typer.Option("--steps", min=20, help="Steps from one save to the next.")] = 400,
-    saves: Annotated[int, typer.Option("--saves", min=1, help="Number of saves.")] = 3,
-    as_json: AsJson = False,
-    conf_dir: ConfDir = None,
-) -> None:
-    """Measure how much training slows down while checkpoints are written, against the same job between them."""
-    from persia_cli.bench.machine import this_machine
-    from persia_cli.bench.saving import measure_saving
-    from persia_cli.commands import bench_views as views
-    from persia_cli.commands.screen import err, labelled, out, propose
-    from persia_cli.config.compose import compose_run
-
-    run = compose_run(words or [], conf_dir or [])
-    result = measure_saving(run, steps, saves, views.noting(as_json))
-    if as_json:
-        views.print_json("saving", [result], False, run)
-        return
-    labelled(out(), "machine", this_machine().processor)
-    views.show_saving(result)
-    propose(err(), "persia bench kernels --only save")
-
-
 @app.command(epilog=TIER_EXAMPLES)
 def tier(
     words: Words = None,
@@ -257,31 +222,7 @@ def tier(
         return
     labelled(out(), "machine", this_machine().processor)
     views.show_tier(run, result)
-    propose(err(), "persia bench kernels")
-
-
-@app.command(epilog=KERNEL_EXAMPLES)
-def kernels(
-    only: Annotated[
-        str | None, typer.Option("--only", metavar="PATTERN", help="Run cases with this text in their names.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small tables, few rounds: to see if it runs.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Measure the embedding store's parts against torch and against the memory's limits, on one thread, in turns."""
-    from persia_cli.bench import kernels as bench
-    from persia_cli.bench.alternate import FULL, QUICK
-    from persia_cli.bench.machine import this_machine
-    from persia_cli.commands.bench_views import RatioPrinter
-    from persia_cli.commands.screen import err, propose
-
-    names = bench.chosen(only)
-    with RatioPrinter(this_machine(), len(names), as_json) as report:
-        for result in bench.run(names, QUICK if quick else FULL, report.begin):
-            report.add(result)
-    report.close(quick)
-    if not as_json:
-        propose(err(), "persia bench kernels" if quick else "persia bench throughput conf=criteo")
+    propose(err(), "persia bench throughput conf=criteo")
 
 
 @app.command(epilog=SERVE_EXAMPLES)

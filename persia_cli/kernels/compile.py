@@ -101,7 +101,8 @@ class Kernel:
     """
 
     def __init__(self, function: Callable[..., Any], signature: Any) -> None:
-        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.lstrip('_')}"
+        module = function.__module__.removeprefix("persia_cli.kernels.")
+        self.name = f"{module}.{function.__name__.lstrip('_')}"
         self._dispatcher: Any = njit(nogil=True, **OPTIONS)(function)
         self._dispatcher._cache = KernelCache(self.name, function.__code__.co_filename)
         self._signature = signature

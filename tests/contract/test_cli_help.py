@@ -18,7 +18,6 @@ FROZEN = {
     "": ["--debug", "--help", "--install-completion", "--show-completion", "--version"],
     "attach": ["--help", "run"],
     "bench": ["--help"],
-    "bench kernels": ["--help", "--json", "--only", "--quick"],
     "bench modes": [
         "--conf-dir", "--delay-ms", "--help", "--hosts", "--json", "--mbit", "--plot", "--quick", "--rounds", "--steps",
         "words",
@@ -27,7 +26,6 @@ FROZEN = {
                     "--seconds", "--threads", "--user", "--workers", "folder"],
     "bench throughput": ["--compare", "--conf-dir", "--help", "--json", "--quick", "--ring", "--rounds", "--source",
                          "--steps", "words"],
-    "bench saving": ["--conf-dir", "--help", "--json", "--saves", "--steps", "words"],
     "bench tier": ["--conf-dir", "--help", "--json", "--quick", "--ring", "--rounds", "--steps", "words"],
     "checkpoint": ["--help"],
     "checkpoint diff": ["--help", "--json", "after", "before"],

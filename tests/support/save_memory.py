@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
-from persia_cli.bench import stores
 from persia_cli.kernels.memory import keep_freed_memory
 from persia_cli.roles.embedding_server.saving import ShardSaving
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
+from scripts.bench import stores
 
 DIM, BATCH = 16, 20_000
 

@@ -58,12 +58,12 @@ ONLY_IN = {
     "onnxruntime": ("serving",),
     "uvicorn": ("server",),
     "prometheus_client": ("server",),
-    "lmdb": ("bench.mapped_cases",),
+    "lmdb": (),
     "faiss": ("retrieval.approximate",),
     "ray": ("engines.ray",),
     "matplotlib": ("observe.drawing", "observe.panels", "sweep.frontier"),
     "tensorboard": ("observe.tensorboard",),
-    "numba": ("kernels", "bench.limits"),
+    "numba": ("kernels",),
     "llvmlite": ("kernels",),
 }
 """Libraries that one part of the program keeps from the others."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from persia_cli.bench.alternate import Timing, Turn, alternate
+from scripts.bench.alternate import Timing, Turn, alternate
 
 
 class FakeClock:

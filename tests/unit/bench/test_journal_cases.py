@@ -3,9 +3,9 @@
 from itertools import product
 from typing import get_args
 
-from persia_cli.bench import journal_cases
-from persia_cli.bench.alternate import QUICK
 from persia_cli.store.layout import OptimizerKind
+from scripts.bench import journal_cases
+from scripts.bench.alternate import QUICK
 
 
 def test_every_optimizer_is_measured_with_a_journal_beside_none() -> None:

@@ -1,17 +1,17 @@
-"""What `persia bench kernels` measures: choice of cases, ratios, and results that are right before they are fast."""
+"""What `python -m scripts.bench kernels` measures: choice of cases, ratios, and results that are right before they are fast."""
 
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from persia_cli.bench import kernels
-from persia_cli.bench.alternate import QUICK, Scale, Timing, compared, single
 from persia_cli.bench.baselines.steps import OneBag
 from persia_cli.bench.result import Result
-from persia_cli.bench.step_cases import EmbeddingStep, fitting
-from persia_cli.bench.stores import EPS, LR
 from persia_cli.errors import ConfigError
+from scripts.bench import kernels
+from scripts.bench.alternate import QUICK, Scale, Timing, compared, single
+from scripts.bench.step_cases import EmbeddingStep, fitting
+from scripts.bench.stores import EPS, LR
 
 
 def timing(seconds: float) -> Timing:
@@ -51,7 +51,7 @@ def test_results_know_their_case(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cardinalities_shrink_to_what_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fitting((10, 20), 16) == ((10, 20), "")
-    monkeypatch.setattr("persia_cli.bench.step_cases.available_bytes", lambda: 2**20)
+    monkeypatch.setattr("scripts.bench.step_cases.available_bytes", lambda: 2**20)
     smaller, note = fitting((100, 10**9), 16)
     assert sum(smaller) < 10_000
     assert smaller[0] == 3

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from persia_cli.bench import limits
+from scripts.bench import limits
 
 ROWS = 40
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from persia_cli.bench import mapped_cases
-from persia_cli.bench.alternate import QUICK
+from scripts.bench import mapped_cases
+from scripts.bench.alternate import QUICK
 
 
 def test_both_read_the_rows_that_are_asked_for(tmp_path: Path) -> None:

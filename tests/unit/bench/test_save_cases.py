@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.bench import save_cases
-from persia_cli.bench.alternate import QUICK
+from scripts.bench import save_cases
+from scripts.bench.alternate import QUICK
 
 
 def test_the_working_folder_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from persia_cli.bench.saving import NO_SAVE, Save, compare_rates, saves_of
 from persia_cli.errors import PersiaError
+from scripts.bench.saving import NO_SAVE, Save, compare_rates, saves_of
 
 
 def lines(rates: list[float]) -> list[dict[str, Any]]:

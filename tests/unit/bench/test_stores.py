@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from persia_cli.bench import stores
+from scripts.bench import stores
 
 
 def test_zipf_draws_common_ids_more_often() -> None:

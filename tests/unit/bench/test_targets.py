@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from persia_cli.bench.alternate import single
 from persia_cli.bench.modes import UNDELAYED
 from persia_cli.bench.result import Result, Side
 from persia_cli.config.compose import compose_run
 from persia_cli.observe.processor import Processor
 from scripts import targets
+from scripts.bench.alternate import single
 
 TURIN = Processor("EPYC", ("avx2", "avx512f", "avx512_bf16"))
 TARGET = ["conf=criteo", "train.batch_size=4096", "optimizer=adagrad", "cluster.embedding_servers=2"]

@@ -6,11 +6,11 @@ import json
 import pytest
 from rich.console import Console
 
-from persia_cli.bench.alternate import single
 from persia_cli.bench.machine import Machine
 from persia_cli.bench.result import Result, Side
-from persia_cli.commands import bench_views
-from persia_cli.commands.bench_views import RatioPrinter, lines
+from scripts.bench import views
+from scripts.bench.alternate import single
+from scripts.bench.views import RatioPrinter, lines
 
 MACHINE = Machine("a processor", 2, 2**34, "madvise", "3.11.7", {"numpy": "2.4.6"}, ("avx2", "avx512f"))
 SPEED = single("look-up", "Mrows/s", {"persia": 20.0, "torch": 10.0, "limit": 40.0}, "a note")
@@ -32,7 +32,7 @@ def test_lines() -> None:
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     """What a wide terminal shows on stdout."""
     shown = io.StringIO()
-    monkeypatch.setattr(bench_views, "out", lambda: console)
+    monkeypatch.setattr(views, "out", lambda: console)
     console = Console(file=shown, force_terminal=True, color_system=None, width=150)
     return shown
 

@@ -100,7 +100,6 @@ def views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Show]:
     modes = {NetworkLink(5.0): Result("5 ms", "shop", "samples/s", figures, 3, 400)}
     sides = [Side("persia", 2e7, 1e7, 3e7, {"fbgemm": 1.25}, {"embedding-server-0": 1.5}), Side("fbgemm", 1.6e7, 1, 2)]
     tier = Result("tier", "shop", "ids/s", sides, 5, 400, stages=STAGES)
-    saving = Result("saving", "shop", "samples/s", SIDES[:2], 3, 400, note="a save of 1,516 MB takes 12.3 s")
     hops = [Hop("embedding worker to NN worker", 512.0)]
     compared = Result("ring", "shop", "samples/s", SIDES, 5, 48, stages=STAGES, hops=hops, bottleneck="the network")
 
@@ -127,7 +126,6 @@ def views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Show]:
         "dry run": lambda console: describe_plan(console, plan, ["conf=criteo"]),
         "bench compare": bench(lambda: bench_views.show_comparison(run, compared)),
         "bench modes": bench(lambda: bench_views.show_modes(run, modes)),
-        "bench saving": bench(lambda: bench_views.show_saving(saving)),
         "bench serve": bench(lambda: bench_views.show_serving(ServingPlan(Path("shop")), serving)),
         "bench tier": bench(lambda: bench_views.show_tier(run, tier)),
         "recipes": lambda console: pairs(console, {name: load_recipe(name).title for name in list_recipes()}),
@@ -143,7 +141,6 @@ NAMES = [
     "dry run",
     "bench compare",
     "bench modes",
-    "bench saving",
     "bench serve",
     "bench tier",
     "recipes",

@@ -1,10 +1,14 @@
-"""`persia bench kernels`: every part of the embedding store against its baselines and limits."""
+"""`python -m scripts.bench kernels`: every part of the embedding store against its baselines and limits."""
 
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from persia_cli.bench import (
+from persia_cli.bench.machine import Neighbours
+from persia_cli.bench.result import Result
+from persia_cli.errors import ConfigError
+from persia_cli.kernels.memory import keep_freed_memory
+from scripts.bench import (
     capacity_cases,
     journal_cases,
     mapped_cases,
@@ -14,11 +18,7 @@ from persia_cli.bench import (
     store_cases,
     worker_cases,
 )
-from persia_cli.bench.alternate import Case, Scale
-from persia_cli.bench.machine import Neighbours
-from persia_cli.bench.result import Result
-from persia_cli.errors import ConfigError
-from persia_cli.kernels.memory import keep_freed_memory
+from scripts.bench.alternate import Case, Scale
 
 CASES: dict[str, Case] = {
     "look-up": store_cases.look_up,

@@ -1,4 +1,4 @@
-"""Case of `bench kernels` for rows in mapped files, as servers of exported models read them, warm."""
+"""Case of `scripts.bench kernels` for rows in mapped files, as servers of exported models read them, warm."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.bench import stores
-from persia_cli.bench.alternate import Scale, Turn, alternate, compared
 from persia_cli.bench.result import OURS, Result
 from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.serving.description import ROWS, FrozenFeature
 from persia_cli.serving.row_reader import GroupReader, pooled_name
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
 from persia_cli.store.layout import table_salt
+from scripts.bench import stores
+from scripts.bench.alternate import Scale, Turn, alternate, compared
 
 DIM = 16
 TABLE = "feature-0"

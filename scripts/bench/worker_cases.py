@@ -1,4 +1,4 @@
-"""Cases of `bench kernels` for the workers: deduplicate, pool, sum gradients, convert for the wire."""
+"""Cases of `scripts.bench kernels` for the workers: deduplicate, pool, sum gradients, convert for the wire."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -6,14 +6,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.bench import stores
-from persia_cli.bench.alternate import Scale, Timing, alternate, compared
 from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels import cast as casting
 from persia_cli.kernels import dedup as numbering
 from persia_cli.kernels.pool import MODES, pool_backward, pool_forward
 from persia_cli.store.batch_rows import RowPlanner, unique_keys
 from persia_cli.store.wire_rows import row_bytes
+from scripts.bench import stores
+from scripts.bench.alternate import Scale, Timing, alternate, compared
 
 SHAPES = ((1, 26), (10, 3))
 """Ids per sample and feature, and the number of features: all of Criteo's, or the first of them."""

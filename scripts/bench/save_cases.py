@@ -1,4 +1,4 @@
-"""Cases of `bench kernels` for checkpoints: saving and loading against the disk alone, and serving while saving."""
+"""Cases of `scripts.bench kernels` for checkpoints: save and load against the disk alone, serving during a save."""
 
 import os
 import sys
@@ -12,8 +12,6 @@ from time import perf_counter
 
 import numpy as np
 
-from persia_cli.bench import stores
-from persia_cli.bench.alternate import Scale, Turn, alternate, compared
 from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels.memory import zeros
 from persia_cli.launch.job import SWITCH_INTERVAL_S
@@ -25,6 +23,8 @@ from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 from persia_cli.store.checkpoints.row_files import load_shard
 from persia_cli.store.shard import Shard
 from persia_cli.wire.figures import SavedFile
+from scripts.bench import stores
+from scripts.bench.alternate import Scale, Turn, alternate, compared
 
 CHUNK = 2**22
 """Bytes of one write or read of the disk alone."""

@@ -1,4 +1,4 @@
-"""Cases of `bench kernels` for a full store, and for a store on two cores."""
+"""Cases of `scripts.bench kernels` for a full store, and for a store on two cores."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,11 +7,11 @@ from time import perf_counter, thread_time_ns
 
 import numpy as np
 
-from persia_cli.bench import stores
-from persia_cli.bench.alternate import Scale, Turn, alternate, compared, single
 from persia_cli.bench.result import OURS, Result
-from persia_cli.bench.stores import Block, RowRequest, distinct, layout_of
 from persia_cli.store.shard import Shard
+from scripts.bench import stores
+from scripts.bench.alternate import Scale, Turn, alternate, compared, single
+from scripts.bench.stores import Block, RowRequest, distinct, layout_of
 
 FULL = 0.97
 """Fraction of the capacity in use that counts as full: some partitions are full earlier than others."""

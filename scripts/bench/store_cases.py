@@ -1,4 +1,4 @@
-"""Cases of `bench kernels` for one server's rows: index, look-up and update, against torch and the memory's limits."""
+"""Cases of `scripts.bench kernels` for one server's rows, against torch and the limits of the memory."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -6,12 +6,12 @@ from typing import Literal
 
 import numpy as np
 
-from persia_cli.bench import limits, stores
-from persia_cli.bench.alternate import Scale, Turn, alternate, compared
 from persia_cli.bench.result import OURS, Result
-from persia_cli.bench.stores import Block, RowRequest
 from persia_cli.kernels.memory import zeros
 from persia_cli.store.shard import Shard
+from scripts.bench import limits, stores
+from scripts.bench.alternate import Scale, Turn, alternate, compared
+from scripts.bench.stores import Block, RowRequest
 
 REQUESTS = 16
 """Requests in a row, which need more rows than a cache holds."""

@@ -1,6 +1,6 @@
-"""Cases of `bench kernels` in a separate process: memory per row, and the time until a server is ready.
+"""Cases of `scripts.bench kernels` in a separate process: memory per row, and the time until a server is ready.
 
-`python -m persia_cli.bench.process_cases ROWS DIM` fills a store to capacity and prints its memory.
+`python -m scripts.bench.process_cases ROWS DIM` fills a store to capacity and prints its memory.
 """
 
 import json
@@ -12,19 +12,19 @@ from time import perf_counter
 
 import numpy as np
 
-from persia_cli.bench import stores
-from persia_cli.bench.alternate import Scale, single
 from persia_cli.bench.result import OURS, Result, Side
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.usage import resident_bytes
 from persia_cli.store.layout import RowOptimizer, row_width
 from persia_cli.store.shard import Shard
+from scripts.bench import stores
+from scripts.bench.alternate import Scale, single
 
 DIM = 16
 REQUEST = 1 << 16
 SERVER = (
     "from persia_cli.roles.embedding_server.server import EmbeddingServer; from persia_cli.kernels.warm import warm; "
-    "from persia_cli.bench.stores import layout_of; from persia_cli.store.shard import Shard; "
+    "from scripts.bench.stores import layout_of; from persia_cli.store.shard import Shard; "
     "warm(); Shard(layout_of(16, 'adagrad', 10_000_000), 0, 1)"
 )
 """All the work of a server before it reports ready."""
@@ -33,7 +33,7 @@ SERVER = (
 def memory(scale: Scale) -> Iterator[Result]:
     """Measure resident bytes per row in a process with a full store: those of the store, and those of the process."""
     rows = scale.rows[0]
-    measured = json.loads(_python("-m", "persia_cli.bench.process_cases", str(rows), str(DIM)))
+    measured = json.loads(_python("-m", "scripts.bench.process_cases", str(rows), str(DIM)))
     values = row_width(DIM, "float32", RowOptimizer("adagrad", lr=0.01)) * 4
     label = f"memory at capacity, {rows / 1e6:g}M rows, dim {DIM}, Adagrad"
     note = f"{measured['rows']:,} rows held; the process had {measured['before'] / 1e6:.0f} MB before"

@@ -1,4 +1,4 @@
-"""Case of `bench kernels` for the price of recovery: updates that can be undone after a kill, against bare ones."""
+"""Case of `scripts.bench kernels` for the price of recovery: updates that can be undone, against bare ones."""
 
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -7,8 +7,6 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.bench import stores
-from persia_cli.bench.alternate import Scale, alternate, compared
 from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels.journal import private_journal
 from persia_cli.kernels.memory import zeros
@@ -16,6 +14,8 @@ from persia_cli.kernels.rows import FLOAT32, RowArena
 from persia_cli.kernels.update import UPDATES, UPDATES_KEPT, GradientCounts
 from persia_cli.store.layout import OptimizerKind, RowOptimizer, row_width
 from persia_cli.store.row_rules import rule_at
+from scripts.bench import stores
+from scripts.bench.alternate import Scale, alternate, compared
 
 FEW, MANY = 2_000, 2_000_000
 """Rows that the second cache holds, and rows of which no cache holds more than a few."""

@@ -1,4 +1,4 @@
-"""`persia bench saving`: training while checkpoints are written, against the same job between them."""
+"""`python -m scripts.bench saving`: training while checkpoints are written, against the same job between them."""
 
 import tempfile
 from collections.abc import Callable, Sequence

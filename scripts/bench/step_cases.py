@@ -1,4 +1,4 @@
-"""Cases of `bench kernels` for the whole embedding step of Criteo's shape, in one process and one thread."""
+"""Cases of `scripts.bench kernels` for the whole embedding step of Criteo's shape, in one process and one thread."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -8,16 +8,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.bench import stores
-from persia_cli.bench.alternate import Scale, alternate, compared
 from persia_cli.bench.machine import available_bytes
 from persia_cli.bench.result import OURS, Result
-from persia_cli.bench.stores import CHUNK, EPS, LR, SPARE, keys_of, layout_of
 from persia_cli.kernels.pool import MODES, pool_backward, pool_forward
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.layout import INDEX_BYTES, OptimizerKind
 from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import decode_rows, encode_rows
+from scripts.bench import stores
+from scripts.bench.alternate import Scale, alternate, compared
+from scripts.bench.stores import CHUNK, EPS, LR, SPARE, keys_of, layout_of
 
 BATCHES = 32
 """Number of batches in a row."""

@@ -1,0 +1,1 @@
+"""Measurements of the parts of Persia, outside the package."""
