@@ -125,7 +125,7 @@ class CoordinatorSession:
     def _pass_signals_on(self) -> None:
         """Report a signal to the coordinator, and do the replica's work until the coordinator ends the job."""
         while self.signals:
-            self.goes_on = True
+            self.goes_on = self.goes_on or not self.stop  # one that comes at the end changes nothing
             leave = Leave(self.role, self.index, own_process(), self.signals.popleft(), serves=True)
             self._client.request(leave, waiting_for="the coordinator to note a signal")
 

@@ -12,8 +12,12 @@ from persia_cli.kernels.needed import SERVER
 from persia_cli.kernels.warm import warm
 from persia_cli.launch import embedded
 from persia_cli.launch.job import prepare_run_dir
+from persia_cli.observe.journal import EVENTS, read_journal
+from persia_cli.roles.session import CoordinatorSession
 from persia_cli.roles.start import RoleStart, run_coordinator, run_role
+from persia_cli.wire.loop import Loop
 from persia_cli.wire.sockets import Context
+from tests.conftest import poll_for
 from tests.support.jobs import plan
 from tests.support.small import WORDS
 
@@ -46,6 +50,37 @@ def test_a_replica_that_never_joins_is_named_and_the_others_are_sent_away(tmp_pa
     assert str(errors["coordinator"]) == sentence
     assert errors["coordinator"].exit_code == 1
     assert str(told.value) == (f"coordinator at {address} refused a place in the job: the job has ended: {sentence}")
+
+
+def test_a_signal_to_a_replica_that_waits_for_others_ends_the_job_to_go_on_later(tmp_path):
+    job = plan(WORDS, tmp_path / "run")
+    prepare_run_dir(job)
+    address = f"inproc://{uuid.uuid4()}"
+    sessions: list[CoordinatorSession] = []
+
+    def signal_it(session: CoordinatorSession) -> None:
+        sessions.append(session)
+        session.signals.append("SIGTERM")
+
+    with Context() as context:
+        coordinator = threading.Thread(target=run_coordinator, args=(context, address, job.run, job.job))
+        coordinator.start()
+        run_role(context, RoleStart("data-loader", 0, address), signal_it)
+        coordinator.join()
+    [stopped] = [event for event in read_journal(tmp_path / "run" / EVENTS) if event.get("phase") == "stopped"]
+    assert (stopped["signal"], stopped["replica"]) == ("SIGTERM", "data-loader-0")
+    assert sessions[0].goes_on
+
+
+def test_a_signal_that_comes_when_the_job_has_ended_changes_nothing():
+    with Context() as context:
+        loop = Loop(context, "data-loader-0")
+        session = CoordinatorSession(loop, f"inproc://{uuid.uuid4()}", "data-loader", 0)
+        session.stop = True
+        session.signals.append("SIGTERM")
+        poll_for(lambda: loop.poll(0.05) or not session.signals, 10.0, "the signal to be read")
+        loop.close()
+    assert not session.goes_on
 
 
 def test_a_second_run_in_a_run_directory_is_refused(tmp_path):
