@@ -13,6 +13,7 @@ from persia_cli.config.schema import Bce, Run
 from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, is_of_retrieval, keys_of
 from persia_cli.errors import count
 from persia_cli.launch.job import JobResult
+from persia_cli.launch.resumed import newest_of
 from persia_cli.observe import staleness
 from persia_cli.observe.advice import advice, judging_metric
 from persia_cli.observe.history import QUALITY
@@ -53,6 +54,9 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
     elif training := last_of(result.metrics, "train"):
         say(out(), key_values(in_words(training)))
     saved = [event["path"] for event in result.events if event["event"] == "saved"]
+    if not saved and plan.job.task == "train":  # the last start of a job that went back may have saved nothing new
+        newest = newest_of(checkpoints_of(result.run_dir, plan.run.checkpoint.path))
+        saved = [] if newest is None else [str(newest)]
     if losses := lost(result.events):
         more = f"; see persia table stats {result.run_dir}" if saved and plan.job.task == "train" else ""
         labelled(err(), "tables", losses + more)

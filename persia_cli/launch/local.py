@@ -180,7 +180,10 @@ class Processes:
         """Return the error that ended a replica: the one in its log, or else its exit code and last lines."""
         code, name, log = started.process.returncode, started.options.name, self._log_of(started.options.name)
         kind = UserError if code == UserError.exit_code else RoleError
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        try:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []  # somebody has removed the log
         errors = [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]
         if errors and code == MemoryFileError.exit_code:
             return KilledError(f"{name} was killed, and {errors[-1]}", name)

@@ -81,6 +81,10 @@ def rolled_back(plan: JobPlan, death: KilledError) -> JobPlan | None:
     step = manifest.step if manifest is not None else 0
     reached = max((line["step"] for line in read_journal(plan.run_dir / METRICS)), default=step)
     rollback = Rollback(death.replica, one_line(death), time.time(), step, max(0, reached - step))
+    before = plan.job.rollback
+    if before is not None and before.step == step and not rollback.steps_again:
+        # It died again before it trained: the steps and the time since the first death are still to be made up for.
+        rollback = replace(rollback, steps_again=before.steps_again, died_at=before.died_at)
     if newest is None or manifest is None:
         return replace(plan, job=replace(plan.job, rollback=rollback))
     job = replace(

@@ -1,6 +1,10 @@
 """The scores of the last lines of training, of which the oldest are dropped."""
 
+from collections.abc import Mapping
+from typing import Self
+
 from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
+from persia_cli.wire.job_messages import ScoreCounts
 
 
 class RecentScores:
@@ -17,22 +21,31 @@ class RecentScores:
         tasks: int,
         intervals: int,
         most: int = MOST_IN_TRAINING,
-        stacks: tuple[list[ScoreHistogram], list[ScoreHistogram], ScoreHistogram] | None = None,
     ) -> None:
-        """Begin without any scores, or with the `stacks` of another one."""
+        """Begin without any scores."""
         self._tasks, self._intervals, self._most = tasks, intervals, most
         self._older: list[ScoreHistogram] = []
         """Histograms from each older interval up to the newest of them; the last one begins at the oldest."""
         self._newer: list[ScoreHistogram] = []
         """Histograms of the newer intervals."""
         self._newer_together = self._merged()
-        if stacks is not None:
-            self._older, self._newer, self._newer_together = stacks
 
-    @property
-    def stacks(self) -> tuple[list[ScoreHistogram], list[ScoreHistogram], ScoreHistogram]:
-        """The histograms of older intervals, those of newer ones, and all newer ones together."""
-        return self._older, self._newer, self._newer_together
+    def encode(self) -> dict[str, ScoreCounts]:
+        """Return all histograms by name; `restored` continues with equal bits."""
+        stacks = {"older": self._older, "newer": self._newer, "together": [self._newer_together]}
+        return {f"{name}.{i}": each.encode() for name, stack in stacks.items() for i, each in enumerate(stack)}
+
+    @classmethod
+    def restored(cls, tasks: int, intervals: int, encoded: Mapping[str, ScoreCounts]) -> Self:
+        """Return the scores of as many intervals that were encoded; raises WireError or KeyError for invalid ones."""
+        made = cls(tasks, intervals)
+
+        def stack(name: str) -> list[ScoreHistogram]:
+            count = sum(key.startswith(f"{name}.") for key in encoded)
+            return [ScoreHistogram.restored(tasks, made._most, encoded[f"{name}.{i}"]) for i in range(count)]
+
+        made._older, made._newer, [made._newer_together] = stack("older"), stack("newer"), stack("together")
+        return made
 
     def add(self, scores: ScoreHistogram) -> None:
         """Add the scores of an interval; over the limit, drop those of the oldest interval."""

@@ -89,12 +89,13 @@ class RunRecord:
         self._step, self._samples = step, samples
         if state is not None:
             self._progressive, self._ids, self._unknown = state.scores, state.look_ups, state.unknown
-            self._tables_before = state.tables
+            self._tables_before, self._recent = state.tables, state.recent
 
     def state(self) -> RecordState:
         """Return what a resumed run needs to go on with the record; its file is synced to disk."""
         totals = together([self._tables_before, *self._tables])
-        return RecordState(self._progressive, self._ids, self._unknown, totals, self._metrics.sync())
+        size = self._metrics.sync()
+        return RecordState(self._progressive, self._ids, self._unknown, totals, size, self._recent)
 
     def note(self, name: str, figures: ReplicaFigures, incarnation: int = 1) -> None:
         """Store the latest figures of a replica's process, and notify the user once of each problem in them."""

@@ -1,7 +1,8 @@
 """The state of a run's record in a checkpoint: what lines of metrics count from the first step of the run on."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -10,6 +11,7 @@ from xxhash import xxh128
 from persia_cli.config.record import CONFIG
 from persia_cli.errors import CheckpointError, WireError
 from persia_cli.observe.journal import EVENTS, METRICS
+from persia_cli.observe.recent_scores import RecentScores
 from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
 from persia_cli.storage.places import Place, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
@@ -37,14 +39,20 @@ class RecordState(NamedTuple):
     """Counters of all tables that features read; `rows` has no meaning."""
     metrics_bytes: int
     """Size of the file of metrics."""
+    recent: RecentScores
+    """Scores of the last lines of training, as many as `train.window`."""
 
 
-def save_scores(folder: Place, scores: ScoreHistogram) -> SavedFile:
+def save_scores(folder: Place, scores: ScoreHistogram, recent: RecentScores) -> SavedFile:
     """Write the scores into the checkpoint `folder` as safetensors; raises DiskError.
 
-    The tensors are those of `ScoreHistogram.encode`: counted uint64[k], counts float64[k], sums float64[tasks, 7].
+    The tensors are those of `ScoreHistogram.encode`: counted uint64[k], counts float64[k], sums float64[tasks, 7]; and
+    the same for each histogram of `recent`, such as `older.0.counted`.
     """
-    content = save(scores.encode()._asdict())
+    tensors = dict(scores.encode()._asdict())
+    for name, histogram in recent.encode().items():
+        tensors |= {f"{name}.{part}": values for part, values in histogram._asdict().items()}
+    content = save(tensors)
     path = folder / RECORD / SCORES
     put(path, content)
     return SavedFile(RECORD, SCORES, len(content), xxh128(content).hexdigest())
@@ -58,6 +66,8 @@ def save_copies(run_dir: Path, checkpoint: Place, folder: str) -> list[SavedFile
     saved = []
     for name in COPIED_FILES:
         content = (run_dir / name).read_bytes() if (run_dir / name).exists() else b""
+        if name != CONFIG:
+            content = content[: content.rfind(b"\n") + 1]  # a line may be written meanwhile
         put(checkpoint / folder / name, content)
         saved.append(SavedFile(folder, name, len(content), xxh128(content).hexdigest()))
     return saved
@@ -69,16 +79,30 @@ def copies_in(manifest: Manifest) -> list[SavedFile]:
     return found if {file.name for file in found} == set(COPIED_FILES) else []
 
 
-def load_state(folder: Place, manifest: Manifest, tasks: int) -> RecordState:
+def load_state(folder: Place, manifest: Manifest, tasks: int, window: int) -> RecordState:
     """Return the state in a checkpoint, with scores equal to the bit.
 
-    Raises CheckpointError if they are damaged or not of so many tasks.
+    The scores of recent lines are those of the run if it had the same `window`; else they begin anew. Raises
+    CheckpointError if scores are damaged or not of so many tasks.
     """
     path, progress = folder / RECORD / SCORES, manifest.progress
     try:
         found = load((verified_folder(folder, RECORD) / SCORES).read_bytes())
-        scores = ScoreHistogram.restored(tasks, MOST_IN_TRAINING, ScoreCounts(**found))
-    except (OSError, SafetensorError, TypeError, WireError) as error:
+        histograms = _histograms(found)
+        scores = ScoreHistogram.restored(tasks, MOST_IN_TRAINING, histograms.pop(""))
+        recent = RecentScores(tasks, window)
+        if manifest.config["train"]["window"] == window:
+            recent = RecentScores.restored(tasks, window, histograms)
+    except (OSError, SafetensorError, TypeError, ValueError, KeyError, WireError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; use another checkpoint") from error
     tables = TableTotals(evicted=progress.evicted, hits=progress.hits, misses=progress.misses)
-    return RecordState(scores, progress.look_ups, progress.unknown, tables, progress.metrics_bytes)
+    return RecordState(scores, progress.look_ups, progress.unknown, tables, progress.metrics_bytes, recent)
+
+
+def _histograms(tensors: Mapping[str, Any]) -> dict[str, ScoreCounts]:
+    """Return encoded histograms by name; the one without a name has all scores."""
+    parts: dict[str, dict[str, Any]] = {}
+    for key, values in tensors.items():
+        name, _, part = key.rpartition(".")
+        parts.setdefault(name, {})[part] = values
+    return {name: ScoreCounts(**each) for name, each in parts.items()}

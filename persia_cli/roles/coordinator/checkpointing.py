@@ -89,7 +89,7 @@ class SaveResult(NamedTuple):
 class Checkpointing:
     """One checkpoint after another, each of the files that the replicas report.
 
-    `add`, `note_death`, `repeat` and `require_saved` only change memory; all else waits for disks or object stores.
+    `reset`, `add`, `note_death`, `repeat` and `require_saved` only change memory; all else waits for disks or stores.
     """
 
     def __init__(self, run: Run, job: Job, tracker: EvaluationTracker) -> None:
@@ -143,6 +143,10 @@ class Checkpointing:
             return None  # somebody has removed it
         return newest.step if digest == newest.sha256 else None
 
+    def reset(self) -> None:
+        """Forget the last save; `begin` of the next one follows."""
+        self._files, self._failures, self._lost, self._disturbed = {}, [], None, False
+
     def begin(self, phase: Phase, samples: int, state: Callable[[], RecordState]) -> SaveModel:
         """Make the folder that replicas write the checkpoint of a saving phase into; returns what they are to do.
 
@@ -152,8 +156,8 @@ class Checkpointing:
         step = phase.last
         best = self._tracker.kept_at(step)
         begun = self._begin(phase, state())
-        self._files, self._lost, self._disturbed = {}, None, False
-        self._failures = [begun.failure] if begun.failure else []
+        if begun.failure:
+            self._failures.append(begun.failure)
         self._cut = Cut(step, samples, begun.progress, replace(best) if best else None, begun.scores, phase.trigger)
         awaited = phase.trigger in AWAITED or not self._run.checkpoint.while_training
         return SaveModel(begun.draft, step, begun.parent, awaited)
@@ -162,7 +166,7 @@ class Checkpointing:
         self._draft = draft = begin_checkpoint(self._checkpoints, phase.last)
         scores, failure = None, ""
         try:
-            scores = save_scores(draft, state.scores)
+            scores = save_scores(draft, state.scores, state.recent)
         except DiskError as error:
             failure = str(error)
         # A store that does not answer is not asked again: each time takes long, and replicas wait for this one.

@@ -77,6 +77,11 @@ class JobContext:
         self.stop_reason: str | None = None
         """Why the job ends now, though its model may not be saved."""
 
+    @property
+    def is_ending(self) -> bool:
+        """True if the job ends before all is done, so that no phase begins any more."""
+        return self.stopping or self.failure is not None or self.stop_reason is not None
+
     def reply(self, peer: Peer, message: Message) -> None:
         """Answer a request."""
         self._server.reply(peer, message)

@@ -106,7 +106,8 @@ class Coordinator:
         step, samples = (loaded.step, loaded.samples) if loaded else (0, 0)
         loading = Loading(run, job, loaded, events)
         resumed = loaded if job.task == "train" else None
-        state = load_state(place_of(job.load), resumed, len(label_names(run))) if resumed and job.load else None
+        tasks = len(label_names(run))
+        state = load_state(place_of(job.load), resumed, tasks, run.train.window) if resumed and job.load else None
         self._record = RunRecord(
             self._run_dir, events, run, grid, step, samples, state, metrics, scored_part=job.scored_part
         )
@@ -188,9 +189,17 @@ class Coordinator:
         finally:
             if self._scoring is not None:
                 context.disk.run("removing the scores", self._scoring.discard)
-            context.disk.close()
+            self._finish_disk_work()
             self._record.close()
             self._events.close()
+
+    def _finish_disk_work(self) -> None:
+        """Record what the disk worker still completes, such as a checkpoint that was being published."""
+        self._context.disk.close(self._run.cluster.stop_timeout_s / 4)
+        try:
+            self._context.disk.tick()
+        except (PersiaError, OSError) as error:
+            log.error("work on a disk failed after the end of the job: %s", error)
 
     def _tick(self, timeout_s: float) -> None:
         """Handle the messages of one round, then do what has become due."""

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-CLOSE_S = 5.0
-
 
 class _Task(NamedTuple):
     doing: str
@@ -57,7 +55,7 @@ class DiskWorker:
                     raise error
                 task.then(result)
 
-    def close(self, seconds: float = CLOSE_S) -> None:
+    def close(self, seconds: float = 5.0) -> None:
         """End the thread after its tasks; wait for that for so many seconds at most."""
         if self._thread is not None:
             self._todo.put(None)

@@ -32,11 +32,12 @@ class Heartbeats:
     def tick(self) -> None:
         """Give the job up if a replica is late, silent or stuck; at the end of a job, do not wait for such a one."""
         context, now = self._context, self._context.now()
-        complaint = self._liveness.complaint(now) or self._liveness.disk_complaint(*context.disk.age(), now)
+        doing, doing_s = context.disk.age()
+        complaint = self._liveness.complaint(now) or self._liveness.disk_complaint(doing, doing_s, now)
         if complaint:
             context.give_up(complaint)
         elif (phase := context.phases.current) is not None and phase.kind == "done":
             for member in self._liveness.silent(now):
                 context.phases.finish(member.name, context.phases.number)
-        if waiting := self._liveness.waiting(now):
+        if waiting := self._liveness.waiting(now, doing, doing_s):
             context.events.write(event="waiting", **waiting)

@@ -41,13 +41,19 @@ class LivenessMonitor:
         silent = self._membership.silent(now, self._cluster.silence_timeout_s) + self._membership.replaced
         return silent + self._membership.stuck(self._cluster.work_timeout_s)
 
-    def waiting(self, now: float) -> dict[str, Any] | None:
-        """Return the replica that all wait for because it takes long, once in a while; None where there is none."""
+    def waiting(self, now: float, disk_doing: str = "", disk_s: float = 0.0) -> dict[str, Any] | None:
+        """Return the replica that takes longest, once in a while; None where none takes long.
+
+        The coordinator's own work on a disk counts as that of a replica.
+        """
         member = self._membership.busiest
-        if member is None or member.doing_s < NOTICE_AFTER_S or now - self._noticed_s < NOTICE_AFTER_S:
+        name, doing, seconds = (member.name, member.doing, member.doing_s) if member else ("", "", 0.0)
+        if disk_s > seconds:
+            name, doing, seconds = "coordinator-0", disk_doing, disk_s
+        if seconds < NOTICE_AFTER_S or now - self._noticed_s < NOTICE_AFTER_S:
             return None
         self._noticed_s = now
-        return {"replica": member.name, "doing": member.doing, "seconds": round(member.doing_s)}
+        return {"replica": name, "doing": doing, "seconds": round(seconds)}
 
     def complaint(self, now: float) -> str | None:
         """Return why the job is to be given up, if it is; replicas that are silent at its end do no harm."""

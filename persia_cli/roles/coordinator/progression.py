@@ -79,7 +79,7 @@ class Progression:
     def _is_between_phases(self) -> bool:
         """Return True if the next phase may begin; handles the end of the one before, once."""
         context, phase = self._context, self._context.phases.current
-        if context.is_over or context.failure is not None:
+        if context.is_over or context.is_ending:
             return False
         if phase is None:
             return context.begun
@@ -112,6 +112,7 @@ class Progression:
             phases.save_again()
         phase = phases.advance()
         if phase.kind == "saving":
+            self._context.work.end_phase()
             samples = self._grid.samples_before(phase.last)
             self._saving.begin(phase, samples, partial(self._begin_saving, phase))
             return
@@ -120,6 +121,8 @@ class Progression:
         self._begin(phase, self._work_of(phase))
 
     def _begin_saving(self, phase: Phase, work: SaveModel | None) -> None:
+        if self._context.is_ending:
+            return
         if work is not None:
             self._begin(phase, work)
         else:

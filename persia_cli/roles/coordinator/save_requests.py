@@ -49,6 +49,8 @@ class SaveRequests:
         context, phase = self._context, self._context.phases.current
         if context.ending or (phase is not None and phase.kind == "done"):
             return
+        if phase is not None and phase.kind == "predicting" and not context.phases.waiting:
+            return  # The file of the prediction is being published.
         context.ending = Ending(signal, replica, context.now() + self._grace_s)
         if phase is None or context.job.task != "train":
             context.stop_reason = "there was nothing to save"

@@ -1,17 +1,20 @@
 """A save: replicas write their files, which lasts longer than the phase, then the checkpoint is published."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from persia_cli.control.phases import Phase
 from persia_cli.plan.job import COORDINATOR
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.roles.coordinator.save_requests import SaveRequests
+from persia_cli.storage.remote import within
 from persia_cli.wire.figures import SavedFile
 from persia_cli.wire.job_messages import Saved, SaveModel
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer
+
+Result = TypeVar("Result")
 
 PUBLISHER = f"{COORDINATOR}-0"
 """The last participant of a save: it publishes the files of the others."""
@@ -23,15 +26,18 @@ class Saving:
     def __init__(self, context: JobContext, checkpointing: Checkpointing, save_requests: SaveRequests) -> None:
         self._context, self._checkpointing, self._save_requests = context, checkpointing, save_requests
         self.repeat, self.require_saved = checkpointing.repeat, checkpointing.require_saved
+        self._started = False
+        """True once the folder is ready and replicas get the instruction to write."""
 
     def tidy(self) -> None:
         """Remove what an earlier start of the training has left unfinished."""
-        self._context.disk.run("removing unfinished checkpoints", self._checkpointing.tidy)
+        self._run("removing unfinished checkpoints", self._checkpointing.tidy, lambda _: None)
 
     def begin(self, phase: Phase, samples: int, then: Callable[[SaveModel | None], None]) -> None:
         """Begin a saving phase; `then` gets the instruction for the replicas, None if the model is saved already."""
         self._context.phases.writing.add(PUBLISHER)
-        state = self._context.record.state
+        self._checkpointing.reset()
+        self._started, state = False, self._context.record.state
 
         def begin() -> SaveModel | None:
             if self._checkpointing.has(phase.last):
@@ -40,7 +46,20 @@ class Saving:
                 return None
             return self._checkpointing.begin(phase, samples, state)
 
-        self._context.disk.run(f"starting the checkpoint of step {phase.last:,}", begin, then)
+        def started(work: SaveModel | None) -> None:
+            self._started = True
+            then(work)
+
+        self._run(f"starting the checkpoint of step {phase.last:,}", begin, started)
+
+    def _run(self, doing: str, work: Callable[[], Result], then: Callable[[Result], None]) -> None:
+        """Run on the disk worker; a store that does not answer costs a save, so it gets as long as a silent replica."""
+
+        def bounded() -> Result:
+            with within(self._context.run.cluster.silence_timeout_s):
+                return work()
+
+        self._context.disk.run(doing, bounded, then)
 
     def on_saved(self, peer: Peer, message: Saved) -> None:
         """Note the files that a replica has written, or why it could not."""
@@ -61,13 +80,11 @@ class Saving:
 
     def _take(self, step: int, name: str, files: Sequence[SavedFile], failure: str) -> None:
         phases = self._context.phases
-        if self._context.stopping or not phases.note_written(name, step):
+        if self._context.stopping or not self._started or not phases.note_written(name, step):
             return
         self._checkpointing.add(name, files, failure)
         if phases.writing == {PUBLISHER}:
-            self._context.disk.run(
-                f"publishing the checkpoint of step {step:,}", self._checkpointing.conclude, self._conclude
-            )
+            self._run(f"publishing the checkpoint of step {step:,}", self._checkpointing.conclude, self._conclude)
 
     def _conclude(self, event: dict[str, Any]) -> None:
         self._context.phases.note_written(PUBLISHER, event["step"])

@@ -44,6 +44,10 @@ class WorkQueue:
         self._deal()
         return steps
 
+    def end_phase(self) -> None:
+        """Give no instruction until the next phase begins: a new process must not repeat the phase that is over."""
+        self._instructions.clear()
+
     def instruct(self, instruction: Instruction) -> None:
         """Give the first instruction of a phase to all that wait for one, and to those that ask for it from now on."""
         self._instructions.clear()

@@ -1,4 +1,4 @@
-"""What `python -m scripts.bench kernels` measures: choice of cases, ratios, and results that are right before they are fast."""
+"""Choice of cases of `python -m scripts.bench kernels`, ratios, and results that are right before they are fast."""
 
 from collections.abc import Iterator
 

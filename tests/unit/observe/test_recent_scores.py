@@ -47,6 +47,20 @@ def test_they_are_those_of_the_last_intervals_whenever_they_are_asked(window, li
         assert together.weight() == pytest.approx(weights.sum(), rel=1e-12)
 
 
+@given(st.integers(1, 9), st.integers(0, 30), st.integers(1, 20))
+@settings(deadline=None, max_examples=25)
+def test_restored_scores_continue_with_the_same_bits(window: int, before: int, after: int) -> None:
+    recent = RecentScores(1, window)
+    for number in range(before):
+        recent.add(scores_of(number))
+    restored = RecentScores.restored(1, window, recent.encode())
+    for number in range(before, before + after):
+        recent.add(scores_of(number))
+        restored.add(scores_of(number))
+        ours, theirs = (each.together().encode() for each in (restored, recent))
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True))
+
+
 def test_a_line_costs_no_more_where_it_looks_back_on_more_lines(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:

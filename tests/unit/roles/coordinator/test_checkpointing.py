@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.phases import Phase
+from persia_cli.observe.recent_scores import RecentScores
 from persia_cli.observe.record_state import RecordState, copies_in
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.embedding import embedding_layout
@@ -26,7 +27,9 @@ from persia_cli.wire.message import TableTotals
 from tests.support.runs import make_run
 from tests.support.saving import save_shard
 
-STATE = RecordState(ScoreHistogram(1), 30, 10, TableTotals(rows=9, evicted=1, hits=20, misses=5), 123)
+STATE = RecordState(
+    ScoreHistogram(1), 30, 10, TableTotals(rows=9, evicted=1, hits=20, misses=5), 123, RecentScores(1, 3)
+)
 
 
 def checkpointing_of(run: Run, run_dir: Path, tracker: EvaluationTracker | None = None) -> Checkpointing:
