@@ -1,4 +1,4 @@
-"""Measurements for developers: `python -m scripts.bench kernels`, and `… saving` for training beside checkpoints."""
+"""Measurements for developers: `python -m scripts.bench kernels`, and `… saving` for training during saves."""
 
 import sys
 from typing import Annotated
@@ -51,7 +51,7 @@ def kernels(
     quick: Annotated[bool, typer.Option("--quick", help="Small tables, few rounds: to see if it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the embedding store's parts against torch and against the memory's limits, on one thread, in turns."""
+    """Measure the embedding store's parts against torch and against the memory's limits, on one thread, alternating."""
     from persia_cli.bench.machine import this_machine
     from scripts.bench import kernels as bench
     from scripts.bench.alternate import FULL, QUICK

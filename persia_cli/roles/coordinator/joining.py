@@ -31,7 +31,7 @@ class Joining:
     """Lets in the replicas that the job expects."""
 
     def __init__(self, context: JobContext, replacements: Replacements) -> None:
-        """`replacements` decides whether the new process of a replica that has gone may join."""
+        """`replacements` decides whether a new process may take the place of a silent replica."""
         self._context, self._replacements = context, replacements
         self._membership = context.membership
         self._ended: str | None = None

@@ -92,7 +92,7 @@ class LivenessMonitor:
         )
 
     def disk_complaint(self, doing: str, doing_s: float, now: float) -> str | None:
-        """Return why the job is to be given up because of the coordinator's own work on a disk, if it is."""
+        """Return a sentence if the coordinator's own work on a disk takes too long, which ends the job."""
         if not doing:
             return None
         if doing_s <= self._cluster.work_timeout_s:

@@ -66,7 +66,7 @@ class SaveRequests:
         if self._asked and phase.kind != "saving" and requests.save is None and not self._context.phases.writing:
             self.answer("", "nothing was trained since the last checkpoint, or nothing at all yet")
         if requests.end or (requests.save and phase.kind == "training"):
-            self._cut()  # The phase began while the request was on its way.
+            self._cut()  # The phase began while the request was in flight.
 
     def note_saved(self, event: dict[str, Any]) -> None:
         """Answer the commands that asked for a checkpoint, given the event with which a save ends."""

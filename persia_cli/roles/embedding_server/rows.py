@@ -60,17 +60,17 @@ def unanswered_lookups(shard: RecoverableShard, ranks: int) -> dict[BatchId, lis
 
 
 def load_checkpoint(shard: Shard, folder: Place, progress: Progress) -> int:
-    """Add the rows of a checkpoint that belong to the shard; returns their number, those that found no room included.
+    """Add the rows of a checkpoint that belong to the shard; returns their number, including those for which there was no space.
 
     Raises CheckpointError for files that are damaged or do not fit.
     """
-    # Without a table for them, dense weights are in the checkpoint's dense folder too, as they are.
+    # Without a table for them, dense weights are in the checkpoint's dense folder too.
     chain = read_chain(folder)
     files = chain.row_files(with_dense=shard.layout.dense_group is not None)
     rows = load_shard(shard, files, progress)
     load_sightings(shard, chain.folders[-1], chain.manifest)
     note_loaded(shard, chain.manifest.step)
-    # Rows that found no room in their partition are counted and shown; they are not missing from the checkpoint.
+    # Rows without space in their partition are counted and shown; they are not missing from the checkpoint.
     rows += sum(counters.left_out for counters in shard.counters().values())
     log.info("loaded %d rows from %s", rows, folder)
     return rows

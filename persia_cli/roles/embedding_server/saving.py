@@ -30,7 +30,7 @@ def servers_beside(cluster: Cluster, index: int) -> int:
 
 
 class SavePace:
-    """Says when the next rows of a save are due; for the thread that takes them."""
+    """The pace of a save: when the next rows are due; for the thread that takes them."""
 
     def __init__(self, servers: int, awaited: bool, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin with a save; `servers` share the processors, and one that is `awaited` goes as fast as it can."""

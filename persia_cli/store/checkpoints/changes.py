@@ -1,4 +1,4 @@
-"""What changed in the rows of a shard since its last checkpoint, without a record of each change.
+"""The changes of a shard since its last checkpoint, without a record of each change.
 
 A look-up of training sets the step of last use of every row that it finds or makes, and an update changes only rows
 that a look-up of its own step has found, or sets that step itself. A checkpoint of step t is saved while nothing is in

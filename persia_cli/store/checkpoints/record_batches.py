@@ -48,7 +48,7 @@ def hashed_batches(path: Place, file: SavedFile, on_bytes: Callable[[int], None]
     """Yield the record batches of a file of rows, and compare its content with its checksum after the block.
 
     Each byte is read once, in order: between its marks, an Arrow file is an Arrow stream, then comes a list of batches
-    for who wants to read only some. Calls `on_bytes` with the size of each part read. Raises CheckpointError as
+    for readers of only some. Calls `on_bytes` with the size of each part read. Raises CheckpointError as
     `record_batches` does, and if the content is not what was saved: then the batches are worth nothing.
     """
     with (

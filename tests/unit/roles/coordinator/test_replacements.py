@@ -22,7 +22,7 @@ from tests.support.runs import make_run
 LOADER, PEER = ("data-loader", 0), Peer(b"supervisor of data-loader-0", 1)
 FIRST = ProcessId(7, began=100, place="a node")
 LATER = ProcessId(7, began=200, place="a node")
-"""That of the next container: its process has the same number."""
+"""The process of the next container, which has the same number."""
 ELSEWHERE = ProcessId(7, began=100, place="another node")
 KILLED = -9
 

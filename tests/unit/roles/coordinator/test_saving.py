@@ -54,7 +54,7 @@ class SavingJob(Coordination):
 
 def test_files_count_only_once_the_folder_is_ready() -> None:
     job = SavingJob()
-    job.saving.on_saved(PEER, Saved(SERVER, 2, (), "the folder of the save before is gone"))
+    job.saving.on_saved(PEER, Saved(SERVER, 2, (), "the folder of the save before is missing"))
     assert job.files == []
     assert "embedding-server-0" in job.context.phases.writing
     job.ready.set()
