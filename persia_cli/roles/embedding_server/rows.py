@@ -60,7 +60,7 @@ def unanswered_lookups(shard: RecoverableShard, ranks: int) -> dict[BatchId, lis
 
 
 def load_checkpoint(shard: Shard, folder: Place, progress: Progress) -> int:
-    """Add the rows of a checkpoint that belong to the shard; returns their number, including those for which there was no space.
+    """Add the rows of a checkpoint that belong to the shard; returns their number, including those without space.
 
     Raises CheckpointError for files that are damaged or do not fit.
     """
