@@ -1,1 +1,1 @@
-"""Drills: a job is disturbed on purpose, and what that cost is counted."""
+"""Drills: processes of a job are killed on purpose, and what that costs is measured."""

@@ -1,27 +1,29 @@
-"""The job that is disturbed: `persia train` as a child of the drill, or a job that ran before."""
+"""The job of a drill: `persia train` as a child process."""
 
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from persia_cli.disk import writing
-from persia_cli.drill.processes import replicas_of, wait_until_ended
-from persia_cli.errors import UserError
+from persia_cli.errors import RoleError, UserError
 from persia_cli.launch.processes import python_module
-from persia_cli.launch.running import RunningProcess, process_of
-from persia_cli.observe.history import EARLIER, ENDS
+from persia_cli.launch.running import PROC, RunningProcess, parent_of, process_of, words_of
+from persia_cli.observe.history import EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 
 ERROR = ("error: ", "internal error: ")
+LAUNCH_ROLE = "launch-role"
 TAIL_BYTES = 1 << 15
 """More than a line of metrics has."""
-END_S = 20.0
-"""Seconds that a job has to end when it is stopped."""
+END_S = 30.0
+"""Seconds that processes have to end after they were asked to, or after their launcher was killed."""
+POLL_S = 0.01
 
 
 def events_of(run_dir: Path) -> list[dict[str, Any]]:
@@ -30,7 +32,30 @@ def events_of(run_dir: Path) -> list[dict[str, Any]]:
     return [event for folder in [*starts, run_dir] for event in read_journal(folder / EVENTS)]
 
 
-def _recorded_step(metrics: Path) -> int:
+def replicas_of(launcher: int) -> dict[str, RunningProcess]:
+    """Return the running replicas that are children of a launcher, by name."""
+    found = {}
+    for entry in PROC.iterdir():
+        if not entry.name.isdigit() or parent_of(int(entry.name)) != launcher:
+            continue
+        words = words_of(int(entry.name))
+        process = process_of(int(entry.name))
+        if LAUNCH_ROLE in words and "--index" in words and process is not None and process.lives:
+            role, index = words[words.index(LAUNCH_ROLE) + 1], words[words.index("--index") + 1]
+            found[f"{role}-{index}"] = process
+    return found
+
+
+def wait_until_ended(processes: Iterable[RunningProcess], limit_s: float) -> list[RunningProcess]:
+    """Wait until processes have ended; return those that have not within so many seconds."""
+    deadline = time.monotonic() + limit_s
+    left = list(processes)
+    while (left := [each for each in left if each.lives]) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return left
+
+
+def recorded_step(metrics: Path) -> int:
     """Return the step of the last whole line of metrics; -1 if there is none. The file may become shorter meanwhile."""
     try:
         with metrics.open("rb") as file:
@@ -42,19 +67,20 @@ def _recorded_step(metrics: Path) -> int:
 
 
 class DrilledJob:
-    """A job and the processes it has now; `replicas` are the names of all that it should have."""
+    """A job that runs while the block does: a context manager after which no process of it is left."""
 
-    def __init__(self, run_dir: Path, replicas: Sequence[str], launcher: int = 0, log: Path | None = None) -> None:
-        """`launcher` is the process of a job that runs already; `log` is the output of one that is to be started."""
-        self.run_dir, self.names = run_dir, list(replicas)
-        self._launcher = launcher
-        self._log = log
-        self._child: subprocess.Popen[bytes] | None = None
+    def __init__(self, run_dir: Path, words: Sequence[str], follow: Callable[[int], None]) -> None:
+        """`words` configure the job; `follow` is called with the last step while the drill waits."""
+        self.run_dir, self._words, self._follow = run_dir, words, follow
+        self._log = run_dir.with_suffix(".log")
+        self.start()
 
-    def start(self, words: Sequence[str]) -> None:
-        """Start `persia train` with these words; the system kills it with this process, and its replicas with it."""
-        assert self._log is not None
-        command = [*python_module("persia_cli"), "train", *words, "--run-dir", str(self.run_dir)]
+    def __enter__(self) -> Self:
+        return self
+
+    def start(self, *more: str) -> None:
+        """Start `persia train`; the system kills it with this process, and its replicas with it."""
+        command = [*python_module("persia_cli"), "train", *self._words, *more, "--run-dir", str(self.run_dir)]
         with writing(self._log), self._log.open("ab") as log:
             # In its own session, so that only this process gets Ctrl-C.
             self._child = subprocess.Popen(
@@ -64,79 +90,51 @@ class DrilledJob:
                 stderr=log,
                 start_new_session=True,
             )
-        self._launcher = self._child.pid
-
-    @property
-    def is_ours(self) -> bool:
-        """True if the drill has started the job."""
-        return self._child is not None
-
-    @property
-    def launcher(self) -> RunningProcess | None:
-        """The launcher's process; None if it has ended."""
-        return process_of(self._launcher)
-
-    @property
-    def ended(self) -> bool:
-        """True once the launcher has ended."""
-        if self._child is not None:
-            return self._child.poll() is not None
-        launcher = self.launcher
-        return launcher is None or not launcher.lives
 
     def replicas(self) -> dict[str, RunningProcess]:
         """Return the processes that the replicas have now, by name."""
-        return replicas_of(self._launcher)
+        return replicas_of(self._child.pid)
 
-    def events(self) -> list[dict[str, Any]]:
-        """Return all events so far, in order."""
-        return events_of(self.run_dir)
+    def wait_for_step(self, step: int) -> int:
+        """Wait until the job has recorded a step; return the last one that it has.
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return all lines of metrics so far, in order."""
-        return read_journal(self.run_dir / METRICS)
+        Raises UserError or RoleError if the job ends before.
+        """
+        while (reached := recorded_step(self.run_dir / METRICS)) < step:
+            if self._child.poll() is not None:
+                kind = UserError if self._child.returncode == UserError.exit_code else RoleError
+                raise kind(f"{self.wait() or 'the job was over'} (before step {step:,})")
+            self._follow(reached)
+            time.sleep(POLL_S)
+        return reached
 
-    @property
-    def step(self) -> int:
-        """The last step that was recorded; -1 before the first."""
-        return _recorded_step(self.run_dir / METRICS)
-
-    @property
-    def is_over(self) -> bool:
-        """True if the job has recorded its end."""
-        phases = [event for event in read_journal(self.run_dir / EVENTS) if event["event"] == "phase"]
-        return bool(phases) and phases[-1]["phase"] in ENDS
-
-    def outcome(self) -> str:
-        """Return why a job that has ended did not end well; empty if it did."""
-        if self._child is None or self._log is None:
-            return "" if self.is_over else "the job has ended without recording why"
-        code = self._child.wait()
-        if code == 0:
+    def wait(self) -> str:
+        """Wait for the end of the job; return why it did not end well, empty if it did."""
+        while self._child.poll() is None:
+            self._follow(recorded_step(self.run_dir / METRICS))
+            time.sleep(POLL_S)
+        if self._child.returncode == 0:
             return ""
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line.removeprefix(start) for line in lines for start in ERROR if line.startswith(start)]
-        return errors[-1] if errors else f"the job ended with exit code {code}; see {self._log}"
+        return errors[-1] if errors else f"the job ended with exit code {self._child.returncode}; see {self._log}"
 
-    @property
-    def is_refused(self) -> bool:
-        """True if the job has ended because of something that its user has to put right."""
-        return self._child is not None and self._child.poll() == UserError.exit_code
-
-    def ended_before(self, what: str) -> str:
-        """Return a sentence about a job that has ended too early."""
-        return f"{self.outcome() or 'the job was over'} (before {what})"
-
-    def end(self) -> None:
-        """End the job if the drill has started it: ask it to stop, and kill it after a while."""
-        if self._child is None or self._child.poll() is not None:
-            return
-        processes = [each for each in self.replicas().values() if each.lives]
-        self._child.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + END_S
-        while self._child.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+    def kill_launcher(self) -> list[RunningProcess]:
+        """Kill the launcher; return the processes that have not ended with it, once they are killed too."""
+        replicas = self.replicas()
         self._child.kill()
         self._child.wait()
-        for process in wait_until_ended(processes, END_S):
+        left = wait_until_ended(replicas.values(), END_S)
+        for process in left:
             process.send(signal.SIGKILL)
+        return left
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGINT)
+            try:
+                self._child.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self.kill_launcher()

@@ -1,91 +1,50 @@
-"""What a drill has measured, and whether the job recovered as it should."""
+"""The measurements of a drill, from the record of the run."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from persia_cli.drill.plan import Disturbance
-
-
-@dataclass
-class StrikeResult:
-    """One disturbance and what came of it; times are in seconds after it began."""
-
-    disturbance: Disturbance
-    step: int
-    """Last step that was recorded when it began."""
-    at: float
-    """When it began, in seconds since 1970."""
-    over: float = 0.0
-    """When it was over, in seconds since 1970."""
-    noticed_s: float | None = None
-    """Until the job knew of it, as it recorded; None if nothing in the job has to know."""
-    recovered_s: float | None = None
-    """Until the job recorded that it had recovered; if it recorded nothing, until its next line of metrics."""
-    caught_up_s: float | None = None
-    """Until it had recorded a step that it had not reached before."""
-    standstill_s: float | None = None
-    """The longest time from then on in which it recorded no new step, until it had recovered."""
-    text: str = ""
-    """What happened, in the words of the job."""
-    repeated: dict[str, int] = field(default_factory=dict)
-    """What was done again, as the job recorded."""
-    went_back: bool = False
-    """True if the job went back to a checkpoint."""
-    damaged: int = 0
-    """Damaged messages that were sent."""
-    problem: str = ""
-    """Why the job did not recover."""
-
-    def as_object(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        fields = asdict(self)
-        disturbance = fields.pop("disturbance")
-        return {
-            "kind": disturbance["kind"],
-            "targets": list(disturbance["targets"]),
-            "for_s": disturbance["for_s"],
-            **fields,
-        }
-
-
-@dataclass(frozen=True)
-class UpdateCounts:
-    """Updates as servers counted them, of all servers together, since the job last went back to a checkpoint."""
-
-    applied: int
-    """In the model."""
-    twice: int
-    """More than there are."""
-    lost: int
-    """Fewer than there are."""
-    repeated: int
-    """Those that came again and changed nothing."""
+SERVER = "embedding-server"
 
 
 @dataclass
 class DrillResult:
-    """The result of a drill."""
+    """The result of a drill; times are in seconds after the kill. Without `problems` the job recovered as it should."""
 
+    targets: tuple[str, ...]
     run_dir: Path
     mode: str
-    steps: int
-    """Steps of the training, or the last one when the drill of a running job was over."""
-    strikes: list[StrikeResult]
-    counts: UpdateCounts | None
-    """None of a job that goes on, or that has failed."""
-    samples_repeated: int
-    """Samples that were trained more than once."""
+    step: int
+    """Last step that was recorded when the targets were killed."""
+    at: float
+    """When they were killed, in seconds since 1970."""
+    noticed_s: float | None = None
+    """Until the job recorded that it noticed."""
+    recovered_s: float | None = None
+    """Until the job recorded that it had recovered, or after a new start its next line of metrics."""
+    standstill_s: float | None = None
+    """The longest time from then on in which it recorded no new step, until it had recovered."""
+    cause: str = ""
+    """What happened, in the words of the job."""
+    repeated: dict[str, int] = field(default_factory=dict)
+    """What was done again, as the job recorded."""
+    samples_repeated: int = 0
+    updates_applied: int | None = None
+    """In the model, as servers counted them since the job last went back to a checkpoint."""
+    updates_applied_twice: int | None = None
+    updates_lost: int | None = None
+    repeats_refused: int | None = None
+    """Updates that came again and changed nothing."""
     auc: dict[str, float | None] = field(default_factory=dict)
     """AUC of each label in the last evaluation."""
-    auc_undisturbed: dict[str, float | None] | None = None
-    """The same of the run that was not disturbed; None if there was none."""
-    same_model: bool | None = None
-    """Whether all rows and weights have the values of the undisturbed run; None without one, and where
-    two runs may differ anyway: in other modes than sync, and with several NN workers."""
     undisturbed: Path | None = None
+    auc_undisturbed: dict[str, float | None] | None = None
+    same_model: bool | None = None
+    """Whether all rows and weights are those of the undisturbed run; None without one, and where two runs may differ
+    anyway: in other modes than sync, and with several NN workers."""
     problems: list[str] = field(default_factory=list)
-    """Why the job did not recover as it should; empty if it did."""
 
     @property
     def auc_difference(self) -> float | None:
@@ -96,21 +55,54 @@ class DrillResult:
 
     def as_object(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {
-            "run_dir": str(self.run_dir),
-            "undisturbed": str(self.undisturbed) if self.undisturbed else None,
-            "mode": self.mode,
-            "steps": self.steps,
-            "recovered": not self.problems,
-            "problems": self.problems,
-            "updates_applied": self.counts.applied if self.counts else None,
-            "updates_applied_twice": self.counts.twice if self.counts else None,
-            "updates_lost": self.counts.lost if self.counts else None,
-            "repeats_refused": self.counts.repeated if self.counts else None,
-            "samples_repeated": self.samples_repeated,
-            "auc": self.auc,
-            "auc_undisturbed": self.auc_undisturbed,
-            "auc_difference": self.auc_difference,
-            "same_model": self.same_model,
-            "drills": [strike.as_object() for strike in self.strikes],
-        }
+        folders = {"run_dir": str(self.run_dir), "undisturbed": str(self.undisturbed) if self.undisturbed else None}
+        more = {"recovered": not self.problems, "auc_difference": self.auc_difference}
+        return asdict(self) | folders | more
+
+    def take_recovery(self, events: Iterable[Mapping[str, Any]], batch_size: int) -> None:
+        """Take over what the job has recorded of deaths and recoveries."""
+        since = [event for event in events if event["time"] >= self.at]
+        recovered = [event for event in since if event["event"] == "recovered"]
+        # The event of a job that went back has the seconds since it noticed.
+        noticed = [event["time"] for event in since if event["event"] == "died"]
+        noticed += [event["time"] - event["seconds"] for event in recovered]
+        if noticed:
+            self.noticed_s = round(max(min(noticed) - self.at, 0.0), 3)
+        if recovered:
+            self.recovered_s = round(max(event["time"] for event in recovered) - self.at, 3)
+        self.cause = "; ".join(dict.fromkeys(str(event["cause"]) for event in recovered))
+        for event in recovered:
+            for what, times in (event.get("repeated") or {}).items():
+                self.repeated[what] = self.repeated.get(what, 0) + (times or 0)
+        went_back = any("checkpoint" in event for event in recovered)
+        again = self.repeated.get("training steps", 0) + (self.repeated.get("steps", 0) if went_back else 0)
+        self.samples_repeated = again * batch_size
+        without = [] if went_back else sorted(set(self.targets) - {event["replica"] for event in recovered})
+        if without:
+            self.problems.append(f"the job ended and recorded no recovery of {', '.join(without)}")
+
+    def take_standstill(self, training: Iterable[Mapping[str, Any]]) -> None:
+        """Measure the longest time without a new step that began before the job had recovered."""
+        found = [(float(line["time"]), int(line["step"])) for line in training]
+        highest = accumulate((step for _, step in found), max, initial=-1)
+        new = [at for (at, step), before in zip(found, highest, strict=False) if step > before]
+        until = self.at + (self.recovered_s or 0.0)
+        gaps = [end - max(begin, self.at) for begin, end in pairwise(new) if end > self.at and begin <= until]
+        self.standstill_s = round(max(gaps, default=0.0), 3)
+
+    def take_updates(self, events: Sequence[Mapping[str, Any]], expected: int) -> None:
+        """Compare the updates that each server has counted with those that it should have applied since its job began.
+
+        A server's count goes from process to process with its memory.
+        """
+        roles = [event for event in events if event["event"] == "roles"][-1]["roles"]
+        servers = [role["updates"] for role in roles if role["role"] == SERVER]
+        applied = [updates["applied"] for updates in servers if "applied" in updates]
+        self.updates_applied = sum(applied)
+        self.updates_applied_twice = sum(max(0, each - expected) for each in applied)
+        self.updates_lost = sum(max(0, expected - each) for each in applied)
+        self.repeats_refused = sum(int(updates.get("repeated", 0)) for updates in servers)
+        if self.updates_applied_twice:
+            self.problems.append(f"{self.updates_applied_twice:,} updates are in the model more than once")
+        if self.updates_lost:
+            self.problems.append(f"{self.updates_lost:,} updates were lost")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.drill.processes import replicas_of
+from persia_cli.drill.job import replicas_of
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.storage.places import Place, place_of
 from persia_cli.store.checkpoints.chain import read_chain

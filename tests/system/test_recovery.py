@@ -11,7 +11,7 @@ import psutil
 import pyarrow.ipc
 import pytest
 
-from persia_cli.drill.processes import replicas_of
+from persia_cli.drill.job import replicas_of
 from persia_cli.launch.job import JobResult, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, EMBEDDINGS, finished_steps

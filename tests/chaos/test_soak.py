@@ -7,18 +7,15 @@ import json
 import os
 import random
 import statistics
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from persia_cli.drill.job import events_of
-from persia_cli.drill.processes import replicas_of
+from persia_cli.drill.job import events_of, replicas_of
+from tests.chaos.disturb import disturb
 from tests.conftest import poll_for
 from tests.support.launched import Launched
 from tests.support.small import WORDS
@@ -41,19 +38,17 @@ JOB = [
     "recovery.max_restarts=1000",
     "recovery.window_s=1",
 ]
-DRILLS = [
+FAULTS = [
     ["kill", "data-loader-1"],
     ["kill", "embedding-worker-0"],
     ["kill", "embedding-server-1"],
     ["kill", "nn-worker-0"],
     ["kill", "coordinator-0"],
-    ["stop", "embedding-server-0", "--for", "2"],
-    ["slow", "nn-worker-0", "--for", "2"],
-    ["cut", "embedding-worker-1", "embedding-server-0", "--for", "2"],
-    ["cut", "embedding-worker-0", "nn-worker-0", "--for", "2"],
+    ["stop", "embedding-server-0"],
+    ["slow", "nn-worker-0"],
+    ["cut", "embedding-worker-1", "embedding-server-0"],
+    ["cut", "embedding-worker-0", "nn-worker-0"],
     ["fill-disk"],
-    ["corrupt-frame", "embedding-server-0"],
-    ["corrupt-frame", "coordinator-0"],
 ]
 """In the order of a seed, again and again."""
 
@@ -98,16 +93,6 @@ def memfds(job: Launched) -> set[str]:
     return found
 
 
-def drill(words: list[str], job: Launched, folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "persia_cli", "drill", *words, "--run", str(job.run_dir), "--json", "drill.json"]
-    ended = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL
-    )
-    assert ended.returncode == 0, f"{words}\n{ended.stdout}{ended.stderr}\n{job.output[-3000:]}"
-    result: dict[str, Any] = json.loads((folder / "drill.json").read_text())
-    return result
-
-
 def test_a_job_that_is_disturbed_again_and_again_stays_as_large_as_it_was(tmp_path: Path) -> None:
     draw = random.Random(1)
     measured: list[dict[str, Sizes]] = []
@@ -118,17 +103,17 @@ def test_a_job_that_is_disturbed_again_and_again_stays_as_large_as_it_was(tmp_pa
         end, waiting = time.monotonic() + 60 * MINUTES, []
         while time.monotonic() < end or len(done) < 3:
             next_s = time.monotonic() + EVERY_S
-            waiting = waiting or draw.sample(DRILLS, len(DRILLS))
+            waiting = waiting or draw.sample(FAULTS, len(FAULTS))
             words = waiting.pop()
-            result = drill(words, job, tmp_path)
+            begin = time.monotonic()
+            disturb(job, words[0], words[1:], for_s=2.0)
+            took = time.monotonic() - begin
             done.append(" ".join(words))
             assert job.process.poll() is None, job.output[-3000:]
             poll_for(lambda: len(replicas_of(job.process.pid)) == 8, LIMIT_S, "all replicas")
             time.sleep(max(next_s - time.monotonic(), 1.0))
             measured.append(sizes(job))
-            print(
-                json.dumps({"drill": done[-1], "took": result["drills"][0]["recovered_s"], **measured[-1]}), flush=True
-            )
+            print(json.dumps({"fault": done[-1], "took": round(took, 3), **measured[-1]}), flush=True)
         children = psutil.Process(job.process.pid).children(recursive=True)
         files = memfds(job)
         assert files
