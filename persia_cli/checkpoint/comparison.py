@@ -2,21 +2,44 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.checkpoint.dense_flaws import DENSE, WEIGHTS, read_tensors
-from persia_cli.checkpoint.rows import RowBlock, SortedRows, tables_of
-from persia_cli.errors import CheckpointError
+from persia_cli.errors import CheckpointError, PersiaError, one_line
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.saved_model import differences
 from persia_cli.storage.places import Place
+from persia_cli.store.checkpoints.chain import RowFile, read_chain
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, read_manifest
+from persia_cli.store.checkpoints.record_batches import understanding_rows
 
 MOST_CHANGED = 5
 """Number of rows of a table that are named."""
+MEMORY = "2GB"
+MAX_ID = 2**64 - 1
+JOIN = """
+WITH pairs AS (
+    SELECT "table", id, other.id IS NULL AS removed, one.id IS NULL AS added, {same} AS same,
+           one.last_used <> other.last_used AS used, one.embedding AS old, other.embedding AS new,
+           array_distance(one.embedding::DOUBLE[{dim}], other.embedding::DOUBLE[{dim}]) AS change
+    FROM one FULL JOIN other USING ("table", id)
+)
+SELECT "table", count(*) FILTER (removed), count(*) FILTER (added), count(*) FILTER (same),
+       count(*) FILTER (same AND used), count(*) FILTER (NOT same AND NOT removed AND NOT added),
+       avg(change) FILTER (NOT same), max(change) FILTER (NOT same),
+       max({{'change': change, 'rank': ~id, 'old': old, 'new': new}}, {most})
+           FILTER (NOT same AND NOT removed AND NOT added)
+FROM pairs GROUP BY "table"
+"""
+"""Of equal distances the lower id comes first; NaN is equal to itself, and above all numbers."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +71,6 @@ class TableDiff:
     most_changed: list[ChangedRow] = field(default_factory=list)
     note: str = ""
     """Why rows could not be compared."""
-    total: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -76,8 +98,8 @@ class Diff:
 def compare_checkpoints(one: Place, other: Place, on_rows: Callable[[int, int], None] = lambda done, of: None) -> Diff:
     """Return what differs between two checkpoints, or the best (else newest) of runs; `one` counts as the earlier.
 
-    Rows are read in the order of their keys, so a few record batches are in memory, whatever the number of servers and
-    partitions. Calls `on_rows` with rows read so far and in all. Raises CheckpointError for a damaged one.
+    DuckDB joins the rows in MEMORY, and in temporary files where that is too little. Calls `on_rows` with rows read so
+    far and in all. Raises CheckpointError for a damaged checkpoint.
     """
     folders = [locate_model(each)[0] for each in (one, other)]
     manifests = [read_manifest(folder) for folder in folders]
@@ -101,150 +123,94 @@ def compare_checkpoints(one: Place, other: Place, on_rows: Callable[[int, int], 
 
 def _compare_tables(folders: list[Place], manifests: list[Manifest], on_rows: Callable[[int], None]) -> list[TableDiff]:
     """Compare the groups that have a table in common; a table may be of another group in the other checkpoint."""
-    before, after = manifests
-    names = dict.fromkeys(table.name for manifest in manifests for table in manifest.tables)
-    found = {name: TableDiff(name) for name in names}
-    group_of = [{table.name: table for table in manifest.tables} for manifest in manifests]
-    for name, table in found.items():
-        one, other = (tables.get(name) for tables in group_of)
-        table.before, table.after = (each.rows if each else 0 for each in (one, other))
+    before, after = ({table.name: table for table in manifest.tables} for manifest in manifests)
+    found: dict[str, TableDiff] = {}
+    common: dict[tuple[int, int], list[str]] = {}
+    for name in dict.fromkeys([*before, *after]):
+        one, other = before.get(name), after.get(name)
+        table = found[name] = TableDiff(name, one.rows if one else 0, other.rows if other else 0)
         if one is None or other is None:
             table.added, table.removed = table.after, table.before
         elif one.dim != other.dim:
             table.note = f"rows have {one.dim} and {other.dim} columns, so they were not compared"
-    pairs = dict.fromkeys(
-        (group_of[0][name].group, group_of[1][name].group)
-        for name, table in found.items()
-        if name in group_of[0] and name in group_of[1] and not table.note
-    )
-    for one_group, other_group in pairs:
-        common = [name for name in tables_of(before, one_group) if name in tables_of(after, other_group)]
-        rows = [
-            _only(SortedRows(folder, manifest, group), common, on_rows)
-            for folder, manifest, group in zip(folders, manifests, (one_group, other_group), strict=True)
-        ]
-        for left, right in aligned(*rows):
-            for place, name in enumerate(common):
-                if not found[name].note:
-                    _compare(found[name], left, right, place)
-    for table in found.values():
-        table.mean_change = table.total / table.changed if table.changed else 0.0
+        else:
+            common.setdefault((one.group, other.group), []).append(name)
+    for groups, names in common.items():
+        sides = [_GroupRows(folder, group, names, on_rows) for folder, group in zip(folders, groups, strict=True)]
+        _compare_groups(sides[0], sides[1], [found[name] for name in names])
     return list(found.values())
 
 
-def _only(rows: SortedRows, names: list[str], on_rows: Callable[[int], None]) -> Iterator[RowBlock]:
-    """Yield the rows of these tables, with their positions in `names`."""
-    places = np.array([names.index(name) if name in names else len(names) for name in rows.names], np.uint16)
-    for block in rows:
-        on_rows(block.keys.size)
-        tables = places[block.tables]
-        renumbered = block._replace(names=names, tables=tables)
-        yield renumbered if len(names) == len(rows.names) else renumbered.part(tables < len(names))
+class _GroupRows:
+    """The rows of some tables of a group as a stream of record batches; `error` is why it has ended too early."""
+
+    def __init__(self, folder: Place, group: int, names: list[str], on_rows: Callable[[int], None]) -> None:
+        self.folder = folder
+        self.error: PersiaError | None = None
+        files = [file for file in read_chain(folder).row_files(with_dense=True) if file.rows.group == group]
+        batches = self._batches(files, pa.array(names), on_rows)
+        first = next(batches, None)
+        self.vectors: dict[str, int] = {}
+        """Columns of vectors with their sizes."""
+        self.reader = None
+        if first is not None:
+            vectors = [field for field in first.schema if pa.types.is_fixed_size_list(field.type)]
+            self.vectors = {field.name: field.type.list_size for field in vectors}
+            self.reader = pa.RecordBatchReader.from_batches(first.schema, chain([first], batches))
+
+    def _batches(
+        self, files: list[RowFile], names: pa.Array, on_rows: Callable[[int], None]
+    ) -> Iterator[pa.RecordBatch]:
+        try:
+            for file in files:
+                with understanding_rows(file.path):
+                    for batch in file.batches():
+                        on_rows(batch.num_rows)
+                        table = batch.column("table").cast(pa.string())
+                        batch = batch.set_column(batch.schema.get_field_index("table"), "table", table)
+                        yield batch.filter(pc.is_in(table, names))
+        except PersiaError as error:
+            self.error = error
+            raise
 
 
-def aligned(one: Iterator[RowBlock], other: Iterator[RowBlock]) -> Iterator[tuple[RowBlock | None, RowBlock | None]]:
-    """Yield parts of two streams, both in the order of keys, that have all rows of the same range of keys.
-
-    None stands for no rows.
-    """
-    streams = [one, other]
-    waiting: list[list[RowBlock]] = [[], []]
-    ended = [False, False]
-    while True:
-        for side in (0, 1):
-            while not waiting[side] and not ended[side]:
-                block = next(streams[side], None)
-                ended[side] = block is None
-                if block is not None and block.keys.size:
-                    waiting[side].append(block)
-        if not any(waiting):
-            return
-        # Rows below the lesser of the last keys are complete on both sides; those of that key itself may go on.
-        lasts = [int(waiting[side][-1].keys[-1]) for side in (0, 1) if waiting[side] and not ended[side]]
-        limit = min(lasts, default=None)
-        parts: list[RowBlock | None] = []
-        for side in (0, 1):
-            mine = _joined(waiting[side])
-            stop = 0 if mine is None else mine.keys.size
-            if mine is not None and limit is not None:
-                stop = int(np.searchsorted(mine.keys, np.uint64(limit)))
-            waiting[side] = [] if mine is None or stop == mine.keys.size else [mine.part(slice(stop, None))]
-            parts.append(None if mine is None or not stop else mine.part(slice(0, stop)))
-        if parts != [None, None]:
-            yield parts[0], parts[1]
-            continue
-        # Nothing lies below the limit: more rows are needed of the side that ends with it.
-        for side in (0, 1):
-            if waiting[side] and not ended[side] and int(waiting[side][-1].keys[-1]) == limit:
-                block = next(streams[side], None)
-                ended[side] = block is None
-                if block is not None and block.keys.size:
-                    waiting[side].append(block)
-
-
-def _joined(blocks: list[RowBlock]) -> RowBlock | None:
-    if len(blocks) <= 1:
-        return blocks[0] if blocks else None
-    first = blocks[0]
-    return RowBlock(
-        names=first.names,
-        keys=np.concatenate([block.keys for block in blocks]),
-        tables=np.concatenate([block.tables for block in blocks]),
-        ids=np.concatenate([block.ids for block in blocks]),
-        last_used=np.concatenate([block.last_used for block in blocks]),
-        vectors={name: np.concatenate([block.vectors[name] for block in blocks]) for name in first.vectors},
+def _compare_groups(one: _GroupRows, other: _GroupRows, tables: list[TableDiff]) -> None:
+    """Compare the rows of two groups by table."""
+    if one.reader is None or other.reader is None:
+        for table in tables:
+            table.added, table.removed = table.after, table.before
+        return
+    same = [f"one.{_quoted(name)} = other.{_quoted(name)}" for name in one.vectors]
+    sql = JOIN.format(
+        same=" AND ".join(same) if one.vectors == other.vectors else "false",
+        dim=one.vectors["embedding"],
+        most=MOST_CHANGED,
     )
+    with TemporaryDirectory(prefix="persia-diff-") as folder, duckdb.connect() as database:
+        settings = {"memory_limit": MEMORY, "temp_directory": folder, "preserve_insertion_order": "false"}
+        for name, value in settings.items():
+            database.execute(f"SET {name} = '{value}'")
+        database.register("one", one.reader)
+        database.register("other", other.reader)
+        try:
+            rows = database.execute(sql).fetchall()
+        except duckdb.Error as error:
+            if cause := one.error or other.error:
+                raise cause from error
+            raise CheckpointError(f"{one.folder} and {other.folder} cannot be compared: {one_line(error)}") from error
+    by_name = {table.name: table for table in tables}
+    for name, removed, added, equal, touched, changed, mean, furthest, most in rows:
+        table = by_name[name]
+        table.removed, table.added, table.equal, table.touched, table.changed = removed, added, equal, touched, changed
+        table.mean_change, table.max_change = mean or 0.0, furthest or 0.0
+        table.most_changed = [
+            ChangedRow(MAX_ID - each["rank"], each["change"], _cosine(np.array(each["old"]), np.array(each["new"])))
+            for each in most or []
+        ]
 
 
-def _compare(table: TableDiff, left: RowBlock | None, right: RowBlock | None, place: int) -> None:
-    """Add the rows of one table, of the same range of keys, to its comparison."""
-    one, other = (None if rows is None else rows.part(rows.tables == place) for rows in (left, right))
-    if one is None or other is None:
-        table.removed += 0 if one is None else one.keys.size
-        table.added += 0 if other is None else other.keys.size
-        return
-    if not one.keys.size or not other.keys.size:
-        table.removed, table.added = table.removed + one.keys.size, table.added + other.keys.size
-        return
-    place_there = np.minimum(np.searchsorted(other.keys, one.keys), other.keys.size - 1)
-    common = np.flatnonzero(other.keys[place_there] == one.keys)
-    table.removed += one.keys.size - common.size
-    table.added += other.keys.size - common.size
-    one, other = one.part(common), other.part(place_there[common])
-    same = np.full(common.size, one.vectors.keys() == other.vectors.keys())
-    for name in one.vectors.keys() & other.vectors.keys():
-        if one.vectors[name].shape != other.vectors[name].shape:
-            same[:] = False
-        else:
-            # Bits are compared: NaN is equal to itself then, and 0.0 is not -0.0.
-            same &= (one.vectors[name].view(np.uint32) == other.vectors[name].view(np.uint32)).all(axis=1)
-    table.equal += int(np.count_nonzero(same))
-    table.touched += int(np.count_nonzero(same & (one.last_used != other.last_used)))
-    table.changed += int(np.count_nonzero(~same))
-    if same.all():
-        return
-    one, other = one.part(~same), other.part(~same)
-    before, after = (rows.vectors["embedding"].astype(np.float64) for rows in (one, other))
-    with np.errstate(invalid="ignore", over="ignore"):
-        change = np.sqrt(((after - before) ** 2).sum(axis=1))
-    table.total += float(change.sum())
-    table.max_change = float(np.fmax(table.max_change, np.max(change)))
-    _keep_most_changed(table, one.ids, change, before, after)
-
-
-def _keep_most_changed(
-    table: TableDiff,
-    ids: NDArray[np.uint64],
-    change: NDArray[np.float64],
-    before: NDArray[np.float64],
-    after: NDArray[np.float64],
-) -> None:
-    # What is not finite has moved furthest; of equal distances the lower id comes first.
-    far = np.where(np.isfinite(change), change, np.inf)
-    for row in np.lexsort((ids, -far))[:MOST_CHANGED].tolist():
-        table.most_changed.append(ChangedRow(int(ids[row]), float(change[row]), _cosine(before[row], after[row])))
-    table.most_changed.sort(key=lambda each: (-(each.change if np.isfinite(each.change) else np.inf), each.id))
-    del table.most_changed[MOST_CHANGED:]
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _cosine(before: NDArray[np.float64], after: NDArray[np.float64]) -> float | None:

@@ -14,8 +14,6 @@ from persia_cli.store.checkpoints.manifest import Manifest, kind_of
 
 DENSE = "dense"
 WEIGHTS, OPTIMIZER, INITIAL = "dense.safetensors", "dense_optimizer.safetensors", "dense_initial.safetensors"
-SQUARES = ("exp_avg_sq", "max_exp_avg_sq", "sum")
-"""States of torch's optimizers that are never negative."""
 DTYPES = {
     "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16,
     "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_, "U64": np.uint64, "U32": np.uint32, "U16": np.uint16,
@@ -53,64 +51,42 @@ def tensor_shapes(path: Place) -> dict[str, list[int]]:
     return {name: list(values.shape) for name, values in read_tensors(path).tensors.items()}
 
 
-def dense_flaws(folder: Place, manifest: Manifest, expected: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield a sentence for each flaw of the dense files; `expected` is from `persia_cli.train.expected_state`.
-
-    Without it, shapes and completeness are not compared with the configuration's network.
-    """
+def dense_flaws(folder: Place, manifest: Manifest) -> Iterator[str]:
+    """Yield a sentence for each flaw of the dense files."""
     listed = {file.name: folder / file.folder / file.name for file in manifest.files if kind_of(file) == DENSE}
     is_async = manifest.config["mode"]["kind"] == "async"
+    weights: dict[str, Tensor] | None = None
     for name in [WEIGHTS, OPTIMIZER, *([INITIAL] if is_async else [])]:
         if (path := listed.get(name)) is None:
             yield f"{folder / DENSE / name} is not in the checkpoint, which needs it"
             continue
         try:
-            file = read_tensors(path)
+            found = read_tensors(path).tensors
         except CheckpointError as error:
             yield str(error)
             continue
-        for tensor, values in file.tensors.items():
+        for tensor, values in found.items():
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 wrong = values.size - np.count_nonzero(np.isfinite(values))
                 yield f"{path}: {tensor} has {wrong:,} values that are NaN or infinite, of {values.size:,}"
-        if name == OPTIMIZER:
-            yield from _state_flaws(path, file, manifest, expected)
-        elif expected is not None and name == WEIGHTS:
-            yield from _differing(path, file.tensors, expected["weights"], "the configuration's network")
+        if name == WEIGHTS:
+            weights = found
+        elif name == OPTIMIZER and weights is not None:
+            yield from _state_flaws(path, weights, found)
 
 
-def _state_flaws(path: Place, file: DenseFile, manifest: Manifest, expected: Mapping[str, Any] | None) -> Iterator[str]:
-    if expected is not None:
-        if file.record.get("kind") != expected["kind"]:
-            yield (
-                f"{path} has the state of {file.record.get('kind')}, and the configuration's optimizer is "
-                f"{expected['kind']}"
-            )
-        elif manifest.step:
-            yield from _differing(path, file.tensors, expected["states"], f"{expected['kind']} of this network")
-    counts: dict[str, float] = {}
-    for name, values in file.tensors.items():
-        key = name.rpartition("/")[2]
-        if key in SQUARES and values.size and (values < 0).any():
-            yield f"{path}: {name} has {np.count_nonzero(values < 0):,} negative values, though it is of squares"
-        # A run that began with another one's state counts that one's steps too, and new layers count from 0.
-        if key == "step" and manifest.config.get("init_from") is None:
-            if not 0 <= float(values) <= manifest.step:
-                yield f"{path}: {name} counts {float(values):g} steps, and the checkpoint is of step {manifest.step}"
-            counts[name] = float(values)
-    if len(set(counts.values())) > 1:
-        least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-        yield f"{path}: {least} counts {counts[least]:g} steps, and {most} counts {counts[most]:g}"
-
-
-def _differing(path: Place, found: Mapping[str, Tensor], wanted: Mapping[str, list[int]], what: str) -> Iterator[str]:
-    for name in sorted(found.keys() | wanted.keys()):
-        if name not in found:
-            yield f"{path} has no {name}, which {what} has"
-        elif name not in wanted:
-            yield f"{path} has {name}, which {what} does not have"
-        elif list(found[name].shape) != wanted[name]:
-            yield f"{path}: {name} has the shape {list(found[name].shape)}, and that of {what} is {wanted[name]}"
+def _state_flaws(path: Place, weights: Mapping[str, Tensor], states: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield a sentence for each state without a weight, and each that only some of the weights with states have."""
+    kinds_of: dict[str, set[str]] = {}
+    for name in states:
+        weight, _, kind = name.rpartition("/")
+        kinds_of.setdefault(weight, set()).add(kind)
+    every = set().union(*kinds_of.values())
+    for weight, kinds in kinds_of.items():
+        if weight not in weights:
+            yield f"{path} has states of {weight}, and {WEIGHTS} has no such weight"
+        for kind in sorted(every - kinds):
+            yield f"{path} has no {weight}/{kind}, which other weights have"
 
 
 def _tensor(entry: Mapping[str, Any]) -> Tensor:

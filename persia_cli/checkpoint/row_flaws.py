@@ -6,16 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.checkpoint.initial_rows import moved_without_trace
 from persia_cli.checkpoint.rows import RowBlock, row_blocks, tables_of
 from persia_cli.errors import CheckpointError, one_line
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.manifest import Manifest
-from persia_cli.store.layout import EmbeddingLayout, GroupSpec, TableSpec
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec
 from persia_cli.wire.figures import SavedRows
-
-NEVER_NEGATIVE = ("adagrad_sum", "adagrad_row_sum", "adam_square", "adam_row_square", "ftrl_n")
-"""States that are sums or means of squares."""
 
 
 @dataclass
@@ -94,7 +90,7 @@ class RowFlaws:
         self._check_values(block)
 
     def _check_places(self, block: RowBlock) -> None:
-        """Check order, repeats, partitions and steps of last use."""
+        """Check order, repeats and partitions: no row is twice in a file, nor in two."""
         if not block.keys.size:
             return
         # A key in front, so that the first row is compared with the last of the block before.
@@ -111,34 +107,12 @@ class RowFlaws:
         partition = ((block.keys >> np.uint64(32)) * np.uint64(self.saved.partitions)) >> np.uint64(32)
         elsewhere: NDArray[np.bool_] = (partition < self.saved.first) | (partition >= self.saved.stop)
         self._note(block, elsewhere, f"of other partitions than {self.saved.first} to {self.saved.stop - 1}")
-        newest = max(self.manifest.step - 1, 0)
-        late: NDArray[np.bool_] = (block.last_used < 0) | (block.last_used > newest)
-        self._note(block, late, f"last used in a step that is not one of 0 to {newest}")
-        for table in self.group.tables if self.group else ():
-            if table.rounds and table.name in block.names:
-                of = block.tables == block.names.index(table.name)
-                beyond = of & (block.ids >= np.uint64(table.rounds * table.size))
-                self._note(block, beyond, f"beyond the {table.rounds * table.size:,} of its hash stack")
 
     def _check_values(self, block: RowBlock) -> None:
         for name, values in block.vectors.items():
-            finite: NDArray[np.bool_] = np.isfinite(values)
+            finite: NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(values), axis=1)
             what = "embedding" if name == "embedding" else f"state {name}"
-            if not finite.all():
-                self._note(block, _any_column(~finite), f"with NaN or infinite values in the {what}")
-            if name in NEVER_NEGATIVE and (negative := values < 0.0).any():
-                self._note(block, _any_column(negative), f"with negative values in the {what}")
-        group = self.group
-        if group is None or {name: values.shape[1] for name, values in block.vectors.items()} != group.vectors:
-            return
-        unheld = _not_held(block.vectors["embedding"], group.dtype)
-        if unheld is not None:
-            self._note(block, unheld, f"with embeddings that {group.dtype} cannot hold")
-        by_name = {table.name: table for table in group.tables}
-        tables: list[TableSpec] = [by_name[name] for name in block.names if name in by_name]
-        if len(tables) == len(block.names):
-            moved = moved_without_trace(block, group, tables, self.manifest)
-            self._note(block, moved, "whose embedding has moved, while the states of its optimizer are untouched")
+            self._note(block, ~finite, f"with NaN or infinite values in the {what}")
 
     def _note(self, block: RowBlock, rows: NDArray[np.bool_], what: str) -> None:
         if not rows.any():
@@ -148,23 +122,3 @@ class RowFlaws:
             of = where[block.tables[where] == place]
             found = self.found.setdefault((block.names[place], what), _Found(0, int(block.ids[of[0]])))
             found.rows += of.size
-
-
-def _not_held(embedding: NDArray[np.float32], dtype: str) -> NDArray[np.bool_] | None:
-    """Return which embeddings the dtype of memory, from where they come, cannot hold; None if it holds all."""
-    if dtype == "bfloat16":
-        low = embedding.view(np.uint32) & np.uint32(0xFFFF)
-        wrong = (low != 0) & ~np.isnan(embedding)
-    elif dtype == "float16":
-        with np.errstate(over="ignore"):
-            wrong = embedding.astype(np.float16).astype(np.float32) != embedding
-        wrong &= ~np.isnan(embedding)
-    else:
-        return None
-    return _any_column(wrong) if wrong.any() else None
-
-
-def _any_column(values: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which rows of bool [n, columns] have a true value."""
-    rows: NDArray[np.bool_] = np.logical_or.reduce(values, axis=1)
-    return rows

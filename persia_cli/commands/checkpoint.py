@@ -73,7 +73,7 @@ def verify(folder: Source, as_json: AsJson = False) -> None:
     import shlex
     from dataclasses import asdict
 
-    from persia_cli.checkpoint.verification import checkpoints_in, each_verified
+    from persia_cli.checkpoint.verification import checkpoints_in, verify_checkpoint
     from persia_cli.commands.checkpoint_view import show_verification, verifying
     from persia_cli.commands.screen import err, out, propose, say_json
     from persia_cli.errors import CheckpointError, count
@@ -82,7 +82,7 @@ def verify(folder: Source, as_json: AsJson = False) -> None:
     source = place_of(folder)
     checkpoints, run_dir, of_run = checkpoints_in(source)
     with verifying(err()) as progress:
-        found = list(each_verified(checkpoints, run_dir, progress))
+        found = [verify_checkpoint(each, progress) for each in checkpoints]
     flaws = [*of_run, *(flaw for each in found for flaw in each.flaws)]
     if as_json:
         say_json({"sound": not flaws, "flaws": of_run, "checkpoints": [asdict(each) for each in found]})

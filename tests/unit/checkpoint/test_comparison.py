@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.checkpoint.comparison import MOST_CHANGED, Diff, aligned, compare_checkpoints
-from persia_cli.checkpoint.rows import RowBlock
+from persia_cli.checkpoint.comparison import MOST_CHANGED, Diff, compare_checkpoints
+from persia_cli.errors import CheckpointError
 from tests.unit.checkpoint.made_up import write_sorted
 
 DIM = 8
@@ -111,28 +111,16 @@ def test_dense_weights_by_name(tmp_path: Path) -> None:
     assert found["s"].note == "[2] became [3]"
 
 
-@given(
-    st.lists(st.integers(0, 60), max_size=40).map(sorted),
-    st.lists(st.integers(0, 60), max_size=40).map(sorted),
-    st.lists(st.integers(1, 7), min_size=1, max_size=9),
-)
-def test_streams_are_cut_at_the_same_keys(one, other, sizes) -> None:
-    """Equal keys, which two tables may have, come together even where a block ends between them."""
+def test_of_equal_changes_the_lower_id_comes_first(tmp_path: Path) -> None:
+    ids = [2**64 - 1, *range(9)]
+    found = compared(tmp_path, {("a", i): (0, 0.0) for i in ids}, {("a", i): (1, 1.0) for i in ids})
+    assert [row.id for row in found.tables[0].most_changed] == [0, 1, 2, 3, 4][:MOST_CHANGED]
 
-    def blocks(keys: list[int]):
-        start = 0
-        for turn in range(len(keys)):
-            size = sizes[turn % len(sizes)]
-            part = np.array(keys[start : start + size], np.uint64)
-            if part.size:
-                yield RowBlock(["a"], part, np.zeros(part.size, np.uint16), part, np.zeros(part.size, np.int64), {})
-            start += size
 
-    last, seen = -1, ([], [])
-    for pair in aligned(blocks(one), blocks(other)):
-        keys = [[] if side is None else side.keys.tolist() for side in pair]
-        assert min(keys[0] + keys[1]) > last
-        last = max(keys[0] + keys[1])
-        for side, found in zip(seen, keys, strict=True):
-            side += found
-    assert seen == (one, other)
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    one = write_sorted(tmp_path / "one", 9, frame({("a", i): (0, 1.0) for i in range(50)}), 3)
+    other = write_sorted(tmp_path / "other", 9, frame({("a", 1): (0, 1.0)}))
+    damaged = sorted((one / "embeddings").iterdir())[2]
+    damaged.write_bytes(damaged.read_bytes()[:-200])
+    with pytest.raises(CheckpointError, match=damaged.name):
+        compare_checkpoints(one, other)
