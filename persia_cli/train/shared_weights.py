@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from persia_cli.errors import ConfigError
 from persia_cli.kernels.dedup import add_rows
@@ -25,6 +24,8 @@ from persia_cli.wire.messages import GroupRows
 
 ALIGNED = 16
 """Alignment of each parameter in float32 values: a cache line, as in separately allocated memory."""
+STATISTICS = BatchNorm | nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+"""Layers that keep statistics of the samples."""
 
 
 class SharedWeights:
@@ -118,7 +119,7 @@ def _require_trainable_alone(module: nn.Module, parameters: dict[str, nn.Paramet
                 "make it float32, or choose another mode"
             )
     for name, part in module.named_modules():
-        if ranks > 1 and isinstance(part, BatchNorm | _BatchNorm):
+        if ranks > 1 and isinstance(part, STATISTICS):
             raise ConfigError(
                 f"the model's layer {name or 'itself'} ({type(part).__name__}) keeps statistics of the samples, and "
                 "with mode.kind=async ranks share nothing but weights; use model.norm=layer and no dice "

@@ -35,7 +35,6 @@ FLOORS = (
     ("engines",),
     ("checkpoint",),
     ("export",),
-    ("server",),
     ("bench",),
     ("drill",),
     ("config",),
@@ -56,8 +55,8 @@ ONLY_IN = {
     "zmq": ("wire", "bench.delay_line"),
     "onnx": ("export",),
     "onnxruntime": ("serving",),
-    "uvicorn": ("server",),
-    "prometheus_client": ("server",),
+    "uvicorn": ("serving.http",),
+    "prometheus_client": ("serving.http",),
     "lmdb": (),
     "faiss": ("retrieval.approximate",),
     "ray": ("engines.ray",),
@@ -74,6 +73,12 @@ NOT_PURE = {"asyncio", "concurrent", "datetime", "multiprocessing", "selectors",
 """What opens sockets, starts threads or reads a clock."""
 
 NOWHERE = {"cloudpickle", "click", "conf", "dill", "marshal", "pickle", "recipes", "shelve", "tests"}
+
+NO_PUBLIC_NAME = {
+    "torch._dynamo.callback.callback_handler",
+    "torch.distributed.distributed_c10d._set_pg_timeout",
+}
+"""Private names of libraries that have no public counterpart."""
 
 
 class Import(NamedTuple):
@@ -203,6 +208,25 @@ def test_libraries_stay_in_their_rooms():
         for module, found in IMPORTS
         if not is_within(module, ONLY_IN.get(found.module.partition(".")[0], (module,)))
     ]
+    assert wrong == []
+
+
+def test_only_public_names_of_libraries_are_imported():
+    """Uvicorn's protocols are as private as names with an underscore, though they have none."""
+    wrong = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            for name in names:
+                first, *others = name.split(".")
+                is_private = any(part.startswith("_") or part == "protocols" for part in others)
+                if first not in ("persia_cli", "__future__") and is_private and name not in NO_PUBLIC_NAME:
+                    wrong.append(f"{name_of(path)}, line {node.lineno}: {name}")
     assert wrong == []
 
 
