@@ -21,8 +21,8 @@ from persia_cli.bench.result import OURS, Result, Side, with_ratios
 from persia_cli.bench.rounds import TurnFigures, side_of, take_turns
 from persia_cli.errors import RoleError, UserError
 from persia_cli.launch.signals import terminating_interrupts
-from persia_cli.server.settings import ServerSettings
 from persia_cli.serving.description import NETWORK
+from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.network import FrozenNetwork
 from persia_cli.serving.predictor import Predictor
 
@@ -52,8 +52,6 @@ class ServingPlan:
     """Fields with one row for all candidates, between commas; None for the first half of them."""
     is_binary: bool = True
     workers: int = 1
-    threads: int = 1
-    """Of a worker."""
     connections: int | None = None
     seconds: float = 5.0
     """Of a turn."""
@@ -64,7 +62,7 @@ class ServingPlan:
     @property
     def usual_connections(self) -> int:
         """Connections that saturate the server."""
-        return CONNECTIONS * self.workers * self.threads
+        return CONNECTIONS * self.workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +93,8 @@ def measure_serving(plan: ServingPlan, note: Callable[[str], None]) -> ServingSp
     form = RequestForm(plan.candidates, user_fields(predictor.description.inputs, plan.user), plan.is_binary)
     forms = dict.fromkeys([form, form._replace(candidates=1)])
     made = {each: prepared(predictor, pool, each, REQUESTS) for each in forms}
-    settings = ServerSettings(str(plan.folder.absolute()), threads=plan.threads)
-    networks = [FrozenNetwork(plan.folder / NETWORK, threads=1) for _ in range(plan.workers * plan.threads)]
+    settings = ServerSettings(str(plan.folder.absolute()))
+    networks = [FrozenNetwork(plan.folder / NETWORK, threads=1) for _ in range(plan.workers)]
     with terminating_interrupts(), served(settings, plan.workers) as server:
         measurement = _ServingMeasurement(plan, server, networks, note)
         closed = [measurement.one_after_another(each, made[each]) for each in forms]
@@ -194,7 +192,7 @@ class _ServingMeasurement:
         )
 
     def _alone(self, form: RequestForm, made: Sequence[PreparedRequest]) -> TurnFigures:
-        """Compute the network in as many threads as the server has for that, on inputs that are there."""
+        """Compute the network in as many threads as the server has workers, on inputs that are there."""
 
         def compute(network: FrozenNetwork, until: float) -> int:
             done = 0

@@ -242,11 +242,10 @@ def serve(
     ] = None,
     body: Annotated[Literal["binary", "json"], typer.Option("--body", help="Form of the requests.")] = "binary",
     workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, max=1024, help="Of the server.")] = 1,
-    threads: Annotated[int, typer.Option("--threads", metavar="N", min=1, max=64, help="Of a worker.")] = 1,
     connections: Annotated[
         int | None,
         typer.Option(
-            "--connections", metavar="N", min=1, max=512, show_default="4 for each thread",
+            "--connections", metavar="N", min=1, max=512, show_default="4 for each worker",
             help="Connections that send one request after another.",
         ),
     ] = None,
@@ -275,7 +274,7 @@ def serve(
 
     seconds, rounds = (0.3, 1) if quick else (seconds, rounds)
     plan = ServingPlan(
-        folder, candidates, user, body == "binary", workers, threads, connections, seconds, rounds, rate
+        folder, candidates, user, body == "binary", workers, connections, seconds, rounds, rate
     )  # fmt: skip
     try:
         measured = measure_serving(plan, views.noting(as_json))

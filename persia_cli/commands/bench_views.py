@@ -125,8 +125,8 @@ def show_serving(plan: "ServingPlan", measured: "ServingSpeed") -> None:
     labelled(
         out(),
         "measured",
-        f"{plan.rounds} alternating rounds of {plan.seconds:g} s, {count(plan.workers, 'worker')} with "
-        f"{count(plan.threads, 'thread')}; medians, and latencies of all rounds",
+        f"{plan.rounds} alternating rounds of {plan.seconds:g} s, {count(plan.workers, 'worker')}; "
+        f"medians, and latencies of all rounds",
     )
     table = columns(
         "load", "candidates/s", "offered/s", "requests/s", "p50 ms", "p99 ms", "p99.9 ms", "503", "errors", "is"

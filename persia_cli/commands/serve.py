@@ -8,7 +8,7 @@ import typer
 from persia_cli.commands.options import examples
 
 if TYPE_CHECKING:
-    from persia_cli.server.settings import ServerSettings
+    from persia_cli.serving.http.settings import ServerSettings
 
 EXAMPLES = examples(
     "persia serve shop                                  # at http://127.0.0.1:8000, for this machine alone",
@@ -32,18 +32,11 @@ def serve(
         int | None,
         typer.Option("--workers", metavar="N", min=1, max=1024, help="Processes.", show_default="one per core"),
     ] = None,
-    threads: Annotated[
-        int,
-        typer.Option(
-            "--threads", metavar="N", min=1, max=64,
-            help="Computations that a worker runs at once, for requests that wait in one line.",
-        ),
-    ] = 1,
     host: Annotated[
         str,
         typer.Option(
             "--host", metavar="ADDR",
-            help="Address to listen at. One that other machines reach needs --token-file, or --tls-cert and --tls-key.",
+            help="Address to listen at. One that other machines reach needs --token-file or --tls.",
         ),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8000,
@@ -54,12 +47,11 @@ def serve(
             help="File with a secret, which requests must bring: Authorization: Bearer SECRET.",
         ),
     ] = None,
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM): serve https.", show_default=False),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key.", show_default=False)
+    tls: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(
+            "--tls", metavar="CERT KEY", show_default=False, help="Certificate and its key (PEM files): serve https."
+        ),
     ] = None,
     missing: Annotated[
         Literal["zeros", "init", "rare"] | None,
@@ -70,25 +62,6 @@ def serve(
             show_default="rare where the model has a row for them, else zeros",
         ),
     ] = None,
-    deadline: Annotated[
-        float,
-        typer.Option(
-            "--deadline", metavar="S", min=0.001, max=3600,
-            help="Seconds within which a request must be read and its computation begin; else it is refused.",
-        ),
-    ] = 1.0,
-    queue: Annotated[
-        int,
-        typer.Option(
-            "--queue", metavar="N", min=1, help="Requests that a worker holds at once; one more gets 503 at once."
-        ),
-    ] = 64,
-    max_body: Annotated[
-        int, typer.Option("--max-body", metavar="MIB", min=1, max=1024, help="Largest body of a request.")
-    ] = 16,
-    max_samples: Annotated[
-        int, typer.Option("--max-samples", metavar="N", min=1, max=2**20, help="Most samples of a request.")
-    ] = 10_000,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -100,29 +73,17 @@ def serve(
         float | None,
         typer.Option("--sample", metavar="FRACTION", help="Of the requests, how many --log writes.", show_default="1"),
     ] = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check", help="Compare the rows too with their checksums before serving: reads all of them, once."
-        ),
-    ] = False,
 ) -> None:  # fmt: skip
     """Serve an exported model over HTTP, by the Open Inference Protocol (version 2), without torch."""
     from persia_cli.commands.served_model import exported, is_saved
     from persia_cli.errors import UserError
-    from persia_cli.server.settings import ServerSettings
+    from persia_cli.serving.http.settings import ServerSettings
 
     settings = ServerSettings(
         str(folder.absolute()),
         missing=missing,
-        threads=threads,
-        deadline_s=deadline,
-        most_requests=queue,
-        most_bytes=max_body * 2**20,
-        most_samples=max_samples,
         token_file=_text(token_file),
-        tls_cert=_text(tls_cert),
-        tls_key=_text(tls_key),
+        tls=None if tls is None else (str(tls[0].absolute()), str(tls[1].absolute())),
         log=_text(log),
         sample=1.0 if sample is None else sample,
     )
@@ -132,12 +93,12 @@ def serve(
         raise UserError(f"--sample {settings.sample:g} is no fraction of requests; give one above 0, at most 1")
     _check(settings, host, port)
     if not is_saved(folder):
-        _run(settings, host, port, workers, check)
+        _run(settings, host, port, workers)
         return
     import msgspec
 
     with exported(folder) as model:
-        _run(msgspec.structs.replace(settings, folder=str(model)), host, port, workers, check)
+        _run(msgspec.structs.replace(settings, folder=str(model)), host, port, workers)
 
 
 def _check(settings: "ServerSettings", host: str, port: int) -> None:
@@ -145,60 +106,57 @@ def _check(settings: "ServerSettings", host: str, port: int) -> None:
     from importlib.util import find_spec
 
     from persia_cli.errors import UserError
-    from persia_cli.server.listening import listen, require_certificate
-    from persia_cli.server.token_file import read_token
+    from persia_cli.serving.http.listening import address_of, require_certificate
+    from persia_cli.serving.http.token_file import read_token
 
-    for name in ("httptools", "onnxruntime", "prometheus_client", "uvicorn", "uvloop"):
+    for name in ("onnxruntime", "prometheus_client", "uvicorn"):
         if find_spec(name) is None:
             raise UserError(f"{name} is not installed; pip install 'persia-cli[serve]'")
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise UserError("--tls-cert and --tls-key belong together; give both")
-    if settings.tls_cert is not None and settings.tls_key is not None:
-        require_certificate(Path(settings.tls_cert), Path(settings.tls_key))
+    if settings.tls is not None:
+        require_certificate(*map(Path, settings.tls))
     if settings.token_file is not None:
         read_token(Path(settings.token_file))
     if settings.log is not None:
-        from persia_cli.server.log_files import prepare_folder
+        from persia_cli.serving.http.log_files import prepare_folder
 
         prepare_folder(Path(settings.log))
-    listen(host, port, _is_guarded(settings)).close()
+    address_of(host, port, _is_guarded(settings))
 
 
 def _is_guarded(settings: "ServerSettings") -> bool:
-    return settings.token_file is not None or settings.tls_cert is not None
+    return settings.token_file is not None or settings.tls is not None
 
 
-def _run(settings: "ServerSettings", host: str, port: int, count: int | None, check: bool) -> None:
+def _run(settings: "ServerSettings", host: str, port: int, count: int | None) -> None:
     import logging
     import os
     import sys
 
     from persia_cli.commands.screen import err, labelled
     from persia_cli.errors import count as counted
-    from persia_cli.server.listening import listen
-    from persia_cli.server.workers import Workers
     from persia_cli.serving.description import read_description, require_files
+    from persia_cli.serving.http.listening import address_of
+    from persia_cli.serving.http.processes import serve
 
     folder = Path(settings.folder)
     description = read_description(folder)
-    require_files(folder, description, contents=check)
+    require_files(folder, description, contents=False)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
     )
     number = count or len(os.sched_getaffinity(0))
-    with listen(host, port, _is_guarded(settings)) as listener:
-        scheme = "http" if settings.tls_cert is None else "https"
-        name = f"[{host}]" if ":" in host else host
-        address = f"{scheme}://{name}:{listener.getsockname()[1]}"
+    address = address_of(host, port, _is_guarded(settings))
+    scheme = "http" if settings.tls is None else "https"
+    place = f"{scheme}://{f'[{host}]' if ':' in host else host}:{address.port}"
 
-        def on_ready() -> None:
-            model = f"{description.name}, step {description.step:,}"
-            labelled(err(), "serving", f"{model}, at {address}, by {counted(number, 'worker')}")
-            if settings.log is not None:
-                labelled(err(), "logging", f"{settings.sample:g} of the requests, in {settings.log}")
-            labelled(err(), "open to", _who(settings, listener.getsockname()[0]))
+    def on_ready() -> None:
+        model = f"{description.name}, step {description.step:,}"
+        labelled(err(), "serving", f"{model}, at {place}, by {counted(number, 'worker')}")
+        if settings.log is not None:
+            labelled(err(), "logging", f"{settings.sample:g} of the requests, in {settings.log}")
+        labelled(err(), "open to", _who(settings, address.host))
 
-        found = Workers(settings, listener, number).run(on_ready)
+    found = serve(settings, address, number, on_ready)
     if settings.log is not None:
         missed = f"; {found.missed:,} more are not, as the log above says" if found.missed else ""
         labelled(err(), "logged", f"{counted(found.logged, 'request')} in {settings.log}{missed}")
@@ -215,5 +173,5 @@ def _who(settings: "ServerSettings", address: str) -> str:
     near = ipaddress.ip_address(address.partition("%")[0]).is_loopback
     who = "this machine alone" if near else "whoever reaches this machine"
     known = " and knows the token" if settings.token_file is not None else ""
-    seen = "encrypted" if settings.tls_cert is not None else "not encrypted"
+    seen = "encrypted" if settings.tls is not None else "not encrypted"
     return who + known + ("" if near else f"; {seen}")

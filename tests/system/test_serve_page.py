@@ -41,7 +41,7 @@ def test_a_person_tries_a_request(tmp_path: Path) -> None:
     (tmp_path / "token").chmod(0o600)
     told: list[str] = []
     asked: list[str] = []
-    options = ("--workers", "1", "--deadline", "30", "--token-file", str(tmp_path / "token"))
+    options = ("--workers", "1", "--token-file", str(tmp_path / "token"))
     with empty_page() as page:
         page.on("console", lambda message: told.append(message.text))
         page.on("pageerror", lambda error: told.append(str(error)))

@@ -29,7 +29,7 @@ def begun(run: Path, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     (folder / "tmp").mkdir()
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [PERSIA, "serve", run, "--port", "0", "--workers", "1", "--deadline", "30"], stderr=log,
+            [PERSIA, "serve", run, "--port", "0", "--workers", "1"], stderr=log,
             env=os.environ | {"TMPDIR": str(folder / "tmp")},
         )  # fmt: skip
     try:

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from persia_cli.bench.load.order import SentRequest
 from persia_cli.data.batch import Batch
 from persia_cli.errors import UserError
-from persia_cli.server.answers import inferred
-from persia_cli.server.requests import LENGTHS, RequestReader
-from persia_cli.server.tensors import NUMBERS
 from persia_cli.serving.description import ModelInput
 from persia_cli.serving.example import SOME_TIME
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.golden import read_golden
+from persia_cli.serving.http.answers import inferred
+from persia_cli.serving.http.requests import LENGTHS, RequestReader
+from persia_cli.serving.http.tensors import NUMBERS
 from persia_cli.serving.predictor import Predictor
 from persia_cli.serving.row_reader import Inputs
 

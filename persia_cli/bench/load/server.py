@@ -1,4 +1,4 @@
-"""A server to load: the parent and the workers that `persia serve` has, in processes of their own."""
+"""A server to load, in separate processes, as `persia serve` starts it."""
 
 import logging
 import os
@@ -14,13 +14,15 @@ import msgspec
 from persia_cli.errors import PersiaError, RoleError, UserError
 from persia_cli.launch.processes import die_with, python_module
 from persia_cli.observe.usage import cpu_seconds_of
-from persia_cli.server.listening import listen
-from persia_cli.server.settings import ServerSettings
-from persia_cli.server.workers import START_S, Workers
+from persia_cli.serving.http.listening import address_of
+from persia_cli.serving.http.processes import serve
+from persia_cli.serving.http.settings import DRAIN_S, ServerSettings
 
 HOST = "127.0.0.1"
+START_S = 60.0
+"""Seconds within which a server has to be ready."""
 LATE_S = 10.0
-"""Seconds, beyond those in which a worker has to be ready or to drain, after which a server is given up."""
+"""Seconds, beyond those in which a server has to be ready or to drain, after which it is aborted."""
 
 
 class ServedOrder(msgspec.Struct, frozen=True):
@@ -49,12 +51,12 @@ class LoadedServer:
         self._process, self.port = process, port
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds of all workers so far."""
-        return sum(map(cpu_seconds_of, self._workers()))
+        """Return the CPU seconds of all processes so far."""
+        return sum(map(cpu_seconds_of, self._processes()))
 
     def private_bytes(self) -> int:
-        """Return the memory that all workers have for themselves: without the rows, which are mapped files."""
-        return sum(map(_private_bytes, self._workers()))
+        """Return the memory that all processes have for themselves: without the rows, which are mapped files."""
+        return sum(map(_private_bytes, self._processes()))
 
     def require_alive(self) -> None:
         """Raise RoleError if the server has ended."""
@@ -62,10 +64,11 @@ class LoadedServer:
         if code is not None:
             raise RoleError(f"the server ended with exit code {code} while it was loaded; see what it wrote above")
 
-    def _workers(self) -> list[int]:
+    def _processes(self) -> list[int]:
+        """Return the server and its workers; a single worker is the server itself."""
         pid = self._process.pid
         try:
-            return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+            return [pid, *(int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
         except (FileNotFoundError, ProcessLookupError):
             return []
 
@@ -85,7 +88,7 @@ def served(settings: ServerSettings, workers: int) -> Iterator[LoadedServer]:
     finally:
         process.terminate()
         try:
-            process.wait(settings.drain_s + LATE_S)
+            process.wait(DRAIN_S + LATE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -130,9 +133,8 @@ def main() -> None:
     order = _ORDER.decode(sys.stdin.buffer.read())
     die_with(order.parent)
     try:
-        with listen(HOST, 0, is_guarded=False) as listener:
-            port = listener.getsockname()[1]
-            Workers(order.settings, listener, order.workers).run(lambda: _tell(ServedNews(port)))
+        address = address_of(HOST, 0, is_guarded=False)
+        serve(order.settings, address, order.workers, lambda: _tell(ServedNews(address.port)))
     except PersiaError as error:
         _tell(ServedNews(failure=str(error)))
         sys.exit(error.exit_code)

@@ -7,8 +7,8 @@ import pytest
 
 from persia_cli.bench.load.requests import RequestForm, pool_of, prepared, user_fields
 from persia_cli.errors import UserError
-from persia_cli.server.app import ServingApp
-from persia_cli.server.settings import ServerSettings
+from persia_cli.serving.http.app import ServingApp
+from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import asked
 from tests.support.small_model import NAME, write_small_model

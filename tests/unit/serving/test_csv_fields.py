@@ -19,12 +19,12 @@ from persia_cli.data.scan import scan
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.export.text_fields import csv_fields
-from persia_cli.server.requests import RequestReader
 from persia_cli.serving.columns import Lists
 from persia_cli.serving.description import ModelInput
 from persia_cli.serving.example import example_row
 from persia_cli.serving.fields import RequestFields, read_fields, write_fields
 from persia_cli.serving.golden import Golden
+from persia_cli.serving.http.requests import RequestReader
 from persia_cli.serving.sample_columns import SampleColumns
 from tests.support.runs import make_run
 

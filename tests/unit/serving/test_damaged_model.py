@@ -5,10 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from persia_cli.errors import CheckpointError
-from persia_cli.main import app
 from persia_cli.serving.description import ROWS
 from persia_cli.serving.predictor import Predictor
 from tests.support.small_model import LARGE, WORDS, write_small_model
@@ -66,7 +64,7 @@ def test_a_damaged_file_is_refused_and_ends_no_process(model: Path, tmp_path: Pa
     assert refused > 0
 
 
-def test_a_server_compares_rows_with_their_checksums_on_request(model: Path, tmp_path: Path) -> None:
+def test_rows_are_compared_with_their_checksums_on_request(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     shutil.copytree(model, folder)
     values = folder / ROWS / "0.values"
@@ -74,6 +72,5 @@ def test_a_server_compares_rows_with_their_checksums_on_request(model: Path, tmp
     content[7] ^= 1
     values.unlink()
     values.write_bytes(content)
-    ended = CliRunner().invoke(app, ["serve", str(folder), "--port", "0", "--check"])
-    assert isinstance(ended.exception, CheckpointError)
-    assert "0.values is not the file that was exported" in str(ended.exception)
+    with pytest.raises(CheckpointError, match=r"0\.values is not the file that was exported"):
+        Predictor.open(folder, check=True)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.errors import DataError
-from persia_cli.server.refused import RefusedRequestError
-from persia_cli.server.requests import RequestReader
 from persia_cli.serving.description import ModelInput, ModelOutput
 from persia_cli.serving.fields import RequestFields
+from persia_cli.serving.http.refused import RefusedRequestError
+from persia_cli.serving.http.requests import RequestReader
 from tests.naive_text import xxh64
 
 WHOLE, DECIMAL = re.compile(r"-?[0-9]{1,18}"), re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,18})?")

@@ -1,6 +1,7 @@
 """Who can ask a server is decided before it starts."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -8,34 +9,34 @@ from typer.testing import CliRunner
 
 from persia_cli.errors import UserError
 from persia_cli.main import app
-from persia_cli.server.listening import listen, require_certificate
+from persia_cli.serving.http.listening import address_of, require_certificate
 from tests.support.small_model import write_small_model
 
 
 def test_loopback_needs_no_secret() -> None:
     for host in ("127.0.0.1", "localhost"):
-        with listen(host, 0, is_guarded=False) as listener:
-            assert listener.getsockname()[0] in ("127.0.0.1", "::1")
+        found = address_of(host, 0, is_guarded=False)
+        assert found.host in ("127.0.0.1", "::1")
+        assert found.port > 0
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_other_machines_need_a_token_or_a_certificate(host: str) -> None:
     with pytest.raises(UserError, match="--token-file"):
-        listen(host, 0, is_guarded=False)
-    with listen("0.0.0.0", 0, is_guarded=True) as listener:
-        assert listener.getsockname()[0] == "0.0.0.0"
+        address_of(host, 0, is_guarded=False)
+    assert address_of("0.0.0.0", 0, is_guarded=True).host == "0.0.0.0"
 
 
 def test_a_port_in_use_is_named() -> None:
-    with listen("127.0.0.1", 0, is_guarded=False) as listener:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(UserError, match=f"cannot listen at 127.0.0.1:{port}"):
-            listen("127.0.0.1", port, is_guarded=False)
+            address_of("127.0.0.1", port, is_guarded=False)
 
 
 def test_a_host_that_is_none_is_named() -> None:
     with pytest.raises(UserError, match=r"--host no\.such\.host\.invalid"):
-        listen("no.such.host.invalid", 0, is_guarded=True)
+        address_of("no.such.host.invalid", 0, is_guarded=True)
 
 
 def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
     ("options", "words"),
     [
         (["--host", "0.0.0.0", "--port", "0"], "lets other machines ask"),
-        (["--tls-cert", "cert.pem"], "belong together"),
+        (["--tls", "cert.pem", "key.pem"], "key.pem"),
         (["--token-file", "nowhere"], "nowhere"),
     ],
 )

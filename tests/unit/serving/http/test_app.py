@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from persia_cli.server.app import ServingApp
-from persia_cli.server.settings import ServerSettings
-from persia_cli.server.turns import Turns
+from persia_cli.serving.http.app import ServingApp
+from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import Response, ask, asked, binary, outputs_of, tensor
 from tests.support.small_model import LARGE, write_small_model
@@ -278,6 +277,8 @@ def test_requests_have_bounds(predictor: Predictor) -> None:
         answer = ask(app, "POST", INFER, bytes(1001), headers=headers)
         assert (answer.status, answer.headers["connection"]) == (413, "close")
     assert ask(app, "POST", INFER, b"", headers={"content-encoding": "gzip"}).status == 415
+    asks_for_http2 = ask(app, "POST", INFER, b"", headers={"upgrade": "h2c"})
+    assert (asks_for_http2.status, "HTTP/1.1" in asks_for_http2.json()["error"]) == (400, True)
 
 
 def test_a_list_that_stands_for_all_samples_has_bounds(predictor: Predictor) -> None:
@@ -314,7 +315,7 @@ def test_a_request_whose_turn_comes_too_late_is_not_computed(predictor: Predicto
     computed = []
 
     async def late() -> Any:
-        return await app._turns.turn(-1.0, lambda predictor: computed.append(1))
+        return await app._turns.turn(-1.0, lambda: computed.append(1))
 
     with pytest.raises(Exception, match="deadline"):
         asyncio.run(late())
@@ -339,7 +340,7 @@ def test_a_failure_of_the_server_is_logged_and_told_as_such(
     predictor: Predictor, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = serving(predictor)
-    app._turns = Turns(1, None)  # type: ignore[arg-type]
+    app._predictor = None  # type: ignore[assignment]
     answer = infer(app, INPUTS)
     assert answer.status == 500
     assert answer.json() == {"error": "the server failed at this request; its log says how"}

@@ -7,8 +7,10 @@ import msgspec
 import numpy as np
 
 from persia_cli.errors import count, one_line
-from persia_cli.server.refused import RefusedRequestError, bad
-from persia_cli.server.tensors import (
+from persia_cli.serving.columns import Lists, columns_of
+from persia_cli.serving.description import ModelInput, ModelOutput
+from persia_cli.serving.http.refused import RefusedRequestError, bad
+from persia_cli.serving.http.tensors import (
     NUMBERS,
     Tensor,
     Values,
@@ -16,8 +18,6 @@ from persia_cli.server.tensors import (
     values_in_bytes,
     values_in_json,
 )
-from persia_cli.serving.columns import Lists, columns_of
-from persia_cli.serving.description import ModelInput, ModelOutput
 from persia_cli.serving.packed import PackedColumn, PackedColumns, PackedLayout
 
 LENGTHS = ".lengths"

@@ -1,12 +1,16 @@
 """The file of the token that requests must bring."""
 
 import logging
+import time
 from pathlib import Path
 
 from persia_cli.errors import UserError
 from persia_cli.wire.private_file import read_private
 
 log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""Seconds between two looks at the file."""
 
 
 def read_token(path: Path) -> bytes:
@@ -24,8 +28,16 @@ class TokenFile:
 
     def __init__(self, path: Path) -> None:
         """Read the token; raises UserError."""
-        self._path, self._seen = path, _state(path)
-        self.token = read_token(path)
+        self._path, self._seen, self._looked = path, _state(path), time.monotonic()
+        self._token = read_token(path)
+
+    def token(self) -> bytes:
+        """Return the token that the file has now, or had within the last second."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK_S:
+            self._looked = now
+            self.look()
+        return self._token
 
     def look(self) -> None:
         """Read the file again if it has changed; one that cannot be used leaves the token as it is, and is logged."""
@@ -34,7 +46,7 @@ class TokenFile:
             return
         self._seen = found
         try:
-            self.token = read_token(self._path)
+            self._token = read_token(self._path)
             log.warning("the token of requests is now the new one in %s", self._path)
         except UserError as error:
             log.warning("%s; until then the token of requests stays what it was", error)

@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 
 from persia_cli import __version__
-from persia_cli.server.refused import RefusedRequestError
-from persia_cli.server.requests import PredictionRequest
 from persia_cli.serving.description import ModelDescription
+from persia_cli.serving.http.refused import RefusedRequestError
+from persia_cli.serving.http.requests import PredictionRequest
 from persia_cli.serving.predictor import Predictions
 
 JSON = "application/json"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from persia_cli.server.refused import RefusedRequestError
-from persia_cli.server.turns import Turns
+from persia_cli.serving.http.refused import RefusedRequestError
+from persia_cli.serving.http.turns import Turns
 
 SOON_S = 10.0
 
@@ -22,12 +22,12 @@ def test_each_is_done_before_the_loop_goes_to_the_next() -> None:
     seen: list[str] = []
 
     async def one(turns: Turns, name: str) -> None:
-        await turns.turn(time.monotonic() + SOON_S, lambda tool: seen.append(f"{name} computes"))
+        await turns.turn(time.monotonic() + SOON_S, lambda: seen.append(f"{name} computes"))
         seen.append(f"{name} answers")
         asyncio.get_running_loop().call_soon(seen.append, f"{name} is sent")
 
     async def all_of_them() -> None:
-        turns = Turns(9, None)
+        turns = Turns(9)
         await asyncio.gather(*(one(turns, name) for name in "abc"))
         await asyncio.sleep(0)
 
@@ -39,11 +39,9 @@ def test_a_turn_of_one_who_has_left_goes_to_the_next() -> None:
     seen: list[str] = []
 
     async def some_leave() -> None:
-        turns = Turns(9, None)
+        turns = Turns(9)
         until = time.monotonic() + SOON_S
-        tasks = {
-            name: asyncio.create_task(turns.turn(until, lambda tool, name=name: seen.append(name))) for name in "abcd"
-        }
+        tasks = {name: asyncio.create_task(turns.turn(until, lambda name=name: seen.append(name))) for name in "abcd"}
 
         def leave() -> None:
             tasks["c"].cancel()  # while it waits
@@ -55,7 +53,7 @@ def test_a_turn_of_one_who_has_left_goes_to_the_next() -> None:
         assert [type(each) for each in found] == [
             type(None), asyncio.CancelledError, asyncio.CancelledError, type(None),
         ]  # fmt: skip
-        await turns.turn(until, lambda tool: seen.append("later"))
+        await turns.turn(until, lambda: seen.append("later"))
 
     run(some_leave())
     assert seen == ["a", "d", "later"]
@@ -65,12 +63,12 @@ def test_work_that_fails_or_comes_too_late_does_not_keep_the_turn() -> None:
     seen: list[str] = []
 
     async def failing() -> None:
-        turns = Turns(9, None)
+        turns = Turns(9)
         until = time.monotonic() + SOON_S
         found = await asyncio.gather(
-            turns.turn(until, lambda tool: 1 / 0), turns.turn(until, lambda tool: 1 / 0),
-            turns.turn(-1.0, lambda tool: 3),
-            turns.turn(until, lambda tool: seen.append("last")), return_exceptions=True,
+            turns.turn(until, lambda: 1 / 0), turns.turn(until, lambda: 1 / 0),
+            turns.turn(-1.0, lambda: 3),
+            turns.turn(until, lambda: seen.append("last")), return_exceptions=True,
         )  # fmt: skip
         assert [type(each) for each in found[:3]] == [ZeroDivisionError, ZeroDivisionError, RefusedRequestError]
 
@@ -79,7 +77,7 @@ def test_work_that_fails_or_comes_too_late_does_not_keep_the_turn() -> None:
 
 
 def test_places_are_given_back() -> None:
-    turns = Turns(2, None)
+    turns = Turns(2)
     with turns.place(), turns.place():
         assert turns.is_full
         with pytest.raises(RefusedRequestError, match="2 requests at work or waiting already"), turns.place():

@@ -12,13 +12,13 @@ import pytest
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.batch import assemble
-from persia_cli.server.app import ServingApp
-from persia_cli.server.page import PAGE
-from persia_cli.server.settings import ServerSettings
-from persia_cli.server.token_file import TokenFile
 from persia_cli.serving.example import example_row
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.golden import Golden
+from persia_cli.serving.http.app import ServingApp
+from persia_cli.serving.http.page import PAGE
+from persia_cli.serving.http.settings import ServerSettings
+from persia_cli.serving.http.token_file import TokenFile
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import ask
 from tests.support.small_model import LARGE, write_small_model

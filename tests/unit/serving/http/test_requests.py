@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from persia_cli.server import requests
-from persia_cli.server.refused import RefusedRequestError
-from persia_cli.server.requests import RequestReader
 from persia_cli.serving.description import ModelInput, ModelOutput
+from persia_cli.serving.http import requests
+from persia_cli.serving.http.refused import RefusedRequestError
+from persia_cli.serving.http.requests import RequestReader
 from tests.support.asgi import binary, tensor
 
 INPUTS = [ModelInput("user", "UINT64", (-1,)), ModelInput("price", "FP32", (-1,))]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from persia_cli.errors import UserError
-from persia_cli.server.app import ServingApp
-from persia_cli.server.settings import ServerSettings
-from persia_cli.server.token_file import TokenFile, read_token
+from persia_cli.serving.http.app import ServingApp
+from persia_cli.serving.http.settings import ServerSettings
+from persia_cli.serving.http.token_file import TokenFile, read_token
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import ask
 from tests.support.small_model import write_small_model
@@ -76,11 +76,11 @@ def test_a_file_that_cannot_be_used_leaves_the_token_as_it_is(
     write(file, text, mode)
     for _ in range(3):
         token.look()
-    assert token.token == OLD.encode()
+    assert token.token() == OLD.encode()
     assert [says in each.getMessage() for each in caplog.records] == [True]
     file.unlink()
     token.look()
-    assert token.token == OLD.encode()
+    assert token.token() == OLD.encode()
     write(file, NEW)
     token.look()
-    assert token.token == NEW.encode()
+    assert token.token() == NEW.encode()

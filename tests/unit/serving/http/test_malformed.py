@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from persia_cli.server.app import ServingApp
-from persia_cli.server.settings import ServerSettings
+from persia_cli.serving.http.app import ServingApp
+from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import ask, binary, tensor
 from tests.support.small_model import write_small_model

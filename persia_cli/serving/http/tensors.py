@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import count
-from persia_cli.server.refused import bad
+from persia_cli.serving.http.refused import bad
 from persia_cli.serving.packed import numbers
 
 NUMBERS = {

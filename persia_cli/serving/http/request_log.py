@@ -5,7 +5,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +14,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.disk import disk_error
-from persia_cli.errors import DataError, UserError, count, one_line
-from persia_cli.server.figures import ServingFigures
-from persia_cli.server.log_files import PendingFile, publish_abandoned
+from persia_cli.errors import DataError, UserError, count
 from persia_cli.serving.columns import Lists
+from persia_cli.serving.http.figures import ServingFigures
+from persia_cli.serving.http.log_files import LogFile, remove_abandoned
 from persia_cli.serving.predictor import Predictor
 from persia_cli.serving.sample_columns import SampleColumns
 
@@ -27,8 +27,6 @@ MOST_REQUESTS, MOST_BYTES = 4096, 2**25
 """Requests that wait to be written, and bytes of their rows, about; one more is not logged."""
 LARGEST = 2**27
 """Bytes of the rows of a request that is logged though nothing else waits; what stands for all samples is in each."""
-GROUP_BYTES = 2**22
-"""Bytes of requests that are added to a file together, as one record batch."""
 COLUMNS = {
     "request_id": pa.string(), "request_time": pa.timestamp("us", "UTC"), "model_version": pa.string(),
 }  # fmt: skip
@@ -49,7 +47,7 @@ class _Answered(NamedTuple):
 
 
 class Rotation(NamedTuple):
-    """When requests that wait are added to a file, and when it is complete."""
+    """The times and sizes at which requests are taken from those that wait, and at which a file is complete."""
 
     flush_s: float = 1.0
     seconds: float = 60.0
@@ -60,14 +58,15 @@ class Rotation(NamedTuple):
 class RequestLog:
     """Takes requests from the event loop, and writes them by a thread of its own.
 
-    `offer` never waits. What cannot be written is counted, and serving goes on.
+    `offer` never waits. What cannot be written is counted, and serving goes on. What a killed worker has answered since
+    its last whole file is lost.
     """
 
     def __init__(
         self, folder: Path, predictor: Predictor, sample: float, figures: ServingFigures,
         rotation: Rotation | None = None,
     ) -> None:  # fmt: skip
-        """Start the thread; it begins with what earlier processes have left. Raises UserError for a model's fields."""
+        """Start the thread. Raises UserError for a model's fields."""
         self._folder, self._figures, self._rotation = folder, figures, rotation or Rotation()
         self._version = str(predictor.description.step)
         self._columns = SampleColumns(predictor.fields)
@@ -75,8 +74,8 @@ class RequestLog:
         self._sample, self._draw = sample, random.Random()
         self._waiting: queue.SimpleQueue[_Answered] = queue.SimpleQueue()
         self._held, self._held_bytes, self._lock = 0, 0, threading.Lock()
-        self._wake, self._ending, self._gives_up = threading.Event(), threading.Event(), threading.Event()
-        self._pending: PendingFile | None = None
+        self._wake, self._ending = threading.Event(), threading.Event()
+        self._file: LogFile | None = None
         self._is_failing, self._has_refused = False, False
         self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
         self._thread.start()
@@ -113,54 +112,65 @@ class RequestLog:
         return samples * (len(name) + 8 * len(self._schema) + repeated)
 
     def close(self, limit_s: float) -> None:
-        """Write what waits, and publish it; gives up after `limit_s` seconds."""
+        """Write what waits; gives up after `limit_s` seconds."""
         self._ending.set()
         self._wake.set()
         self._thread.join(limit_s)
         if self._thread.is_alive():
-            self._gives_up.set()
-            self._figures.not_logged.labels("late").inc(self._held)
-            log.warning(
-                "the request log was not written within %g s after the end, and lacks %s; what is in its hidden "
-                "files is published at the next start", limit_s, count(self._held, "request"),
-            )  # fmt: skip
+            file = self._file
+            late = self._held + (1 if file is None else file.requests)
+            self._figures.not_logged.labels("late").inc(late)
+            log.warning("the request log was not written within %g s, and lacks %s", limit_s, count(late, "request"))
 
     def _run(self) -> None:
-        is_first, is_last = True, False
-        while not is_last and not self._gives_up.is_set():
+        if removed := remove_abandoned(self._folder):
+            log.warning("%s of the request log that a killed worker had begun are lost", count(removed, "file"))
+        is_last = False
+        while not is_last:
+            self._wake.wait(self._rotation.flush_s)
+            self._wake.clear()
+            is_last = self._ending.is_set()
             try:
-                if is_first:
-                    is_first = False
-                    self._publish_abandoned()
-                self._wake.wait(self._rotation.flush_s)
-                self._wake.clear()
-                is_last = self._ending.is_set()
-                self._add(self._taken())
+                self._take()
                 self._publish(is_last)
-            except Exception:
-                log.exception("requests could not be logged")
+            except Exception as error:
+                self._fail(error)
+        if self._held:
+            self._figures.not_logged.labels("disk").inc(self._held)
 
-    def _taken(self) -> list[_Answered]:
-        """Return the requests that wait."""
-        found = []
-        while True:
-            try:
-                found.append(self._waiting.get_nowait())
-            except queue.Empty:
-                return found
+    def _take(self) -> None:
+        """Move the requests that wait into the file."""
+        for request in iter(self._next, None):
+            batch = self._batch(request)
+            if batch is not None:
+                if self._file is None:
+                    self._file = LogFile(self._folder, self._schema)
+                self._file.append(batch)
 
-    def _add(self, requests: list[_Answered]) -> None:
-        for group in _groups(requests):
-            if self._gives_up.is_set():
-                return
-            try:
-                batches = [batch for batch in map(self._batch, group) if batch is not None]
-                if batches:
-                    self._append(batches)
-            finally:
-                with self._lock:
-                    self._held -= len(group)
-                    self._held_bytes -= sum(each.nbytes for each in group)
+    def _next(self) -> _Answered | None:
+        """Return the request that waits longest, if there is any."""
+        try:
+            request = self._waiting.get_nowait()
+        except queue.Empty:
+            return None
+        with self._lock:
+            self._held -= 1
+            self._held_bytes -= request.nbytes
+        return request
+
+    def _publish(self, is_last: bool) -> None:
+        """Publish the file if it is complete."""
+        file, rules = self._file, self._rotation
+        if file is None:
+            return
+        age = time.monotonic() - file.begin
+        if is_last or age >= rules.seconds or file.rows >= rules.rows or file.nbytes >= rules.nbytes:
+            file.publish()
+            self._file = None
+            self._figures.logged.inc(file.requests)
+            if self._is_failing:
+                self._is_failing = False
+                log.warning("requests are logged again in %s", self._folder)
 
     def _batch(self, request: _Answered) -> Any:
         """Return a request as a record batch; None, counted, if that cannot be."""
@@ -183,65 +193,20 @@ class RequestLog:
         columns = self._columns.arrays(request.columns, samples)
         return pa.RecordBatch.from_arrays([*own, *columns, *scores], schema=self._schema)
 
-    def _append(self, batches: list[Any]) -> None:
-        """Add requests to the pending file, and count them."""
-        try:
-            if self._pending is None:
-                self._pending = PendingFile(self._folder, self._schema)
-            self._pending.append(batches[0] if len(batches) == 1 else pa.concat_batches(batches))
-        except OSError as error:
-            self._figures.not_logged.labels("disk").inc(len(batches))
-            if isinstance(error, FileNotFoundError) and self._pending is not None:
-                self._pending.close()
-                self._pending = None
-            self._fail(error)
-            return
-        except Exception:
-            log.exception("%s could not be logged", count(len(batches), "request"))
-            self._figures.not_logged.labels("failed").inc(len(batches))
-            return
-        self._figures.logged.inc(len(batches))
-        if self._is_failing:
-            self._is_failing = False
-            log.warning("requests are logged again in %s", self._folder)
-
-    def _publish(self, is_last: bool) -> None:
-        """Publish the pending file if it is complete, and with it what could not be published before."""
-        pending, rules = self._pending, self._rotation
-        if pending is None:
-            return
-        age = time.monotonic() - pending.begin
-        if not (is_last or age >= rules.seconds or pending.rows >= rules.rows or pending.size >= rules.nbytes):
-            return
-        self._pending = None
-        try:
-            pending.publish()
-        except (OSError, pa.ArrowException) as error:
-            self._fail(error)
-        else:
-            self._publish_abandoned()
-
-    def _publish_abandoned(self) -> None:
-        for each in publish_abandoned(self._folder):
-            if each.error is not None:
-                self._fail(each.error)
-                continue
-            if each.rows:
-                rows = count(each.rows, "row")
-                log.warning("%s that a killed process had left are published in %s", rows, self._folder)
-            if each.lost:
-                log.warning(
-                    "%s of %s, which a killed process had left, were not whole, and are lost",
-                    count(each.lost, "byte"), each.path,
-                )  # fmt: skip
-
-    def _fail(self, error: OSError | pa.ArrowException) -> None:
-        """Say once that no requests can be written or published."""
+    def _fail(self, error: Exception) -> None:
+        """Give up the file, count its requests as lost, and log the cause once."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.abandon()
+        is_disk = isinstance(error, OSError)
+        self._figures.not_logged.labels("disk" if is_disk else "failed").inc(1 if file is None else file.requests)
         if not self._is_failing:
             self._is_failing = True
-            is_disk = isinstance(error, OSError)
-            sentence = disk_error(error, self._folder) if is_disk else f"a file cannot be made: {one_line(error)}"
-            log.warning("%s; serving goes on, and requests that are not logged are counted", sentence)
+            sentence = disk_error(error, self._folder) if isinstance(error, OSError) else "the request log failed"
+            log.warning(
+                "%s; serving goes on, and requests that are not logged are counted", sentence,
+                exc_info=None if is_disk else error,
+            )  # fmt: skip
 
 
 def _schema(columns: SampleColumns, outputs: list[str]) -> Any:
@@ -250,20 +215,6 @@ def _schema(columns: SampleColumns, outputs: list[str]) -> Any:
         raise UserError(f"the model reads a column {taken[0]}, which the request log needs itself; leave out --log")
     schema = columns.schema()
     return pa.schema([*COLUMNS.items(), *schema, *((name, pa.float32()) for name in outputs)])
-
-
-def _groups(requests: list[_Answered]) -> Iterator[list[_Answered]]:
-    """Yield requests in order, so many together as are of GROUP_BYTES, but one at least."""
-    group: list[_Answered] = []
-    size = 0
-    for request in requests:
-        if group and size + request.nbytes > GROUP_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(request)
-        size += request.nbytes
-    if group:
-        yield group
 
 
 def _bytes_of(column: Any) -> int:

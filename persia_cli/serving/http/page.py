@@ -5,7 +5,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from persia_cli.server.answers import HttpAnswer
+from persia_cli.serving.http.answers import HttpAnswer
 
 PAGE = Path(__file__).with_name("page.html")
 

@@ -7,34 +7,33 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
 
 import numpy as np
 
 from persia_cli.errors import DataError
-from persia_cli.server import answers
-from persia_cli.server.answers import HttpAnswer, header_pairs
-from persia_cli.server.direct import SMALL, DirectRequest, Send, Work, is_plain
-from persia_cli.server.figures import KIND, ServingFigures
-from persia_cli.server.page import page
-from persia_cli.server.refused import DisconnectedError, RefusedRequestError, bad
-from persia_cli.server.requests import PredictionRequest, RequestReader
-from persia_cli.server.settings import ServerSettings
-from persia_cli.server.threads import ThreadTurns
-from persia_cli.server.token_file import TokenFile
-from persia_cli.server.turns import Turns, require_time
 from persia_cli.serving.example import example_row
 from persia_cli.serving.golden import read_golden
+from persia_cli.serving.http import answers
+from persia_cli.serving.http.answers import HttpAnswer, header_pairs
+from persia_cli.serving.http.figures import KIND, ServingFigures
+from persia_cli.serving.http.page import page
+from persia_cli.serving.http.refused import DisconnectedError, RefusedRequestError, bad
+from persia_cli.serving.http.requests import PredictionRequest, RequestReader
+from persia_cli.serving.http.settings import ServerSettings
+from persia_cli.serving.http.token_file import TokenFile
+from persia_cli.serving.http.turns import Turns
 from persia_cli.serving.predictor import Predictions, Predictor
 
 if TYPE_CHECKING:
-    from persia_cli.server.request_log import RequestLog
+    from persia_cli.serving.http.request_log import RequestLog
 
 log = logging.getLogger(__name__)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
-SendMessage = Callable[[Message], Awaitable[None]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = dict[bytes, bytes]
+CLOSE = {"connection": "close"}
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
 LONGEST_ID = 200
@@ -46,7 +45,7 @@ class _Route(NamedTuple):
 
     name: str
     answer: Callable[[], HttpAnswer] | None = None
-    work: Work | None = None
+    work: Callable[[bytes, Headers], HttpAnswer] | None = None
     """What makes the answer of a POST, whose turn has to come."""
     is_open: bool = False
     """Whether it answers without the token."""
@@ -71,21 +70,12 @@ class ServingApp:
         self._model = predictor.description
         self._token = token
         self._reader = RequestReader(self._model.inputs, self._model.outputs, settings.most_samples)
-        self._turns = _turns(predictor, settings)
+        self._turns = Turns(settings.most_requests)
         self._full = answers.refusal(self._turns.refusal())
-        self._full_for_large = self._full._replace(headers={**self._full.headers, "connection": "close"})
         live, ready = answers.in_json({"live": True}), answers.in_json({"ready": True})
         about, model = answers.server_metadata(), answers.model_metadata(self._model)
         is_ready = answers.in_json({"name": self._model.name, "ready": True})
         known, test_page = answers.in_json({"models": [self._model.name]}), page()
-        self._routes = {
-            "": _Route("page", lambda: test_page, is_open=True),
-            "/v1/models": _Route("models", lambda: known),
-            "/v2": _Route("server", lambda: about),
-            "/v2/health/live": _Route("live", lambda: live, is_open=True),
-            "/v2/health/ready": _Route("ready", lambda: ready, is_open=True),
-            "/metrics": _Route("metrics", lambda: HttpAnswer(200, self.figures.text(), KIND)),
-        }
         self._model_routes = {
             ("v2", ""): _Route("model", lambda: model),
             ("v2", "/ready"): _Route("model_ready", lambda: is_ready),
@@ -93,17 +83,21 @@ class ServingApp:
             ("v2", "/infer"): _Route("infer", work=self._infer),
             ("v1", ":predict"): _Route("predict", work=self._predict),
         }
-        place = quote(self._model.name, safe="")
-        self._direct = {
-            f"/{version}/models/{place}{end}".encode(): (route.name, route.work)
-            for (version, end), route in self._model_routes.items()
-            if route.work is not None
+        self._routes = {
+            "": _Route("page", lambda: test_page, is_open=True),
+            "/v1/models": _Route("models", lambda: known),
+            "/v2": _Route("server", lambda: about),
+            "/v2/health/live": _Route("live", lambda: live, is_open=True),
+            "/v2/health/ready": _Route("ready", lambda: ready, is_open=True),
+            "/metrics": _Route("metrics", lambda: HttpAnswer(200, self.figures.text(), KIND)),
+            **{
+                f"/{version}/models/{self._model.name}{end}": route
+                for (version, end), route in self._model_routes.items()
+            },
         }
 
-    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        if scope["type"] != "http":
-            raise ValueError(f"this application serves http, not {scope['type']}")
         begin, name = time.monotonic(), "none"
         try:
             route = self._route(scope["path"])
@@ -114,7 +108,8 @@ class ServingApp:
         except Exception as error:
             answer = _failure(name, error)
         self.figures.count_answer(name, answer.status, time.monotonic() - begin)
-        await _respond(send, answer)
+        await send({"type": "http.response.start", "status": answer.status, "headers": header_pairs(answer)})
+        await send({"type": "http.response.body", "body": answer.body})
 
     def warm_up(self) -> None:
         """Read and answer the example, so that no request is the first: what it takes is loaded when it is needed."""
@@ -123,63 +118,6 @@ class ServingApp:
             self._predictor.predict(self._predictor.fields.batch(question.columns))
         except (DataError, RefusedRequestError) as error:
             log.debug("the example is refused: %s", error)
-
-    def close(self) -> None:
-        """End the threads that compute, if there are any."""
-        if isinstance(self._turns, ThreadTurns):
-            self._turns.close()
-
-    def stuck_s(self) -> float:
-        """Return how long the oldest computation beside the event loop has been going on."""
-        return self._turns.stuck_s()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether one more request would be refused."""
-        return self._turns.is_full
-
-    @property
-    def deadline_s(self) -> float:
-        """Seconds within which the body of a request must have come, and its computation begun."""
-        return self._settings.deadline_s
-
-    def direct(self, url: bytes, headers: dict[bytes, bytes], keep_alive: bool, send: Send) -> DirectRequest | None:
-        """Return a request that `answer` answers by `send`; None if it has to come by ASGI."""
-        route = self._direct.get(url)
-        if route is None or not is_plain(headers, self._settings.most_bytes) or not self._is_allowed(headers):
-            return None
-        name, work = route
-        return DirectRequest(name, work, headers, keep_alive, send)
-
-    def answer(self, request: DirectRequest) -> None:
-        """Answer a request that is whole when its turn comes, or refuse it at once if there is no place."""
-        if self._turns.is_full:
-            self.refuse(request)
-        else:
-            self._turns.do(
-                lambda: not request.disconnected, lambda predictor: self._made(predictor, request),
-                lambda answer: self._send(request, answer),
-            )  # fmt: skip
-
-    def refuse(self, request: DirectRequest, error: RefusedRequestError | None = None) -> None:
-        """Refuse a request, which has no place unless another error is given."""
-        self._send(request, self._full if error is None else answers.refusal(error))
-
-    def late_body(self) -> RefusedRequestError:
-        """Return what a request is told whose body has not come within the deadline."""
-        text = f"the body was not there within {self.deadline_s:g} s; send it faster"
-        return RefusedRequestError(408, text, {"connection": "close"})
-
-    def _made(self, predictor: Predictor, request: DirectRequest) -> HttpAnswer:
-        try:
-            require_time(request.begin + self.deadline_s)
-            return request.work(predictor, request.body, request.headers)
-        except Exception as error:
-            return _failure(request.name, error)
-
-    def _send(self, request: DirectRequest, answer: HttpAnswer) -> None:
-        self.figures.count_answer(request.name, answer.status, time.monotonic() - request.begin)
-        request.send(request, answer)
 
     def _route(self, path: str) -> _Route:
         path = path.rstrip("/")
@@ -204,16 +142,16 @@ class ServingApp:
         return route
 
     async def _answered(self, route: _Route, scope: Message, receive: Receive, until: float) -> HttpAnswer:
-        headers = dict(scope["headers"])
+        headers: Headers = dict(scope["headers"])
         if not route.is_open and not self._is_allowed(headers):
             raise RefusedRequestError(
                 401, "this server wants its token, as the header Authorization: Bearer TOKEN",
-                {"www-authenticate": "Bearer", "connection": "close"},
+                {"www-authenticate": "Bearer", **CLOSE},
             )  # fmt: skip
         if scope["method"] != route.method and not (route.method == "GET" and scope["method"] == "HEAD"):
             raise RefusedRequestError(
                 405, f"{scope['path'][:100]} is asked by {route.method}, not {scope['method'][:20]}",
-                {"allow": route.method, "connection": "close"},
+                {"allow": route.method, **CLOSE},
             )  # fmt: skip
         if route.answer is not None:
             return route.answer()
@@ -221,65 +159,67 @@ class ServingApp:
         assert work is not None
         if self._turns.is_full:
             # At once: what is spent on those that are refused is lost for the others.
-            told = headers.get(b"content-length", b"")
-            return self._full if told.isdigit() and int(told) <= SMALL else self._full_for_large
+            return self._full
         with self._turns.place():
             body = await self._body(receive, headers, until)
-            return await self._turns.turn(until, lambda predictor: work(predictor, body, headers))
+            return await self._turns.turn(until, lambda: work(body, headers))
 
-    def _is_allowed(self, headers: dict[bytes, bytes]) -> bool:
+    def _is_allowed(self, headers: Headers) -> bool:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         token = self._token
-        return token is None or (scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), token.token))
+        return token is None or (scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), token.token()))
 
-    async def _body(self, receive: Receive, headers: dict[bytes, bytes], until: float) -> bytes:
-        """Return the body of a request; raises RefusedRequestError if it is too large, or not there in time."""
-        most = self._settings.most_bytes
-        close = {"connection": "close"}
+    async def _body(self, receive: Receive, headers: Headers, until: float) -> bytes:
+        """Return the body of a request; raises RefusedRequestError if it is too large, or not there in time.
+
+        A body that is too large is read to its end: a client reads no answer before it has sent all.
+        """
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise RefusedRequestError(
-                415, "the body is compressed, which this server does not read; send it plain", close
+                415, "the body is compressed, which this server does not read; send it plain", CLOSE
             )
-        told = headers.get(b"content-length", b"0")
-        too_large = RefusedRequestError(413, f"the body is larger than the {most:,} bytes that are allowed", close)
-        if told.isdigit() and int(told) > most:
-            raise too_large
-        parts, size = [], 0
+        if b"upgrade" in headers:  # uvicorn would give no body
+            raise RefusedRequestError(400, "the request asks for another protocol (Upgrade); ask by HTTP/1.1", CLOSE)
+        most, parts, size = self._settings.most_bytes, [], 0
         try:
             async with asyncio.timeout(until - time.monotonic()):
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise DisconnectedError("the client has left")
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > most:
-                        raise too_large
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size <= most:
+                        parts.append(part)
                     if not message.get("more_body", False):
-                        return parts[0] if len(parts) == 1 else b"".join(parts)
+                        break
         except TimeoutError:
-            raise self.late_body() from None
+            text = f"the body was not there within {self._settings.deadline_s:g} s; send it faster"
+            raise RefusedRequestError(408, text, CLOSE) from None
+        if size > most:
+            raise RefusedRequestError(413, f"the body is larger than the {most:,} bytes that are allowed", CLOSE)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _infer(self, predictor: Predictor, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
+    def _infer(self, body: bytes, headers: Headers) -> HttpAnswer:
         question = self._reader.infer(body, headers.get(HEADER_LENGTH))
-        found = self._predictions(predictor, question)
+        found = self._predictions(question)
         return self._noted(question, found, body, headers, answers.inferred(self._model, question, found))
 
     def _example(self) -> HttpAnswer:
         golden = read_golden(self._predictor.folder, self._model)
         return answers.in_json({"instances": [example_row(self._predictor.fields, golden)]})
 
-    def _predict(self, predictor: Predictor, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
+    def _predict(self, body: bytes, headers: Headers) -> HttpAnswer:
         question = self._reader.rows(body)
-        found = self._predictions(predictor, question)
+        found = self._predictions(question)
         return self._noted(question, found, body, headers, answers.predicted(self._model, found))
 
-    def _predictions(self, predictor: Predictor, question: PredictionRequest) -> Predictions:
+    def _predictions(self, question: PredictionRequest) -> Predictions:
         try:
-            batch = predictor.fields.batch(question.columns)
+            batch = self._predictor.fields.batch(question.columns)
         except DataError as error:
             raise bad(str(error)) from error
-        found = predictor.predict(batch)
+        found = self._predictor.predict(batch)
         if not np.isfinite(found.values).all():
             row, output = np.argwhere(~np.isfinite(found.values))[0].tolist()
             value, name = found.values[row, output], self._model.outputs[output].name
@@ -293,7 +233,7 @@ class ServingApp:
         return found
 
     def _noted(
-        self, question: PredictionRequest, found: Predictions, body: bytes, headers: dict[bytes, bytes],
+        self, question: PredictionRequest, found: Predictions, body: bytes, headers: Headers,
         answer: HttpAnswer,
     ) -> HttpAnswer:  # fmt: skip
         """Have a request logged if it is in the sample; returns its answer, which tells the id that it was given."""
@@ -310,22 +250,9 @@ class ServingApp:
         return answer
 
 
-def _turns(predictor: Predictor, settings: ServerSettings) -> Turns[Predictor] | ThreadTurns[Predictor]:
-    """Return the line of requests: with one thread, that of the event loop computes, as handing over costs time."""
-    if settings.threads == 1:
-        return Turns(settings.most_requests, predictor)
-    own = [predictor.for_another_thread() for _ in range(settings.threads)]
-    return ThreadTurns(settings.most_requests, own)
-
-
 def _failure(name: str, error: Exception) -> HttpAnswer:
     """Return the answer to a request that has failed, and have the log say how unless it is the request's fault."""
     if not isinstance(error, RefusedRequestError):
         log.error("a request to %s failed", name, exc_info=error)
         error = RefusedRequestError(500, "the server failed at this request; its log says how")
     return answers.refusal(error)
-
-
-async def _respond(send: SendMessage, answer: HttpAnswer) -> None:
-    await send({"type": "http.response.start", "status": answer.status, "headers": header_pairs(answer)})
-    await send({"type": "http.response.body", "body": answer.body})

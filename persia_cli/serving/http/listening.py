@@ -4,15 +4,23 @@ import ipaddress
 import socket
 import ssl
 from pathlib import Path
+from typing import NamedTuple
 
 from persia_cli.errors import UserError
 
-BACKLOG = 2048
-"""Connections that wait until a worker takes them."""
+
+class Address(NamedTuple):
+    """A numeric address, and a port."""
+
+    host: str
+    port: int
 
 
-def listen(host: str, port: int, is_guarded: bool) -> socket.socket:
-    """Return a listening socket; raises UserError, also for an address beyond this machine that is not guarded."""
+def address_of(host: str, port: int, is_guarded: bool) -> Address:
+    """Return where a server can listen, with a port that is free if `port` is 0.
+
+    Raises UserError, also for an address beyond this machine that is not guarded.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -22,10 +30,11 @@ def listen(host: str, port: int, is_guarded: bool) -> socket.socket:
     if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not is_guarded:
         raise UserError(
             f"--host {host} lets other machines ask: add --token-file FILE, which holds a secret that they must know, "
-            "or --tls-cert and --tls-key, or both; without --host only this machine can"
+            "or --tls CERT KEY, or both; without --host only this machine can"
         )
     try:
-        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        with socket.create_server(address[:2], family=family) as listener:
+            return Address(*listener.getsockname()[:2])
     except OSError as error:
         raise UserError(
             f"cannot listen at {host}:{port}: {error.strerror}; choose another --port, or 0 for any that is free"
@@ -37,14 +46,14 @@ def require_certificate(cert: Path, key: Path) -> None:
     try:
         has_passphrase = b"ENCRYPTED" in key.read_bytes()
     except OSError as error:
-        raise UserError(f"--tls-key {key} cannot be read: {error.strerror}") from error
+        raise UserError(f"--tls: the key {key} cannot be read: {error.strerror}") from error
     if has_passphrase:
         raise UserError(
-            f"--tls-key {key} has a passphrase, which a server cannot ask for; write the key without it to a file that "
-            f"only you can read: openssl pkey -in {key} -out FILE"
+            f"--tls: the key {key} has a passphrase, which a server cannot ask for; write the key without it to a file "
+            f"that only you can read: openssl pkey -in {key} -out FILE"
         )
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror or getattr(error, "reason", None) or error
-        raise UserError(f"--tls-cert {cert} and --tls-key {key} cannot be used together: {reason}") from error
+        raise UserError(f"--tls {cert} {key} cannot be used together: {reason}") from error

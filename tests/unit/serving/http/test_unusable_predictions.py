@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from persia_cli.server.app import ServingApp
-from persia_cli.server.settings import ServerSettings
 from persia_cli.serving.description import NETWORK
+from persia_cli.serving.http.app import ServingApp
+from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.network import FrozenNetwork
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import ask, tensor

@@ -6,20 +6,25 @@ from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
-SHARED = "PROMETHEUS_MULTIPROC_DIR"
-"""Names, in the environment of workers, the folder of the files in which they count, each in its own."""
+from persia_cli.serving.http.settings import SHARED
+
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 LOGGED, NOT_LOGGED = "persia_logged_requests", "persia_not_logged_requests"
 BOUNDS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
-class _AllFiles(MultiProcessCollector):
-    """Reads the files of all workers; one that a worker has just made, or has died in making, is empty."""
+class _SharedCounts(Collector):
+    """The counts of all workers, also of those that have ended: each has its own files in the folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
 
     def collect(self) -> Any:
-        files = [str(path) for path in Path(self._path).glob("*.db") if path.stat().st_size]
-        return self.merge(files, accumulate=True)  # type: ignore[no-untyped-call]
+        """Return the sums. A file that a worker has just made is empty."""
+        files = [str(path) for path in self._folder.glob("*.db") if path.stat().st_size]
+        return MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
 
 
 class ServingFigures:
@@ -27,9 +32,10 @@ class ServingFigures:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        own = None if SHARED in os.environ else self._registry
-        if own is None:
-            _AllFiles(self._registry)  # type: ignore[no-untyped-call]
+        shared = os.environ.get(SHARED)
+        own = self._registry if shared is None else None
+        if shared is not None:
+            self._registry.register(_SharedCounts(shared))
         self.requests = Counter("persia_requests", "Requests by route and status", ["route", "status"], registry=own)
         self.seconds = Histogram(
             "persia_request_seconds", "From a request's arrival to its answer", ["route"], buckets=BOUNDS_S,
@@ -39,9 +45,6 @@ class ServingFigures:
         self.logged = Counter(LOGGED, "Requests in the request log", registry=own)
         self.not_logged = Counter(
             NOT_LOGGED, "Requests of the log's sample that are not in it", ["reason"], registry=own
-        )
-        self.restarts = Counter(
-            "persia_worker_restarts", "Workers in place of earlier ones, by how those ended", ["reason"], registry=own
         )
         self.missing = Counter("persia_missing_ids", "Ids that had no row", ["feature"], registry=own)
         self._by_answer: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
@@ -68,10 +71,8 @@ class LogFigures(NamedTuple):
 
 def log_figures(folder: str) -> LogFigures:
     """Return what all workers have counted in the folder that they share, also those that are dead."""
-    registry = CollectorRegistry()
-    _AllFiles(registry, folder)  # type: ignore[no-untyped-call]
     found = {LOGGED: 0.0, NOT_LOGGED: 0.0}
-    for metric in registry.collect():
+    for metric in _SharedCounts(folder).collect():
         if metric.name in found:
             found[metric.name] += sum(sample.value for sample in metric.samples)
     return LogFigures(round(found[LOGGED]), round(found[NOT_LOGGED]))

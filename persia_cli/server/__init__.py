@@ -1,1 +1,0 @@
-"""What `persia serve` runs: an exported model answers over HTTP, without torch."""

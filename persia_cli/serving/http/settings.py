@@ -1,0 +1,45 @@
+"""The settings of a server, which its workers read from their environment."""
+
+import msgspec
+
+from persia_cli.serving.row_reader import Missing
+
+SETTINGS = "PERSIA_SERVE"
+"""Names, in the environment of workers, the settings, as JSON."""
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+"""Names there the folder of the files in which workers count, each in its own."""
+FAILED = "failed"
+"""File in that folder: the exit code and the sentence of a worker that could not begin."""
+MOST_CONNECTIONS = 900
+"""Of a worker. Processes may commonly have 1,024 files and connections."""
+IDLE_S = 75
+"""Seconds for which a connection without requests stays open."""
+DRAIN_S = 10
+"""Seconds in which requests are finished after SIGTERM."""
+LOG_S = 5.0
+"""Seconds after draining in which what is logged is written."""
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    """The settings of a server. Secrets are named by their files."""
+
+    folder: str
+    """The exported model."""
+    model: str | None = None
+    """Digest of its description when the server began: all workers serve the same one."""
+    missing: Missing | None = None
+    token_file: str | None = None
+    tls: tuple[str, str] | None = None
+    """Files of the certificate and its key."""
+    log: str | None = None
+    """Folder of the request log."""
+    sample: float = 1.0
+    """Fraction of requests that are logged."""
+    deadline_s: float = 5.0
+    """Seconds within which the body of a request must have come, and its computation begun."""
+    most_requests: int = 64
+    """Requests that a worker holds at once: read, waiting and computed."""
+    most_bytes: int = 2**24
+    """Of a request's body."""
+    most_samples: int = 10_000
+    """Of a request."""
