@@ -15,6 +15,7 @@ from persia_cli.launch.job import JobResult
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.observe.record_elsewhere import copy_record, newest_record
+from persia_cli.observe.record_state import copies_in
 from persia_cli.storage.credentials import VARIABLE
 from persia_cli.storage.places import Place, address_of, place_of, subfolders
 from persia_cli.store.checkpoints.manifest import finished_steps, read_manifest, verify
@@ -74,7 +75,7 @@ def steps_of(run_dir: Path, kind: str) -> list[int]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
-def test_a_run_directory_at_a_uri_has_checkpoints_and_record_there_and_the_rest_here(
+def test_a_run_directory_at_a_uri_has_checkpoints_with_the_record_there_and_the_rest_here(
     store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -84,8 +85,11 @@ def test_a_run_directory_at_a_uri_has_checkpoints_and_record_there_and_the_rest_
     [here] = (tmp_path / "runs").iterdir()
     there = place_of(uri)
     assert finished_steps(there) == [20]
+    copies = {
+        file.name: there / "step-20" / file.folder / file.name for file in copies_in(read_manifest(there / "step-20"))
+    }
     for name in ("config.yaml", METRICS, EVENTS):
-        assert (there / name).read_bytes() == (here / name).read_bytes()
+        assert copies[name].read_bytes() == (here / name).read_bytes()
         assert SECRET.encode() not in (here / name).read_bytes()
     assert SECRET not in said
     for words, refused in (
