@@ -10,6 +10,12 @@ from torch.nn.functional import batch_norm
 MIN_RATE = 0.1
 """Least weight of a step's statistics in the running ones, torch's default."""
 
+LOCAL = (
+    nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+    | nn.LazyBatchNorm1d | nn.LazyBatchNorm2d | nn.LazyBatchNorm3d
+)  # fmt: skip
+"""Layers of torch that keep statistics of one rank's samples."""
+
 
 class BatchNorm(nn.Module):
     """Normalisation of each column by its mean and variance over the samples of a step, then a scale and an offset.

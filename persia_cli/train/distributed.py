@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
 from persia_cli.errors import ConfigError, WireError
-from persia_cli.model.batch_norm import SumOverRanks, share_statistics
+from persia_cli.model.batch_norm import LOCAL, SumOverRanks, share_statistics
 from persia_cli.train.device import CPU
 
 LOOPBACK = "lo"
@@ -162,7 +162,7 @@ class World:
 def refuse_local_statistics(module: nn.Module) -> None:
     """Raise ConfigError if `module` has a BatchNorm that is not synchronised over ranks."""
     for name, part in module.named_modules():
-        if isinstance(part, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+        if isinstance(part, LOCAL):
             raise ConfigError(
                 f"the model's layer {name or 'itself'} ({type(part).__name__}) normalises each rank's samples "
                 "separately, so several NN workers would train another model than one; use torch.nn.LayerNorm or "

@@ -15,7 +15,7 @@ from torch import nn
 
 from persia_cli.errors import ConfigError
 from persia_cli.kernels.dedup import add_rows
-from persia_cli.model.batch_norm import BatchNorm
+from persia_cli.model.batch_norm import LOCAL, BatchNorm
 from persia_cli.plan.dense import DIM, require_room
 from persia_cli.storage.places import Place
 from persia_cli.store.wire_rows import decode_rows
@@ -24,8 +24,6 @@ from persia_cli.wire.messages import GroupRows
 
 ALIGNED = 16
 """Alignment of each parameter in float32 values: a cache line, as in separately allocated memory."""
-STATISTICS = BatchNorm | nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
-"""Layers that keep statistics of the samples."""
 
 
 class SharedWeights:
@@ -119,7 +117,7 @@ def _require_trainable_alone(module: nn.Module, parameters: dict[str, nn.Paramet
                 "make it float32, or choose another mode"
             )
     for name, part in module.named_modules():
-        if ranks > 1 and isinstance(part, STATISTICS):
+        if ranks > 1 and isinstance(part, BatchNorm | nn.SyncBatchNorm | LOCAL):
             raise ConfigError(
                 f"the model's layer {name or 'itself'} ({type(part).__name__}) keeps statistics of the samples, and "
                 "with mode.kind=async ranks share nothing but weights; use model.norm=layer and no dice "
