@@ -60,14 +60,14 @@ class RatioPrinter:
                 say(out(), line)
 
     def close(self, quick: bool) -> None:
-        """Print the table or the JSON object, and for a quick run that its figures say nothing."""
+        """Print the table or the JSON object, and a note if the numbers of a quick run have no meaning."""
         if self._as_json:
             print_json("kernels", self._results, quick)
             return
         if out().is_terminal:
             self._print_table()
         if quick:
-            say(err(), "a quick run: its figures say nothing")
+            say(err(), "a quick run: its numbers have no meaning")
         else:
             warn_of_others(self._results)
 

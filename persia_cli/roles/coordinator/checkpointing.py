@@ -122,9 +122,7 @@ class Checkpointing:
         return ParentCheckpoint(Parent(chain.manifest.step, manifest_digest(folder)), len(chain.manifests))
 
     def tidy(self) -> None:
-        """Finish, when a training begins, what an earlier start that was killed has left half done."""
-        if self._job.task != "train":
-            return
+        """Finish, at the beginning of a training, what a killed start has left unfinished."""
         if isinstance(self._checkpoints, Path):
             remove_unfinished(self._checkpoints)
         first = self._job.first_step

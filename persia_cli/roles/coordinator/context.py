@@ -48,6 +48,7 @@ class JobContext:
         server: Server,
         run: Run,
         job: Job,
+        *,
         events: Journal,
         record: RunRecord,
         tracker: EvaluationTracker,

@@ -120,7 +120,15 @@ class Coordinator:
         waker = self._loop.waker()
         self._server = self._loop.serve(bind, Report.LIMIT.nbytes)
         self._context = context = JobContext(
-            self._server, run, job, events, self._record, tracker, self._now, waker.wake, is_saved
+            self._server,
+            run,
+            job,
+            events=events,
+            record=self._record,
+            tracker=tracker,
+            now=self._now,
+            wake=waker.wake,
+            is_saved=is_saved,
         )
         on_failure.callback(context.disk.close)
         self._save_requests = SaveRequests(context)
