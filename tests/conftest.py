@@ -124,7 +124,7 @@ def real_data() -> Path:
 @pytest.fixture(scope="session")
 def criteo_rows(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real Criteo rows as Parquet, prepared by the recipe."""
-    from persia_cli.prepare.recipe import PrepareOptions, load_recipe
+    from persia_cli.data.prepare.recipe import PrepareOptions, load_recipe
 
     output = tmp_path_factory.mktemp("criteo")
     source = real_data / "criteo" / "criteo_kaggle_mix.tsv.gz"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from persia_cli.bench.result import Hop, Side, Stage
 from persia_cli.config.schema import Run
-from persia_cli.data.source import open_source
+from persia_cli.data.read.source import open_source
 from persia_cli.observe.recordings import ReplicaTrace
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.batch_rows import RowPlanner

@@ -11,9 +11,9 @@ from persia_cli.bench.result import OURS, Result, with_ratios
 from persia_cli.bench.rounds import TurnFigures, side_of, take_turns, timed_turn, turn_steps
 from persia_cli.bench.turns import TurnJob
 from persia_cli.config.schema import Run
-from persia_cli.data.facts import DatasetFacts, inspect
+from persia_cli.data.read.facts import DatasetFacts, inspect
+from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import UserError
-from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import cpu_seconds, cpu_seconds_of
 

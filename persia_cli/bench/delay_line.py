@@ -18,8 +18,8 @@ from pathlib import Path
 
 import zmq
 
+from persia_cli.engines.processes import die_with, python_module
 from persia_cli.errors import RoleError
-from persia_cli.launch.processes import die_with, python_module
 from persia_cli.wire import sockets
 from persia_cli.wire.frames import Frame, MalformedMessage
 from persia_cli.wire.secret import read_secret

@@ -15,13 +15,13 @@ from persia_cli.bench.delay_line import NetworkLink, delay_process
 from persia_cli.bench.result import Result, Side
 from persia_cli.bench.rounds import INTERVALS, TurnFigures, samples_and_seconds, side_of, take_turns, without_ends
 from persia_cli.config.schema import Mode, Run
-from persia_cli.data.facts import DatasetFacts, inspect
+from persia_cli.data.read.facts import DatasetFacts, inspect
 from persia_cli.disk import own_folder
+from persia_cli.engines.job import JobResult, prepare_run_dir, result_of
+from persia_cli.engines.local import Processes
+from persia_cli.engines.readiness import require_ready
+from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import PersiaError, UserError
-from persia_cli.launch.job import JobResult, prepare_run_dir, result_of
-from persia_cli.launch.local import Processes
-from persia_cli.launch.readiness import require_ready
-from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.plan.job import JobPlan, Replica, plan_job
 from persia_cli.wire.addresses import SOCKETS, ipc_address
 

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import GeneratedDataset, ParquetDataset, Run
 from persia_cli.control.position import StepGrid
-from persia_cli.data.batch import Batch
-from persia_cli.data.source import open_source, uses_stand_in
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.source import open_source, uses_stand_in
+from persia_cli.engines.processes import python_module
 from persia_cli.errors import RoleError, UserError
-from persia_cli.launch.processes import python_module
 from persia_cli.plan.columns import dense_count, label_names
 
 AHEAD = 11

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from persia_cli.bench.machine import GpuUsage, Neighbours
 from persia_cli.bench.result import Side
 from persia_cli.config.schema import Run
-from persia_cli.data.facts import DatasetFacts
+from persia_cli.data.read.facts import DatasetFacts
 from persia_cli.observe.usage import cpu_seconds
 
 INTERVALS = 5

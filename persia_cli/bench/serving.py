@@ -19,8 +19,8 @@ from persia_cli.bench.load.requests import Pool, PreparedRequest, RequestForm, p
 from persia_cli.bench.load.server import HOST, LoadedServer, served
 from persia_cli.bench.result import OURS, Result, Side, with_ratios
 from persia_cli.bench.rounds import TurnFigures, side_of, take_turns
+from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import RoleError, UserError
-from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.serving.description import NETWORK
 from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.network import FrozenNetwork

@@ -7,10 +7,10 @@ from typing import Any
 
 from persia_cli.bench.rounds import samples_and_seconds, without_ends
 from persia_cli.config.schema import ParquetDataset, Run
-from persia_cli.data.facts import DatasetFacts, inspect
+from persia_cli.data.read.facts import DatasetFacts, inspect
+from persia_cli.engines import embedded, local
+from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import PersiaError
-from persia_cli.launch import embedded, local
-from persia_cli.launch.readiness import require_ready
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
 from persia_cli.observe.usage import cpu_seconds_of, resident_bytes_of
 from persia_cli.plan.job import JobPlan, plan_job

@@ -18,12 +18,12 @@ from persia_cli.bench.result import OURS, Result, with_ratios
 from persia_cli.bench.rounds import INTERVALS, TurnFigures, side_of, take_turns, timed_turn, turn_steps
 from persia_cli.bench.turns import TurnJob
 from persia_cli.config.schema import Adagrad, RowwiseAdagrad, Run, Sgd
-from persia_cli.data.facts import inspect
-from persia_cli.data.source import open_source
+from persia_cli.data.read.facts import inspect
+from persia_cli.data.read.source import open_source
+from persia_cli.engines.job import SWITCH_INTERVAL_S
+from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import UserError
 from persia_cli.kernels.memory import keep_freed_memory
-from persia_cli.launch.job import SWITCH_INTERVAL_S
-from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.observe.usage import cpu_seconds
 
 SPARE = 0.85

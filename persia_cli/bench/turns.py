@@ -14,12 +14,12 @@ from typing import Any, Protocol, Self
 
 from persia_cli.bench.rounds import INTERVALS, TurnFigures, samples_and_seconds, turn_steps, without_ends
 from persia_cli.config.schema import Run
-from persia_cli.data.facts import DatasetFacts
+from persia_cli.data.read.facts import DatasetFacts
 from persia_cli.disk import own_folder
+from persia_cli.engines.job import prepare_run_dir
+from persia_cli.engines.local import Processes
+from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import PersiaError, RoleError
-from persia_cli.launch.job import prepare_run_dir
-from persia_cli.launch.local import Processes
-from persia_cli.launch.readiness import require_ready
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
 from persia_cli.observe.recordings import ReplicaTrace, read_recordings
 from persia_cli.observe.usage import cpu_seconds_of

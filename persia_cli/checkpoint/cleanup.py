@@ -7,8 +7,8 @@ from pathlib import Path
 from persia_cli.checkpoint.listing import BARE, require_run
 from persia_cli.config.record import read_run
 from persia_cli.disk import writing
+from persia_cli.engines.resumed import locked
 from persia_cli.errors import UserError
-from persia_cli.launch.resumed import locked
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.storage import places

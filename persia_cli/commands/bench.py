@@ -107,7 +107,7 @@ def _compare(
     from persia_cli.commands.describe import warn_of_slow_precision
     from persia_cli.commands.screen import err, labelled, out, propose, say
     from persia_cli.config.schema import ParquetDataset
-    from persia_cli.data.source import uses_stand_in
+    from persia_cli.data.read.source import uses_stand_in
     from persia_cli.errors import UserError
 
     sources: dict[str, tuple[Source, ...]] = {"ring": ("ring",), "loader": ("loader",), "both": ("ring", "loader")}

@@ -233,7 +233,7 @@ def now(run: RunDir) -> None:
     import shlex
 
     from persia_cli.commands.screen import err, out, propose, say
-    from persia_cli.launch.save_request import save_now
+    from persia_cli.engines.save_request import save_now
 
     checkpoint = save_now(run)
     say(out(), checkpoint)

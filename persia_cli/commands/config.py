@@ -51,8 +51,8 @@ def model(
     from persia_cli.commands.screen import err, labelled, out, say_json, size
     from persia_cli.commands.screen_tables import columns, print_rows
     from persia_cli.config.compose import compose_run
+    from persia_cli.engines.readiness import ask_torch
     from persia_cli.errors import ConfigError
-    from persia_cli.launch.readiness import ask_torch
     from persia_cli.plan.dense import dense_bytes
 
     run = compose_run(words or [], conf_dir or [])

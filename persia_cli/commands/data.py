@@ -70,7 +70,7 @@ def inspect(
     from persia_cli.commands.facts import announce, converting
     from persia_cli.commands.inspect_view import as_object, show_profile
     from persia_cli.commands.screen import err, labelled, out, propose, say
-    from persia_cli.inspect.inspection import inspect_data
+    from persia_cli.data.inspect.inspection import inspect_data
     from persia_cli.plan.capacity import table_needs
 
     budget = None if memory is None else _bytes(memory)

@@ -16,8 +16,8 @@ from persia_cli.commands.warm_view import describe_warm_start
 from persia_cli.config.schema import ByLayer, Checkpoint, DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
 from persia_cli.config.schema.features import DenseFeature
 from persia_cli.config.schema.perceptrons import Concatenated
+from persia_cli.engines.key_files import key_file_of
 from persia_cli.errors import count
-from persia_cli.launch.key_files import key_file_of
 from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
 from persia_cli.plan.length import epoch_steps, evaluation_interval

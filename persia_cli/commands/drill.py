@@ -99,8 +99,8 @@ def _planned(settings: list[str], conf_dir: list[Path], at_step: int | None) -> 
     """Return the plan of the job, its settings with those that a drill needs, and the step of the kill."""
     from persia_cli.commands.facts import facts_of
     from persia_cli.config.compose import compose_run
+    from persia_cli.engines.readiness import require_ready
     from persia_cli.errors import UserError
-    from persia_cli.launch.readiness import require_ready
     from persia_cli.plan.job import plan_job
 
     run = compose_run(settings, conf_dir)
@@ -151,8 +151,8 @@ def _targets(names: list[str], replicas: list[str]) -> tuple[str, ...]:
 def _folder(plan: "JobPlan", chosen: Path | None) -> Path:
     """Return the folder of the runs; raises UserError if the chosen one holds something."""
     from persia_cli.disk import claim_folder
+    from persia_cli.engines.job import timed
     from persia_cli.errors import UserError
-    from persia_cli.launch.job import timed
 
     if chosen is None:
         return claim_folder(timed(Path("drills"), f"{plan.run.name}-")).absolute()

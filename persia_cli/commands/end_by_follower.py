@@ -7,8 +7,8 @@ from pathlib import Path
 from persia_cli.commands.endings import INTERRUPTED
 from persia_cli.engines.hosts.begin import run_of
 from persia_cli.engines.hosts.follower import Follower, follower_of
+from persia_cli.engines.job import recorded_failure
 from persia_cli.errors import PreemptedError, RoleError, UserError
-from persia_cli.launch.job import recorded_failure
 
 POLL_S = 0.1
 ENDING_S = 60.0

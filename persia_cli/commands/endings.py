@@ -8,8 +8,8 @@ from pathlib import Path
 import typer
 
 from persia_cli.commands.screen import err, say
+from persia_cli.engines.signals import PreemptedNow
 from persia_cli.errors import PreemptedError, count
-from persia_cli.launch.signals import PreemptedNow
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.plan.job import JobPlan
 from persia_cli.store.checkpoints.manifest import checkpoint_folder, checkpoints_of, finished_steps

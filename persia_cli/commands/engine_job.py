@@ -74,7 +74,7 @@ def _traced(train: "Callable[[Run, Path], None]", run: "Run", run_dir: Path, tra
     from persia_cli.commands.followed import plan_of
     from persia_cli.commands.job import leave_trace
     from persia_cli.commands.screen import err
-    from persia_cli.launch.job import JOB
+    from persia_cli.engines.job import JOB
     from persia_cli.observe.recordings import remove_recordings
 
     try:

@@ -7,8 +7,8 @@ from pathlib import PurePath
 from persia_cli.commands.progress_bar import ProgressBar, bytes_done
 from persia_cli.commands.screen import err, labelled
 from persia_cli.config.schema import Dataset, ParquetDataset
-from persia_cli.data.converted import Progress, cache_folder
-from persia_cli.data.facts import DatasetFacts, inspect
+from persia_cli.data.read.converted import Progress, cache_folder
+from persia_cli.data.read.facts import DatasetFacts, inspect
 from persia_cli.storage.remote import without_secret
 
 

@@ -80,8 +80,8 @@ def logs(
     from persia_cli.commands.hosts_job import fetch_logs
     from persia_cli.commands.launched_job import require_logs_here
     from persia_cli.commands.screen import err, out, say
+    from persia_cli.engines.job import DRIVEN, ROLES
     from persia_cli.errors import UserError
-    from persia_cli.launch.job import DRIVEN, ROLES
 
     if _is_on_hosts(run):
         fetch_logs(run)

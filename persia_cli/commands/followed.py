@@ -11,11 +11,11 @@ from persia_cli.commands.progress import following
 from persia_cli.commands.screen import err, labelled
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import ENGINES, WITH_COMMAND, Run
-from persia_cli.data.facts import DatasetFacts
+from persia_cli.data.read.facts import DatasetFacts
+from persia_cli.engines.job import JOB, JobResult
+from persia_cli.engines.role import read_job
+from persia_cli.engines.signals import JobSignals
 from persia_cli.errors import PersiaError, RoleError
-from persia_cli.launch.job import JOB, JobResult
-from persia_cli.launch.role import read_job
-from persia_cli.launch.signals import JobSignals
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, read_journal, understanding
 from persia_cli.plan.embedding import embedding_layout

@@ -18,9 +18,9 @@ from persia_cli.engines.hosts.begin import begun, found, gone_on, run_of
 from persia_cli.engines.hosts.follower import follower_of, note_end, note_follower
 from persia_cli.engines.hosts.job import FIRST, HostsJob
 from persia_cli.engines.hosts.rollback import run_with_rollback
+from persia_cli.engines.resumed import locked
+from persia_cli.engines.signals import JobSignals, PreemptedNow, handling
 from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError, exit_code_of, one_line
-from persia_cli.launch.resumed import locked
-from persia_cli.launch.signals import JobSignals, PreemptedNow, handling
 
 Begin = Callable[[Run, Path, Callable[[str], None], Callable[[str], None]], AbstractContextManager[HostsJob]]
 

@@ -9,11 +9,11 @@ from rich.text import Text
 from persia_cli.commands.screen import key_values, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.commands.table_view import UNKNOWN, bars
+from persia_cli.data.inspect.ids import STANDARD_ERROR
+from persia_cli.data.inspect.inspection import Inspection
+from persia_cli.data.inspect.profile import ColumnProfile
+from persia_cli.data.inspect.roles import Guess
 from persia_cli.errors import count
-from persia_cli.inspect.ids import STANDARD_ERROR
-from persia_cli.inspect.inspection import Inspection
-from persia_cli.inspect.profile import ColumnProfile
-from persia_cli.inspect.roles import Guess
 from persia_cli.plan.capacity import TableNeed
 
 SHIFTED, UNSTABLE = 0.25, 0.1

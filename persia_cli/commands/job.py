@@ -21,10 +21,10 @@ from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.config.schema.base import MOST
 from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
+from persia_cli.engines.job import JobResult, require_free, timed
+from persia_cli.engines.readiness import require_ready
+from persia_cli.engines.rollback import launch_with_rollback
 from persia_cli.errors import UserError, count
-from persia_cli.launch.job import JobResult, require_free, timed
-from persia_cli.launch.readiness import require_ready
-from persia_cli.launch.rollback import launch_with_rollback
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.observe.recordings import join_recordings, remove_recordings
 from persia_cli.observe.saved_run import SavedModel, find_model
@@ -50,11 +50,11 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None, ap
     on_ray = plan.run.cluster.kind == "ray" and plan.job.task == "train"
     apart = on_ray and apart and not _is_started_by_ray()
     if plan.run.cluster.kind == "embedded":
-        from persia_cli.launch.embedded import launch
+        from persia_cli.engines.embedded import launch
     elif on_ray:
         from persia_cli.engines.ray.launch import launch
     else:
-        from persia_cli.launch.local import launch
+        from persia_cli.engines.local import launch
     describe(err(), plan)
     warn_of_stand_in(err(), plan, words)
     if plan.job.task == "train":

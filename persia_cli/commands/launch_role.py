@@ -11,7 +11,7 @@ from persia_cli.commands.options import ConfDir, Words, examples
 
 if TYPE_CHECKING:
     from persia_cli.config.schema import Run
-    from persia_cli.launch.role_options import RoleOptions
+    from persia_cli.engines.role_options import RoleOptions
     from persia_cli.plan.job import JobPlan
 
 EXAMPLES = examples(
@@ -108,14 +108,14 @@ def launch_role(
     new process, as often as recovery.max_restarts allows, and the job goes on; so does an embedding server that is
     killed.
     """
-    from persia_cli.launch.affinity import pin
+    from persia_cli.engines.affinity import pin
 
     if cpus is not None:
         pin(cpus)  # before other threads are there, and before libraries count the processors
-    from persia_cli.launch.handed_over import STDIN, take
-    from persia_cli.launch.processes import die_with
-    from persia_cli.launch.role import JOIN_S, run_process
-    from persia_cli.launch.role_options import RoleOptions, index_of
+    from persia_cli.engines.handed_over import STDIN, take
+    from persia_cli.engines.processes import die_with
+    from persia_cli.engines.role import JOIN_S, run_process
+    from persia_cli.engines.role_options import RoleOptions, index_of
     from persia_cli.wire.addresses import resolved
 
     if parent is not None:
@@ -137,12 +137,12 @@ def launch_role(
     if words:
         _prepare(replica, words, conf_dir or [], config)
     if background is not None:
-        from persia_cli.launch.background import start_in_background
+        from persia_cli.engines.background import start_in_background
 
         start_in_background(replica, background)
     elif supervise:
-        from persia_cli.launch.background import recorded_exit
-        from persia_cli.launch.supervisor import supervise_role
+        from persia_cli.engines.background import recorded_exit
+        from persia_cli.engines.supervisor import supervise_role
 
         with nullcontext() if end_file is None else recorded_exit(end_file):
             supervise_role(replica)
@@ -160,8 +160,8 @@ def _prepare(replica: "RoleOptions", words: list[str], folders: list[Path], conf
     from persia_cli.commands.resume import AUTO, split_word
     from persia_cli.config.compose import compose_run
     from persia_cli.config.record import parsed
-    from persia_cli.launch.job import prepare_run_dir
-    from persia_cli.launch.readiness import require_network, with_dense_fit
+    from persia_cli.engines.job import prepare_run_dir
+    from persia_cli.engines.readiness import require_network, with_dense_fit
 
     words, resumed = split_word(words)
     if resumed not in (None, AUTO):
@@ -179,8 +179,8 @@ def _plan(run: "Run", run_dir: Path, goes_on: bool) -> "JobPlan":
     from persia_cli.commands.facts import facts_of
     from persia_cli.commands.resume import plan_if_begun
     from persia_cli.commands.screen import err, say
-    from persia_cli.launch.job import BEGINNING, has_begun
-    from persia_cli.launch.resumed import start_over
+    from persia_cli.engines.job import BEGINNING, has_begun
+    from persia_cli.engines.resumed import start_over
     from persia_cli.plan.job import plan_job
 
     plan = plan_if_begun(run, run_dir) if goes_on else None

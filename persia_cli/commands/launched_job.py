@@ -16,12 +16,12 @@ from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, say
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Kubernetes, Run
+from persia_cli.engines.background import LOG
+from persia_cli.engines.job import JOB, ROLES, recorded_failure, result_of
+from persia_cli.engines.role import read_job
+from persia_cli.engines.running import RunningProcess, handles, process_of
+from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import PreemptedError, RoleError, UserError
-from persia_cli.launch.background import LOG
-from persia_cli.launch.job import JOB, ROLES, recorded_failure, result_of
-from persia_cli.launch.role import read_job
-from persia_cli.launch.running import RunningProcess, handles, process_of
-from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.observe.history import CONFIG, ENDS
 from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
 from persia_cli.plan.job import Job

@@ -26,8 +26,8 @@ def on_ray(
     from persia_cli.commands.screen import err, labelled, say
     from persia_cli.engines.ray.driver import driving, take
     from persia_cli.engines.ray.launch import launch
-    from persia_cli.launch.rollback import launch_with_rollback
-    from persia_cli.launch.signals import ENDING_SIGNALS, end_on_signals
+    from persia_cli.engines.rollback import launch_with_rollback
+    from persia_cli.engines.signals import ENDING_SIGNALS, end_on_signals
 
     with driving(run_dir, lock), end_on_signals(lambda text: say(err(), text)):
         try:

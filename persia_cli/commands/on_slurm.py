@@ -22,11 +22,11 @@ def on_slurm(
     from persia_cli.commands.slurm_allocation import train_in_allocation
     from persia_cli.config.record import parsed
     from persia_cli.disk import writing
+    from persia_cli.engines.background import recorded_exit
+    from persia_cli.engines.job import SUBMITTED
     from persia_cli.engines.slurm.allocation import JOB, is_inside
     from persia_cli.engines.slurm.queued import END, take_up
     from persia_cli.errors import UserError
-    from persia_cli.launch.background import recorded_exit
-    from persia_cli.launch.job import SUBMITTED
 
     if not is_inside(os.environ):
         raise UserError("persia on-slurm is for the script of a job of Slurm: give that to sbatch")

@@ -87,7 +87,7 @@ def _score(plan: "JobPlan", output: Path, words: list[str]) -> None:
     from persia_cli.commands.job import carry_out, claimed
     from persia_cli.commands.screen import err, labelled
     from persia_cli.config.schema import ParquetDataset
-    from persia_cli.data.scores_file import claimed_scores, open_scores
+    from persia_cli.data.read.scores_file import claimed_scores, open_scores
 
     job, dataset = plan.job, plan.run.dataset
     assert isinstance(dataset, ParquetDataset)
@@ -125,7 +125,7 @@ def _check_output(output: Path, data: str, overwrite: bool) -> None:
 
     from pyarrow.fs import LocalFileSystem
 
-    from persia_cli.data.files import locate
+    from persia_cli.data.read.files import locate
     from persia_cli.errors import UserError
 
     place, source = output.resolve(), locate(data)

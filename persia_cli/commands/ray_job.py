@@ -16,11 +16,11 @@ from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import LABEL_WIDTH, err, labelled, say
 from persia_cli.config.record import read_run
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.engines.ray.cluster import require_reachable
 from persia_cli.engines.ray.driver import NAME, RayDriver, driver_of, start_driver
+from persia_cli.engines.signals import ENDING_SIGNALS, handling
 from persia_cli.errors import PreemptedError, RoleError, UserError
-from persia_cli.launch.job import JobResult, result_of
-from persia_cli.launch.signals import ENDING_SIGNALS, handling
 from persia_cli.observe.history import CONFIG
 from persia_cli.plan.job import JobPlan
 

@@ -12,8 +12,8 @@ import typer
 from persia_cli.commands.options import ConfDir, Overrides, examples
 
 if TYPE_CHECKING:
-    from persia_cli.prepare.options import PrepareOptions, PrepareReport
-    from persia_cli.prepare.recipe import Recipe
+    from persia_cli.data.prepare.options import PrepareOptions, PrepareReport
+    from persia_cli.data.prepare.recipe import Recipe
 
 _REPORT_EVERY_S = 10.0
 """Seconds between two progress lines where no progress bar can be shown."""
@@ -66,7 +66,7 @@ Workers = Annotated[
 def ls() -> None:
     """List the recipes."""
     from persia_cli.commands.screen import err, out, pairs, propose
-    from persia_cli.prepare.recipe import list_recipes, load_recipe
+    from persia_cli.data.prepare.recipe import list_recipes, load_recipe
 
     recipes = [load_recipe(name) for name in list_recipes()]
     pairs(out(), {recipe.name: recipe.title for recipe in recipes})
@@ -77,7 +77,7 @@ def ls() -> None:
 def show(name: Name) -> None:
     """Print a recipe's README: the source of the data, the prepared columns, and the expected results."""
     from persia_cli.commands.screen import err, out, propose, say
-    from persia_cli.prepare.recipe import load_recipe, readme_of
+    from persia_cli.data.prepare.recipe import load_recipe, readme_of
 
     recipe = load_recipe(name)
     text = readme_of(recipe.folder)
@@ -97,7 +97,7 @@ def cp(
 ) -> None:
     """Copy a recipe to a folder of your own, as the start of another one."""
     from persia_cli.commands.screen import err, out, propose, say
-    from persia_cli.prepare.recipe import copy_recipe, load_recipe
+    from persia_cli.data.prepare.recipe import copy_recipe, load_recipe
 
     for file in copy_recipe(load_recipe(name), folder):
         say(out(), str(file))
@@ -116,7 +116,7 @@ def prepare(
 ) -> None:
     """Convert a downloaded data set to Parquet that `persia train` reads; continue if an earlier run was stopped."""
     from persia_cli.commands.screen import err, out, propose, say
-    from persia_cli.prepare.recipe import load_recipe
+    from persia_cli.data.prepare.recipe import load_recipe
 
     recipe = load_recipe(name)
     report = _prepare(recipe, source, output or _output(recipe), _options(max_bad_rows, min_count, split, workers))
@@ -145,8 +145,8 @@ def run(
     """Prepare a data set, if that is not done yet, then train and evaluate the recipe's model on it."""
     from persia_cli.commands.screen import err, labelled
     from persia_cli.commands.train import train
+    from persia_cli.data.prepare.recipe import load_recipe
     from persia_cli.errors import UserError
-    from persia_cli.prepare.recipe import load_recipe
 
     recipe = load_recipe(name)
     conf = _conf_of(recipe)
@@ -170,8 +170,8 @@ def run(
 def _prepare(recipe: "Recipe", source: Path, output: Path, options: "PrepareOptions") -> "PrepareReport":
     """Prepare with a progress bar, and report the result."""
     from persia_cli.commands.screen import err, labelled, say, size
+    from persia_cli.data.prepare.unfinished import KEPT
     from persia_cli.errors import count
-    from persia_cli.prepare.unfinished import KEPT
 
     try:
         with _bar() as progress:
@@ -193,7 +193,7 @@ def _prepare(recipe: "Recipe", source: Path, output: Path, options: "PrepareOpti
 
 
 def _options(max_bad_rows: int, min_count: int, split: str | None, workers: int | None) -> "PrepareOptions":
-    from persia_cli.prepare.options import PrepareOptions, parse_split
+    from persia_cli.data.prepare.options import PrepareOptions, parse_split
 
     chosen = parse_split(split) if split else None
     return PrepareOptions(max_bad_rows=max_bad_rows, min_count=min_count, split=chosen, workers=workers)

@@ -11,9 +11,9 @@ from persia_cli.commands.screen import err, key_values, labelled, out, propose, 
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.config.schema import Bce, Run
 from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, is_of_retrieval, keys_of
+from persia_cli.engines.job import JobResult
+from persia_cli.engines.resumed import newest_of
 from persia_cli.errors import count
-from persia_cli.launch.job import JobResult
-from persia_cli.launch.resumed import newest_of
 from persia_cli.observe import staleness
 from persia_cli.observe.advice import advice, judging_metric
 from persia_cli.observe.history import QUALITY

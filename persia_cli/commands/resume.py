@@ -29,7 +29,7 @@ def resume(
     """Go on with the training of a run from its newest checkpoint."""
     from persia_cli.commands.run_at_uri import run_elsewhere, taken_up, uri_of
     from persia_cli.commands.screen import err, say
-    from persia_cli.launch.signals import end_on_signals
+    from persia_cli.engines.signals import end_on_signals
 
     with end_on_signals(lambda text: say(err(), text)):
         if (uri := uri_of(run)) is None:
@@ -49,9 +49,9 @@ def _resume(run: Path, words: list[str], dry_run: bool) -> None:
     from persia_cli.commands.job import carry_out, score_test
     from persia_cli.config.compose import compose_run
     from persia_cli.config.schema import ENGINES, WITH_COMMAND
+    from persia_cli.engines.key_files import require_given_keys
+    from persia_cli.engines.readiness import require_network, require_ready
     from persia_cli.errors import UserError
-    from persia_cli.launch.key_files import require_given_keys
-    from persia_cli.launch.readiness import require_network, require_ready
     from persia_cli.observe.history import CONFIG
 
     if not (run / CONFIG).is_file():
@@ -108,8 +108,8 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     from dataclasses import replace
 
     from persia_cli.commands.facts import facts_of
+    from persia_cli.engines.job import anchored
     from persia_cli.errors import UserError
-    from persia_cli.launch.job import anchored
     from persia_cli.observe.saved_run import find_model, newest_of_run
     from persia_cli.plan.embedding import embedding_layout
     from persia_cli.plan.job import plan_job

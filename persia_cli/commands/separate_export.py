@@ -18,8 +18,8 @@ def export_apart(saved: Path, folder: Path) -> None:
     """
     import typer
 
+    from persia_cli.engines.processes import python_module
     from persia_cli.errors import RoleError
-    from persia_cli.launch.processes import python_module
 
     words = [*python_module("persia_cli.commands.separate_export"), str(saved), str(folder), str(os.getpid())]
     # In a session of its own, Ctrl-C comes to this process alone.
@@ -65,7 +65,7 @@ def main() -> None:
     """Export, and say in a line what prevents it."""
     saved, folder, parent = sys.argv[1:]
     from persia_cli.commands.screen import report_failure
-    from persia_cli.launch.processes import die_with
+    from persia_cli.engines.processes import die_with
 
     try:
         die_with(int(parent))

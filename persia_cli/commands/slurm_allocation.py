@@ -15,13 +15,13 @@ from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.schema import Run
 from persia_cli.control.restarts import RestartPolicy
+from persia_cli.engines.job import JobResult, recorded_end
+from persia_cli.engines.signals import ENDING_SIGNALS, JobSignals, PreemptedNow
 from persia_cli.engines.slurm.allocation import Allocation, allocation_of
 from persia_cli.engines.slurm.job import AllocatedJob
 from persia_cli.engines.slurm.programs import requeue
 from persia_cli.engines.slurm.turns import got_further, may_requeue, was_refused
 from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
-from persia_cli.launch.job import JobResult, recorded_end
-from persia_cli.launch.signals import ENDING_SIGNALS, JobSignals, PreemptedNow
 from persia_cli.wire.secret import JobKeys, new_keys
 
 WHOLE = "the job"

@@ -11,6 +11,8 @@ from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.schema import Run
+from persia_cli.engines.job import COORDINATOR_ADDRESS, JOB, SUBMITTED, result_of
+from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.engines.slurm.programs import (
     PENDING,
     RUNNING,
@@ -24,8 +26,6 @@ from persia_cli.engines.slurm.programs import (
 from persia_cli.engines.slurm.queued import queue, require_job, require_well
 from persia_cli.engines.slurm.script import LOG
 from persia_cli.errors import PreemptedError, RoleError, UserError
-from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SUBMITTED, result_of
-from persia_cli.launch.signals import terminating_interrupts
 
 POLL_S = 0.2
 STATE_S = 3.0

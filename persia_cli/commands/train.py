@@ -54,7 +54,7 @@ def train(
 ) -> None:
     """Train a model, evaluate it and save it."""
     if parent is not None:
-        from persia_cli.launch.processes import die_with
+        from persia_cli.engines.processes import die_with
 
         die_with(parent)
         # A sweep ends its points by SIGINT, also where it itself runs in the background and so ignores it.
@@ -65,12 +65,12 @@ def train(
     from persia_cli.commands.screen import err, out, say
     from persia_cli.config.compose import compose_run
     from persia_cli.config.schema import ENGINES, WITH_COMMAND
+    from persia_cli.engines.job import BEGINNING, has_begun
+    from persia_cli.engines.key_files import require_given_keys
+    from persia_cli.engines.readiness import require_network, require_ready, with_dense_fit
+    from persia_cli.engines.resumed import start_over
+    from persia_cli.engines.signals import end_on_signals
     from persia_cli.errors import UserError
-    from persia_cli.launch.job import BEGINNING, has_begun
-    from persia_cli.launch.key_files import require_given_keys
-    from persia_cli.launch.readiness import require_network, require_ready, with_dense_fit
-    from persia_cli.launch.resumed import start_over
-    from persia_cli.launch.signals import end_on_signals
     from persia_cli.plan.job import plan_job
 
     with end_on_signals(lambda text: say(err(), text)), ExitStack() as stack:

@@ -11,11 +11,11 @@ from persia_cli.config.schema import Run, SyncMode
 from persia_cli.disk import writing
 from persia_cli.drill.job import DrilledJob, events_of
 from persia_cli.drill.result import DrillResult
+from persia_cli.engines.job import JOB
+from persia_cli.engines.resumed import newest_of
+from persia_cli.engines.role import read_job
+from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import CheckpointError, RoleError
-from persia_cli.launch.job import JOB
-from persia_cli.launch.resumed import newest_of
-from persia_cli.launch.role import read_job
-from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.observe.history import read_history
 from persia_cli.store.checkpoints.manifest import checkpoints_of
 

@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from persia_cli.disk import writing
+from persia_cli.engines.processes import python_module
+from persia_cli.engines.running import PROC, RunningProcess, parent_of, process_of, words_of
 from persia_cli.errors import RoleError, UserError
-from persia_cli.launch.processes import python_module
-from persia_cli.launch.running import PROC, RunningProcess, parent_of, process_of, words_of
 from persia_cli.observe.history import EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 

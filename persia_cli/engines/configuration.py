@@ -2,8 +2,8 @@
 
 from persia_cli.config.record import to_yaml
 from persia_cli.config.schema import Run
-from persia_cli.launch.job import anchored
-from persia_cli.launch.key_files import key_file_of
+from persia_cli.engines.job import anchored
+from persia_cli.engines.key_files import key_file_of
 from persia_cli.wire.secret import JobKeys, new_keys, read_keys
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from persia_cli.launch.handed_over import STDIN
+from persia_cli.engines.handed_over import STDIN
 from persia_cli.plan.job import COORDINATOR
 
 

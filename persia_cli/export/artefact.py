@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from persia_cli import __version__
 from persia_cli.config.schema import ParquetDataset, Run
-from persia_cli.data.batch import join
-from persia_cli.data.scan import scan
-from persia_cli.data.source import uses_stand_in
+from persia_cli.data.read.batch import join
+from persia_cli.data.read.scan import scan
+from persia_cli.data.read.source import uses_stand_in
 from persia_cli.errors import DataError, UserError
 from persia_cli.export.graph import write_network
 from persia_cli.export.output import Output

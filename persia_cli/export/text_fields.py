@@ -3,10 +3,10 @@
 from contextlib import suppress
 
 from persia_cli.config.schema import ParquetDataset, Run
-from persia_cli.data.arrow_types import class_of
-from persia_cli.data.files import Format, find_all, format_of, locate_all, of_one_format
-from persia_cli.data.scan import ParquetScan, scan
-from persia_cli.data.source import uses_stand_in
+from persia_cli.data.read.arrow_types import class_of
+from persia_cli.data.read.files import Format, find_all, format_of, locate_all, of_one_format
+from persia_cli.data.read.scan import ParquetScan, scan
+from persia_cli.data.read.source import uses_stand_in
 from persia_cli.errors import DataError
 from persia_cli.serving.request_texts import CsvFields, Held
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from persia_cli.config.schema import Link
-from persia_cli.data.masked_labels import without_unknown
-from persia_cli.data.predictions import predictions
+from persia_cli.data.read.masked_labels import without_unknown
+from persia_cli.data.read.predictions import predictions
 from persia_cli.errors import PersiaError, WireError
 from persia_cli.observe import cells
 from persia_cli.wire.job_messages import ScoreCounts

@@ -28,7 +28,7 @@ def with_base_rate(run: Run) -> Run:
     if run.model.output_bias != "base_rate":
         return run
     require_fit(run.model, input_shape(run, embedding_layout(run)))
-    from persia_cli.data.label_means import label_means  # needs pyarrow
+    from persia_cli.data.read.label_means import label_means  # needs pyarrow
 
     means = label_means(run.dataset, run.seed, run.links, isinstance(run.model, Esmm))
     outputs = []

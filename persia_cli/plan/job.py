@@ -39,7 +39,7 @@ from persia_cli.wire.secret import TOKEN
 
 if TYPE_CHECKING:
     # Every role imports this module, and most do not need pyarrow.
-    from persia_cli.data.facts import DatasetFacts
+    from persia_cli.data.read.facts import DatasetFacts
     from persia_cli.storage.places import Place
 
 Task = Literal["train", "evaluate", "predict"]

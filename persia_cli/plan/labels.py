@@ -8,8 +8,8 @@ from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, keys_of
 from persia_cli.errors import DataError
 
 if TYPE_CHECKING:
-    from persia_cli.data.facts import DatasetFacts
-    from persia_cli.data.label_check import LabelEnds
+    from persia_cli.data.read.facts import DatasetFacts
+    from persia_cli.data.read.label_check import LabelEnds
 
 _TWO_CLASSES = ("auc", "gauc", "ne", AUC_MINUS_LOG_LOSS)
 """Metrics that need positive and negative samples."""
@@ -22,7 +22,7 @@ def require_labels(run: Run, facts: "DatasetFacts", trains: bool) -> None:
     """
     if facts.found is None:
         return
-    from persia_cli.data.label_check import label_ends  # needs pyarrow
+    from persia_cli.data.read.label_check import label_ends  # needs pyarrow
 
     assert isinstance(run.dataset, ParquetDataset)
     is_chain = isinstance(run.model, Esmm)
@@ -40,7 +40,7 @@ def defined(run: Run, facts: "DatasetFacts", metric: str) -> str:
     """Return a metric if the evaluation rows define it, and the loss otherwise."""
     if facts.found is None or not facts.eval_rows:
         return metric
-    from persia_cli.data.label_check import label_ends  # needs pyarrow
+    from persia_cli.data.read.label_check import label_ends  # needs pyarrow
 
     found = label_ends(facts.found, "eval", run.links, isinstance(run.model, Esmm))
     return "loss" if any(_of_metric("", metric, found)) else metric

@@ -19,7 +19,7 @@ from persia_cli.control.position import StepGrid
 from persia_cli.plan.labels import defined
 
 if TYPE_CHECKING:
-    from persia_cli.data.facts import DatasetFacts  # needs pyarrow
+    from persia_cli.data.read.facts import DatasetFacts  # needs pyarrow
 
 MAX_ROWS = 5_000_000
 """Training rows above which one pass over the data is enough; click models overfit in the second."""

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from persia_cli.config.record import CONFIG, read_run
 from persia_cli.config.schema import InitFrom, ParquetDataset, Run, VectorFile
 from persia_cli.config.schema.init_from import DENSE, OPTIMIZER
-from persia_cli.data.vectors import find_vectors
+from persia_cli.data.read.vectors import find_vectors
 from persia_cli.errors import CheckpointError, ConfigError, DataError
 from persia_cli.plan.columns import sparse_features
 from persia_cli.plan.embedding import embedding_layout

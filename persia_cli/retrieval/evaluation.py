@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from persia_cli.config.schema import Run
-from persia_cli.data.batch import Batch
+from persia_cli.data.read.batch import Batch
 from persia_cli.errors import UserError
 from persia_cli.plan.network import require_two_sides
 from persia_cli.retrieval.approximate import ApproximateFigures, require_faiss, search

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema import Run
 from persia_cli.control.position import SplitName
-from persia_cli.data.batch import Batch, join
-from persia_cli.data.item_keys import has_item, item_keys
-from persia_cli.data.reserved_ids import NULL_ID
-from persia_cli.data.source import open_source
+from persia_cli.data.read.batch import Batch, join
+from persia_cli.data.read.item_keys import has_item, item_keys
+from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.kernels.splitmix import mix64
 from persia_cli.plan.columns import items_of, sparse_features

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from persia_cli.config.schema import Run
-from persia_cli.data.batch import Batch
+from persia_cli.data.read.batch import Batch
 from persia_cli.model.build import build_model
 from persia_cli.model.two_sides import TwoSides
 from persia_cli.plan.embedding import embedding_layout

@@ -9,10 +9,10 @@ import numpy as np
 
 from persia_cli.config.schema import Esmm
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN, StepGrid
-from persia_cli.data.batch import Batch, is_single
-from persia_cli.data.item_keys import has_item, item_keys
-from persia_cli.data.masked_labels import fill_chain, weight_totals
-from persia_cli.data.source import Ring, Source, open_source
+from persia_cli.data.read.batch import Batch, is_single
+from persia_cli.data.read.item_keys import has_item, item_keys
+from persia_cli.data.read.masked_labels import fill_chain, weight_totals
+from persia_cli.data.read.source import Ring, Source, open_source
 from persia_cli.errors import DataError
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.columns import item_features, trains_on_queries

@@ -8,8 +8,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.raw import RawColumns
-from persia_cli.data.raw_values import column_of_request
-from persia_cli.data.reserved_ids import NULL_ID
+from persia_cli.data.read.raw_values import column_of_request
+from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.errors import DataError, one_line
 
 WHERE = "the request"

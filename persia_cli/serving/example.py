@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from persia_cli.data.reserved_ids import NULL_ID
+from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.golden import Golden
 

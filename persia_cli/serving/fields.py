@@ -17,10 +17,10 @@ from persia_cli.config.schema.base import Node
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
-from persia_cli.data.batch import Batch, assemble
-from persia_cli.data.decode import Ids, decode_dense, decode_ids
-from persia_cli.data.ids import seed_of
-from persia_cli.data.times import FORM
+from persia_cli.data.read.batch import Batch, assemble
+from persia_cli.data.read.decode import Ids, decode_dense, decode_ids
+from persia_cli.data.read.ids import seed_of
+from persia_cli.data.read.times import FORM
 from persia_cli.errors import CheckpointError, DataError, one_line
 from persia_cli.serving.columns import WHERE, MadeColumns, arrow_column, rows_of, with_lists
 from persia_cli.serving.description import FEATURES

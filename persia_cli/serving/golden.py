@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.ipc
 from numpy.typing import NDArray
 
-from persia_cli.data.batch import Batch, assemble
-from persia_cli.data.predictions import predictions
+from persia_cli.data.read.batch import Batch, assemble
+from persia_cli.data.read.predictions import predictions
 from persia_cli.errors import CheckpointError, one_line
 from persia_cli.serving.description import GOLDEN, Form, ModelDescription
 from persia_cli.serving.predictor import Predictor

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.data.batch import Batch
+from persia_cli.data.read.batch import Batch
 from persia_cli.kernels.unpack import unpack
 
 MOST_IDS = np.iinfo(np.uint32).max

@@ -9,8 +9,8 @@ from typing import Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.data.batch import Batch
-from persia_cli.data.predictions import predictions
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.predictions import predictions
 from persia_cli.errors import DataError, UserError
 from persia_cli.kernels import hashing
 from persia_cli.serving.description import NETWORK, ModelDescription, read_description, require_files

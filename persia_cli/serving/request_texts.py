@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from persia_cli.config.schema.base import Node
-from persia_cli.data.arrow_types import class_of, is_list
-from persia_cli.data.csv_files import numbers_of
-from persia_cli.data.lists import with_values
+from persia_cli.data.read.arrow_types import class_of, is_list
+from persia_cli.data.read.csv_files import numbers_of
+from persia_cli.data.read.lists import with_values
 from persia_cli.errors import DataError
 from persia_cli.serving.columns import Lists, arrow_column
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.data.reserved_ids import RARE_ID
+from persia_cli.data.read.reserved_ids import RARE_ID
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.kernels.frozen_index import WORDS

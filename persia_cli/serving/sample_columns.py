@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
-from persia_cli.data.arrow_types import class_of, is_list
-from persia_cli.data.decode import decode_ids
-from persia_cli.data.dense_transforms import numbers_of
-from persia_cli.data.lists import with_values
-from persia_cli.data.times import NotATimeError, microseconds
-from persia_cli.data.values import NotAnIdError, float_values, id_values, texts_of
+from persia_cli.data.read.arrow_types import class_of, is_list
+from persia_cli.data.read.decode import decode_ids
+from persia_cli.data.read.dense_transforms import numbers_of
+from persia_cli.data.read.lists import with_values
+from persia_cli.data.read.times import NotATimeError, microseconds
+from persia_cli.data.read.values import NotAnIdError, float_values, id_values, texts_of
 from persia_cli.errors import DataError
 from persia_cli.serving.columns import WHERE, arrow_column
 from persia_cli.serving.fields import RequestFields

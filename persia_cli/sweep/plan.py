@@ -8,10 +8,10 @@ from persia_cli.config.expected import any_of
 from persia_cli.config.explain import did_you_mean, nearest
 from persia_cli.config.schema import Dataset, HybridMode
 from persia_cli.config.schema.metric import AIMS, aim_of, goodness, headlines
-from persia_cli.data.facts import DatasetFacts
+from persia_cli.data.read.facts import DatasetFacts
+from persia_cli.engines.job import timed
+from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import ConfigError, UserError
-from persia_cli.launch.job import timed
-from persia_cli.launch.readiness import require_ready
 from persia_cli.observe.outcome import figures_in
 from persia_cli.plan.columns import metric_aims
 from persia_cli.plan.job import JobPlan, plan_job

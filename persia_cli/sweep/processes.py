@@ -10,10 +10,10 @@ from pathlib import Path
 
 from persia_cli.control.restarts import killed_by
 from persia_cli.disk import rename
+from persia_cli.engines.job import record_end
+from persia_cli.engines.processes import python_module
+from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import PersiaError
-from persia_cli.launch.job import record_end
-from persia_cli.launch.processes import python_module
-from persia_cli.launch.signals import terminating_interrupts
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import METRICS
 from persia_cli.observe.outcome import figures_in

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from persia_cli.data.reserved_ids import NULL_ID
+from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.train.distributed import World
 from persia_cli.train.staging import Staged
 

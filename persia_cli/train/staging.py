@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.data.masked_labels import without_unknown
+from persia_cli.data.read.masked_labels import without_unknown
 from persia_cli.kernels.memory import Empty
 from persia_cli.train.device import Copier
 from persia_cli.train.device_pooling import DevicePooling

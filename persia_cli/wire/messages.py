@@ -71,7 +71,7 @@ class PutSamples(Request[Ack], frozen=True):
     query_ids: Annotated[NDArray[np.uint64], "sample"] | None
     """None if samples have none, and in training unless a loss needs them."""
     item_keys: Annotated[NDArray[np.uint64], "sample"] | None
-    """What tells items apart (`persia_cli.data.item_keys`); None unless a loss needs them."""
+    """What tells items apart (`persia_cli.data.read.item_keys`); None unless a loss needs them."""
 
 
 class Credit(Message, frozen=True):

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from persia_cli.data.kinds import INTEGER, SKIP, TEXT
-from persia_cli.prepare.parts import DatasetPart, PartLog, read_blocks
-from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, Progress, declared, find_file, write_dataset
-from persia_cli.prepare.text import TextBlock, TextFormat
+from persia_cli.data.prepare.parts import DatasetPart, PartLog, read_blocks
+from persia_cli.data.prepare.recipe import PrepareOptions, PrepareReport, Progress, declared, find_file, write_dataset
+from persia_cli.data.prepare.text import TextBlock, TextFormat
+from persia_cli.data.read.kinds import INTEGER, SKIP, TEXT
 
 NUMBERS = ["age", "education_num", "capital_gain", "capital_loss", "hours_per_week"]
 CATEGORIES = [

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from persia_cli.data.kinds import INTEGER, SKIP, hexadecimal
-from persia_cli.data.raw_values import hours_of
-from persia_cli.prepare.options import SplitChoice
-from persia_cli.prepare.parts import text_parts
-from persia_cli.prepare.recipe import (
+from persia_cli.data.prepare.options import SplitChoice
+from persia_cli.data.prepare.parts import text_parts
+from persia_cli.data.prepare.recipe import (
     PrepareOptions,
     PrepareReport,
     Progress,
@@ -19,7 +17,9 @@ from persia_cli.prepare.recipe import (
     source_files,
     write_dataset,
 )
-from persia_cli.prepare.text import TextBlock, TextFormat
+from persia_cli.data.prepare.text import TextBlock, TextFormat
+from persia_cli.data.read.kinds import INTEGER, SKIP, hexadecimal
+from persia_cli.data.read.raw_values import hours_of
 
 NAMES = ["site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category", "device_id", "device_ip",
          "device_model"]  # fmt: skip

@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from persia_cli.data.kinds import INTEGER
-from persia_cli.prepare.parts import text_parts
-from persia_cli.prepare.recipe import (
+from persia_cli.data.prepare.parts import text_parts
+from persia_cli.data.prepare.recipe import (
     DataError,
     PrepareOptions,
     PrepareReport,
@@ -17,7 +16,8 @@ from persia_cli.prepare.recipe import (
     source_files,
     write_dataset,
 )
-from persia_cli.prepare.text import TextBlock, TextFormat
+from persia_cli.data.prepare.text import TextBlock, TextFormat
+from persia_cli.data.read.kinds import INTEGER
 
 DENSE = [f"I{number}" for number in range(1, 14)]
 SPARSE = [f"C{number}" for number in range(1, 27)]

@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from persia_cli.data.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT
-from persia_cli.prepare.bad_rows import BadRows
-from persia_cli.prepare.parts import DatasetPart, PartLog, read_table, text_parts
-from persia_cli.prepare.recipe import (
+from persia_cli.data.prepare.bad_rows import BadRows
+from persia_cli.data.prepare.parts import DatasetPart, PartLog, read_table, text_parts
+from persia_cli.data.prepare.recipe import (
     DataError,
     PrepareOptions,
     PrepareReport,
@@ -25,7 +24,8 @@ from persia_cli.prepare.recipe import (
     find_file,
     write_dataset,
 )
-from persia_cli.prepare.text import TextBlock, TextFormat
+from persia_cli.data.prepare.text import TextBlock, TextFormat
+from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT
 
 LIKED = 4
 """Least number of stars of a positive rating."""

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from persia_cli.data.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, text_of
-from persia_cli.prepare.parts import text_parts
-from persia_cli.prepare.recipe import (
+from persia_cli.data.prepare.parts import text_parts
+from persia_cli.data.prepare.recipe import (
     PrepareOptions,
     PrepareReport,
     Progress,
@@ -22,7 +21,8 @@ from persia_cli.prepare.recipe import (
     source_files,
     write_dataset,
 )
-from persia_cli.prepare.text import TextBlock, TextFormat
+from persia_cli.data.prepare.text import TextBlock, TextFormat
+from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, text_of
 
 # 1. The layout of the file: its columns, in order, and the kind of each.
 #    INTEGER and NUMBER are checked as they are read, and a row that does not fit is reported with its line.

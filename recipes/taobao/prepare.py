@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persia_cli.data.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind
-from persia_cli.prepare.bad_rows import BadRows
-from persia_cli.prepare.lines import is_compressed
-from persia_cli.prepare.parts import DatasetPart, PartLog, read_blocks, read_table
-from persia_cli.prepare.recipe import (
+from persia_cli.data.prepare.bad_rows import BadRows
+from persia_cli.data.prepare.lines import is_compressed
+from persia_cli.data.prepare.parts import DatasetPart, PartLog, read_blocks, read_table
+from persia_cli.data.prepare.recipe import (
     DataError,
     PrepareOptions,
     PrepareReport,
@@ -31,9 +30,10 @@ from persia_cli.prepare.recipe import (
     find_file,
     write_dataset,
 )
-from persia_cli.prepare.spread import read_bucket, spread
-from persia_cli.prepare.text import TextBlock, TextFormat
-from persia_cli.prepare.unfinished import locked
+from persia_cli.data.prepare.spread import read_bucket, spread
+from persia_cli.data.prepare.text import TextBlock, TextFormat
+from persia_cli.data.prepare.unfinished import locked
+from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind
 
 PROFILE = ["cms_segid", "cms_group_id", "final_gender_code", "age_level", "pvalue_level", "shopping_level",
            "occupation", "new_user_class_level"]  # fmt: skip

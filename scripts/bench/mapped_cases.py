@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.bench.result import OURS, Result
-from persia_cli.launch.signals import terminating_interrupts
+from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.serving.description import ROWS, FrozenFeature
 from persia_cli.serving.row_reader import GroupReader, pooled_name
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group

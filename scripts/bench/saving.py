@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from persia_cli.bench.result import OURS, Result, Side, with_ratios
 from persia_cli.bench.rounds import without_ends
 from persia_cli.config.schema import Run
-from persia_cli.data.facts import inspect
+from persia_cli.data.read.facts import inspect
+from persia_cli.engines import local
+from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import PersiaError, UserError
-from persia_cli.launch import local
-from persia_cli.launch.readiness import require_ready
 from persia_cli.plan.job import plan_job
 
 INTERVALS = 20

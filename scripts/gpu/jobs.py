@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from persia_cli.engines.processes import python_module
 from persia_cli.errors import PersiaError
-from persia_cli.launch.processes import python_module
 from persia_cli.observe.journal import METRICS, read_journal
 from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out
 

@@ -22,7 +22,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
-from persia_cli.prepare.recipe import PrepareOptions, load_recipe
+from persia_cli.data.prepare.recipe import PrepareOptions, load_recipe
 from tests.conftest import shared_data
 from tests.support.jobs import evaluation, train
 from tests.support.taobao import write_taobao

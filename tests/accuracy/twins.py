@@ -23,7 +23,7 @@ from torchmetrics.functional.classification import binary_auroc
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Model
-from persia_cli.data.order import BlockSize, SampleOrder
+from persia_cli.data.read.order import BlockSize, SampleOrder
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import Output, split_output

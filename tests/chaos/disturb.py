@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from persia_cli.drill.job import events_of, replicas_of
-from persia_cli.launch.running import PROC, RunningProcess
-from persia_cli.launch.save_request import SaveRequest
+from persia_cli.engines.running import PROC, RunningProcess
+from persia_cli.engines.save_request import SaveRequest
 from tests.conftest import poll_for
 from tests.support.launched import Launched
 

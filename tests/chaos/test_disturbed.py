@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.launch.job import JobResult, result_of
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.observe.journal import METRICS, read_journal
 from tests.chaos.disturb import disturb
 from tests.conftest import poll_for

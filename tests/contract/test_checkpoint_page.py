@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from persia_cli.config.schema.optimizer import Optimizer
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.store.checkpoints.manifest import Manifest, SavedTable
 from persia_cli.store.checkpoints.retention import BestNote
 from persia_cli.store.layout import RowOptimizer

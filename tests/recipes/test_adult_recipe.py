@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.data.ids import text_id
+from persia_cli.data.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
+from persia_cli.data.read.ids import text_id
 from persia_cli.errors import DataError
-from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
 from persia_cli.shipped import shipped
 from tests.support.prepared import dataset_of
 

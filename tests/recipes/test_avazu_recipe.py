@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.data.facts import inspect
+from persia_cli.data.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
+from persia_cli.data.read.facts import inspect
 from persia_cli.errors import DataError
-from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
 
 HEADER = (
     "id,click,hour,C1,banner_pos,site_id,site_domain,site_category,app_id,app_domain,app_category,device_id,device_ip,"

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.data.facts import inspect
+from persia_cli.data.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
+from persia_cli.data.read.facts import inspect
 from persia_cli.errors import DataError
-from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
 from tests.support.jobs import evaluation, train
 from tests.support.prepared import dataset_of
 

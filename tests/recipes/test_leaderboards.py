@@ -12,11 +12,11 @@ import yaml
 from persia_cli.config import offers
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import ParquetDataset
-from persia_cli.data.ids import text_id
-from persia_cli.data.reserved_ids import RARE_ID
+from persia_cli.data.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
+from persia_cli.data.read.ids import text_id
+from persia_cli.data.read.reserved_ids import RARE_ID
 from persia_cli.errors import DataError
 from persia_cli.main import main
-from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
 from tests.support.jobs import plan
 from tests.support.leaderboards import (
     CATEGORIES,

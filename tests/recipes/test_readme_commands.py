@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from persia_cli.data.prepare.recipe import load_recipe, readme_of
 from persia_cli.main import main
-from persia_cli.prepare.recipe import load_recipe, readme_of
 from tests.support.taobao import write_taobao
 
 Run = Callable[..., float]

@@ -13,10 +13,10 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.raw_values import column_of_request
-from persia_cli.data.scan import ParquetScan, scan
-from persia_cli.data.source import open_source
-from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
+from persia_cli.data.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
+from persia_cli.data.read.raw_values import column_of_request
+from persia_cli.data.read.scan import ParquetScan, scan
+from persia_cli.data.read.source import open_source
 from persia_cli.serving.columns import columns_of
 from persia_cli.serving.fields import RequestFields
 from tests.recipes import test_movielens_recipe, test_taobao_recipe

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from persia_cli.launch.job import JobResult, result_of
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.plan.job import JobPlan
 
 LIMIT_S = 120.0

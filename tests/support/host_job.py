@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from persia_cli.launch.job import COORDINATOR_ADDRESS, JobResult, result_of
+from persia_cli.engines.job import COORDINATOR_ADDRESS, JobResult, result_of
 from persia_cli.observe.journal import METRICS
 from persia_cli.wire.secret import JobKeys, new_keys, write_keys
 from tests.conftest import poll_for

@@ -5,9 +5,9 @@ from typing import Any
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
-from persia_cli.data.facts import inspect
-from persia_cli.launch import embedded, local
-from persia_cli.launch.job import JobResult
+from persia_cli.data.read.facts import inspect
+from persia_cli.engines import embedded, local
+from persia_cli.engines.job import JobResult
 from persia_cli.observe.staleness import Histogram, merged
 from persia_cli.plan.job import JobPlan, plan_job
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from persia_cli.launch.job import prepare_run_dir
+from persia_cli.engines.job import prepare_run_dir
 from persia_cli.wire.secret import TOKEN
 from tests.conftest import poll_for
 from tests.support.jobs import plan

@@ -25,8 +25,8 @@ from persia_cli.config.schema import (
     Sgd,
     SparseFeature,
 )
-from persia_cli.data.batch import Batch
-from persia_cli.data.source import open_source
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.source import open_source
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output

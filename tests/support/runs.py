@@ -3,7 +3,7 @@
 from typing import Any
 
 from persia_cli.config.schema import Run
-from persia_cli.data.facts import DatasetFacts
+from persia_cli.data.read.facts import DatasetFacts
 
 SGD = {"kind": "sgd", "lr": 0.1}
 

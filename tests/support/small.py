@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 
 STEPS = 300
 WORDS = [

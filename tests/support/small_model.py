@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
-from persia_cli.data.ids import text_id
+from persia_cli.data.read.ids import text_id
 from persia_cli.serving.description import NETWORK, ROWS
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.row_writer import TableRules

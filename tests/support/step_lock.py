@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.plan.job import JobPlan
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.checkpoints import read_rows

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.batch import Batch
-from persia_cli.data.source import open_source
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.source import open_source
 
 ROWS = 500
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from persia_cli.launch.job import JobResult, prepare_run_dir, result_of
+from persia_cli.engines.job import JobResult, prepare_run_dir, result_of
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.roles.start import RoleStart, Stoppable, run_coordinator, run_role
 from persia_cli.wire.sockets import Context

@@ -2,7 +2,7 @@
 
 import pytest
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from tests.support.jobs import train
 from tests.support.small import WORDS
 

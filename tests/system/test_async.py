@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.main import app
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
 from tests.support.checkpoints import read_rows

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from persia_cli.launch.job import result_of
+from persia_cli.engines.job import result_of
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.conftest import poll_for
 from tests.support import attacker

@@ -13,7 +13,7 @@ import pytest
 from persia_cli.bench.baselines.steps import has_fbgemm
 from persia_cli.bench.turns import TurnJob
 from persia_cli.config.compose import compose_run
-from persia_cli.data.facts import inspect
+from persia_cli.data.read.facts import inspect
 from persia_cli.errors import PersiaError
 from tests.support.printed import key_values
 from tests.support.small import WORDS

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.engines.job import COORDINATOR_ADDRESS, recorded_failure
 from persia_cli.errors import PreemptedError
-from persia_cli.launch.job import COORDINATOR_ADDRESS, recorded_failure
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint

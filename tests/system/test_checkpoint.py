@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
+from persia_cli.engines.job import JobResult
 from persia_cli.errors import CheckpointError, UserError
-from persia_cli.launch.job import JobResult
 from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.store.checkpoints import row_files as snapshot

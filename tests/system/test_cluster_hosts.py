@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from persia_cli.config.words import quoted
-from persia_cli.launch.job import JobResult, result_of
-from persia_cli.launch.running import words_of
+from persia_cli.engines.job import JobResult, result_of
+from persia_cli.engines.running import words_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.wire.secret import new_keys, write_keys
 from tests.conftest import poll_for

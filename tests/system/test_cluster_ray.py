@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from persia_cli.launch.job import result_of
+from persia_cli.engines.job import result_of
 from persia_cli.wire.secret import new_keys, write_keys
 from tests.conftest import poll_for
 from tests.support.host_job import NO_FILES

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from persia_cli.launch.job import JobResult, result_of
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from tests.conftest import poll_for
 from tests.support.host_job import NO_FILES, spread, started_on

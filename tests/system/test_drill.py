@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from persia_cli.drill.job import events_of
-from persia_cli.launch.role import read_job
+from persia_cli.engines.role import read_job
 from persia_cli.main import main
 from persia_cli.observe.journal import METRICS, read_journal
 from tests.support.small import WORDS

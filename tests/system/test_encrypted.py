@@ -5,8 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from persia_cli.launch import local
-from persia_cli.launch.job import ROLES, JobResult
+from persia_cli.engines import local
+from persia_cli.engines.job import ROLES, JobResult
 from persia_cli.wire.secret import new_keys, read_keys, write_keys
 from tests.support.jobs import plan
 from tests.support.secrecy import leaks_in_files, leaks_in_processes

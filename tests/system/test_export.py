@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from persia_cli.config.record import read_run
-from persia_cli.data.source import open_source
+from persia_cli.data.read.source import open_source
+from persia_cli.engines.job import JobResult
 from persia_cli.errors import CheckpointError, PersiaError, UserError
-from persia_cli.launch.job import JobResult
 from persia_cli.main import app
 from persia_cli.serving.fields import read_fields
 from persia_cli.serving.golden import read_golden

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.data.prepare.recipe import PrepareOptions, load_recipe
 from persia_cli.export.artefact import Order, write_artefact
 from persia_cli.export.output import Output
 from persia_cli.export.saved_network import SavedNetwork
 from persia_cli.export.verification import AUC, compare
 from persia_cli.observe.saved_run import find_model
-from persia_cli.prepare.recipe import PrepareOptions, load_recipe
 from persia_cli.serving.description import Form
 from persia_cli.serving.golden import DIFFERENCE
 from tests.support.jobs import CRITEO_FFNN, train

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from tests.support.jobs import losses, plan
 from tests.support.small import STEPS, WORDS, counted, figures, replicas
 from tests.support.threads import ThreadJob

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from persia_cli.launch.job import JobResult, prepare_run_dir, result_of
+from persia_cli.engines.job import JobResult, prepare_run_dir, result_of
 from persia_cli.plan.job import JobPlan
 from persia_cli.wire.secret import TOKEN
 from tests.conftest import poll_for

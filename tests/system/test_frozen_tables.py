@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.commands.warm_view import lines
+from persia_cli.engines.job import JobResult
 from persia_cli.errors import ConfigError
-from persia_cli.launch.job import JobResult
 from persia_cli.store.checkpoints.manifest import newest_checkpoint
 from tests.support.checkpoints import SavedRows, read_rows
 from tests.support.jobs import plan, train

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.engines import embedded
+from persia_cli.engines.job import prepare_run_dir
 from persia_cli.errors import UserError
-from persia_cli.launch import embedded
-from persia_cli.launch.job import prepare_run_dir
 from persia_cli.observe.history import read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.store.checkpoints.chain import read_chain

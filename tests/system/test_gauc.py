@@ -11,8 +11,8 @@ import torch
 from torchmetrics.functional.classification import binary_auroc
 
 from persia_cli.config.compose import compose_run
-from persia_cli.data.facts import inspect
-from persia_cli.launch.job import JobResult
+from persia_cli.data.read.facts import inspect
+from persia_cli.engines.job import JobResult
 from persia_cli.plan.job import plan_job
 from persia_cli.roles.nn_worker import worker as nn_worker
 from persia_cli.roles.nn_worker.interval import Interval

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.drill.job import replicas_of
-from persia_cli.launch.job import JobResult, result_of
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.conftest import poll_for

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.launch.job import JobResult, result_of
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps
 from tests.conftest import poll_for

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from persia_cli.launch.job import recorded_failure
+from persia_cli.engines.job import recorded_failure
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.conftest import poll_for

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.engines import embedded
 from persia_cli.errors import UserError
-from persia_cli.launch import embedded
 from persia_cli.observe.overview import summarize
 from tests.conftest import poll_for
 from tests.support.jobs import plan

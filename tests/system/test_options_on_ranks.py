@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from persia_cli.train.dense_state import WEIGHTS, read_tensors
 from tests.support.checkpoints import read_rows

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from persia_cli.engines.job import JobResult
 from persia_cli.errors import UserError
-from persia_cli.launch.job import JobResult
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps, read_manifest
 from persia_cli.store.checkpoints.retention import choose_checkpoint
 from tests.support.jobs import train

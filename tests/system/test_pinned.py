@@ -7,8 +7,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from persia_cli.engines.affinity import processors_here
 from persia_cli.errors import PreemptedError
-from persia_cli.launch.affinity import processors_here
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.plan.pinning import as_text, numbers
 from tests.conftest import poll_for

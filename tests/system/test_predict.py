@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
+from persia_cli.engines.job import JobResult
 from persia_cli.errors import DataError, UserError
-from persia_cli.launch.job import JobResult
 from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.observe.scores import ScoreHistogram

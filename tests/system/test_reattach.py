@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from persia_cli.launch.job import JobResult, result_of
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps
 from tests.conftest import poll_for

@@ -12,7 +12,7 @@ import pyarrow.ipc
 import pytest
 
 from persia_cli.drill.job import replicas_of
-from persia_cli.launch.job import JobResult, result_of
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, EMBEDDINGS, finished_steps
 from tests.conftest import poll_for

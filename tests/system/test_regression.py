@@ -11,8 +11,8 @@ import yaml
 from torchmetrics.functional import mean_absolute_error, mean_squared_error, r2_score
 from typer.testing import CliRunner
 
+from persia_cli.engines.job import JobResult
 from persia_cli.errors import UserError
-from persia_cli.launch.job import JobResult
 from persia_cli.main import app
 from tests.support.jobs import evaluation, plan, train
 from tests.support.oracle import Oracle

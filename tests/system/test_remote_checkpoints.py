@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.launch import embedded
-from persia_cli.launch.job import JobResult
+from persia_cli.engines import embedded
+from persia_cli.engines.job import JobResult
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.observe.record_elsewhere import copy_record, newest_record

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, staleness, train

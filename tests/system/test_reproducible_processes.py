@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.support.by_hand import run_by_hand
 from tests.support.checkpoints import assert_same_model

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.errors import ConfigError
-from persia_cli.launch.job import JobResult, result_of
 from persia_cli.main import app
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
 from tests.support.checkpoints import assert_same_model

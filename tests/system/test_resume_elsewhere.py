@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.main import app
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, newest_checkpoint
 from tests.support.checkpoints import assert_same_model

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
+from persia_cli.engines.job import result_of
 from persia_cli.errors import DataError, UserError
-from persia_cli.launch.job import result_of
 from persia_cli.main import app
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from persia_cli.launch.job import result_of
+from persia_cli.engines.job import result_of
 from tests.conftest import poll_for
 from tests.support.jobs import train
 from tests.support.launched import Launched

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import losses, train

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from tests.conftest import poll_for
 from tests.support.hosts import Host, lab, needs_hosts

@@ -9,8 +9,8 @@ import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from persia_cli.engines.job import result_of
 from persia_cli.errors import ConfigError
-from persia_cli.launch.job import result_of
 from persia_cli.main import app
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.checkpoints import assert_same_model

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.main import app
 from persia_cli.roles.coordinator import checkpointing
 from persia_cli.roles.embedding_server import saving as shard_saving

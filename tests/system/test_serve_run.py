@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from tests.conftest import poll_for
 from tests.system.test_serve import READY_S
 

@@ -8,7 +8,7 @@ from subprocess import PIPE
 import numpy as np
 import pytest
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.plan.job import ROLES
 from persia_cli.wire.secret import write_keys

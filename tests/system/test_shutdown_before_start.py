@@ -7,11 +7,11 @@ import uuid
 import pytest
 
 from persia_cli.config.compose import compose_run
+from persia_cli.engines import embedded
+from persia_cli.engines.job import prepare_run_dir
 from persia_cli.errors import ConfigError, PersiaError, UserError, WireError
 from persia_cli.kernels.needed import SERVER
 from persia_cli.kernels.warm import warm
-from persia_cli.launch import embedded
-from persia_cli.launch.job import prepare_run_dir
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.roles.start import RoleStart, run_coordinator, run_role

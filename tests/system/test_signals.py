@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps, newest_checkpoint, read_manifest
 from persia_cli.store.checkpoints.retention import BEST

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.conftest import poll_for

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps, newest_checkpoint, read_manifest
 from tests.conftest import poll_for

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from persia_cli.launch.job import COORDINATOR_ADDRESS, result_of
+from persia_cli.engines.job import COORDINATOR_ADDRESS, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.wire.secret import JobKeys, read_keys
 from tests.conftest import poll_for

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from persia_cli.launch.job import result_of
-from persia_cli.launch.running import words_of
+from persia_cli.engines.job import result_of
+from persia_cli.engines.running import words_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from tests.conftest import poll_for
 from tests.support.hosts import Host, lab, needs_hosts

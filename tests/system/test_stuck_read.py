@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.data.batch import Batch
-from persia_cli.data.generator import GeneratedSource
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.generator import GeneratedSource
 from persia_cli.errors import PersiaError, RoleError
 from persia_cli.roles.data_loader import DataLoader
 from tests.support.jobs import train

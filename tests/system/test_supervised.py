@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.launch.job import JobResult, result_of
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.conftest import poll_for

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from persia_cli.launch.job import JobResult
+from persia_cli.engines.job import JobResult
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.support.jobs import train
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.launch.job import JobResult, result_of
+from persia_cli.engines.job import JobResult, result_of
 from tests.support.jobs import train
 from tests.support.launched import Launched
 from tests.support.small import WORDS

@@ -14,9 +14,9 @@ import pytest
 from safetensors.numpy import load_file
 from typer.testing import CliRunner, Result
 
-from persia_cli.data.ids import text_id
-from persia_cli.launch.job import JobResult
-from persia_cli.launch.readiness import with_dense_fit
+from persia_cli.data.read.ids import text_id
+from persia_cli.engines.job import JobResult
+from persia_cli.engines.readiness import with_dense_fit
 from persia_cli.main import app
 from persia_cli.store.checkpoints.manifest import newest_checkpoint
 from tests.support.checkpoints import SavedRows, read_rows

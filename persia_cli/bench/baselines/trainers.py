@@ -11,7 +11,7 @@ from persia_cli.bench.baselines.parts import unchecked
 from persia_cli.bench.machine import available_bytes
 from persia_cli.bench.portions import Portion
 from persia_cli.config.schema import Adagrad, Adam, Run, Sgd
-from persia_cli.data.masked_labels import weight_totals, without_unknown
+from persia_cli.data.read.masked_labels import weight_totals, without_unknown
 from persia_cli.errors import UserError
 from persia_cli.kernels.memory import keep_freed_memory
 from persia_cli.model.build import build_model

@@ -11,8 +11,8 @@ import msgspec
 
 from persia_cli.bench.load.generator import LoadGenerator
 from persia_cli.bench.load.order import LoadOrder, LoadReport
+from persia_cli.engines.processes import die_with, python_module
 from persia_cli.errors import PersiaError, RoleError
-from persia_cli.launch.processes import die_with, python_module
 
 GRACE_S = 60.0
 """Seconds, beyond those of the load and of its patience, after which a process of load is given up."""

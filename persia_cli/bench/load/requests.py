@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.bench.load.order import SentRequest
-from persia_cli.data.batch import Batch
+from persia_cli.data.read.batch import Batch
 from persia_cli.errors import UserError
 from persia_cli.serving.description import ModelInput
 from persia_cli.serving.example import SOME_TIME

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from persia_cli.engines.processes import die_with, python_module
 from persia_cli.errors import PersiaError, RoleError, UserError
-from persia_cli.launch.processes import die_with, python_module
 from persia_cli.observe.usage import cpu_seconds_of
 from persia_cli.serving.http.listening import address_of
 from persia_cli.serving.http.processes import serve

@@ -13,10 +13,10 @@ from persia_cli.engines.configuration import handed_over_run
 from persia_cli.engines.hosts.follower import FILE, note_follower
 from persia_cli.engines.hosts.job import FIRST, HostsJob
 from persia_cli.engines.hosts.placement import placement_of
+from persia_cli.engines.job import JOB, ROLES
+from persia_cli.engines.key_files import require_given_keys
+from persia_cli.engines.resumed import locked
 from persia_cli.errors import UserError
-from persia_cli.launch.job import JOB, ROLES
-from persia_cli.launch.key_files import require_given_keys
-from persia_cli.launch.resumed import locked
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS
 

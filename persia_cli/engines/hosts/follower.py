@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from persia_cli.disk import write_whole
+from persia_cli.engines.running import RunningProcess, process_of
 from persia_cli.errors import DiskError
-from persia_cli.launch.running import RunningProcess, process_of
 
 FILE = "follower.json"
 """File of a run directory with the process that follows the job or, once it has ended, its exit code."""

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from persia_cli.config.schema import Run, SshHosts
 from persia_cli.engines.configuration import configuration, keys_of
+from persia_cli.engines.handed_over import text_of
 from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.machines import address_of_coordinator, ask, require_usable
 from persia_cli.engines.hosts.mirror import Mirror
 from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.engines.hosts.remote import answer_of, failure, last_words
 from persia_cli.engines.hosts.start import start_folder, start_words
-from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError
-from persia_cli.launch.handed_over import text_of
-from persia_cli.launch.job import (
+from persia_cli.engines.job import (
     ERROR_LINE,
     SIGNALLED,
     JobResult,
@@ -24,6 +23,7 @@ from persia_cli.launch.job import (
     result_of,
     was_cut_off,
 )
+from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.plan.job import COORDINATOR, Replica
 
 FIRST = f"{COORDINATOR}-0"

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from persia_cli.disk import writing
+from persia_cli.engines.background import LOG
 from persia_cli.engines.hosts.session import RECORD
-from persia_cli.launch.background import LOG
-from persia_cli.launch.job import COORDINATOR_ADDRESS, ROLES
+from persia_cli.engines.job import COORDINATOR_ADDRESS, ROLES
 from persia_cli.observe.recordings import recording_of
 from persia_cli.plan.job import COORDINATOR
 

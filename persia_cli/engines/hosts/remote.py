@@ -5,8 +5,8 @@ import subprocess
 from collections.abc import Sequence
 
 from persia_cli.config.schema import SshHost, SshHosts
+from persia_cli.engines.job import ERROR_LINE
 from persia_cli.errors import PersiaError, RoleError, UserError
-from persia_cli.launch.job import ERROR_LINE
 
 NOT_REACHED, NOT_FOUND = 255, (126, 127)
 """Exit codes of ssh, and of a shell that cannot start a command."""

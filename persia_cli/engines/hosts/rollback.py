@@ -13,10 +13,10 @@ from persia_cli.control.restarts import RestartPolicy
 from persia_cli.engines.hosts.job import FIRST
 from persia_cli.engines.hosts.machines import reached
 from persia_cli.engines.hosts.placement import placement_of
+from persia_cli.engines.job import JOB
+from persia_cli.engines.role import read_job
+from persia_cli.engines.rollback import wait_before_rollback
 from persia_cli.errors import KilledError, PersiaError, one_line
-from persia_cli.launch.job import JOB
-from persia_cli.launch.role import read_job
-from persia_cli.launch.rollback import wait_before_rollback
 from persia_cli.observe.journal import EVENTS, read_journal, understanding
 
 Say = Callable[[str], None]

@@ -19,10 +19,8 @@ from typing import Any, BinaryIO
 
 from persia_cli import __version__
 from persia_cli.disk import write_whole
-from persia_cli.engines.hosts.start import RUN
-from persia_cli.errors import DiskError
-from persia_cli.launch.affinity import processors_here
-from persia_cli.launch.background import (
+from persia_cli.engines.affinity import processors_here
+from persia_cli.engines.background import (
     LOG,
     alone_in,
     cancel,
@@ -32,8 +30,10 @@ from persia_cli.launch.background import (
     replicas_in,
     send_signal,
 )
-from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, LISTENING, ROLES
-from persia_cli.launch.readiness import memory_bytes
+from persia_cli.engines.hosts.start import RUN
+from persia_cli.engines.job import COORDINATOR_ADDRESS, JOB, LISTENING, ROLES
+from persia_cli.engines.readiness import memory_bytes
+from persia_cli.errors import DiskError
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.recordings import RECORDINGS, SUFFIX

@@ -14,9 +14,9 @@ from persia_cli.engines.kubernetes.pod import (
     RolePods,
     pod,
 )
+from persia_cli.engines.role_options import AUTO
 from persia_cli.engines.role_words import Placed, role_words
 from persia_cli.errors import PreemptedError, UserError
-from persia_cli.launch.role_options import AUTO
 from persia_cli.plan.job import COORDINATOR
 
 API = "jobset.x-k8s.io/v1alpha2"

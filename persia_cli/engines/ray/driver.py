@@ -16,13 +16,13 @@ from typing import BinaryIO
 import msgspec
 
 from persia_cli.config.record import parsed, to_yaml
-from persia_cli.data.facts import DatasetFacts
+from persia_cli.data.read.facts import DatasetFacts
 from persia_cli.disk import is_held, writing
+from persia_cli.engines.background import END, LOG, PROCESS, exit_code, is_running, note_process, recorded_exit
+from persia_cli.engines.background import send_signal as send_signal_to
+from persia_cli.engines.job import DRIVEN, ERROR_LINE, JOB, SIGNALLED, has_begun, recorded_failure
+from persia_cli.engines.processes import python_module
 from persia_cli.errors import PersiaError, RoleError, UserError
-from persia_cli.launch.background import END, LOG, PROCESS, exit_code, is_running, note_process, recorded_exit
-from persia_cli.launch.background import send_signal as send_signal_to
-from persia_cli.launch.job import DRIVEN, ERROR_LINE, JOB, SIGNALLED, has_begun, recorded_failure
-from persia_cli.launch.processes import python_module
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, JobPlan, all_replicas
 from persia_cli.storage.credentials import printable

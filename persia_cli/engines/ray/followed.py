@@ -6,9 +6,9 @@ from typing import Any
 
 from persia_cli import __version__
 from persia_cli.disk import writing
+from persia_cli.engines.job import SIGNALLED
 from persia_cli.engines.ray.place import PORTION, News, Place, PlaceFacts
 from persia_cli.errors import ConfigError, RoleError, one_line
-from persia_cli.launch.job import SIGNALLED
 from persia_cli.plan.job import Replica
 
 POLL_S = 0.25

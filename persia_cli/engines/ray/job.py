@@ -8,12 +8,8 @@ from pathlib import Path
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.restarts import RestartPolicy
 from persia_cli.engines.configuration import keys_of
-from persia_cli.engines.ray.cluster import JoinedCluster
-from persia_cli.engines.ray.followed import ActorReplica, FollowedReplica, OwnReplica
-from persia_cli.engines.ray.request import words_of
-from persia_cli.errors import KilledError, MemoryFileError, PersiaError, RoleError, UserError
-from persia_cli.launch.handed_over import text_of
-from persia_cli.launch.job import (
+from persia_cli.engines.handed_over import text_of
+from persia_cli.engines.job import (
     ERROR_LINE,
     ROLES,
     SIGNALLED,
@@ -23,7 +19,11 @@ from persia_cli.launch.job import (
     replicas_named,
     was_cut_off,
 )
-from persia_cli.launch.supervisor import WELL
+from persia_cli.engines.ray.cluster import JoinedCluster
+from persia_cli.engines.ray.followed import ActorReplica, FollowedReplica, OwnReplica
+from persia_cli.engines.ray.request import words_of
+from persia_cli.engines.supervisor import WELL
+from persia_cli.errors import KilledError, MemoryFileError, PersiaError, RoleError, UserError
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.plan.replacement import RESTARTED
 

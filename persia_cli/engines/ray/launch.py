@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
+from persia_cli.engines.driver import drive
+from persia_cli.engines.job import JobResult
 from persia_cli.engines.ray.cluster import connected
 from persia_cli.engines.ray.job import RayJob
-from persia_cli.launch.driver import drive
-from persia_cli.launch.job import JobResult
 from persia_cli.plan.job import JobPlan
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from persia_cli import __version__
-from persia_cli.launch.processes import python_module
+from persia_cli.engines.processes import python_module
 
 PORTION = 2**20
 """Bytes of a log that are fetched at once."""

@@ -8,17 +8,17 @@ from pathlib import Path
 from persia_cli.config.schema import Run
 from persia_cli.control.restarts import RestartPolicy
 from persia_cli.disk import writing
+from persia_cli.engines.background import LOG
 from persia_cli.engines.configuration import configuration
+from persia_cli.engines.handed_over import text_of
 from persia_cli.engines.hosts.remote import last_words
+from persia_cli.engines.job import ROLES, SUBMITTED, JobResult, recorded_failure, result_of
 from persia_cli.engines.role_words import Placed
 from persia_cli.engines.slurm.allocation import Allocation, listening_address
 from persia_cli.engines.slurm.machines import places_of
 from persia_cli.engines.slurm.step import step_command
 from persia_cli.engines.slurm.step_process import WELL, StepProcess
 from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
-from persia_cli.launch.background import LOG
-from persia_cli.launch.handed_over import text_of
-from persia_cli.launch.job import ROLES, SUBMITTED, JobResult, recorded_failure, result_of
 from persia_cli.plan.job import COORDINATOR, Replica
 from persia_cli.plan.replacement import RESTARTED
 from persia_cli.wire.secret import JobKeys

@@ -8,10 +8,10 @@ from pathlib import Path
 from persia_cli.config.schema import Run
 from persia_cli.disk import write_whole, writing
 from persia_cli.engines.hosts.remote import last_words
+from persia_cli.engines.job import ERROR_LINE, SUBMITTED, recorded_failure
 from persia_cli.engines.slurm.programs import State, state_of, submit
 from persia_cli.engines.slurm.script import LOG, script
 from persia_cli.errors import ConfigError, PersiaError, PreemptedError, RoleError, UserError
-from persia_cli.launch.job import ERROR_LINE, SUBMITTED, recorded_failure
 from persia_cli.storage.credentials import VARIABLE
 
 STATE, END, REQUEUES, SAVED = "job.json", "end", "requeues", "saved"

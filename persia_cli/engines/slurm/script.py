@@ -8,6 +8,7 @@ from pathlib import Path
 from persia_cli import __version__
 from persia_cli.config.schema import Run, Slurm
 from persia_cli.engines.configuration import configuration
+from persia_cli.engines.job import SUBMITTED
 from persia_cli.engines.role_words import Placed
 from persia_cli.engines.slurm.machines import (
     Machines,
@@ -19,7 +20,6 @@ from persia_cli.engines.slurm.machines import (
 )
 from persia_cli.engines.slurm.step import persia_words, step_command
 from persia_cli.errors import ConfigError
-from persia_cli.launch.job import SUBMITTED
 from persia_cli.plan.job import COORDINATOR
 
 SPARE_S = 60

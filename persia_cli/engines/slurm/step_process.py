@@ -11,8 +11,8 @@ from pathlib import Path
 
 from persia_cli.disk import rename, writing
 from persia_cli.engines.hosts.remote import last_words
+from persia_cli.engines.job import SIGNALLED
 from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
-from persia_cli.launch.job import SIGNALLED
 from persia_cli.store.memory.memory_file import new_file
 
 WELL = (0, PreemptedError.exit_code)

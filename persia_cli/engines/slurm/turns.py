@@ -4,9 +4,9 @@ from pathlib import Path
 
 from persia_cli.config.schema import Run
 from persia_cli.disk import write_whole, writing
+from persia_cli.engines.job import SUBMITTED
 from persia_cli.engines.slurm.machines import settings_of
 from persia_cli.engines.slurm.queued import REQUEUES, SAVED
-from persia_cli.launch.job import SUBMITTED
 from persia_cli.observe.journal import EVENTS, read_journal
 
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.control.position import EVAL, StepGrid
-from persia_cli.data.predictions import predictions
-from persia_cli.data.scores_file import open_scores
+from persia_cli.data.read.predictions import predictions
+from persia_cli.data.read.scores_file import open_scores
 from persia_cli.errors import WireError
 from persia_cli.observe.scores import ScoreHistogram, quantile
 from persia_cli.plan.job import Job

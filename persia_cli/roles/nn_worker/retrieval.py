@@ -1,7 +1,7 @@
 """Metrics of retrieval while a job goes on, by one rank: it reads rows of embedding servers, and changes none."""
 
 from persia_cli.config.schema import Retrieval, Run
-from persia_cli.data.batch import Batch
+from persia_cli.data.read.batch import Batch
 from persia_cli.retrieval.evaluation import answer_of, figures
 from persia_cli.retrieval.question import Progress, Question, ask
 from persia_cli.retrieval.towers import Towers

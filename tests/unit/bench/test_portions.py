@@ -9,8 +9,8 @@ from persia_cli.bench.portions import Feeder, RingPortions, portion_shape
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import write_run
 from persia_cli.config.schema import Run
-from persia_cli.data.batch import assemble
-from persia_cli.data.source import open_source
+from persia_cli.data.read.batch import assemble
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import RoleError, UserError
 from tests.support.small import WORDS
 

@@ -2,7 +2,7 @@
 
 from persia_cli.bench.rounds import without_ends
 from persia_cli.config.compose import compose_run
-from persia_cli.data.facts import inspect
+from persia_cli.data.read.facts import inspect
 
 
 def test_a_measured_job_saves_nothing_and_claims_no_place() -> None:

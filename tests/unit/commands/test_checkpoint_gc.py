@@ -108,7 +108,7 @@ def test_nothing_goes_while_a_job_uses_the_run(persia, run: Path, journal: str) 
 
 
 def test_nothing_goes_while_the_run_is_being_resumed(persia, run: Path) -> None:
-    from persia_cli.launch.resumed import locked
+    from persia_cli.engines.resumed import locked
 
     before = there(run)
     with locked(run):

@@ -14,7 +14,7 @@ from rich.console import Console
 from persia_cli.commands.data import Optimizer
 from persia_cli.commands.inspect_view import show_profile
 from persia_cli.config.schema.embedding import parse_bytes
-from persia_cli.inspect.inspection import inspect_data
+from persia_cli.data.inspect.inspection import inspect_data
 from persia_cli.plan.capacity import table_needs
 from persia_cli.store.layout import OptimizerKind, RowOptimizer, bytes_per_row
 

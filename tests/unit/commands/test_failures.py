@@ -142,7 +142,7 @@ def test_ctrl_c_ends_with_a_sentence(persia, monkeypatch: pytest.MonkeyPatch) ->
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("persia_cli.launch.embedded.launch", interrupted)
+    monkeypatch.setattr("persia_cli.engines.embedded.launch", interrupted)
     ended = persia("train", "dataset=tiny", "cluster=embedded", "--run-dir", "run")
     assert ended.code == 130
     lost = (
@@ -159,7 +159,7 @@ def test_ctrl_c_names_the_checkpoint_that_is_kept(persia, monkeypatch: pytest.Mo
             (checkpoint_folder(plan.run_dir / CHECKPOINTS, step) / "manifest.json").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("persia_cli.launch.embedded.launch", interrupted)
+    monkeypatch.setattr("persia_cli.engines.embedded.launch", interrupted)
     ended = persia("train", "dataset=tiny", "cluster=embedded", "--run-dir", "run")
     assert ended.code == 130
     kept = (

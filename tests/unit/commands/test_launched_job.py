@@ -13,8 +13,8 @@ import pytest
 
 from persia_cli.commands.launched_job import stop_launched
 from persia_cli.config.record import write_run
+from persia_cli.engines.running import RunningProcess, process_of
 from persia_cli.errors import PreemptedError, UserError
-from persia_cli.launch.running import RunningProcess, process_of
 from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.plan.job import plan_job

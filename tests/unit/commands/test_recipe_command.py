@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.prepare.recipe import list_recipes
+from persia_cli.data.prepare.recipe import list_recipes
 
 ROW = "\t".join(["1", *(str(n) for n in range(13)), *(f"{n:08x}" for n in range(26))])
 
@@ -68,7 +68,7 @@ def test_an_interruption_is_no_failure(persia, monkeypatch: pytest.MonkeyPatch) 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("persia_cli.prepare.parts.PartLog.read", interrupted)
+    monkeypatch.setattr("persia_cli.data.prepare.parts.PartLog.read", interrupted)
     Path("train.txt").write_text(f"{ROW}\n")
     ended = persia("recipe", "prepare", "criteo", "--input", "train.txt")
     assert ended.code == 130

@@ -10,7 +10,7 @@ from persia_cli.commands.results import show_evaluation
 from persia_cli.commands.screen import fitting, key_values, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.config.compose import compose_run
-from persia_cli.data.facts import inspect
+from persia_cli.data.read.facts import inspect
 from persia_cli.errors import count
 from persia_cli.plan.job import plan_job
 

@@ -12,9 +12,9 @@ import pytest
 from persia_cli.commands import slurm_allocation
 from persia_cli.commands.slurm_allocation import train_in_allocation
 from persia_cli.config.compose import compose_run
+from persia_cli.engines.job import SUBMITTED, JobResult, record
+from persia_cli.engines.signals import ENDING_SIGNALS
 from persia_cli.errors import PreemptedError, RoleError
-from persia_cli.launch.job import SUBMITTED, JobResult, record
-from persia_cli.launch.signals import ENDING_SIGNALS
 from tests.conftest import poll_for
 from tests.support.made_up_slurm import HOSTNAMES, put
 

@@ -26,12 +26,12 @@ from persia_cli.commands.screen import labelled, pairs, propose
 from persia_cli.commands.screen_tables import columns, print_rows, print_whole
 from persia_cli.commands.sweep_view import show_table
 from persia_cli.config.compose import compose_run
-from persia_cli.data.facts import inspect
-from persia_cli.inspect.inspection import inspect_data
+from persia_cli.data.inspect.inspection import inspect_data
+from persia_cli.data.prepare.recipe import list_recipes, load_recipe, readme_of
+from persia_cli.data.read.facts import inspect
 from persia_cli.observe.overview import Summary
 from persia_cli.plan.capacity import table_needs
 from persia_cli.plan.job import plan_job
-from persia_cli.prepare.recipe import list_recipes, load_recipe, readme_of
 from persia_cli.sweep.comparison import Mean, Row
 
 WIDTHS = [40, 60, 80, 100, 120]

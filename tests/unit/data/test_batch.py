@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.data.batch import Batch, assemble, join
+from persia_cli.data.read.batch import Batch, assemble, join
 from persia_cli.errors import DataError
 
 Samples = list[list[list[int]]]
@@ -89,6 +89,6 @@ def test_features_of_one_id_need_no_offsets() -> None:
 
 
 def test_more_ids_than_offsets_can_count_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("persia_cli.data.batch._MAX_IDS", 3)
+    monkeypatch.setattr("persia_cli.data.read.batch._MAX_IDS", 3)
     with pytest.raises(DataError, match=r"2 samples hold 4 ids.*max_length"):
         make([[[1, 2]], [[3, 4]]], 1)

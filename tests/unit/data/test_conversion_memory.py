@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from persia_cli.data.converted import CACHE
+from persia_cli.data.read.converted import CACHE
 from tests.support.peak import PRINT_PEAK_KIB
 
 PROGRAM = f"""\
 import os, sys
 from persia_cli.config.schema.dataset import CsvFormat
-from persia_cli.data.converted import as_parquet, silent
-from persia_cli.data.files import DataFile, locate
+from persia_cli.data.read.converted import as_parquet, silent
+from persia_cli.data.read.files import DataFile, locate
 file = DataFile(sys.argv[1], os.path.getsize(sys.argv[1]))
 as_parquet(locate(file.path).filesystem, [file], sys.argv[2], CsvFormat(), silent)
 {PRINT_PEAK_KIB}

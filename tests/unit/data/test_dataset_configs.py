@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from pydantic import TypeAdapter, ValidationError
 
 from persia_cli.config.schema.dataset import Dataset, GeneratedDataset, ParquetDataset
-from persia_cli.data.facts import inspect
+from persia_cli.data.read.facts import inspect
 from persia_cli.shipped import shipped
 
 OF_TEXT = {"format", "csv", "max_bad_rows"}

@@ -20,12 +20,12 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.record import write_run
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature
-from persia_cli.data.batch import Batch
-from persia_cli.data.dense_transforms import bucket_ids, piecewise, transform
-from persia_cli.data.facts import inspect
-from persia_cli.data.source import open_source
+from persia_cli.data.inspect.inspection import inspect_data
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.dense_transforms import bucket_ids, piecewise, transform
+from persia_cli.data.read.facts import inspect
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
-from persia_cli.inspect.inspection import inspect_data
 from tests.support.runs import make_run
 
 ROWS = 2000

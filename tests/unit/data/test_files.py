@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.files import find_files, locate
-from persia_cli.data.members import members_of
+from persia_cli.data.read.files import find_files, locate
+from persia_cli.data.read.members import members_of
 from persia_cli.errors import DataError
 from persia_cli.shipped import shipped
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import Generator
-from persia_cli.data.generator import GeneratedRows, GeneratedSource, zipf_ranks
+from persia_cli.data.read.generator import GeneratedRows, GeneratedSource, zipf_ranks
 
 SMALL = Generator(train_rows=10_000, eval_rows=500, dense=3, cardinalities=(1, 7, 10_131_227), signal=1.4)
 

@@ -10,16 +10,16 @@ from pydantic import ValidationError
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit
-from persia_cli.data.batch import Batch
-from persia_cli.data.facts import inspect
-from persia_cli.data.hive import HiveColumns, folder_values
-from persia_cli.data.ids import text_id
-from persia_cli.data.reserved_ids import NULL_ID
-from persia_cli.data.scan import scan
-from persia_cli.data.scores_file import KeptColumns
-from persia_cli.data.source import open_source
+from persia_cli.data.inspect.inspection import inspect_data
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.facts import inspect
+from persia_cli.data.read.hive import HiveColumns, folder_values
+from persia_cli.data.read.ids import text_id
+from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.scan import scan
+from persia_cli.data.read.scores_file import KeptColumns
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
-from persia_cli.inspect.inspection import inspect_data
 
 DAYS = ("2024-01-01", "2024-01-02", "__HIVE_DEFAULT_PARTITION__")
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.data.ids import text_id, text_ids
+from persia_cli.data.read.ids import text_id, text_ids
 from tests import naive_text
 
 

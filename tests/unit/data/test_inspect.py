@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
-from persia_cli.data.facts import DatasetFacts, inspect
-from persia_cli.data.ids import text_id
-from persia_cli.data.source import open_source
+from persia_cli.data.read.facts import DatasetFacts, inspect
+from persia_cli.data.read.ids import text_id
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 
 COLUMNS: dict[str, Any] = {"y": [0, 1, 0, 1], "d": [0.5] * 4, "c": [1, 2, 3, 4], "part": ["a", "b", "a", "c"]}

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.data.batch import assemble
-from persia_cli.data.item_keys import item_keys
+from persia_cli.data.read.batch import assemble
+from persia_cli.data.read.item_keys import item_keys
 
 IDS = st.lists(st.integers(0, 3) | st.integers(0, 2**64 - 1), max_size=3)
 

@@ -9,7 +9,7 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.facts import inspect
+from persia_cli.data.read.facts import inspect
 from persia_cli.errors import DataError
 
 EVERY = {"kind": "every", "n": 4}

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
-from persia_cli.data import label_means as module
-from persia_cli.data.label_means import label_means
-from persia_cli.data.source import open_source
+from persia_cli.data.read import label_means as module
+from persia_cli.data.read.label_means import label_means
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 
 ROWS = 3000

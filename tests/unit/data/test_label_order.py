@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data import label_order
-from persia_cli.data.facts import inspect
-from persia_cli.data.order import BlockSize
+from persia_cli.data.read import label_order
+from persia_cli.data.read.facts import inspect
+from persia_cli.data.read.order import BlockSize
 
 ROWS = 4000
 

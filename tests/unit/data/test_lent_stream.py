@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from persia_cli.config.schema.dataset import CsvFormat
-from persia_cli.data.csv_files import read_csv
-from persia_cli.data.lent_stream import _Block, _LentStream
-from persia_cli.data.text_files import UnreadRows
+from persia_cli.data.read.csv_files import read_csv
+from persia_cli.data.read.lent_stream import _Block, _LentStream
+from persia_cli.data.read.text_files import UnreadRows
 from persia_cli.errors import DataError
 
 GOOD = b"1,2,a\n" * (2 << 20)

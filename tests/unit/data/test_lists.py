@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.batch import Batch
-from persia_cli.data.facts import inspect
-from persia_cli.data.scan import scan
-from persia_cli.data.source import open_source
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.facts import inspect
+from persia_cli.data.read.scan import scan
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.plan.saved_model import require_same_widths
 from persia_cli.serving.columns import Lists

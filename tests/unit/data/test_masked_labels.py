@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from persia_cli.data.masked_labels import fill_chain, weight_totals, without_unknown
+from persia_cli.data.read.masked_labels import fill_chain, weight_totals, without_unknown
 
 NAN = np.nan
 LABELS = np.array([[1, NAN], [0, 1], [NAN, NAN], [1, 0]], np.float32)

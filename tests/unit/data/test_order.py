@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from persia_cli.data.order import BlockSize, SampleOrder
+from persia_cli.data.read.order import BlockSize, SampleOrder
 
 ROWS = st.lists(st.integers(0, 9), max_size=12)
 SIZES = st.builds(BlockSize, rows=st.integers(1, 30), groups=st.integers(1, 5))

@@ -15,16 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data import parquet, slices
-from persia_cli.data.batch import Batch, join
-from persia_cli.data.block import Room
-from persia_cli.data.ids import text_id
-from persia_cli.data.order import BlockSize
-from persia_cli.data.reserved_ids import NULL_ID
-from persia_cli.data.row_groups import RowGroup, RowGroupStream
-from persia_cli.data.scan import scan
-from persia_cli.data.slices import SliceReader
-from persia_cli.data.source import Source, open_source
+from persia_cli.data.read import parquet, slices
+from persia_cli.data.read.batch import Batch, join
+from persia_cli.data.read.block import Room
+from persia_cli.data.read.ids import text_id
+from persia_cli.data.read.order import BlockSize
+from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.row_groups import RowGroup, RowGroupStream
+from persia_cli.data.read.scan import scan
+from persia_cli.data.read.slices import SliceReader
+from persia_cli.data.read.source import Source, open_source
 from persia_cli.errors import DataError
 
 EVERY = {"kind": "every", "n": 1000, "offset": 999}

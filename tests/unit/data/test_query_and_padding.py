@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.reserved_ids import NULL_ID
-from persia_cli.data.source import open_source
+from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 
 

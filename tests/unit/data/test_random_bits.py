@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.data.random_bits import normal, permutation, salt, stream, uniform
+from persia_cli.data.read.random_bits import normal, permutation, salt, stream, uniform
 from persia_cli.kernels.splitmix import mix64
 
 

@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from persia_cli.config.schema.raw import RawColumns
-from persia_cli.data.kinds import SKIP
-from persia_cli.data.raw_values import column_of_request
-from persia_cli.prepare.recipe import kinds_of
-from persia_cli.prepare.text import TextFormat, parse_block
+from persia_cli.data.prepare.recipe import kinds_of
+from persia_cli.data.prepare.text import TextFormat, parse_block
+from persia_cli.data.read.kinds import SKIP
+from persia_cli.data.read.raw_values import column_of_request
 
 NUMBER_STEPS: list[list[Any]] = [
     [], [{"subtract": 40}, {"divide": 15}, "float32"], [{"at_least": 0}, "log1p"], ["float32"],

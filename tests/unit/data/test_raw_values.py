@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from persia_cli.config.schema.raw import RawColumns
-from persia_cli.data.ids import text_id
-from persia_cli.data.raw_values import column_of_request, log_buckets, made_of
+from persia_cli.data.read.ids import text_id
+from persia_cli.data.read.raw_values import column_of_request, log_buckets, made_of
 
 VALUES = np.array([-5, 0, 1, 2, 3, 10, 1_000_000])
 

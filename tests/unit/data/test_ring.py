@@ -5,8 +5,8 @@ import pytest
 
 from persia_cli.config.schema import Generator
 from persia_cli.control.position import StepGrid
-from persia_cli.data.generator import GeneratedSource
-from persia_cli.data.source import Ring
+from persia_cli.data.read.generator import GeneratedSource
+from persia_cli.data.read.source import Ring
 
 GENERATOR = Generator(train_rows=50, eval_rows=0, dense=2, cardinalities=(9, 4))
 

@@ -16,10 +16,10 @@ import pytest
 from pyarrow import csv
 
 from persia_cli.config.schema import Link, ParquetDataset
-from persia_cli.data import scores_file
-from persia_cli.data.predictions import predictions
-from persia_cli.data.scores_file import ScoresFile, claimed_scores, open_scores
-from persia_cli.data.source import PROBABILITIES
+from persia_cli.data.read import scores_file
+from persia_cli.data.read.predictions import predictions
+from persia_cli.data.read.scores_file import ScoresFile, claimed_scores, open_scores
+from persia_cli.data.read.source import PROBABILITIES
 from persia_cli.errors import DataError, DiskError, UserError
 from tests.support.full_disk import small_disk
 
@@ -185,7 +185,7 @@ def test_what_a_killed_process_left_is_in_nobodys_way(folder: Path, tmp_path: Pa
     program = f"""
 import os
 from pathlib import Path
-from persia_cli.data.scores_file import claimed_scores
+from persia_cli.data.read.scores_file import claimed_scores
 output = Path({str(output)!r})
 with claimed_scores(output):
     output.with_name("s.parquet.part").write_bytes(bytes(99))

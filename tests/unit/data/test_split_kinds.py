@@ -12,12 +12,12 @@ import pytest
 from pydantic import ValidationError
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.dataset_yaml import to_yaml
-from persia_cli.data.facts import inspect
-from persia_cli.data.scan import scan
-from persia_cli.data.source import open_source
+from persia_cli.data.inspect.inspection import inspect_data
+from persia_cli.data.read.dataset_yaml import to_yaml
+from persia_cli.data.read.facts import inspect
+from persia_cli.data.read.scan import scan
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
-from persia_cli.inspect.inspection import inspect_data
 
 ROWS = 300
 START = datetime(2024, 1, 30, 22)

@@ -14,14 +14,14 @@ import pytest
 import yaml
 
 from persia_cli.config.schema.dataset import CsvFormat
-from persia_cli.data.facts import inspect
-from persia_cli.data.ids import text_id
-from persia_cli.data.reserved_ids import NULL_ID
-from persia_cli.data.scan import scan
-from persia_cli.data.scores_file import KeptColumns
+from persia_cli.data.inspect.inspection import inspect_data
+from persia_cli.data.prepare.recipe import PrepareOptions, load_recipe
+from persia_cli.data.read.facts import inspect
+from persia_cli.data.read.ids import text_id
+from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.scan import scan
+from persia_cli.data.read.scores_file import KeptColumns
 from persia_cli.errors import DataError
-from persia_cli.inspect.inspection import inspect_data
-from persia_cli.prepare.recipe import PrepareOptions, load_recipe
 from tests.support.text_files import ROWS, dataset, read, rows, same, write_csv, write_jsonl
 
 pytestmark = pytest.mark.usefixtures("cache")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from persia_cli.data.converted import CACHE
-from persia_cli.data.facts import inspect
+from persia_cli.data.read.converted import CACHE
+from persia_cli.data.read.facts import inspect
 from persia_cli.errors import DataError
 from tests.support.text_files import dataset, read, rows, write_csv, write_jsonl
 
@@ -69,7 +69,7 @@ def test_lines_of_json_are_those_of_the_file(tmp_path: Path) -> None:
 
 def test_the_row_is_told_where_its_line_takes_too_long_to_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.csv").write_text("y,d,c\n" + "1,1,a\n" * 5 + "1,,a\n")
-    monkeypatch.setattr("persia_cli.data.text_files.PATIENCE_S", -1.0)
+    monkeypatch.setattr("persia_cli.data.read.text_files.PATIENCE_S", -1.0)
     with pytest.raises(DataError, match=r"a.csv, in its rows from 0 on: .* the first is null or NaN in row 5;"):
         read(dataset(tmp_path, fill=None, split={"kind": "files", "train": ["*"]}), "train")
 

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.batch import Batch
-from persia_cli.data.facts import inspect
-from persia_cli.data.reserved_ids import NULL_ID
-from persia_cli.data.scan import scan
-from persia_cli.data.source import open_source
-from persia_cli.data.times import NotATimeError, microseconds, time_numbers
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.facts import inspect
+from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.scan import scan
+from persia_cli.data.read.source import open_source
+from persia_cli.data.read.times import NotATimeError, microseconds, time_numbers
 from persia_cli.errors import DataError
 
 DAYS = [date(2024, 1, 5), date(1969, 12, 31), None, date(2024, 2, 29), date(1970, 1, 1)]

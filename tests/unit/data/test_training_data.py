@@ -10,8 +10,8 @@ import pytest
 
 from persia_cli.config.schema.dataset import GeneratedDataset
 from persia_cli.control.position import MADE_UP, TrainingData
-from persia_cli.data.facts import inspect
-from persia_cli.data.source import open_source
+from persia_cli.data.read.facts import inspect
+from persia_cli.data.read.source import open_source
 from tests.support.text_files import dataset, rows, write_csv
 
 SPLIT = {"kind": "files", "train": ["day-*"], "eval": ["last*"]}

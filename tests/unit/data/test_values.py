@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.batch import Batch
-from persia_cli.data.reserved_ids import NULL_ID
-from persia_cli.data.row_groups import RowGroup, RowGroupReader
-from persia_cli.data.source import open_source
-from persia_cli.data.values import NotAnIdError, float_values, id_values
+from persia_cli.data.inspect.inspection import inspect_data
+from persia_cli.data.prepare.recipe import PrepareOptions, load_recipe
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.row_groups import RowGroup, RowGroupReader
+from persia_cli.data.read.source import open_source
+from persia_cli.data.read.values import NotAnIdError, float_values, id_values
 from persia_cli.errors import DataError
-from persia_cli.inspect.inspection import inspect_data
-from persia_cli.prepare.recipe import PrepareOptions, load_recipe
 from tests import naive_text
 
 MISSING = np.uint64(77)

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.data import vectors as reading
-from persia_cli.data.ids import text_id
-from persia_cli.data.vectors import find_vectors, read_vectors
+from persia_cli.data.read import vectors as reading
+from persia_cli.data.read.ids import text_id
+from persia_cli.data.read.vectors import find_vectors, read_vectors
 from persia_cli.errors import DataError
 
 KEY = "init_from.vectors.item"

@@ -123,6 +123,6 @@ def test_folders_used_long_ago_are_removed(tmp_path):
 
 
 def test_asking_for_kernels_imports_no_numba():
-    program = "import sys; import persia_cli.launch.kernels; print('numba' in sys.modules, 'llvmlite' in sys.modules)"
+    program = "import sys; import persia_cli.engines.kernels; print('numba' in sys.modules, 'llvmlite' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert shown.stdout.split() == ["False", "False"]

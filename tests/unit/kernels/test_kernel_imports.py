@@ -16,7 +16,7 @@ def test_the_store_and_its_kernels_import_nothing_heavy():
 
 def test_data_loaders_and_the_coordinator_load_no_kernels():
     program = (
-        "import sys; import persia_cli.roles.data_loader, persia_cli.roles.coordinator, persia_cli.launch.local; "
+        "import sys; import persia_cli.roles.data_loader, persia_cli.roles.coordinator, persia_cli.engines.local; "
         "print([name for name in ('numba', 'llvmlite', 'torch', 'hydra', 'rich') if name in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

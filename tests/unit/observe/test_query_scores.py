@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchmetrics.functional.classification import binary_auroc
 
-from persia_cli.data.reserved_ids import NULL_ID
+from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.errors import WireError
 from persia_cli.observe.query_scores import QueryScores
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.data.facts import inspect
+from persia_cli.data.read.facts import inspect
 from persia_cli.errors import DataError
 from persia_cli.plan.labels import require_labels
 

@@ -59,5 +59,5 @@ def test_more_rows_fit_on_more_servers() -> None:
 
 
 def test_planning_does_not_import_torch() -> None:
-    code = "import sys, persia_cli.plan.job, persia_cli.launch.readiness; sys.exit('torch' in sys.modules)"
+    code = "import sys, persia_cli.plan.job, persia_cli.engines.readiness; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -10,9 +10,9 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.config.schema.split import FileSplit
 from persia_cli.control.position import SplitName
-from persia_cli.data.batch import Batch
-from persia_cli.data.reserved_ids import NULL_ID
-from persia_cli.data.source import open_source
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError, UserError
 from persia_cli.retrieval import question
 from persia_cli.retrieval.evaluation import answer_of, figures

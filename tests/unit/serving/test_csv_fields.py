@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema import Run
-from persia_cli.data.decode import decode_dense, decode_ids
-from persia_cli.data.reserved_ids import NULL_ID
-from persia_cli.data.scan import scan
-from persia_cli.data.source import open_source
+from persia_cli.data.read.decode import decode_dense, decode_ids
+from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.scan import scan
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.export.text_fields import csv_fields
 from persia_cli.serving.columns import Lists

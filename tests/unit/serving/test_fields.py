@@ -16,11 +16,11 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
-from persia_cli.data.ids import text_id
-from persia_cli.data.reserved_ids import NULL_ID
-from persia_cli.data.source import open_source
+from persia_cli.data.prepare.recipe import load_recipe
+from persia_cli.data.read.ids import text_id
+from persia_cli.data.read.reserved_ids import NULL_ID
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import CheckpointError, DataError
-from persia_cli.prepare.recipe import load_recipe
 from persia_cli.serving.columns import Lists, MadeColumns, arrow_column, columns_of
 from persia_cli.serving.fields import RequestFields, read_fields, write_fields
 from persia_cli.shipped import shipped

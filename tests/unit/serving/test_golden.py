@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from persia_cli.data.batch import assemble
+from persia_cli.data.read.batch import assemble
 from persia_cli.serving.description import GOLDEN, read_description
 from persia_cli.serving.golden import Golden, read_golden, require_golden, write_golden
 from persia_cli.serving.predictor import Predictor

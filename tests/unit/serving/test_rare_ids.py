@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.data.reserved_ids import RARE_ID
+from persia_cli.data.read.reserved_ids import RARE_ID
 from persia_cli.errors import UserError
 from persia_cli.serving.predictor import Predictor
 from persia_cli.serving.row_reader import Missing

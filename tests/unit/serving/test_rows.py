@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.data.reserved_ids import RARE_ID
+from persia_cli.data.read.reserved_ids import RARE_ID
 from persia_cli.errors import CheckpointError, PersiaError, UserError
 from persia_cli.kernels import hashing
 from persia_cli.kernels.frozen_index import WORDS

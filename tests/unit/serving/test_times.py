@@ -11,8 +11,8 @@ import pytest
 
 from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.config.schema.features import DenseFeature
-from persia_cli.data.scan import scan
-from persia_cli.data.source import open_source
+from persia_cli.data.read.scan import scan
+from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.serving.fields import RequestFields, read_fields, write_fields
 from persia_cli.serving.sample_columns import SampleColumns

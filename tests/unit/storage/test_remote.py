@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema import ParquetDataset
-from persia_cli.data.files import DataFile
-from persia_cli.data.row_groups import read_footer
-from persia_cli.data.scan import scan
+from persia_cli.data.inspect.files import open_files
+from persia_cli.data.read.files import DataFile
+from persia_cli.data.read.row_groups import read_footer
+from persia_cli.data.read.scan import scan
 from persia_cli.errors import DataError
-from persia_cli.inspect.files import open_files
 from persia_cli.storage import remote
 from persia_cli.storage.remote import ask, is_waiting, within
 from tests.conftest import poll_for
@@ -115,7 +115,7 @@ def test_footers_of_stores_have_a_deadline(
 
     for module in ("row_groups", "files"):
         monkeypatch.setattr(f"persia_cli.data.{module}.ask", told)
-    monkeypatch.setattr("persia_cli.data.files.fs.LocalFileSystem", type("Other", (), {}))
+    monkeypatch.setattr("persia_cli.data.read.files.fs.LocalFileSystem", type("Other", (), {}))
     look(f"file://{tmp_path}")
     assert f"file://{tmp_path}/a.parquet" in asked
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.data.batch import is_single
+from persia_cli.data.read.batch import is_single
 from persia_cli.errors import WireError
 from persia_cli.plan.dense import DIM, MOST_WEIGHTS
 from persia_cli.plan.embedding import embedding_layout

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from persia_cli.engines.job import prepared_run_dir
 from persia_cli.errors import ConfigError
-from persia_cli.launch.job import prepared_run_dir
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.store.checkpoints.claim import WRITER, OvertakenError, Writer, require_writer, writer_of
 from persia_cli.store.checkpoints.manifest import MANIFEST

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.engines.background import note_process
 from persia_cli.engines.hosts import connection as connections
 from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.machines import ask, reached
 from persia_cli.engines.hosts.session import OBEYED
 from persia_cli.errors import RoleError, UserError
-from persia_cli.launch.background import note_process
 from tests.conftest import poll_for
 from tests.support.this_machine import HOST, LISTENER, NAME, Machine
 

@@ -14,11 +14,11 @@ from persia_cli.commands.follow import logs
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import write_run
 from persia_cli.config.words import quoted
+from persia_cli.engines.background import END, LOG, note_process
 from persia_cli.engines.hosts import connection as connections
 from persia_cli.engines.hosts import job as jobs
 from persia_cli.engines.hosts.begin import STATE, found
 from persia_cli.errors import PreemptedError, RoleError, UserError
-from persia_cli.launch.background import END, LOG, note_process
 from persia_cli.observe.history import CONFIG
 from tests.support.this_machine import NAME, Machine
 

@@ -24,9 +24,9 @@ from persia_cli.engines.hosts.begin import STATE, begun, gone_on
 from persia_cli.engines.hosts.connection import SshProcess
 from persia_cli.engines.hosts.job import HostsJob
 from persia_cli.engines.hosts.rollback import newest_step
+from persia_cli.engines.job import recorded_failure
+from persia_cli.engines.signals import JobSignals, PreemptedNow
 from persia_cli.errors import ConfigError, DiskError, RoleError, UserError
-from persia_cli.launch.job import recorded_failure
-from persia_cli.launch.signals import JobSignals, PreemptedNow
 from tests.conftest import poll_for
 
 RUN = compose_run(["cluster=hosts", "cluster.hosts.list=[a,b]", "checkpoint.path=s3://bucket/x"])

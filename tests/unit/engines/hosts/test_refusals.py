@@ -8,9 +8,9 @@ from persia_cli.commands.follow import attach, stop
 from persia_cli.commands.train import train
 from persia_cli.config.compose import compose_run
 from persia_cli.config.words import quoted
-from persia_cli.data.facts import inspect
+from persia_cli.data.read.facts import inspect
+from persia_cli.engines.local import Processes
 from persia_cli.errors import ConfigError, UserError
-from persia_cli.launch.local import Processes
 from persia_cli.plan.job import plan_job
 
 WORDS = ["conf=synthetic", "cluster=hosts", "cluster.hosts.list=[a]"]

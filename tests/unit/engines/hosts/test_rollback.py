@@ -14,8 +14,8 @@ from persia_cli.engines.hosts import job as jobs
 from persia_cli.engines.hosts import rollback
 from persia_cli.engines.hosts.job import HostsJob
 from persia_cli.engines.hosts.rollback import run_with_rollback, without_lost
+from persia_cli.engines.signals import JobSignals
 from persia_cli.errors import KilledError, PersiaError, RoleError, UserError
-from persia_cli.launch.signals import JobSignals
 
 RUN = compose_run(["cluster=hosts", "cluster.hosts.list=[a,b,c]", "recovery.max_restarts=2", "recovery.window_s=600"])
 DEATH = "embedding-server-0 (process 7 on b) has shown no progress for 30 s"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.engines.background import KILLED, note_process, recorded_exit
 from persia_cli.engines.hosts import session as sessions
 from persia_cli.engines.hosts.mirror import Mirror
 from persia_cli.engines.hosts.session import PORTION, FollowedFile, HostSession, run_session
 from persia_cli.errors import UserError
-from persia_cli.launch.background import KILLED, note_process, recorded_exit
 from tests.conftest import poll_for
 
 NAME = "nn-worker-0"

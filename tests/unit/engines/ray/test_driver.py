@@ -13,10 +13,10 @@ import pytest
 from persia_cli.commands.follow import attach, logs, stop
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import to_yaml
-from persia_cli.data.facts import DatasetFacts
+from persia_cli.data.read.facts import DatasetFacts
+from persia_cli.engines.background import KILLED
 from persia_cli.engines.ray.driver import DriverInput, RayDriver, driver_of, driving, is_submitted, start_driver, take
 from persia_cli.errors import RoleError, UserError
-from persia_cli.launch.background import KILLED
 from persia_cli.plan.job import JobPlan, plan_job
 from tests.conftest import poll_for
 

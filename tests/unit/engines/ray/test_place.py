@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from persia_cli.engines.handed_over import text_of
 from persia_cli.engines.ray.place import News, Place
-from persia_cli.launch.handed_over import text_of
 from persia_cli.wire.secret import new_keys
 from tests.conftest import poll_for
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from persia_cli.config.compose import compose_run
+from persia_cli.engines.job import SUBMITTED, record_end
 from persia_cli.engines.slurm.programs import State, lost_among, state_of, submit
 from persia_cli.engines.slurm.queued import job_of, queue, require_job, require_well, take_up
 from persia_cli.engines.slurm.turns import may_requeue
 from persia_cli.errors import ConfigError, PreemptedError, RoleError, UserError
-from persia_cli.launch.job import SUBMITTED, record_end
 from persia_cli.storage.credentials import VARIABLE
 from tests.support.made_up_slurm import put
 

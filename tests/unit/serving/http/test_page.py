@@ -11,7 +11,7 @@ import pytest
 
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
-from persia_cli.data.batch import assemble
+from persia_cli.data.read.batch import assemble
 from persia_cli.serving.example import example_row
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.golden import Golden

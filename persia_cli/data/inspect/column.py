@@ -1,0 +1,255 @@
+"""The queries about the columns of files, and the figures from their answers."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from persia_cli.control.position import SplitName
+from persia_cli.data.inspect.drift import drift_of
+from persia_cli.data.inspect.hints import Hints, filler_of, numeric_hints, text_hints
+from persia_cli.data.inspect.ids import IdCounts, count_ids
+from persia_cli.data.inspect.profile import ColumnProfile, Kind, LengthFigures, NumberFigures
+from persia_cli.data.inspect.queries import Queries
+from persia_cli.data.read.arrow_types import class_of, is_list, is_number, is_text, plain_type
+
+TOP = 5
+"""Most frequent ids that are reported for a column."""
+FEW = 1000
+"""Distinct whole numbers up to which a column of floats may hold ids."""
+AT_ONCE = 32
+"""Columns that one query reads."""
+_STEPS = 5
+"""Queries about each column alone, as a rule."""
+_SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
+
+Figures = dict[str, Any]
+"""The figures of some rows, as queries name them; empty if there are no rows."""
+
+
+def profile_columns(
+    queries: Queries, split: str, separators: Mapping[str, str] = MappingProxyType({})
+) -> tuple[dict[SplitName, int], dict[str, ColumnProfile]]:
+    """Return the rows of each split and a profile of each column, in memory that does not depend on the rows.
+
+    `separators` has what divides the ids in the texts of columns, where that is known.
+    """
+    columns = [
+        _Column(queries, name, f"c{number}", separators.get(name))
+        for number, name in enumerate(queries.source.schema.names)
+    ]
+    queries.steps = queries.done + 3 * -(-len(columns) // AT_ONCE) + _STEPS * len(columns)
+    totals = np.zeros(2, np.int64)
+    profiles = {}
+    for start in range(0, len(columns), AT_ONCE):
+        part = columns[start : start + AT_ONCE]
+        sampled = [column.sql for column in part if column.kind not in ("time", "other", "vector")]
+        queries.select({column.sql: column.name for column in part}, split, sampled)
+        figures: list[list[Figures]] = [[{}, {}] for _ in part]
+        for number, rows, *found in queries.run(
+            f"SELECT split, count(*), {', '.join(column.figures_sql for column in part)} FROM data GROUP BY split"
+        ):
+            totals[number] = rows
+            for both, own in zip(figures, found, strict=True):
+                both[number] = own
+        for column, both in zip(part, figures, strict=True):
+            expected = queries.done + _STEPS
+            profiles[column.name] = column.profile(both, totals)
+            queries.done = expected
+    queries.report()
+    return dict(zip(_SPLITS, totals.tolist(), strict=True)), profiles
+
+
+def kind_of(arrow_type: Any) -> Kind:
+    """Return the kind of an Arrow type's values."""
+    plain = plain_type(arrow_type)
+    if pa.types.is_integer(plain):
+        return "integer"
+    if is_number(plain):
+        return "number"
+    if is_list(plain) and class_of(plain.value_type) in ("integer", "text"):
+        return "list"
+    if is_list(plain) and class_of(plain.value_type) in ("float", "decimal"):
+        return "vector"
+    if is_text(plain):
+        return "text"
+    return "time" if class_of(plain) in ("date", "timestamp") else "other"
+
+
+class _Column:
+    """A column, as SQL names it."""
+
+    def __init__(self, queries: Queries, name: str, sql: str, separator: str | None) -> None:
+        arrow_type = plain_type(queries.source.schema.field(name).type)
+        element = plain_type(arrow_type.value_type) if is_list(arrow_type) else arrow_type
+        self.name, self.sql, self.kind = name, sql, kind_of(arrow_type)
+        self._queries, self._separator = queries, separator
+        self._type = f"list<{element}>" if is_list(arrow_type) else str(arrow_type)
+        self._element = pa.string() if class_of(element) == "text" and not _is_bytes(element) else element
+        self._is_text, self._is_unsigned = is_text(element), pa.types.is_unsigned_integer(element)
+        self._digits = {pa.float16(): 11, pa.float32(): 24}.get(element, 53)
+        value = {"list": f"unnest({self.sql})", "number": f"finite({self.sql})"}.get(self.kind, self.sql)
+        self._values = f"(SELECT split, v FROM (SELECT split, {value} AS v FROM {{}}) WHERE v IS NOT NULL)"
+
+    @property
+    def figures_sql(self) -> str:
+        """SQL for a struct of figures."""
+        figures = {"filled": f"count({self.sql})", "count": f"count({self.sql})"}
+        size = {"integer": f"finite({self.sql})", "number": f"finite({self.sql})", "list": f"len({self.sql})"}
+        size["vector"] = size["list"]
+        if (number := size.get(self.kind)) is not None:
+            figures |= {"least": f"min({number})", "greatest": f"max({number})", "total": f"sum({number})"}
+        if self.kind == "list":
+            bin_ = f"CASE WHEN {number} > 0 THEN 1 + floor(log2({number}))::INTEGER ELSE 0 END"
+            figures["count"] = f"coalesce(sum(list_count({self.sql})), 0)"
+            figures["bins"] = f"histogram({bin_}) FILTER ({self.sql} IS NOT NULL)"
+        elif self.kind == "vector":
+            whole = f"list_count({self.sql}) = len({self.sql}) AND isfinite(list_sum({self.sql}::DOUBLE[]))"
+            figures["not_finite"] = (
+                f"count(*) FILTER ({self.sql} IS NOT NULL AND len({self.sql}) > 0 AND NOT ({whole}))"
+            )
+        elif number is not None:
+            figures["count"] = f"count({number})"
+            figures["is_binary"] = f"bool_and({number} IN (0, 1))"
+            figures["is_whole"] = f"bool_and(trunc({number}) = {number} AND abs({number}) < {2**self._digits})"
+        return "{" + ", ".join(f"'{name}': {sql}" for name, sql in figures.items()) + "}"
+
+    def profile(self, parts: list[Figures], rows: NDArray[np.int64]) -> ColumnProfile:
+        """Return the figures of the column; `parts` and `rows` are those of each split."""
+        nulls = rows - [part.get("filled", 0) for part in parts]
+        total = int(rows.sum())
+        sample = self._sampled_numbers() if self.kind == "number" else None
+        bins = _bins(parts) if self.kind == "list" else None
+        has_numbers = self.kind in ("number", "integer")
+        numbers = _number_figures(parts, sample) if has_numbers else None
+        hints = self._text_hints(parts)
+        if (separator := self._separator or hints.separator) is not None and self._element == pa.string():
+            parts = self._divided(separator, parts)
+        ids = self._ids(parts)
+        top = () if ids is None else self._top(ids)
+        if numbers is not None:
+            hints = _hints_of_numbers(parts, ids, numbers)
+        return ColumnProfile(
+            name=self.name,
+            type=self._type,
+            kind=self.kind,
+            nulls=int(nulls.sum()),
+            coverage=1.0 - int(nulls.sum()) / total if total else 0.0,
+            ids=ids,
+            top=top,
+            numbers=_vector_figures(parts) if self.kind == "vector" else numbers,
+            lengths=_length_figures(parts, bins) if self.kind in ("list", "vector") else None,
+            means={
+                name: part["total"] / part["count"]
+                for name, part in zip(_SPLITS, parts, strict=True)
+                if has_numbers and part.get("count")
+            },
+            drift=drift_of(rows, nulls, ids, sample, bins),
+            hints=replace(hints, filler=filler_of(top)),
+        )
+
+    def _text_hints(self, parts: list[Figures]) -> Hints:
+        """Return what texts look like, but for a filler."""
+        if self.kind != "text" or self._element != pa.string() or not any(part.get("count") for part in parts):
+            return Hints()
+        return text_hints(lambda sql: self._run(f"SELECT {sql} FROM", "sample"))
+
+    def _divided(self, separator: str, parts: list[Figures]) -> list[Figures]:
+        """Take the entries of texts for the values from now on, and return `parts` with their counts."""
+        quoted = separator.replace("'", "''").replace("{", "{{").replace("}", "}}")
+        entries = f"SELECT split, trim(unnest(string_split(v, '{quoted}')), ' \t') AS v FROM {self._values}"
+        self._values = f"(SELECT split, v FROM ({entries}) WHERE v <> '')"
+        counts = dict(self._run("SELECT split, count(*) FROM", self._queries.whole, "GROUP BY split"))
+        return [part | {"count": counts.get(number, 0)} for number, part in enumerate(parts)]
+
+    def _ids(self, parts: list[Figures]) -> IdCounts | None:
+        """Count the ids; None for a column without ids, and for numbers with a fraction or too many whole ones."""
+        if self.kind in ("time", "other", "vector"):
+            return None
+        if self.kind == "number" and (
+            any(part.get("is_whole") is False for part in parts)
+            or self._run("SELECT count(DISTINCT v) FROM", "sample")[0][0] > FEW
+        ):
+            return None
+        totals = np.array([part.get("count", 0) for part in parts], np.int64)
+        ids = count_ids(self._queries, self._values, "hash(v)" if self._is_text else "bits(v)", totals)
+        return None if self.kind == "number" and (not ids.is_exact or ids.distinct > FEW) else ids
+
+    def _top(self, ids: IdCounts) -> tuple[tuple[str, float], ...]:
+        """Return the most frequent ids, as text or as numbers with the sign of their type, and their parts of all."""
+        places = ids.top(TOP, ids.counts.sum(1))
+        numbers = ids.ids[places].tolist()
+        shown = {number: str(number if self._is_unsigned or number < 2**63 else number - 2**64) for number in numbers}
+        if self._is_text and numbers:
+            condition = f"WHERE hash(v) IN ({', '.join(map(str, numbers))}) GROUP BY hash(v)"
+            texts = dict(self._run("SELECT hash(v), any_value(v) FROM", "sample", condition))
+            if len(texts) < len(numbers):
+                texts = dict(self._run("SELECT hash(v), any_value(v) FROM", self._queries.whole, condition))
+            shown = {number: _text(value) for number, value in texts.items()}
+        fractions = ids.counts[places].sum(1) / max(1, int(ids.totals.sum()))
+        return tuple(zip((shown[number] for number in numbers), fractions.tolist(), strict=True))
+
+    def _sampled_numbers(self) -> list[NDArray[np.float64]]:
+        """Return the finite numbers of the sampled rows in each split."""
+        found = np.array(self._run("SELECT split, v FROM", "sample"), np.float64).reshape(-1, 2)
+        return [found[found[:, 0] == split, 1] for split in (0, 1)]
+
+    def _run(self, select: str, table: str, condition: str = "") -> list[tuple[Any, ...]]:
+        return self._queries.run(f"{select} {self._values.format(table)} {condition}")
+
+
+def _hints_of_numbers(parts: list[Figures], ids: IdCounts | None, numbers: NumberFigures) -> Hints:
+    """Return what numbers look like, but for a filler."""
+    if numbers.least is None or numbers.greatest is None:
+        return Hints()
+    count = sum(part.get("count", 0) for part in parts)
+    distinct = None if ids is None else ids.distinct if ids.is_exact else count
+    return numeric_hints(numbers.least, numbers.greatest, count, distinct, numbers.is_whole)
+
+
+def _is_bytes(kind: Any) -> bool:
+    return "binary" in str(kind)
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _vector_figures(parts: list[Figures]) -> NumberFigures:
+    return NumberFigures(None, None, None, None, sum(part.get("not_finite", 0) for part in parts), False)
+
+
+def _number_figures(parts: list[Figures], sample: list[NDArray[np.float64]] | None) -> NumberFigures:
+    filled, count = (sum(part.get(name, 0) for part in parts) for name in ("filled", "count"))
+    full = [part for part in parts if part.get("count")]
+    if not full:
+        return NumberFigures(None, None, None, None, filled, False)
+    is_whole = all(part["is_whole"] for part in full)
+    least, greatest = min(part["least"] for part in full), max(part["greatest"] for part in full)
+    mean = sum(part["total"] for part in full) / count
+    median = None if sample is None else float(np.median(np.concatenate(sample)))
+    is_binary = least < greatest and all(part["is_binary"] for part in full)
+    return NumberFigures(least, greatest, mean, median, filled - count, is_binary, is_whole)
+
+
+def _bins(parts: list[Figures]) -> NDArray[np.int64]:
+    """Return the number of lists of length 0, 1, 2 to 3, 4 to 7, and so on, in each split, [2, 64]."""
+    bins = np.zeros((2, 64), np.int64)
+    for own, part in zip(bins, parts, strict=True):
+        for number, lists in (part.get("bins") or {}).items():
+            own[number] = lists
+    return bins
+
+
+def _length_figures(parts: list[Figures], bins: NDArray[np.int64] | None) -> LengthFigures | None:
+    full = [part for part in parts if part.get("filled")]
+    if not full:
+        return None
+    least, greatest = min(part["least"] for part in full), max(part["greatest"] for part in full)
+    counts = () if bins is None else tuple(np.trim_zeros(bins.sum(0), "b").tolist())
+    lists = sum(part["filled"] for part in full)
+    return LengthFigures(least, greatest, sum(part["total"] for part in full) / lists, counts)

@@ -1,0 +1,97 @@
+"""The Parquet files that a path means, with their columns and rows."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyarrow.fs import LocalFileSystem
+
+from persia_cli.config.schema.dataset import CsvFormat
+from persia_cli.data.read.converted import Progress, as_parquet, silent, unread_rows
+from persia_cli.data.read.files import DataFile, list_files, locate, nothing_there, of_one_format, without_rows
+from persia_cli.data.read.hive import HiveColumns
+from persia_cli.data.read.members import left_out
+from persia_cli.data.read.row_groups import read_footer
+from persia_cli.data.read.text_files import guessed_delimiter
+from persia_cli.errors import DataError, one_line
+
+_PLAIN = CsvFormat()
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """Files with the same columns, in the order that rows are numbered in."""
+
+    path: str
+    filesystem: Any
+    files: tuple[DataFile, ...]
+    rows: tuple[int, ...]
+    """Number of rows of each file."""
+    row_groups: int
+    schema: Any
+    constants: tuple[dict[str, Any], ...]
+    """Columns named by the folders of each file, as Arrow scalars."""
+    form: CsvFormat
+    """The format of CSV files, with a delimiter that was guessed."""
+    left_out: str
+    """A clause on data files at the path that are not read; empty if there are none."""
+    unread: tuple[str, ...]
+    """A sentence for each file with rows that could not be read."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files, as users have them."""
+        return sum(file.nbytes for file in self.files)
+
+
+def open_files(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent) -> SourceFiles:
+    """Read the footer of every file; raises DataError for one that is not Parquet, has no rows or other columns."""
+    place = locate(path)
+    listing = list_files(place)
+    remedy = f"name those of one format, such as '{path.rstrip('/')}/*.parquet'"
+    kind, files = of_one_format(listing.files, "auto", remedy)
+    others = left_out(path, [listing], files)
+    filesystem = place.filesystem
+    if kind == "csv" and files and (delimiter := guessed_delimiter(filesystem, files[0], form)) is not None:
+        form = form.model_copy(update={"delimiter": delimiter})
+    if kind != "parquet" and files:
+        files, filesystem = as_parquet(filesystem, files, kind, form, progress), LocalFileSystem()
+    if not files:
+        raise DataError(
+            f"{nothing_there(path, place, 'auto')}; give a file, a folder or a URI of Parquet, CSV or JSON Lines, and "
+            "prepare other formats first (persia recipe ls)"
+        )
+    rows, row_groups, constants, unread = [], 0, [], []
+    hive = HiveColumns(file.name for file in files)
+    uri = place.uri if kind == "parquet" else None
+    schema = hive.schema(files[0].name, _footer(filesystem, files[0], uri)[1])
+    for file in files:
+        metadata, own = _footer(filesystem, file, uri)
+        constants.append(hive.constants(file.name, own))
+        own = hive.schema(file.name, own)
+        if not own.equals(schema):
+            raise DataError(f"{file.name} has other columns or types than {files[0].name}; give files that are alike")
+        rows.append(metadata.num_rows)
+        if (bad := unread_rows(metadata)).count:
+            unread.append(
+                f"{file.name}: rows left out that cannot be read: {bad.count:,}, the first of them {bad.first[0]}"
+            )
+        row_groups += metadata.num_row_groups
+    if not sum(rows):
+        raise DataError(f"{path}: {without_rows(kind)}")
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice:
+        raise DataError(f"{files[0].path}: there are several columns {twice[0]}; give each a different name")
+    return SourceFiles(
+        path, filesystem, files, tuple(rows), row_groups, schema, tuple(constants), form, others, tuple(unread)
+    )
+
+
+def _footer(filesystem: Any, file: DataFile, uri: str | None) -> tuple[Any, Any]:
+    try:
+        return read_footer(filesystem, file, uri)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"{file.path} is not a readable Parquet file ({one_line(error)}); give Parquet, and prepare other formats "
+            "first (persia recipe ls)"
+        ) from error

@@ -1,0 +1,90 @@
+"""The findings of `persia data inspect` about a data set."""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from persia_cli.config.explain import explain
+from persia_cli.config.schema.dataset import BUILTIN, CsvFormat, ParquetDataset
+from persia_cli.data.inspect.column import profile_columns
+from persia_cli.data.inspect.files import open_files
+from persia_cli.data.inspect.ids import IdCounts, distinct_in
+from persia_cli.data.inspect.profile import DatasetProfile
+from persia_cli.data.inspect.queries import Progress, Queries
+from persia_cli.data.inspect.roles import Guess, roles_of
+from persia_cli.data.inspect.split_rule import split_rule_of
+from persia_cli.data.inspect.suggestion import suggest_dataset
+from persia_cli.data.read.converted import Progress as Converting
+from persia_cli.data.read.converted import silent
+from persia_cli.data.read.dataset_yaml import NAME, to_yaml
+from persia_cli.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """A profile, and the conclusions drawn from it."""
+
+    profile: DatasetProfile
+    known: ParquetDataset | None
+    """The folder's own description, if it has one."""
+    roles: dict[str, Guess]
+    table_rows: dict[str, int]
+    """Distinct ids of each table."""
+    suggestion: str
+    """YAML of the data set: a guess, or the folder's own description."""
+
+
+def inspect_data(
+    path: str, progress: Progress, form: CsvFormat | None = None, converting: Converting = silent
+) -> Inspection:
+    """Read all rows; `form` is the format of CSV files where the folder's own description gives none.
+
+    Raises DataError for files that cannot be read, or a description that is not valid.
+    """
+    known = read_description(path)
+    form = form or (known.csv if known else CsvFormat())
+    source = open_files(path, form, converting)
+    with closing(Queries(source, progress)) as queries:
+        split_rule = split_rule_of(queries, known.split if known else None)
+        separators = {each.column_name: each.separator for each in known.sparse if each.separator} if known else {}
+        profile = DatasetProfile(source, split_rule, *profile_columns(queries, split_rule.sql(queries), separators))
+    roles = roles_of(profile, known)
+    is_local = "://" not in path and not path.startswith(BUILTIN)
+    place = str(Path(path).absolute()) if is_local else path
+    if known is None:
+        suggestion = suggest_dataset(profile, roles, place, source.form)
+    else:
+        suggestion = to_yaml(known.model_copy(update={"path": place}))
+    return Inspection(profile, known, roles, _table_rows(profile, roles), suggestion)
+
+
+def read_description(path: str) -> ParquetDataset | None:
+    """Return the data set described by the dataset.yaml in a folder; None if there is no such file."""
+    file = Path(path) / NAME
+    if "://" in path or not file.is_file():
+        return None
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DataError(f"{file}: cannot be read, {str(error).splitlines()[0]}; correct or remove it") from error
+    if not isinstance(values, dict):
+        raise DataError(f"{file}: expected the keys of a data set, such as kind, path and labels; correct or remove it")
+    values["path"] = path
+    try:
+        return ParquetDataset.model_validate(values)
+    except ValidationError as error:
+        mistakes = explain(error, ParquetDataset, values).values()
+        raise DataError("\n".join(f"{file}: {sentence}" for sentence in mistakes)) from error
+
+
+def _table_rows(profile: DatasetProfile, roles: dict[str, Guess]) -> dict[str, int]:
+    """Return the number of distinct ids of each table, over all columns that read it."""
+    members: dict[str, list[IdCounts]] = {}
+    for name, guess in roles.items():
+        ids = profile.columns[name].ids
+        if guess.role == "sparse" and ids is not None:
+            members.setdefault(guess.table or name, []).append(ids)
+    return {table: distinct_in(columns) for table, columns in members.items()}

@@ -1,0 +1,107 @@
+"""The figures of a data set and of its columns."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from persia_cli.control.position import SplitName
+from persia_cli.data.inspect.drift import Drift
+from persia_cli.data.inspect.files import SourceFiles
+from persia_cli.data.inspect.hints import Hints
+from persia_cli.data.inspect.ids import IdCounts
+from persia_cli.data.inspect.split_rule import SplitRule
+
+Kind = Literal["number", "integer", "list", "vector", "text", "time", "other"]
+"""The kind of a column's values: numbers with a fraction, integers, lists of integers or text, lists of numbers with a
+fraction, text, dates or timestamps, or others."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberFigures:
+    """Figures of the finite numbers of a column; None if there are none."""
+
+    least: float | None
+    greatest: float | None
+    mean: float | None
+    median: float | None
+    """From a sample of the rows; None for integers."""
+    not_finite: int
+    is_binary: bool
+    """True if 0 and 1 both occur, and no other number."""
+    is_whole: bool = False
+    """True if no number has a fraction, or is so large that it may have been rounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class LengthFigures:
+    """Figures of the lengths of lists."""
+
+    least: int
+    greatest: int
+    mean: float
+    counts: tuple[int, ...]
+    """Number of lists of length 0, 1, 2 to 3, 4 to 7, and so on, doubling."""
+
+    def covering(self, fraction: float) -> int:
+        """Return a length that this fraction of the lists does not exceed: a power of two less 1, or the greatest."""
+        seen = np.cumsum(self.counts)
+        return min(self.greatest, (1 << int(np.searchsorted(seen, fraction * seen[-1]))) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnProfile:
+    """Figures of a column over all rows of both splits."""
+
+    name: str
+    type: str
+    """Arrow type."""
+    kind: Kind
+    nulls: int
+    coverage: float
+    """Part of the rows that are not null, 0 to 1."""
+    ids: IdCounts | None
+    """None for a column without ids."""
+    top: tuple[tuple[str, float], ...]
+    """Most frequent ids, each with its part of all ids."""
+    numbers: NumberFigures | None
+    lengths: LengthFigures | None
+    means: dict[SplitName, float]
+    """Mean of the numbers in each split; for a label, the part of positives."""
+    drift: Drift
+    hints: Hints
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every row has a finite number, or lists of such."""
+        return self.nulls == 0 and (self.numbers is None or self.numbers.not_finite == 0)
+
+    @property
+    def count(self) -> int:
+        """Number of ids; each id of a list counts."""
+        return 0 if self.ids is None else int(self.ids.totals.sum())
+
+    @property
+    def distinct(self) -> int | None:
+        """Distinct ids; None for a column without ids."""
+        return None if self.ids is None else self.ids.distinct
+
+    @property
+    def is_exact(self) -> bool:
+        """True if `distinct` and `top` are counted, False if they are estimated."""
+        return self.ids is not None and self.ids.is_exact
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetProfile:
+    """Figures of a data set."""
+
+    source: SourceFiles
+    split_rule: SplitRule
+    split_rows: dict[SplitName, int]
+    columns: dict[str, ColumnProfile]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, also those of neither split."""
+        return sum(self.source.rows)

@@ -1,0 +1,252 @@
+"""The probable role of each column of a data set: label, dense, sparse, or unused."""
+
+import json
+import math
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import yaml
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.split import ColumnSplit
+from persia_cli.data.inspect.hints import FILLERS
+from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, NumberFigures
+from persia_cli.data.inspect.sharing import shared_tables
+from persia_cli.data.read.dense_transforms import LARGE
+
+Role = Literal["label", "dense", "sparse", "weight", "split", "unused"]
+
+LABELS = ("label", "labels", "target", "y", "click", "clicked", "clk", "is_click", "buy", "bought", "purchase",
+          "purchased", "conversion", "converted", "like", "liked")  # fmt: skip
+WEIGHTS = ("weight", "weights", "sample_weight")
+TIMES = ("timestamp", "time", "date", "datetime", "ts", "time_stamp")
+POSITIVE = ("yes", "true", "y", "t", "1", "positive", "click", "clicked", "bought")
+ROW_NUMBER_FRACTION = 0.95
+"""Distinct ids per row from which on a column only identifies rows."""
+_FEW_ROWS = 1000
+_LEAST_ROWS = 20
+"""Rows from which on a column without any repeated value only identifies rows."""
+_ROWS_PER_ID = 20
+"""Rows per distinct whole number from which on floats are ids: pandas writes ids so where there are nulls."""
+_SKEWED = 20.0
+"""Multiple of the median from which on the largest numbers need a logarithm."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The probable role of a column, and the reason."""
+
+    role: Role
+    reason: str
+    table: str | None = None
+    """Column whose table this column's ids belong to."""
+    positive: str | int | None = None
+    """The positive value of a label whose values are not 0 and 1."""
+    transform: str | None = None
+    """The transform that brings a dense column's numbers near 1."""
+    separator: str | None = None
+    """The separator of the ids in a text."""
+    padding: str | int | None = None
+    """The value that fills lists up."""
+    doubt: str = ""
+    """A question that the data leaves open, and the setting for one of its answers."""
+
+
+def roles_of(profile: DatasetProfile, known: ParquetDataset | None) -> dict[str, Guess]:
+    """Return the role of each column, from the data set's own configuration or else from its name, type and values."""
+    if known is not None:
+        return {name: _known(name, known) for name in profile.columns}
+    labels = _labels(profile)
+    guesses = {}
+    for column in profile.columns.values():
+        guesses[column.name] = labels.get(column.name) or _guess(column, profile)
+    return guesses | _shared(profile, guesses)
+
+
+def _known(name: str, dataset: ParquetDataset) -> Guess:
+    if name in dataset.label_names:
+        return Guess("label", "")
+    if name in {each.name for each in dataset.dense_features}:
+        return Guess("dense", "")
+    for feature in dataset.sparse:
+        if name == (feature.column or feature.name):
+            return Guess("sparse", "", feature.table or feature.name)
+    if name == dataset.weight:
+        return Guess("weight", "")
+    if isinstance(dataset.split, ColumnSplit) and name == dataset.split.column:
+        return Guess("split", "")
+    return Guess("unused", "")
+
+
+def _labels(profile: DatasetProfile) -> dict[str, Guess]:
+    """Return the columns of 0 and 1 that have a usual name of labels, or else the first column of 0 and 1."""
+    zeros_and_ones = [column for column in profile.columns.values() if column.numbers and column.numbers.is_binary]
+    binary = [column.name for column in zeros_and_ones if column.is_complete]
+    named = [name for name in binary if name.lower() in LABELS]
+    other = {name: guess for name, column in profile.columns.items() if (guess := _two_values(column)) is not None}
+    if named:
+        return {name: Guess("label", "0 and 1, with a usual label name") for name in named}
+    if other and (not binary or any(name.lower() in LABELS for name in other)):
+        return dict([next(((n, g) for n, g in other.items() if n.lower() in LABELS), next(iter(other.items())))])
+    return {name: Guess("label", "the first column of 0 and 1") for name in binary[:1]}
+
+
+def _two_values(column: ColumnProfile) -> Guess | None:
+    """Return a label's guess for a column of -1 and 1, or of 1 and 2 or no and yes with a usual name of labels."""
+    if column.distinct != 2 or column.nulls or column.kind not in ("integer", "text"):
+        return None
+    values = {value for value, _ in column.top}
+    is_called_so = column.name.lower() in LABELS
+    if values == {"-1", "1"} or (values == {"1", "2"} and is_called_so):
+        return Guess("label", "two numbers", positive=max(map(int, values)))
+    positive = next((value for value in values if value.lower() in POSITIVE), None)
+    if column.kind == "text" and positive is not None and is_called_so:
+        return Guess("label", "two words, with a usual label name", positive=positive)
+    return None
+
+
+def _guess(column: ColumnProfile, profile: DatasetProfile) -> Guess:
+    split, name, numbers = profile.split_rule.split, column.name.lower(), column.numbers
+    if isinstance(split, ColumnSplit) and column.name == split.column:
+        return Guess("split", "says train or eval")
+    if numbers and numbers.is_binary and not column.is_complete and name in LABELS:
+        return Guess("unused", "a label without a value in some rows: leave these rows out, or declare several labels")
+    if column.kind == "vector":
+        return _vector(column)
+    if column.kind == "other":
+        return Guess("unused", f"{column.type} is neither numbers nor ids")
+    if column.kind == "time":
+        return Guess("unused", _time(column))
+    if column.count == 0 and (numbers is None or numbers.mean is None):
+        return Guess("unused", "it has no values")
+    if column.hints.time is not None and column.kind == "text":
+        return Guess("unused", _time(column))
+    if column.hints.time is not None:
+        return Guess("unused", f"{column.hints.time}: split by it, or prepare hours and days")
+    if name in TIMES or name.endswith(("_at", "_time", "_timestamp", "_date")):
+        return Guess("unused", "a time: split by it, or prepare hours and days")
+    if column.hints.numbers_rows and not column.nulls:
+        return Guess("unused", "it numbers the rows")
+    if column.hints.has_decimal_comma:
+        return Guess("unused", "numbers with a decimal comma: write them with a point, and inspect again")
+    if column.kind == "number":
+        return _number(column, profile.rows)
+    if column.distinct == 1 and column.kind != "list" and not column.nulls:
+        return Guess("unused", "always the same")
+    if column.hints.separator is not None:
+        return Guess(
+            "sparse",
+            f"texts of several ids, divided by {column.hints.separator}",
+            separator=column.hints.separator,
+            doubt="each text is a list: take out the separator if it is one id",
+        )
+    if column.kind != "list" and _tells_rows_apart(column, profile.rows):
+        return Guess("unused", f"nearly every row has a different {'text' if column.kind == 'text' else 'id'}")
+    values = "text, hashed when it is read" if _is_text(column) else "integers"
+    if column.kind == "list":
+        return Guess("sparse", f"lists of {values}", padding=_padding(column), doubt=_doubt(column))
+    return Guess("sparse", values, doubt=_doubt(column))
+
+
+def _time(column: ColumnProfile) -> str:
+    """Return what can be made of a column of dates, timestamps or texts of them."""
+    parts = ("weekday",) if column.type.startswith("date") else ("hour", "weekday")
+    made = [{"name": f"{column.name}_{part}", "column": column.name, "transform": part} for part in parts]
+    features = yaml.safe_dump(made, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False).strip()
+    return f"a time: split by it, or take parts of it: sparse: {features}"
+
+
+def _vector(column: ColumnProfile) -> Guess:
+    lengths = column.lengths
+    if lengths is None or not lengths.greatest:
+        return Guess("unused", "it has no values")
+    if lengths.least != lengths.greatest:
+        return Guess(
+            "unused", f"lists of {lengths.least} to {lengths.greatest} numbers: a dense feature has lists of one length"
+        )
+    return Guess("dense", f"lists of {lengths.greatest} numbers")
+
+
+def _padding(column: ColumnProfile) -> str | int | None:
+    """Return the value that seems to fill lists up to one length."""
+    lengths, filler = column.lengths, column.hints.filler
+    if filler is None or lengths is None or not lengths.least == lengths.greatest > 1:
+        return None
+    return filler[0] if _is_text(column) else int(filler[0])
+
+
+def _doubt(column: ColumnProfile) -> str:
+    """Return what a column of text may be instead of ids: a label of two words, or numbers with words for null."""
+    if column.kind != "text":
+        filler = column.hints.filler
+        return (
+            f"{filler[0]} in {filler[1]:.0%} of them: set padding: {filler[0]} if it stands for none" if filler else ""
+        )
+    values = [value for value, _ in column.top]
+    positive = next((value for value in values if value.lower() in POSITIVE), None)
+    if column.distinct == len(values) == 2 and positive is not None:
+        label = json.dumps({"name": column.name, "positive": positive}, ensure_ascii=False)
+        return f"if it is the label, take it out here: labels: [{label}]"
+    words = [value for value in values if not _is_number(value)]
+    if words and len(words) < len(values) and all(word.lower() in FILLERS for word in words):
+        return f"if these are numbers but for {' and '.join(words)}, say so in dataset.csv.nulls, and inspect again"
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    with suppress(ValueError):
+        return math.isfinite(float(text))
+    return False
+
+
+def _number(column: ColumnProfile, rows: int) -> Guess:
+    numbers = column.numbers
+    if numbers is None or numbers.mean is None or numbers.least == numbers.greatest:
+        return Guess("unused", "always the same")
+    if column.name.lower() in WEIGHTS and column.is_complete and numbers.least is not None and numbers.least >= 0:
+        return Guess("weight", "a usual name of weights")
+    if numbers.is_binary:
+        noun = "true and false" if column.type == "bool" else "0 and 1"
+        is_complete = column.is_complete
+        return Guess("dense", noun) if is_complete else Guess("sparse", f"{noun}, and null, which has an id too")
+    if column.distinct and 2 < column.distinct <= rows / _ROWS_PER_ID:
+        return Guess("sparse", "whole numbers, few of them", doubt="whole numbers: list it in dense if it is an amount")
+    return Guess("dense", "numbers with a fraction", transform=_transform(numbers))
+
+
+def _is_text(column: ColumnProfile) -> bool:
+    return column.kind == "text" or "string" in column.type or "binary" in column.type
+
+
+def _transform(numbers: NumberFigures) -> str | None:
+    """Return the transform that brings large numbers near 1: log1p if the largest are far from the middle."""
+    assert numbers.least is not None
+    assert numbers.greatest is not None
+    largest = max(abs(numbers.least), abs(numbers.greatest))
+    if largest <= LARGE:
+        return None
+    middle = max(abs(numbers.median or 0.0), 1.0)
+    return "log1p" if largest > _SKEWED * middle else "standardise"
+
+
+def _tells_rows_apart(column: ColumnProfile, rows: int) -> bool:
+    if column.is_exact and column.distinct == column.count >= _LEAST_ROWS:
+        return True
+    return rows >= _FEW_ROWS and (column.distinct or 0) > ROW_NUMBER_FRACTION * rows
+
+
+def _shared(profile: DatasetProfile, guesses: dict[str, Guess]) -> dict[str, Guess]:
+    """Return new guesses for lists that have ids in common with a column of single ids."""
+    sparse = [profile.columns[name] for name, guess in guesses.items() if guess.role == "sparse"]
+    lists = [column for column in sparse if column.kind == "list"]
+    singles = [column for column in sparse if column.kind != "list"]
+    return {
+        name: replace(
+            guesses[name],
+            reason=f"{guesses[name].reason}, {found.text}",
+            table=found.table,
+            doubt="; ".join(filter(None, (guesses[name].doubt, "" if found.table else found.text))),
+        )
+        for name, found in shared_tables(lists, singles).items()
+    }

@@ -1,0 +1,112 @@
+"""A suggested `dataset.yaml` for files that have none; users read and correct it."""
+
+import json
+
+import yaml
+
+from persia_cli.config.schema.dataset import CsvFormat
+from persia_cli.config.schema.split import ColumnSplit, FileSplit
+from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile
+from persia_cli.data.inspect.roles import Guess
+from persia_cli.store.layout import DENSE_TABLE
+
+LONG = 100
+"""Lists longer than this are cut to a length that 99 % of them do not exceed."""
+_WIDTH = 100
+_NO_LABEL = "???  # no column of 0 and 1 was found; {name: NAME, positive: VALUE} makes one of another"
+
+
+def suggest_dataset(profile: DatasetProfile, guesses: dict[str, Guess], path: str, form: CsvFormat) -> str:
+    """Return YAML for `dataset`; `path` is the place of the files, and `form` their format if they are CSV."""
+    of_role = {
+        role: [name for name, guess in guesses.items() if guess.role == role]
+        for role in ("label", "dense", "sparse", "weight", "unused")
+    }
+    lines = [
+        "# Suggested by `persia data inspect` from names, types and values: correct what is guessed wrong.",
+        "kind: parquet",
+        f"path: {_quoted(path)}",
+        *([f"csv: {_flow(form.model_dump(mode='json', exclude_defaults=True))}"] if form != CsvFormat() else []),
+        f"labels: {_entries(of_role['label'], guesses, profile.columns) if of_role['label'] else _NO_LABEL}",
+        f"dense: {_entries(of_role['dense'], guesses, profile.columns)}",
+        "sparse:" if of_role["sparse"] else "sparse: []",
+        *(_feature(profile.columns[name], guesses[name]) for name in of_role["sparse"]),
+        f"weight: {_quoted(of_role['weight'][0]) if of_role['weight'] else 'null'}",
+        f"split: {_split(profile)}",
+    ]
+    if any(not profile.columns[name].is_complete for name in of_role["dense"]):
+        lines.append("fill: 0.0  # in place of null and non-finite dense values")
+    if of_role["unused"]:
+        lines += [
+            "# Not used:",
+            *(_on_one_line(f"#   {name}: {guesses[name].reason}") for name in of_role["unused"]),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _feature(column: ColumnProfile, guess: Guess) -> str:
+    about = f"{'' if column.is_exact else 'about '}{column.distinct or 0:,} ids"
+    table = guess.table or (f"{column.name} ids" if column.name == DENSE_TABLE else column.name)
+    settings = {"name": _quoted(column.name)}
+    if table != column.name:
+        settings["table"] = _quoted(table)
+    if guess.separator is not None or column.lengths is not None:
+        settings["pooling"] = "mean"
+    if guess.separator is not None:
+        settings["separator"] = _quoted(guess.separator)
+    if guess.padding is not None:
+        settings["padding"] = _quoted(guess.padding) if isinstance(guess.padding, str) else str(guess.padding)
+    if column.lengths is not None and column.lengths.greatest > LONG:
+        settings["max_length"] = str(column.lengths.covering(0.99))
+    item = "{" + ", ".join(f"{key}: {value}" for key, value in settings.items()) + "}"
+    item = item if len(settings) > 1 else settings["name"]
+    return f"  - {item:<24}  # {_on_one_line('; '.join(filter(None, (about, guess.doubt))))}"
+
+
+def _on_one_line(text: str) -> str:
+    """Return text for a comment: names of columns may have line ends."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def _split(profile: DatasetProfile) -> str:
+    split = profile.split_rule.split
+    if isinstance(split, ColumnSplit):
+        column, train, evaluation = _quoted(split.column), _quoted(str(split.train)), _quoted(str(split.eval))
+        return f"{{kind: column, column: {column}, train: {train}, eval: {evaluation}}}"
+    if isinstance(split, FileSplit):
+        return f"{{kind: files, train: {_names(list(split.train))}, eval: {_names(list(split.eval))}}}"
+    # Drift is measured where time would show it, but models are best compared on rows like those they train on.
+    return "{kind: every, n: 10}  # nothing says what evaluates: every tenth row; drift is shown for the last fifth"
+
+
+def _entries(names: list[str], guesses: dict[str, Guess], columns: dict[str, ColumnProfile]) -> str:
+    """Return columns as a YAML list; those with more than a name are mappings."""
+    entries: list[str | dict[str, str | int]] = []
+    for name in names:
+        guess = guesses[name]
+        if guess.positive is not None:
+            entries.append({"name": name, "positive": guess.positive})
+        elif guess.transform is not None:
+            entries.append({"name": name, "transform": guess.transform})
+        elif (lengths := columns[name].lengths) is not None:
+            entries.append({"name": name, "width": lengths.greatest})
+        else:
+            entries.append(name)
+    return _flow(entries)
+
+
+def _flow(values: object) -> str:
+    """Return YAML on one line."""
+    dumped = yaml.safe_dump(values, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False)
+    return str(dumped).strip()
+
+
+def _names(names: list[str]) -> str:
+    return str(yaml.safe_dump(names, default_flow_style=True, allow_unicode=True, width=_WIDTH)).strip()
+
+
+def _quoted(text: str) -> str:
+    """Return text as a YAML string, in quotes where it needs them."""
+    if not text.isprintable():  # such as line ends, which would divide a comment
+        return json.dumps(text)
+    return _names([text])[1:-1]

@@ -1,0 +1,174 @@
+"""A block of rows, decoded, shuffled and ready to be cut into batches."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.loss import Link
+from persia_cli.data.read.batch import Batch, assemble
+from persia_cli.data.read.columns import QUERY, label_columns, uses
+from persia_cli.data.read.decode import (
+    Ids,
+    decode_dense,
+    decode_ids,
+    decode_labels,
+    decode_query_ids,
+    decode_weights,
+    join_ids,
+    take_ids,
+)
+from persia_cli.data.read.slices import RowPiece
+
+_ROWS_AT_ONCE, _TAKEN_AT_ONCE = 4096, 512
+"""Rows whose ids are moved together: they fit into a processor's cache."""
+_SPARE = 8
+"""Blocks differ a little in size, so their memory is for one in so many rows more; what is not used takes none."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedBlock:
+    """Decoded samples of a block; the k-th in the epoch's order is row order[k].
+
+    The values of a sample lie next to each other, so that a sample is read from few places in memory.
+    """
+
+    order: NDArray[np.int64]
+    dense: NDArray[np.float32]
+    labels: NDArray[np.float32]
+    weights: NDArray[np.float32] | None
+    single: NDArray[np.uint64]
+    """[rows, features that have one id per sample]"""
+    lists: tuple[Ids | None, ...]
+    """The ids of each feature, None for those in `single`."""
+    query_ids: NDArray[np.uint64] | None
+    counts: Counter[str]
+    """Numbers of values that decoding filled or cut."""
+
+    def batch(self, start: int, stop: int) -> Batch:
+        """Return copies of samples [start, stop) of the epoch's order."""
+        rows = self.order[start:stop]
+        columns = np.empty((self.single.shape[1], rows.size), np.uint64)
+        for first in range(0, rows.size, _TAKEN_AT_ONCE):
+            portion = slice(first, first + _TAKEN_AT_ONCE)
+            columns[:, portion] = self.single.take(rows[portion], axis=0).T
+        single = iter(columns)
+        taken = [Ids(next(single), None) if each is None else take_ids(each, rows) for each in self.lists]
+        return assemble(
+            self.dense.take(rows, axis=0),
+            self.labels.take(rows, axis=0),
+            None if self.weights is None else self.weights[rows],
+            [each.values for each in taken] if any(each is not None for each in self.lists) else columns,
+            [each.offsets for each in taken],
+            None if self.query_ids is None else self.query_ids[rows],
+        )
+
+
+class Room:
+    """The memory of a block, for one after the other: a system takes long to give so much anew."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def array(self, name: str, shape: tuple[int, int], dtype: type) -> NDArray[Any]:
+        """Return an array of any content, which a block that was decoded before has no more."""
+        held = self._arrays.get(name)
+        if held is None or len(held) < shape[0]:
+            self._arrays.pop(name, None)  # before there is another one
+            held = self._arrays[name] = np.empty((shape[0] + shape[0] // _SPARE, *shape[1:]), dtype)
+        return held[: shape[0]]
+
+
+def block_columns(dataset: ParquetDataset, query_column: str | None) -> list[str]:
+    """Return the columns that samples are made of, and those that make the split."""
+    return list(dict.fromkeys(use.column for use in uses(dataset) if use.role != QUERY or query_column))
+
+
+def decode_block(
+    dataset: ParquetDataset,
+    lists: frozenset[str],
+    pieces: Iterable[RowPiece],
+    places: NDArray[np.int64],
+    room: Room,
+    links: Mapping[str, Link],
+    query_column: str | None,
+) -> DecodedBlock:
+    """Decode the pieces of a block; the i-th of their rows has position `places[i]` in the epoch's order.
+
+    The block is valid until `room` is used again.
+    `lists` names the columns that hold lists. `links` has what predicts each label, a probability where it is not
+    named. `query_column` is that of query ids, if they are wanted. Raises DataError.
+    """
+    size = places.size
+    counts: Counter[str] = Counter()
+    dense = room.array("dense", (size, dataset.dense_width), np.float32)
+    # Samples that are only to be scored have no labels; zeros take their place and are never read.
+    labels = np.zeros((size, len(dataset.labels)), np.float32)
+    weights = None if dataset.weight is None else np.empty(size, np.float32)
+    query_ids = None if query_column is None else np.empty(size, np.uint64)
+    is_list = [each.column_name in lists or each.makes_lists or each.drops_nulls for each in dataset.sparse]
+    ids = _IdsOfBlock(is_list, room.array("single", (size, len(is_list) - sum(is_list)), np.uint64))
+    done = 0
+    for piece in pieces:
+        table, rows = piece.table, piece.rows
+        stop = done + piece.size
+        target = slice(done, stop)
+        first = 0
+        for feature in dataset.dense_features:
+            values = decode_dense(table.column(feature.name), feature, piece, rows, dataset.fill, counts)
+            dense[target, first : first + feature.inputs] = values
+            first += feature.inputs
+        for number, (name, label) in enumerate(zip(label_columns(dataset), dataset.labels, strict=False)):
+            link = links.get(name, "logistic")
+            labels[target, number] = decode_labels(
+                table.column(name), label, piece, rows, link, dataset.has_optional_labels
+            )
+        if weights is not None and dataset.weight is not None:
+            weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, piece, rows)
+        if query_ids is not None and query_column is not None:
+            query_ids[target] = decode_query_ids(table.column(query_column), query_column, piece, rows)
+        ids.add(
+            done,
+            [
+                decode_ids(
+                    table.column(each.column_name),
+                    each,
+                    each.column_name in lists or each.makes_lists,
+                    piece,
+                    rows,
+                    counts,
+                )
+                for each in dataset.sparse
+            ],
+        )
+        done = stop
+    order = np.empty_like(places)
+    order[places] = np.arange(size)
+    return DecodedBlock(order, dense, labels, weights, ids.single, ids.lists(), query_ids, counts)
+
+
+class _IdsOfBlock:
+    """Ids of a block while it is read."""
+
+    def __init__(self, is_list: Sequence[bool], single: NDArray[np.uint64]) -> None:
+        self._parts: list[list[Ids] | None] = [[] if each else None for each in is_list]
+        self.single = single
+
+    def add(self, done: int, ids: list[Ids]) -> None:
+        """Add the ids of each feature, for the rows from `done` on."""
+        single = [each.values for each, parts in zip(ids, self._parts, strict=True) if parts is None]
+        for each, parts in zip(ids, self._parts, strict=True):
+            if parts is not None:
+                parts.append(each)
+        for first in range(0, single[0].size if single else 0, _ROWS_AT_ONCE):
+            for slot, values in enumerate(single):
+                portion = values[first : first + _ROWS_AT_ONCE]
+                self.single[done + first : done + first + portion.size, slot] = portion
+
+    def lists(self) -> tuple[Ids | None, ...]:
+        """Return the joined ids of features that have lists."""
+        return tuple(None if parts is None else join_ids(parts) for parts in self._parts)

@@ -1,0 +1,76 @@
+"""The kinds of features' values: numbers, texts or times, found once from the files and then part of the model.
+
+Data that is read later with the model has to be of the same kind, for its ids and numbers would be others.
+"""
+
+from collections.abc import Mapping, Set
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.features import DenseFeature, SparseFeature
+from persia_cli.data.read.arrow_types import NUMBERS, WORDS, Class
+from persia_cli.data.read.times import FORM, READ_AS_TIMES, TIMES
+
+_TIMES = {*(WORDS[each] for each in TIMES), "times"}
+"""The contents of columns that are times, also of texts that another feature reads as times."""
+_GIVE_TIMES = f"write dates, timestamps or texts such as {FORM}"
+
+
+def with_kinds(dataset: ParquetDataset, contents: Mapping[str, Set[str]], is_text: bool) -> ParquetDataset:
+    """Return the data set with `ids` and `values` set for every feature whose files show its kind.
+
+    `contents` are those of each column over all files, as `columns.classes` names them; `is_text` is True for text
+    files, where numbers and dates may stand for text if another file of the column holds text. Files that are read
+    later may look different: a column of names may happen to hold only digits.
+    """
+    sparse = []
+    for feature in dataset.sparse:
+        held = {each.removeprefix("lists of ") for each in contents.get(feature.column_name, ())}
+        made = feature.ids
+        if made is None and "strings" in held and (len(held) == 1 or is_text):
+            made = "text"
+        elif made is None and held == {"numbers"}:
+            made = "integer"
+        elif made is None and held and held <= _TIMES:
+            made = "time"
+        sparse.append(feature.model_copy(update={"ids": made}))
+    dense = [_dense_kind(each, contents) for each in dataset.dense]
+    return dataset.model_copy(update={"sparse": tuple(sparse), "dense": tuple(dense)})
+
+
+def _dense_kind(given: str | DenseFeature, contents: Mapping[str, Set[str]]) -> str | DenseFeature:
+    feature = DenseFeature(name=given) if isinstance(given, str) else given
+    held = contents.get(feature.name, frozenset())
+    if feature.values is None and held and held <= _TIMES:
+        return feature.model_copy(update={"values": "time", "transform": feature.transform or "standardise"})
+    if feature.values is None and held == {"numbers"}:
+        return feature.model_copy(update={"values": "number"})
+    return given
+
+
+def wrong_ids(feature: SparseFeature, held: Class, is_text: bool) -> str | None:
+    """Return a sentence if values of this class are not those that the ids of a feature are made of.
+
+    A date in a text file is the text that is written there.
+    """
+    what = f"column {feature.column_name} holds {WORDS.get(held, held)}, but sparse feature {feature.name} has"
+    if feature.ids == "time" and held not in READ_AS_TIMES:
+        remedy = " or train with ids: integer" if held in NUMBERS else " or take it out"
+        return f"{what} ids: time; {_GIVE_TIMES},{remedy}"
+    if held in TIMES and feature.ids == "integer":
+        return f"{what} ids: integer; write the integers that it was trained on, or train with ids: time"
+    if held in TIMES and feature.ids == "text" and not (is_text and held == "date"):
+        hint = f" (dataset.csv.text=[{feature.column_name}])" if is_text else ""
+        return f"{what} ids: text; give the texts that it was trained on{hint}, or train with ids: time"
+    return None
+
+
+def wrong_numbers(feature: DenseFeature, held: Class) -> str | None:
+    """Return a sentence if values of this class are not those that a dense feature is made of."""
+    what = f"column {feature.name} holds {WORDS.get(held, held)}, but dense feature {feature.name} has"
+    if feature.values == "time" and held not in READ_AS_TIMES:
+        return f"{what} values: time; {_GIVE_TIMES}, or train with values: number"
+    if feature.values == "time" and feature.transform == "log1p":
+        return f"dense feature {feature.name} is a time, and log1p is of numbers; leave it out: times are standardised"
+    if feature.values == "number" and held in TIMES:
+        return f"{what} values: number; write numbers, or train with values: time"
+    return None

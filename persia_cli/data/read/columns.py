@@ -1,0 +1,336 @@
+"""Checks of a file's columns against the uses that the config makes of them."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import pyarrow as pa
+
+from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
+from persia_cli.config.schema.features import DenseFeature, SparseFeature
+from persia_cli.config.schema.split import PART_NAMES, ColumnSplit, EvalSplit, LastSplit, PredictSplit, TimeSplit
+from persia_cli.data.read.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
+from persia_cli.data.read.column_kinds import wrong_ids, wrong_numbers
+from persia_cli.data.read.times import READ_AS_TIMES, TIMES, NotATimeError, microseconds
+from persia_cli.data.read.values import INTEGER
+
+QUERY = "query"
+_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A use of a column: the config key that names the column, and the column's role."""
+
+    column: str
+    key: str
+    role: str
+
+
+def uses(dataset: ParquetDataset) -> Iterator[Use]:
+    """Yield every use of a column, in the order of the config; a column may have several."""
+    yield from (Use(name, "dataset.labels", "label") for name in label_columns(dataset))
+    if dataset.weight is not None:
+        yield Use(dataset.weight, "dataset.weight", "weight")
+    yield from (Use(each.name, "dataset.dense", "dense") for each in dataset.dense_features)
+    yield from (Use(feature.column_name, "dataset.sparse", "sparse") for feature in dataset.sparse)
+    if dataset.group_by is not None:
+        yield Use(dataset.group_by, "dataset.group_by", QUERY)
+    yield from (Use(name, "dataset.split", "split") for name in dataset.split.columns)
+
+
+def label_columns(dataset: ParquetDataset) -> tuple[str, ...]:
+    """Return the labels that are read: all, or none where samples are only to be scored."""
+    return () if isinstance(dataset.split, PredictSplit) else dataset.label_names
+
+
+def column_problems(
+    dataset: ParquetDataset, schema: Any, is_text_file: bool, look: Callable[[str], str | None]
+) -> list[str]:
+    """Return a sentence for each use of a column that does not fit the Arrow schema of a file, which was text or not.
+
+    `look` returns a sentence on the texts of a column where numbers are due, or None.
+    """
+    problems = []
+    counts, dense = Counter(schema.names), {each.name: each for each in dataset.dense_features}
+    for use in uses(dataset):
+        count = counts[use.column]
+        if count != 1:
+            problems.append(_missing(dataset, use, schema.names) if count == 0 else _twice(use))
+        elif (problem := _wrong_type(dataset, dense, use, schema.field(use.column).type, is_text_file)) is not None:
+            is_text = use.role == "dense" and class_of(schema.field(use.column).type) == "text"
+            problems.append((is_text and look(use.column)) or problem)
+    return list(dict.fromkeys(problems))
+
+
+def fractions_as_text(dataset: ParquetDataset, schema: Any) -> list[str]:
+    """Return a sentence for each column of a CSV file that is to be hashed as text, but was read as another type.
+
+    1.0 in a file of numbers would be hashed as 1, but as 1.0 in a file whose column also holds text.
+    """
+    hashed = {feature.column_name for feature in dataset.sparse if feature.ids == "text"}
+    return [
+        f"column {field.name} is hashed as text, but has {WORDS[class_of(field.type)]} alone here, which can be "
+        f"written in several ways; declare that it is text: dataset.csv.text=[{field.name}]"
+        for field in schema
+        if field.name in hashed and class_of(field.type) in ("float", "boolean")
+    ]
+
+
+def list_columns(dataset: ParquetDataset, schema: Any) -> frozenset[str]:
+    """Return the sparse features' columns that hold lists of ids."""
+    counts = Counter(schema.names)
+    names = {use.column for use in uses(dataset) if use.role == "sparse" and counts[use.column] == 1}
+    return frozenset(name for name in names if is_list(schema.field(name).type))
+
+
+def classes(dataset: ParquetDataset, schema: Any) -> dict[str, str]:
+    """Return the contents of each column in use, in words that are equal where two files fit together.
+
+    Columns that hold only nulls are left out: they fit any other.
+    """
+    hashed = {feature.column_name for feature in dataset.sparse if feature.ids == "text"}
+    timed = {feature.column_name for feature in dataset.sparse if feature.ids == "time"}
+    timed |= {feature.name for feature in dataset.dense_features if feature.values == "time"}
+    found, counts = {}, Counter(schema.names)
+    for name in dict.fromkeys(use.column for use in uses(dataset) if counts[use.column] == 1):
+        kind = plain_type(schema.field(name).type)
+        values = class_of(kind.value_type if is_list(kind) else kind)
+        if values == "null":
+            continue
+        held = "numbers" if values in NUMBERS else WORDS.get(values, str(kind))
+        if name in hashed and not (is_list(kind) and values == "list"):
+            held = "what can be hashed"
+        elif name in timed and values in READ_AS_TIMES:
+            held = "times"
+        found[name] = f"lists of {held}" if is_list(kind) else held
+    return found
+
+
+def prepare_command(dataset: ParquetDataset) -> str:
+    """Return the command that prepares the data set with its recipe."""
+    output = f"data/{dataset.recipe}" if dataset.paths[0].startswith(BUILTIN) else dataset.paths[0]
+    return f"persia recipe prepare {dataset.recipe} --input SOURCE --output {output}"
+
+
+_DELIMITERS = {"\t": ("tabs", "tab"), ";": ("semicolons", "';'"), "|": ("bars", "'|'"), ",": ("commas", "','")}
+"""Characters that may divide the fields of a CSV: their name, and how to write them as a value."""
+
+
+def undivided(dataset: ParquetDataset, names: list[str]) -> str | None:
+    """Return a sentence on the header of a CSV that was taken for one name, for another character divides it."""
+    missing = {use.column for use in uses(dataset)} - {*names}
+    for name in names:
+        for character, (noun, value) in _DELIMITERS.items():
+            fields = [field.strip(" \"'") for field in name.split(character)]
+            if len(fields) > 1 and not missing.isdisjoint(fields):
+                shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+                return (
+                    f"the header has a column {shown!r}: fields seem to be divided by {noun}; set "
+                    f"dataset.csv.delimiter={value}"
+                )
+    return None
+
+
+def _missing(dataset: ParquetDataset, use: Use, names: list[str]) -> str:
+    whole, _, inner = use.column.partition(".")
+    if inner and whole in names:
+        return (
+            f"there is no column {use.column} ({use.role} column of {use.key}), and the fields of a column of structs, "
+            f"as {whole} may be, are not read; write {inner} as a separate column, as DuckDB does by SELECT *, "
+            f'"{whole}".{inner} AS {whole}_{inner}'
+        )
+    near = get_close_matches(use.column, names, 1)
+    if not near:
+        near = [name for name in names if name.lower() == use.column.lower()]
+    hint = f"did you mean {near[0]}?" if near else f"correct {use.key}; columns there are: {_some(names)}"
+    if isinstance(dataset.split, PredictSplit | EvalSplit):
+        there = f"; columns there are: {_some(names)}" if not near else f"; rename {near[0]}, if that is it"
+        if use.role in ("weight", QUERY):
+            there = f"; add it, or evaluate without it: {use.key}=null"
+        return f"there is no column {use.column}, which the model was trained with ({use.key}){there}"
+    return f"there is no column {use.column} ({use.role} column of {use.key}); {hint}"
+
+
+def _twice(use: Use) -> str:
+    return f"there are several columns {use.column} ({use.key}); give each a different name"
+
+
+def _wrong_type(
+    dataset: ParquetDataset, dense: Mapping[str, DenseFeature], use: Use, kind: Any, is_text: bool
+) -> str | None:
+    plain = plain_type(kind)
+    held = class_of(plain)
+    if held == "integer" and _is_hashed(dataset, use.column) and (number := _number_of(dataset, use)):
+        return (
+            f"column {use.column} holds ids of text (dataset.raw), but {number}; take it out of {use.key}, or name a "
+            "column of numbers"
+        )
+    if use.role == "sparse":
+        return _wrong_ids(dataset, use, kind, is_text)
+    if use.role == "dense" and (is_list(plain) or dense[use.column].width is not None):
+        return _wrong_vectors(dataset, use, dense[use.column].width, plain)
+    if use.role == "label":
+        return _wrong_label(dataset, use, kind)
+    if use.role == "split":
+        return _wrong_split(dataset, use, plain)
+    if use.role == QUERY:
+        fits = held in ("integer", "text", "boolean", "date", "timestamp", "null")
+        return None if fits else f"column {use.column} is {kind}, but query ids are integers, strings or times"
+    if use.role == "dense":
+        if (wrong := wrong_numbers(dense[use.column], held)) is not None:
+            return wrong
+        if dense[use.column].values == "time":
+            return None
+        if held == "text":
+            return (
+                f"column {use.column} holds strings, but a dense feature is a number; list it under dataset.sparse, "
+                "where strings are hashed, write numbers in its place, or declare times: "
+                f"{{name: {use.column}, values: time}}"
+            )
+    if held in NUMBERS or held == "null":
+        return None
+    wanted = {"weight": "a weight is a number that is not negative"}
+    rule = wanted.get(use.role, "a dense feature is a number")
+    return f"column {use.column} holds {WORDS.get(held, kind)}, but {rule}, one per row; write numbers in its place"
+
+
+def _wrong_vectors(dataset: ParquetDataset, use: Use, width: int | None, plain: Any) -> str | None:
+    if not is_list(plain):
+        if pa.types.is_null(plain):
+            return None
+        held = WORDS.get(class_of(plain), str(plain))
+        if isinstance(dataset.split, PredictSplit | EvalSplit):
+            return (
+                f"column {use.column} holds {held}, and the model was trained with lists of {width} numbers; write "
+                "these in their place"
+            )
+        return (
+            f"column {use.column} holds {held}, and {use.key} gives it width: {width}, which is of lists of numbers; "
+            "leave out width"
+        )
+    if class_of(plain.value_type) in NUMBERS | {"null"}:
+        return None
+    return (
+        f"column {use.column} is {plain}, but a dense feature is a number, or a list of numbers of one length; list it "
+        "under dataset.sparse, where lists of ids are pooled"
+    )
+
+
+def _is_hashed(dataset: ParquetDataset, column: str) -> bool:
+    """Return whether a column was made of text, so that its integers are ids that have no order."""
+    made = next((each for each in dataset.raw if column in each.columns), None)
+    return made is not None and (made.read == "hexadecimal" or made.table_of(column) is not None)
+
+
+def _number_of(dataset: ParquetDataset, use: Use) -> str | None:
+    """Return a clause on what must be a number where a column is used; None where an id will do."""
+    if use.role == "label":
+        label = next(each for each in dataset.labels if use.column in (each, getattr(each, "name", None)))
+        return None if not isinstance(label, str) and label.positives else "a label is a number"
+    if use.role == "sparse":
+        cut = any(each.buckets is not None and each.column_name == use.column for each in dataset.sparse)
+        return "buckets are made of numbers" if cut else None
+    return {"dense": "a dense feature is a number", "weight": "the weight of a sample is a number"}.get(use.role)
+
+
+def _wrong_label(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
+    held = class_of(kind)
+    label = next(each for each in dataset.labels if use.column in (each, getattr(each, "name", None)))
+    rule = None if isinstance(label, str) else label
+    if rule is not None and rule.positives:
+        texts = {isinstance(value, str) for value in rule.positives}
+        if held == "text" and texts != {True}:
+            return f"column {use.column} holds strings; write the positive value of this label in quotes"
+        if held in NUMBERS and texts != {False}:
+            return f"column {use.column} holds {WORDS[held]}; the positive value of this label must be a number"
+    if held in NUMBERS or held == "null" or (held == "text" and rule is not None and rule.positives):
+        return None
+    if held == "text":
+        return (
+            f"column {use.column} holds strings, but a label is a number from 0 to 1; declare which one is positive: "
+            f"dataset.labels=[{{name: {use.column}, positive: VALUE}}]"
+        )
+    return f"column {use.column} holds {WORDS.get(held, kind)}, but a label is a number from 0 to 1, one per row"
+
+
+_IDS: frozenset[Class] = frozenset({"integer", "text", "boolean", "float", "decimal", "date", "timestamp", "null"})
+"""The classes that ids can be made from; of `float` and `decimal`, whole numbers only."""
+
+
+def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> str | None:
+    plain = plain_type(kind)
+    held = class_of(plain.value_type if is_list(plain) else plain)
+    if pa.types.is_struct(plain):
+        inner = plain.field(0).name if plain.num_fields else "FIELD"
+        return (
+            f"column {use.column} holds structs, whose fields are not read; write each as a separate column, as "
+            f'DuckDB does by SELECT *, "{use.column}".{inner} AS {use.column}_{inner}'
+        )
+    if held not in _IDS:
+        return f"column {use.column} is {kind}, but a sparse feature is an id or a list of ids, integers or strings"
+    for feature in dataset.sparse:
+        if feature.column_name != use.column:
+            continue
+        allowed = READ_AS_TIMES if feature.ids == "time" else NUMBERS | TIMES | {"null"}
+        if feature.buckets is not None and (held not in allowed or is_list(plain)):
+            return f"column {use.column} is {kind}, but buckets are made of numbers, one per row"
+        if (wrong := _wrong_settings(feature, held, is_list(plain))) is not None:
+            return f"column {use.column} holds {WORDS.get(held, plain)}, {wrong}"
+        if (wrong := wrong_ids(feature, held, is_text)) is not None:
+            return wrong
+    return None
+
+
+def _wrong_settings(feature: SparseFeature, held: Class, has_lists: bool) -> str | None:
+    """Return a clause on a separator or padding that the values of a column cannot have."""
+    if feature.separator is not None and not has_lists and held not in ("text", "integer", "null"):
+        return f"and separator is of texts; leave it out of {feature.name}"
+    if feature.ids == "time" or held in TIMES:
+        wrong = None if feature.padding is None else _wrong_time(feature.padding)
+        return wrong and f"and padding of {feature.name}: {wrong}"
+    may_be_text = feature.ids == "text" or held == "text" or (feature.separator is not None and not has_lists)
+    if isinstance(feature.padding, str) and not may_be_text and not INTEGER.match(feature.padding):
+        return f"and padding: {feature.padding!r} of {feature.name} is no number; write the value that fills lists up"
+    return None
+
+
+def _wrong_time(value: str | int) -> str | None:
+    """Return a clause on a value that is no time."""
+    try:
+        microseconds(pa.array([str(value)]))
+    except NotATimeError as error:
+        return str(error)
+    return None
+
+
+def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
+    split, held = dataset.split, class_of(kind)
+    if (isinstance(split, TimeSplit) and use.column == split.column) or (
+        isinstance(split, LastSplit) and use.column == split.order
+    ):
+        if held in ("date", "timestamp", "integer", "text"):
+            return None
+        return f"column {use.column} is {kind}, but times are dates, timestamps, integers or texts such as 2024-02-01"
+    if not isinstance(split, ColumnSplit):
+        if held in ("integer", "text", "boolean", "date", "timestamp"):
+            return None
+        return f"column {use.column} is {kind}, but a split takes groups of integers, texts or dates"
+    if held not in ("text", "integer", "boolean", "date", "timestamp"):
+        return f"column {use.column} is {kind}, but a split column holds strings, integers or times"
+    for key in PART_NAMES:
+        for value in split.values(key):
+            if held in ("text", *TIMES) and not isinstance(value, str):
+                return f'column {use.column} holds {WORDS[held]}; write dataset.split.{key} in quotes: "{value}"'
+            if held in TIMES and (wrong := _wrong_time(value)) is not None:
+                return f"column {use.column} holds {WORDS[held]}, and dataset.split.{key}: {wrong}"
+            if held in ("integer", "boolean") and not isinstance(value, int):
+                wanted = "be one" if held == "integer" else "be 1 or 0"
+                return f'column {use.column} holds {WORDS[held]}; dataset.split.{key} must {wanted}, not "{value}"'
+    return None
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")

@@ -1,0 +1,339 @@
+"""Transforms of dense numbers and buckets, by statistics of the training rows that are kept with the data set."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.features import DenseFeature, SparseFeature
+from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, RowGroupStream
+from persia_cli.data.read.splits import Selector
+from persia_cli.data.read.times import FORM, NotATimeError, time_numbers
+from persia_cli.data.read.values import float_values
+from persia_cli.errors import DataError
+
+Floats = NDArray[np.float64]
+Fitted = DenseFeature | SparseFeature
+"""A feature whose transform or buckets need statistics."""
+
+CORRECT_TIMES = f"write it as {FORM}, or leave it empty"
+FAR = 20.0
+"""An absolute value above this is far from 1: it dominates the other inputs of a network."""
+TAIL = 10.0
+"""Deviations from the mean beyond which a value belongs to a long tail."""
+READ_ROWS = 1 << 22
+"""Training rows, about, from which the transform of a column is chosen."""
+VECTORS = 1024
+"""Lists of numbers that are looked at in each column of such."""
+SAMPLED_ROWS = 1 << 18
+"""Rows that quantiles are computed from, approximately: evenly spaced over the training rows."""
+
+
+def numbers_of(column: Any, feature: DenseFeature | SparseFeature) -> Floats:
+    """Return the numbers of a column that a dense feature or buckets are made of, [n], NaN for null.
+
+    Raises NotATimeError for a text that is no time where the feature is of times.
+    """
+    if isinstance(feature, DenseFeature):
+        return time_numbers(column, feature.part) if feature.values == "time" else float_values(column)
+    return time_numbers(column) if feature.ids == "time" else float_values(column)
+
+
+def transform(values: Floats, feature: DenseFeature) -> Floats:
+    """Return the transformed numbers of a dense feature, [n], or [n, bins] if it is `piecewise`; NaN stays NaN.
+
+    `log1p` is sign(x) log(1 + |x|), so that negative numbers keep their order; `standardise` and parts of times are
+    (x - mean) / deviation.
+    """
+    if feature.transform == "piecewise":
+        assert isinstance(feature.bins, tuple)
+        return piecewise(values, feature.bins)
+    if feature.transform == "log1p":
+        logs: Floats = np.copysign(np.log1p(np.abs(values)), values)
+        return logs
+    if feature.is_standardised:
+        assert feature.mean is not None
+        assert feature.deviation is not None
+        standard: Floats = (values - feature.mean) / feature.deviation
+        return standard
+    return values
+
+
+def piecewise(values: Floats, edges: Sequence[float]) -> Floats:
+    """Return how far n values are through each of T bins with T + 1 ascending edges, [n, T]: 0 before it, 1 behind it.
+
+    The first bin has no beginning and the last one no end, so that they tell values outside of all edges from each
+    other. Gorishniy, Rubachev and Babenko, "On Embeddings for Numerical Features in Tabular Deep Learning" (2022),
+    equation 1. A linear layer makes of it a piecewise linear function of the value.
+    """
+    bounds = np.asarray(edges, np.float64)
+    through = (values[:, None] - bounds[:-1]) / np.diff(bounds)
+    through[:, 1:] = np.maximum(through[:, 1:], 0.0)
+    through[:, :-1] = np.minimum(through[:, :-1], 1.0)
+    return through
+
+
+def bucket_ids(values: Floats, boundaries: Sequence[float], missing: np.uint64) -> NDArray[np.uint64]:
+    """Return 1 + the number of ascending boundaries that each value has reached, `missing` for NaN."""
+    numbers = np.searchsorted(np.asarray(boundaries, np.float64), values, side="right").astype(np.uint64) + np.uint64(1)
+    return np.where(np.isnan(values), missing, numbers)
+
+
+def is_fitted(dataset: ParquetDataset) -> bool:
+    """Return True if all statistics that transforms need are known."""
+    return not _open_dense(dataset) and not _open_buckets(dataset)
+
+
+def fit(
+    dataset: ParquetDataset,
+    filesystem: Any,
+    groups: Sequence[RowGroup],
+    selector: Selector,
+    train_rows: Sequence[int],
+) -> ParquetDataset:
+    """Return the data set with means, deviations, edges and boundaries of its training rows, which are read once.
+
+    Only the columns of features without these statistics are read. Raises DataError if there are no training rows, or
+    if a column has the same value in all of them.
+    """
+    dense, buckets = _open_dense(dataset), _open_buckets(dataset)
+    features: dict[str, Fitted] = {f"dense {each.name}": each for each in dense}
+    features |= {f"sparse {each.name}": each for each in buckets}
+    if not sum(train_rows):
+        first = next(iter(features.values())).name
+        raise DataError(
+            f"{first} is transformed by statistics of the training rows, but there are none here; train first, or give "
+            "mean and deviation, the edges of bins, or the boundaries of buckets"
+        )
+    moments, samples = _read(selector, filesystem, groups, train_rows, features)
+    return dataset.model_copy(
+        update={
+            "dense": tuple(_with_edges(_with_moments(each, moments), samples) for each in dataset.dense),
+            "sparse": tuple(_with_boundaries(each, samples) for each in dataset.sparse),
+        }
+    )
+
+
+def rescaled(
+    dataset: ParquetDataset,
+    filesystem: Any,
+    groups: Sequence[RowGroup],
+    selector: Selector,
+    train_rows: Sequence[int],
+    scales: Mapping[str, float],
+) -> ParquetDataset:
+    """Return the data set with transforms for columns of numbers far from 1 that have none, and `rescale` off.
+
+    `scales` has the greatest absolute value of columns, infinity where it is not known: then the rows decide that are
+    read, those of as many row groups as have READ_ROWS.
+    """
+    known = {each.name: scales.get(each.name, math.inf) for each in dataset.dense_features if _is_plain(each)}
+    far: dict[str, Fitted] = {each.name: each for each in dataset.dense_features if known.get(each.name, 0.0) > FAR}
+    found = dataset.dense
+    if far and sum(train_rows):
+        every = -(-sum(train_rows) // READ_ROWS)
+        moments, _ = _read(selector, filesystem, groups[::every], train_rows[::every], far)
+        chosen = {name: _chosen(name, moments[name]) for name in far if min(known[name], moments[name].largest) > FAR}
+        found = tuple(chosen.get(_name(each), each) for each in dataset.dense)
+    return dataset.model_copy(update={"dense": found, "rescale": False})
+
+
+def far_vectors(dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup]) -> tuple[str, ...]:
+    """Return the dense columns of lists with numbers far from 1 in the first rows; no transform is of lists."""
+    names = [each.name for each in dataset.dense_features if each.width is not None]
+    if not names or not groups:
+        return ()
+    stream = RowGroupStream(filesystem, groups[0], names, VECTORS)
+    try:
+        table = stream.read()
+    finally:
+        stream.close()
+    scales = {name: np.abs(float_values(pc.list_flatten(table.column(name)))) for name in names}
+    return tuple(name for name, found in scales.items() if found[np.isfinite(found)].max(initial=0.0) > FAR)
+
+
+def _is_plain(feature: DenseFeature) -> bool:
+    return feature.transform is None and feature.width is None
+
+
+def _name(feature: str | DenseFeature) -> str:
+    return feature if isinstance(feature, str) else feature.name
+
+
+def _chosen(name: str, known: "_Moments") -> DenseFeature:
+    """Return a column with the transform that brings its values near 1."""
+    deviation = known.deviation
+    if not 0.0 < deviation < math.inf or known.largest > abs(known.mean) + TAIL * deviation:
+        return DenseFeature(name=name, values="number", transform="log1p")
+    return DenseFeature(name=name, values="number", transform="standardise", mean=known.mean, deviation=deviation)
+
+
+def _read(
+    selector: Selector,
+    filesystem: Any,
+    groups: Sequence[RowGroup],
+    train_rows: Sequence[int],
+    features: Mapping[str, Fitted],
+) -> tuple[dict[str, "_Moments"], dict[str, list[Floats]]]:
+    """Return moments and samples of features, over the training rows of row groups."""
+    moments = {key: _Moments() for key in features}
+    samples: dict[str, list[Floats]] = {key: [] for key in features}
+    every = -(-sum(train_rows) // SAMPLED_ROWS)
+    with RowGroupReader(filesystem) as reader:
+        for group, rows in zip(groups, train_rows, strict=True):
+            if rows:
+                for key, values in _training_values(selector, reader, group, features).items():
+                    moments[key].add(values)
+                    samples[key].append(values[::every])
+    return moments, samples
+
+
+class _Moments:
+    """Mean and squared deviation of a stream of numbers (Chan, Golub and LeVeque, 1979).
+
+    They are computed from the differences to the first number: for equal numbers these are exactly 0, and numbers that
+    are far from 0 but close to each other lose no digits.
+    """
+
+    def __init__(self) -> None:
+        self.count, self._first, self._mean, self.squares = 0, 0.0, 0.0, 0.0
+        self.largest = 0.0
+        """Greatest absolute value."""
+
+    @property
+    def mean(self) -> float:
+        """Mean of the numbers."""
+        return self._first + self._mean
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the numbers; 0 without any."""
+        return float(np.sqrt(self.squares / self.count)) if self.count else 0.0
+
+    def add(self, values: Floats) -> None:
+        """Add finite numbers."""
+        if not values.size:
+            return
+        self.largest = max(self.largest, float(np.abs(values).max()))
+        if not self.count:
+            self._first = float(values[0])
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = values - self._first
+            mean = float(values.mean())
+            squares = float(((values - mean) ** 2).sum())
+        total = self.count + values.size
+        apart = mean - self._mean
+        self.squares += squares + apart * apart * self.count * values.size / total
+        self._mean += apart * values.size / total
+        self.count = total
+
+
+def _open_dense(dataset: ParquetDataset) -> list[DenseFeature]:
+    return [
+        each
+        for each in dataset.dense_features
+        if (each.is_standardised and each.mean is None) or isinstance(each.bins, int)
+    ]
+
+
+def _open_buckets(dataset: ParquetDataset) -> list[SparseFeature]:
+    return [each for each in dataset.sparse if isinstance(each.buckets, int)]
+
+
+def _training_values(
+    selector: Selector,
+    reader: RowGroupReader,
+    group: RowGroup,
+    features: Mapping[str, Fitted],
+) -> dict[str, Floats]:
+    names = {key: each.name if isinstance(each, DenseFeature) else each.column_name for key, each in features.items()}
+    table = reader.read(group, list(dict.fromkeys([*names.values(), *selector.columns])))
+    rows = selector.rows("train", group.first_row, table)
+    found = {}
+    for key, feature in features.items():
+        try:
+            values = numbers_of(table.column(names[key]), feature)
+        except NotATimeError as error:
+            place = group.place_of(error.index)
+            raise DataError(f"{group}: {error} in {place} of column {names[key]}; {CORRECT_TIMES}") from error
+        values = values if rows is None else values[rows]
+        found[key] = values[np.isfinite(values)]
+    return found
+
+
+def _with_moments(feature: str | DenseFeature, moments: dict[str, _Moments]) -> str | DenseFeature:
+    if isinstance(feature, str) or not feature.is_standardised or feature.mean is not None:
+        return feature
+    known = moments[f"dense {feature.name}"]
+    deviation = known.deviation
+    if not deviation or not np.isfinite(deviation):
+        raise DataError(
+            f"dense feature {feature.name} cannot be standardised: its values are the same, or too large, in all "
+            f"training rows; leave it out{'' if feature.values == 'time' else ', or use transform: log1p'}"
+        )
+    return feature.model_copy(update={"mean": known.mean, "deviation": deviation})
+
+
+def _with_edges(feature: str | DenseFeature, samples: dict[str, list[Floats]]) -> str | DenseFeature:
+    if isinstance(feature, str) or not isinstance(feature.bins, int):
+        return feature
+    values = np.concatenate(samples[f"dense {feature.name}"])
+    fractions = np.linspace(0.0, 1.0, feature.bins + 1)
+    edges = np.unique(np.quantile(values, fractions, method="inverted_cdf")) if values.size else values
+    if edges.size < 2:
+        raise DataError(
+            f"dense feature {feature.name} cannot have bins: its values are missing, or equal, in all training rows; "
+            "leave it out, or give the edges of its bins"
+        )
+    return feature.model_copy(update={"bins": tuple(map(float, edges))})
+
+
+def _with_boundaries(feature: SparseFeature, samples: dict[str, list[Floats]]) -> SparseFeature:
+    if not isinstance(feature.buckets, int):
+        return feature
+    distinct, counts = np.unique(np.concatenate(samples[f"sparse {feature.name}"]), return_counts=True)
+    if distinct.size < 2:
+        raise DataError(
+            f"sparse feature {feature.name} cannot have buckets: its values are missing, or equal, in all training "
+            "rows; leave it out, or give the boundaries of its buckets"
+        )
+    # Of the fractions of rows that may lie before a boundary, those next to k / buckets.
+    before = np.cumsum(counts)[:-1] / counts.sum()
+    wanted = np.arange(1, feature.buckets) / feature.buckets
+    above = np.minimum(np.searchsorted(before, wanted), before.size - 1)
+    below = np.maximum(above - 1, 0)
+    nearest = np.where(wanted - before[below] <= before[above] - wanted, below, above)
+    boundaries = distinct[1:][np.unique(nearest)]
+    return feature.model_copy(update={"buckets": tuple(map(float, boundaries))})
+
+
+LARGE = 1000.0
+"""A dense value above this gets a transform in a suggested data set."""
+
+
+def column_scales(metadata: Any, names: Collection[str]) -> dict[str, float]:
+    """Return the greatest absolute value of each column of a Parquet file, infinity where its metadata lacks it.
+
+    Metadata lacks it for float16, for columns with an infinity, and where a file was written without statistics.
+    """
+    scales: dict[str, float] = {}
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group)
+        for number in range(rows.num_columns):
+            column = rows.column(number)
+            statistics = column.statistics
+            if column.path_in_schema in names:
+                has_ends = statistics is not None and statistics.has_min_max
+                ends = [_number(end) for end in (statistics.min, statistics.max)] if has_ends else [math.inf]
+                scales[column.path_in_schema] = max(*map(abs, ends), scales.get(column.path_in_schema, 0.0))
+    return scales
+
+
+def _number(value: object) -> float:
+    """Return a number; infinity for values of other types, such as the bytes of a float16."""
+    return float(value) if isinstance(value, int | float | Decimal) else math.inf

@@ -1,0 +1,129 @@
+"""The facts about a data set that are known before training."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
+from persia_cli.config.schema.features import SparseFeature
+from persia_cli.config.schema.split import EvalSplit, PredictSplit
+from persia_cli.control.position import MADE_UP, TrainingData
+from persia_cli.data.read.columns import prepare_command
+from persia_cli.data.read.converted import Progress, silent
+from persia_cli.data.read.files import NOUNS
+from persia_cli.data.read.label_order import sorted_labels
+from persia_cli.data.read.nulls import null_shares
+from persia_cli.data.read.scan import ParquetScan, scan
+from persia_cli.data.read.source import uses_stand_in
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """Size and shape of a data set."""
+
+    train_rows: int
+    eval_rows: int
+    dense: int
+    """Dense inputs of the network."""
+    sparse: tuple[SparseFeature, ...]
+    """Sparse features, in the order of their ids in batches."""
+    tasks: int
+    """Label columns."""
+    source: str
+    """One sentence on the samples' origin, for people."""
+    stand_in: bool = False
+    """True if the files are missing and generated samples replace them."""
+    left_out: str = ""
+    """A clause on data files at its paths that are not read; empty if there are none."""
+    test_rows: int = 0
+    """Rows that are set aside for a test; 0 where other files have them."""
+    unused_rows: int = 0
+    """Rows that the split's column assigns to no split."""
+    files: int = 0
+    nbytes: int = 0
+    """Bytes of all files."""
+    settled: ParquetDataset | None = None
+    """The data set with all that was found from its files, if it has files."""
+    warnings: tuple[str, ...] = ()
+    """Sentences on problems that may spoil training."""
+    train_data: TrainingData = MADE_UP
+    found: ParquetScan | None = None
+    """The contents of its files, if it has files."""
+
+
+def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = silent) -> DatasetFacts:
+    """Examine a data set, and convert its text files; raises DataError with every problem, one line each."""
+    if isinstance(dataset, GeneratedDataset):
+        made = dataset.generator
+        names = tuple(SparseFeature(name=f"feature_{number}") for number in range(len(made.cardinalities)))
+        text = "generated samples with a planted model"
+        return DatasetFacts(made.train_rows, made.eval_rows, made.dense, names, 1, text)
+    if uses_stand_in(dataset):
+        invented = dataset.stand_in
+        assert invented is not None
+        remedy = "" if dataset.recipe is None else f"; for the real ones: {prepare_command(dataset)}"
+        text = f"made-up samples in place of the missing files at {dataset.place}{remedy}"
+        tasks = len(dataset.labels)
+        rows = invented.train_rows, invented.eval_rows
+        return DatasetFacts(*rows, invented.dense, dataset.sparse, tasks, text, stand_in=True)
+    found = scan(dataset, progress)
+    train_rows, eval_rows = sum(found.split_rows.train), sum(found.split_rows.eval)
+    test_rows = found.split_rows.test
+    unused_rows = sum(group.rows for group in found.groups) - train_rows - eval_rows - test_rows
+    nbytes = sum(file.nbytes for file in found.files)
+    plural = "s" if len(found.files) > 1 else ""
+    text = f"{len(found.files)} {NOUNS[found.format]} file{plural} at {dataset.place}, {_size(nbytes)}"
+    if found.unread:
+        text += f", {found.unread} unreadable row{'s' if found.unread > 1 else ''} left out"
+    if (shares := null_shares(found.nulls, sum(group.rows for group in found.groups))) is not None:
+        text += f", {shares}"
+    return DatasetFacts(
+        train_rows=train_rows,
+        eval_rows=eval_rows,
+        left_out=found.left_out,
+        test_rows=test_rows,
+        unused_rows=unused_rows,
+        files=len(found.files),
+        nbytes=nbytes,
+        dense=found.settled.dense_width,
+        sparse=found.settled.sparse,
+        tasks=len(dataset.labels),
+        source=text,
+        settled=found.settled,
+        warnings=() if isinstance(dataset.split, PredictSplit | EvalSplit) else _warnings(found),
+        train_data=found.train_data,
+        found=found,
+    )
+
+
+def _warnings(found: ParquetScan) -> tuple[str, ...]:
+    by_label = sorted_labels(found.settled, found.groups, found.label_ranges, found.split_rows.train)
+    return (*_single_values(found), *_far_vectors(found), *by_label)
+
+
+def _far_vectors(found: ParquetScan) -> Iterator[str]:
+    """Yield a sentence on lists of numbers that no transform brings near 1."""
+    if found.far_vectors:
+        yield (
+            f"dense columns of lists with numbers far from 1, which networks learn badly from: "
+            f"{', '.join(found.far_vectors)}; divide them by their scale when you prepare the data"
+        )
+
+
+def _single_values(found: ParquetScan) -> Iterator[str]:
+    """Yield a sentence for each feature that is declared as one of lists, and whose column has none."""
+    for feature in found.settled.sparse:
+        key = f"pooling: {feature.pooling}" if feature.pooling != "sum" else "max_length"
+        is_declared = feature.pooling != "sum" or feature.max_length is not None
+        if is_declared and not feature.makes_lists and feature.column_name not in found.lists:
+            yield (
+                f"sparse feature {feature.name} has {key}, and its column has one value per row, not lists: if its "
+                f"texts hold several ids, give what divides them, as in {{name: {feature.name}, separator: '|'}}; else "
+                f"leave out {key}"
+            )
+
+
+def _size(nbytes: int) -> str:
+    size, units = float(nbytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

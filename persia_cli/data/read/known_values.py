@@ -1,0 +1,109 @@
+"""Wrong values that the footers of Parquet files show, so that they are told before a job starts."""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pyarrow.compute as pc
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.features import DenseFeature, Label
+from persia_cli.config.schema.split import EvalSplit, PredictSplit
+from persia_cli.control.position import SplitName
+from persia_cli.data.read.arrow_types import class_of, plain_type
+from persia_cli.data.read.columns import label_columns
+from persia_cli.data.read.decode import decode_dense, decode_labels, decode_weights
+from persia_cli.data.read.row_groups import RowGroup, RowGroupReader
+from persia_cli.data.read.splits import Selector
+from persia_cli.data.read.values import float_values
+from persia_cli.errors import DataError
+
+_SHOWN = 10
+"""Values that are named of a label's column."""
+SPLITS: tuple[SplitName, ...] = ("train", "eval")
+
+
+def suspects(dataset: ParquetDataset, row_group: Any) -> tuple[str, ...]:
+    """Return the columns of labels, weights and dense features that, by the footer, hold what reading would refuse.
+
+    They are nulls, and negative weights; `row_group` is a row group's metadata. Their rows may be in neither split.
+    """
+    filled = {feature.name for feature in dataset.dense_features} if dataset.fill is None else set()
+    filled |= set() if dataset.has_optional_labels else {*label_columns(dataset)}
+    found = []
+    for number in range(row_group.num_columns):
+        column = row_group.column(number)
+        name, known = column.path_in_schema, column.statistics
+        if known is None or name not in (*filled, dataset.weight):
+            continue
+        is_low = name == dataset.weight and known.has_min_max and isinstance(known.min, int | float) and known.min < 0
+        if is_low or (known.has_null_count and known.null_count):
+            found.append(name)
+    return tuple(found)
+
+
+def refuse_wrong(
+    dataset: ParquetDataset,
+    filesystem: Any,
+    groups: Sequence[RowGroup],
+    selector: Selector,
+    suspected: Sequence[Collection[str]],
+) -> None:
+    """Raise DataError for the first wrong value in the `suspected` columns of each row group, if a split has its row.
+
+    Only these columns are read, and the one that makes the split.
+    """
+    labels = {label if isinstance(label, str) else label.name: label for label in dataset.labels}
+    dense = {each.name: _plain(each) for each in dataset.dense_features} if dataset.fill is None else {}
+    with RowGroupReader(filesystem) as reader:
+        for group, names in zip(groups, suspected, strict=True):
+            if not names:
+                continue
+            table = reader.read(group, list(dict.fromkeys([*names, *selector.columns])))
+            for split in SPLITS:
+                rows = selector.rows(split, group.first_row, table)
+                for name in names:
+                    if name == dataset.weight:
+                        decode_weights(table.column(name), name, group, rows)
+                    elif name in labels:
+                        decode_labels(table.column(name), labels[name], group, rows, "identity")
+                    if name in dense:
+                        decode_dense(table.column(name), dense[name], group, rows, None, Counter())
+
+
+def _plain(feature: DenseFeature) -> DenseFeature:
+    """Return a feature without its transform, whose statistics may not be known yet."""
+    return feature.model_copy(update={"transform": None, "mean": None, "deviation": None, "bins": None})
+
+
+def refuse_absent(dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup]) -> None:
+    """Raise DataError for a label that is positive in no row, for none has one of its values.
+
+    Row groups are read up to the first that has one, and only where the samples are to be trained on.
+    """
+    if isinstance(dataset.split, PredictSplit | EvalSplit):
+        return
+    with RowGroupReader(filesystem) as reader:
+        for label in dataset.labels:
+            if isinstance(label, Label) and label.positives:
+                _refuse_absent(reader, label, groups)
+
+
+def _refuse_absent(reader: RowGroupReader, label: Label, groups: Sequence[RowGroup]) -> None:
+    there: dict[str, None] = {}
+    for group in groups:
+        column = reader.read(group, [label.name]).column(label.name)
+        is_text = class_of(column.type) == "text"
+        found = pc.unique(column.cast(plain_type(column.type))).drop_null()
+        values = found.to_pylist() if is_text else float_values(found).tolist()
+        wanted = {str(value) if is_text else float(value) for value in label.positives}
+        texts = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in values]
+        if not wanted.isdisjoint(texts):
+            return
+        there |= dict.fromkeys(text if is_text else f"{text:.16g}" for text in texts[: _SHOWN + 1])
+    named = [*there][:_SHOWN] + (["…"] if len(there) > _SHOWN else [])
+    never = " or ".join(map(str, label.positives))
+    raise DataError(
+        f"dataset.labels: column {label.name} is never {never}, but {', '.join(named) or 'always null'}; correct "
+        f"positive of label {label.name}"
+    )

@@ -1,0 +1,68 @@
+"""The values of labels in a split, as far as a training must know them before its first step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from persia_cli.config.schema.loss import Link
+from persia_cli.control.position import SplitName
+from persia_cli.data.read.decode import decode_labels, decode_weights
+from persia_cli.data.read.masked_labels import fill_chain
+from persia_cli.data.read.row_groups import RowGroupReader
+from persia_cli.data.read.scan import ParquetScan
+
+
+@dataclass(frozen=True, slots=True)
+class LabelEnds:
+    """The labels of a split's rows that have weight; reading ended as soon as each label had two values."""
+
+    has_weight: bool
+    """True if a row has a weight above 0."""
+    ends: Mapping[str, tuple[float, float] | None]
+    """Two different values of each label that has two, else its only value twice; None of a label without a value."""
+
+
+EVALUATION_ROWS = 2**24
+"""Rows of an evaluation whose labels and weights are all read: a wrong one would end a job after its training."""
+
+
+def label_ends(found: ParquetScan, split: SplitName, links: Mapping[str, Link], is_chain: bool = False) -> LabelEnds:
+    """Read labels and weights of a split that has rows, in row groups in random order, until each label has two values.
+
+    Of evaluations at least `EVALUATION_ROWS` are read, if there are so many. Rows without weight do not count, nor
+    labels that are not known; in a chain a label is 0 where the one before it is. Raises DataError for a value that
+    training would refuse.
+    """
+    dataset = found.settled
+    low, high = (np.full(len(dataset.labels), end) for end in (np.inf, -np.inf))
+    columns = dict.fromkeys([*dataset.label_names, *filter(None, [dataset.weight]), *found.selector.columns])
+    has_weight, rows_of = False, found.split_rows.of(split)
+    unread = EVALUATION_ROWS if split == "eval" else 0
+    with RowGroupReader(found.filesystem) as reader:
+        # Data are often sorted by label: groups in random order soon show both values.
+        for number in np.random.default_rng(0).permutation(np.flatnonzero(rows_of)).tolist():
+            group = found.groups[number]
+            table = reader.read(group, list(columns))
+            rows = found.selector.rows(split, group.first_row, table)
+            labels = np.stack(
+                [
+                    decode_labels(
+                        table.column(name), label, group, rows, links.get(name, "logistic"), dataset.has_optional_labels
+                    )
+                    for name, label in zip(dataset.label_names, dataset.labels, strict=True)
+                ],
+                axis=1,
+            )
+            if is_chain:
+                fill_chain(labels)
+            if dataset.weight is not None:
+                labels = labels[decode_weights(table.column(dataset.weight), dataset.weight, group, rows) > 0.0]
+            has_weight |= bool(len(labels))
+            low = np.fmin(low, np.fmin.reduce(labels, axis=0, initial=np.inf))
+            high = np.fmax(high, np.fmax.reduce(labels, axis=0, initial=-np.inf))
+            unread -= rows_of[number]
+            if (low < high).all() and unread <= 0:
+                break
+    ends = zip(dataset.label_names, low.tolist(), high.tolist(), strict=True)
+    return LabelEnds(has_weight, {name: (a, b) if a <= b else None for name, a, b in ends})

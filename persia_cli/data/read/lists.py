@@ -1,0 +1,85 @@
+"""Lists in columns: texts that hold several ids, and vectors of numbers; whole arrays at a time."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from persia_cli.data.read.arrow_types import class_of, is_list, plain_type
+from persia_cli.data.read.values import float_values
+
+_BLANKS = " \t"
+
+
+class WrongLengthError(Exception):
+    """A list that has another length than all others, and its row."""
+
+    def __init__(self, row: int, length: int) -> None:
+        super().__init__(f"a list of {length}")
+        self.row = row
+
+
+def split_texts(column: Any, separator: str) -> Any:
+    """Return a chunked array of texts as lists of texts, which have no blanks around them and are not empty.
+
+    A null text is an empty list, for CSV knows no other. Texts in lists are split too, and nulls among them left out.
+    Columns of other values are returned unchanged.
+    """
+    kind = plain_type(column.type)
+    if is_list(kind) and class_of(kind.value_type) == "text":
+        column = column.cast(pa.list_(pa.string()))
+        column = pa.chunked_array([_joined(chunk, separator) for chunk in column.chunks], pa.large_string())
+    elif class_of(kind) != "text":
+        return column
+    chunks = [_split(chunk, separator) for chunk in column.chunks]
+    return pa.chunked_array(chunks, pa.large_list(pa.large_string()))
+
+
+def _joined(lists: Any, separator: str) -> Any:
+    texts = pc.binary_join(with_values(lists, lists.flatten().fill_null("")), separator)
+    return texts.cast(pa.large_string())
+
+
+def with_values(lists: Any, values: Any) -> Any:
+    """Return an Arrow array of lists with as many other values in place of the present ones."""
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    mask = lists.is_null() if lists.null_count else None
+    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=mask)
+
+
+def _split(texts: Any, separator: str) -> Any:
+    if pa.types.is_dictionary(texts.type):
+        if texts.null_count:
+            return _split(texts.dictionary_decode(), separator)
+        return _split(texts.dictionary, separator).take(texts.indices)
+    lists = pc.split_pattern(texts.cast(pa.large_string()), separator)
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    values = pc.utf8_trim(lists.flatten(), _BLANKS)
+    kept = pc.not_equal(values, "")
+    before = np.concatenate([[0], np.cumsum(kept.to_numpy(zero_copy_only=False))])
+    offsets = before[np.concatenate([[0], np.cumsum(lengths)])].astype(np.int64)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), values.filter(kept))
+
+
+def vectors(column: Any, width: int) -> NDArray[np.float64]:
+    """Return the numbers of a chunked array of lists, [n, width]; NaN for a null list and for null in a list.
+
+    Raises WrongLengthError for the first list of another length.
+    """
+    if pa.types.is_null(column.type):
+        return np.full((len(column), width), np.nan)
+    if not is_list(column.type):
+        raise TypeError(f"{column.type} is no list")
+    array = column.combine_chunks()
+    array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    is_valid = array.is_valid().to_numpy(zero_copy_only=False)
+    lengths = pc.list_value_length(array).fill_null(width).to_numpy(zero_copy_only=False)
+    if (lengths != width).any():
+        first = int(np.argmax(lengths != width))
+        raise WrongLengthError(first, int(lengths[first]))
+    found = np.full((len(array), width), np.nan)
+    found[is_valid] = float_values(array.flatten()).reshape(-1, width)
+    return found

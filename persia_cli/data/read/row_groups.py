@@ -1,0 +1,216 @@
+"""Row groups of Parquet files: the footers that list them, a reader of their columns, and a writer."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from persia_cli.control.position import SplitName
+from persia_cli.data.read.arrow_types import without_extensions
+from persia_cli.data.read.files import DataFile
+from persia_cli.data.read.hive import with_constants
+from persia_cli.data.read.text_files import TextLines
+from persia_cli.errors import DataError, one_line
+from persia_cli.storage.remote import ask
+
+_BUFFER_BYTES = 1 << 18
+"""Bytes of a column that a stream reads at a time."""
+
+
+def read_footer(filesystem: Any, file: DataFile, uri: str | None) -> tuple[Any, Any]:
+    """Return a file's metadata and Arrow schema; a store on other machines, named by `uri`, has a deadline.
+
+    Raises DataError for a store that does not answer or refuses, OSError or pyarrow.ArrowException for a file that is
+    not Parquet.
+    """
+
+    def read() -> tuple[Any, Any]:
+        with filesystem.open_input_file(file.path) as source, pq.ParquetFile(source) as parquet:
+            return parquet.metadata, parquet.schema_arrow
+
+    return read() if uri is None else ask(f"{uri.partition('://')[0]}://{file.path}", read)
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group: its file, its number in the file, and its rows, numbered over all files."""
+
+    path: str
+    number: int
+    first_row: int
+    rows: int
+    part: SplitName | None = None
+    """The split of its file, where files make the split."""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    """Columns named by the file's folders, each an Arrow scalar."""
+    source: str | None = None
+    """The text file that the rows were converted from."""
+    start: int = 0
+    """Its first row in that file."""
+    lines: TextLines | None = None
+    """Finds the lines of that file."""
+    nbytes: int = 0
+    """Bytes of all its columns, before compression."""
+    list_bytes: int = 0
+    """Bytes of the ids in its lists, decoded."""
+
+    def __str__(self) -> str:
+        if self.source is not None:
+            return f"{self.source}, in its rows from {self.start} on"
+        return f"{self.path}, row group {self.number}"
+
+    def place_of(self, row: int) -> str:
+        """Return the position of a row in words: for a text file the line, found by reading the file again."""
+        line = None if self.lines is None else self.lines.line_of(self.start + row)
+        return f"row {row}" if line is None else f"line {line:,}"
+
+
+class RowGroupReader:
+    """Reads columns of row groups and keeps the last file open; for one thread at a time."""
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+        self._path: str | None = None
+        self._parquet: Any = None
+
+    def __enter__(self) -> "RowGroupReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, group: RowGroup, columns: list[str]) -> Any:
+        """Return a pyarrow table of the columns; raises DataError if the file is damaged, changed or gone."""
+        own = [name for name in columns if name not in group.constants]
+        with _as_data_errors(group):
+            if self._path != group.path:
+                self.close()
+                self._parquet = _opened(self._filesystem.open_input_file(group.path), group.number)
+                self._path = group.path
+            _check_rows(group, self._parquet.metadata)
+            table = self._parquet.read_row_group(group.number, columns=own, use_threads=False).select(own)
+        return _completed(table, group, columns)
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self._parquet is not None:
+            self._parquet.close(force=True)
+        self._parquet = self._path = None
+
+
+class RowGroupStream:
+    """Reads columns of one row group from front to back, in portions; holds a few pages of each column."""
+
+    def __init__(self, filesystem: Any, group: RowGroup, columns: list[str], rows: int) -> None:
+        """Open the file, to read at most `rows` rows at a time; raises DataError as `read` does."""
+        self._group, self._columns = group, columns
+        self._own = [name for name in columns if name not in group.constants]
+        with _as_data_errors(group):
+            self._parquet = _opened(filesystem.open_input_file(group.path), group.number, _BUFFER_BYTES)
+            _check_rows(group, self._parquet.metadata)
+            self._batches = self._parquet.iter_batches(rows, [group.number], self._own, use_threads=False)
+
+    def read(self) -> Any:
+        """Return the next rows as a pyarrow table; raises DataError if the file is damaged, changed or at its end."""
+        with _as_data_errors(self._group):
+            batch = next(self._batches, None)
+            if batch is None:
+                raise OSError("it has fewer rows than its footer says")
+            table = pa.Table.from_batches([batch]).select(self._own)
+        return _completed(table, self._group, self._columns)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._parquet.close(force=True)
+
+
+@contextmanager
+def _as_data_errors(group: RowGroup) -> Iterator[None]:
+    """Raise DataError in place of an error while a row group is read."""
+    try:
+        yield
+    except (OSError, KeyError, IndexError, pa.ArrowException) as error:
+        raise DataError(f"{group}: cannot be read ({one_line(error)}); prepare the file again") from error
+
+
+def _check_rows(group: RowGroup, metadata: Any) -> None:
+    """Raise DataError if the row group has another number of rows than when its file was planned with."""
+    rows = metadata.row_group(group.number).num_rows
+    if rows != group.rows:
+        raise DataError(f"{group}: it has {rows} rows, but the footer has {group.rows}; prepare the file again")
+
+
+def _completed(table: Any, group: RowGroup, columns: list[str]) -> Any:
+    """Return the columns asked for: those of the file, and those that its folders name."""
+    table = without_extensions(table)
+    wanted = {name: group.constants[name] for name in columns if name in group.constants}
+    return with_constants(table, wanted).select(columns) if wanted else table
+
+
+def _opened(source: Any, number: int, buffer_bytes: int = 0) -> Any:
+    """Open a file; text with few distinct values per row group is read as a dictionary, so that each is hashed once.
+
+    Plain text takes 4 bytes and its own length per value; for text that hardly repeats, a dictionary costs more.
+    With `buffer_bytes`, columns are read through buffers of this size instead of all at once.
+    """
+    metadata = pq.read_metadata(source)
+    group = metadata.row_group(number)
+    repeated = []
+    for place in range(group.num_columns):
+        column, kind = group.column(place), metadata.schema.column(place)
+        is_text = kind.logical_type.type == "STRING" and kind.max_repetition_level == 0
+        if is_text and column.total_uncompressed_size < 4 * group.num_rows:
+            repeated.append(column.path_in_schema)
+    whole = buffer_bytes == 0
+    return pq.ParquetFile(
+        source, metadata=metadata, read_dictionary=repeated, pre_buffer=whole, buffer_size=buffer_bytes
+    )
+
+
+class GroupedWriter:
+    """Writes tables to one Parquet file (zstd, statistics of every column) in row groups of equal size.
+
+    A context manager; the file exists once a table is written.
+    """
+
+    def __init__(self, path: Path, row_group_rows: int) -> None:
+        self.rows = 0
+        self.metadata: dict[bytes, bytes] = {}
+        """Keys and values for the file's footer."""
+        self._path = path
+        self._row_group_rows = row_group_rows
+        self._waiting: list[Any] = []
+        self._writer: Any = None
+
+    def __enter__(self) -> "GroupedWriter":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._writer is None:
+            return
+        if kind is None:
+            if rows := pa.concat_tables(self._waiting):
+                self._writer.write_table(rows, row_group_size=self._row_group_rows)
+            self._writer.add_key_value_metadata(self.metadata)
+        self._writer.close()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if not even a table without rows was written, so that there is no file."""
+        return self._writer is None
+
+    def write(self, table: Any) -> None:
+        """Add rows; full row groups are written at once, the remaining rows wait."""
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, table.schema, compression="zstd")
+        self.rows += table.num_rows
+        self._waiting.append(table)
+        if sum(each.num_rows for each in self._waiting) >= self._row_group_rows:
+            rows = pa.concat_tables(self._waiting)
+            whole = rows.num_rows // self._row_group_rows * self._row_group_rows
+            self._writer.write_table(rows.slice(0, whole), row_group_size=self._row_group_rows)
+            self._waiting = [rows.slice(whole)]

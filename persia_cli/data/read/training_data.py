@@ -1,0 +1,39 @@
+"""Where the training split lies in files: what the order of its samples depends on, beside seed, epoch and block."""
+
+from collections.abc import Sequence
+from hashlib import sha256
+from posixpath import commonpath, dirname, relpath
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.split import EverySplit, HashSplit
+from persia_cli.control.position import MADE_UP, TrainingData
+from persia_cli.data.read.order import block_size
+from persia_cli.data.read.row_groups import RowGroup
+
+
+def training_data(dataset: ParquetDataset, groups: Sequence[RowGroup], train_rows: Sequence[int]) -> TrainingData:
+    """Return where the training split lies, given its rows in each row group, in file order.
+
+    Nothing else of the files is in it: a folder may be elsewhere, text may be converted again, and files without
+    training rows may come and go.
+    """
+    by_number = isinstance(dataset.split, EverySplit | HashSplit) and not dataset.split.columns
+    held: dict[str, tuple[int, list[int]]] = {}
+    for group, rows in zip(groups, train_rows, strict=True):
+        if rows:
+            # Where the number of a row decides, its split depends on the place of its file among all rows.
+            first = group.first_row - group.start if by_number else 0
+            name = "/" + (group.source or group.path).lstrip("/")  # stores begin with the bucket
+            held.setdefault(name, (first, []))[1].append(rows)
+    if not held:
+        return MADE_UP
+    folder = commonpath([dirname(name) for name in held])
+    order = [
+        # Without shuffle the rows of a file come one after the other, in whatever groups they are.
+        (relpath(name, folder), first, rows if dataset.shuffle else [sum(rows)])
+        for name, (first, rows) in held.items()
+    ]
+    size = block_size(dataset, groups, train_rows) if dataset.shuffle else None
+    digest = sha256(repr((order, size)).encode()).hexdigest()
+    row_groups = sum(len(rows) for _, rows in held.values()) if dataset.shuffle else 0
+    return TrainingData(len(held), row_groups, digest)

@@ -1,0 +1,227 @@
+"""The launcher that runs each replica as a process of this machine."""
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from persia_cli.config.schema import ENGINES
+from persia_cli.control.membership import RunningClock
+from persia_cli.disk import own_folder, writing
+from persia_cli.engines.driver import drive
+from persia_cli.engines.job import (
+    ERROR_LINE,
+    ROLES,
+    SIGNALLED,
+    JobResult,
+    address_in,
+    recorded_failure,
+)
+from persia_cli.engines.kernels import Compiling
+from persia_cli.engines.key_files import key_file_of
+from persia_cli.engines.role_options import RoleOptions
+from persia_cli.engines.supervisor import WELL, DeathReports, Supervised, supervise
+from persia_cli.errors import (
+    ConfigError,
+    DiskError,
+    KilledError,
+    MemoryFileError,
+    PersiaError,
+    RoleError,
+    UserError,
+)
+from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
+from persia_cli.plan.replacement import keeps_memory
+from persia_cli.roles.start import address_beside
+from persia_cli.wire.addresses import SOCKETS, ipc_address
+from persia_cli.wire.secret import TOKEN, new_keys, new_token, read_secret, write_keys, write_token
+from persia_cli.wire.sockets import Context
+
+KEYS = "keys"
+LOG_TAIL_LINES = 20
+SETTLE_S = 3.0
+"""Seconds that the coordinator has to record why a replica died, before the launcher reports it itself."""
+
+
+def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
+    """Run the job to its end as `drive` does."""
+    with own_folder(SOCKETS) as sockets:
+        return drive(plan, lambda _: Processes(plan, sockets), follow)
+
+
+def _require_this_machine(plan: JobPlan) -> None:
+    """Raise ConfigError for a training that is meant for other machines; their models are used on this one."""
+    kind = plan.run.cluster.kind
+    if plan.job.task == "train" and kind in ENGINES:
+        raise ConfigError(f"cluster={kind} is for persia train; this command runs on this machine: give cluster=local")
+
+
+class Processes:
+    """The processes of one job; the kernel kills each of them if the launcher dies."""
+
+    def __init__(
+        self, plan: JobPlan, sockets: Path, advertised: Callable[[Replica], str | None] = lambda replica: None
+    ) -> None:
+        """Prepare the job's secret.
+
+        `sockets` is the folder of the processes' sockets. `advertised` returns the address of a replica for the others
+        if that is not its own.
+        """
+        _require_this_machine(plan)
+        self._plan = plan
+        self._sockets = sockets
+        self._advertised = advertised
+        self.secret_file = self._prepared_secret(sockets)
+        self.secret = read_secret(self.secret_file)
+        """The secret that all replicas of the job share."""
+        self.address = ""
+        """Address of the coordinator, once it has started. Its file is gone as soon as the coordinator ends."""
+        self._started: list[Supervised] = []
+        self._saves = False
+        """True once the coordinator was asked to save the model and end the job."""
+        self._kernels = Compiling(plan)
+        # After a restart, the measurements of a benchmark would be wrong.
+        restarts = plan.run.recovery.max_restarts and plan.job.benchmark is None
+        self._reports = (
+            DeathReports("launcher", lambda: self.address, lambda: Context(self.secret)) if restarts else None
+        )
+
+    def _prepared_secret(self, folder: Path) -> Path:
+        """Return the file of the user's keys if connections are to be encrypted, or of a secret that is made here."""
+        cluster = self._plan.run.cluster
+        if cluster.encryption != "curve":
+            write_token(folder / TOKEN, new_token())
+            return folder / TOKEN
+        if (given := key_file_of(None, None, cluster.key_file)) is not None:
+            return given
+        write_keys(folder / KEYS, new_keys())
+        return folder / KEYS
+
+    def start(self, follow: Callable[[], None] = lambda: None) -> None:
+        """Start the coordinator, then the others, each in its own session, so that only the launcher gets Ctrl-C."""
+        cluster = self._plan.run.cluster
+        listen = "tcp://127.0.0.1:*" if cluster.transport == "tcp" else ipc_address(self._sockets, "coordinator-0")
+        coordinator, *others = self._plan.replicas
+        self._spawn(coordinator, listen)
+        self._wait_for_address(cluster.start_timeout_s)
+        for replica in others:
+            self._spawn(replica, self.address)
+
+    def _spawn(self, replica: Replica, coordinator: str) -> None:
+        advertised = self._advertised(replica)
+        has_keys = self.secret.keys is not None
+        options = RoleOptions(
+            replica.role,
+            replica.index,
+            coordinator,
+            bind=address_beside(coordinator, replica.name) if advertised else None,
+            advertise=advertised,
+            run_dir=self._plan.run_dir if replica.role == COORDINATOR else None,
+            token_file=None if has_keys else self.secret_file,
+            key_file=self.secret_file if has_keys else None,
+            cpus=self._plan.run.cluster.pin.of(replica.role, replica.index) or None,
+        )
+        reports = self._reports if replica.role != COORDINATOR else None
+        keeps = keeps_memory(self._plan.run, self._plan.job, replica.role)
+        self._started.append(Supervised(options, reports, keeps, self._log_of(replica.name)))
+
+    def _log_of(self, name: str) -> Path:
+        return self._plan.run_dir / ROLES / f"{name}.log"
+
+    def poll(self) -> None:
+        """Record compiled kernels, and replace processes that have died where the coordinator wants that."""
+        self._kernels.check()
+        # A coordinator that has ended cannot answer, and its silence does not count.
+        if self._reports is not None and self._started[0].process.poll() is None:
+            supervise(self._started, self._reports)
+
+    def _wait_for_address(self, limit_s: float) -> None:
+        awake = RunningClock(time.monotonic())
+        while not (address := address_in(self._plan.run_dir)):
+            self._started[0].supervise()
+            self.check()
+            if awake.at(time.monotonic()) > limit_s:
+                log = self._log_of(f"{COORDINATOR}-0")
+                raise RoleError(f"coordinator-0 has not started listening after {limit_s:g} s; see {log}")
+            time.sleep(0.02)
+        self.address = address
+
+    @property
+    def running(self) -> bool:
+        """True if the coordinator runs and no replica has failed for good."""
+        return self._started[0].process.poll() is None and not any(started.failed for started in self._started)
+
+    def end_with_model(self) -> None:
+        """Have the coordinator save the model and end the job."""
+        if not self._saves:
+            self._saves = True
+            self._started[0].signal(signal.SIGUSR1)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the coordinator has ended, at most so long."""
+        self._wait(self._started[:1], seconds)
+
+    def check(self) -> None:
+        """Raise the failure that ended the job, if there was one."""
+        ended = [started for started in self._started if started.failed]
+        for started in ended:
+            # It was killed from outside, so this is the cause; errors of other replicas are consequences.
+            code = started.process.returncode
+            if code < 0 or code > SIGNALLED or code == MemoryFileError.exit_code:
+                raise self._death(started)
+        if not ended:
+            return
+        self._wait(self._started[:1], SETTLE_S)
+        # If the coordinator failed since another replica was missing, that replica is the cause.
+        first = next((s for s in ended if s.options.role != "coordinator"), ended[0])
+        raise recorded_failure(self._plan.run_dir) or self._death(first)
+
+    def _death(self, started: Supervised) -> PersiaError:
+        """Return the error that ended a replica: the one in its log, or else its exit code and last lines."""
+        code, name, log = started.process.returncode, started.options.name, self._log_of(started.options.name)
+        kind = UserError if code == UserError.exit_code else RoleError
+        try:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            lines = []  # somebody has removed the log
+        errors = [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]
+        if errors and code == MemoryFileError.exit_code:
+            return KilledError(f"{name} was killed, and {errors[-1]}", name)
+        if errors:
+            return kind("\n".join(f"{name}: {error}" for error in errors))
+        try:
+            with writing(log), log.open("ab") as file:
+                file.write(b"\n")
+        except DiskError as refused:
+            return refused  # the disk is full, so the replica could not write its error
+        stopped = f"was stopped ({signal.Signals(code - SIGNALLED).name})" if code > SIGNALLED else ""
+        text = started.final or f"{name} {stopped or started.ended_how}"
+        death = KilledError(text, name) if code < 0 and not self._saves else kind(text)
+        tail = "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:]) or "  (nothing)"
+        death.add_note(f"The job was stopped. The end of {log}:\n{tail}")
+        return death
+
+    def stop(self) -> None:
+        """End all processes that still run: ask them to stop, and kill them after `cluster.stop_timeout_s`.
+
+        The coordinator is asked first: it notifies the others, so that each knows that the whole job ends.
+        """
+        limit_s = self._plan.run.cluster.stop_timeout_s
+        try:
+            if self._started and self._started[0].process.poll() in WELL:
+                self._wait(self._started, limit_s)
+            for group in (self._started[:1], self._started):
+                for started in group:
+                    started.signal(signal.SIGINT)
+                self._wait(group, limit_s)
+        finally:
+            for started in self._started:
+                started.close()
+            if self._reports is not None:
+                self._reports.close()
+            self._kernels.close()
+
+    def _wait(self, replicas: Sequence[Supervised], seconds: float) -> None:
+        awake = RunningClock(time.monotonic())
+        while any(s.process.poll() is None for s in replicas) and awake.at(time.monotonic()) < seconds:
+            time.sleep(0.02)

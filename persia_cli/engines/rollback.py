@@ -1,0 +1,107 @@
+"""Rollback: after a death that costs memory, a training starts again from its newest checkpoint, or from its start.
+
+All processes end, and a new job begins in the same command. The model, the position in the data and the metrics are
+those of one consistent cut, so in sync mode the result is that of an undisturbed run.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from persia_cli.control.restarts import RestartPolicy
+from persia_cli.engines.job import BEGINNING, JobResult
+from persia_cli.engines.resumed import newest_of, start_over
+from persia_cli.engines.signals import JobSignals
+from persia_cli.errors import CheckpointError, KilledError, count, one_line
+from persia_cli.observe.journal import METRICS, read_journal
+from persia_cli.plan.job import JobPlan, Rollback
+from persia_cli.storage.places import address_of, place_of
+from persia_cli.store.checkpoints.manifest import checkpoints_of, read_manifest, step_of
+
+JOB = "the job"
+"""The name under which the job as a whole has its restarts counted."""
+
+
+def launch_with_rollback(
+    plan: JobPlan, launch: Callable[[JobPlan], JobResult], report: Callable[[str], None]
+) -> JobResult:
+    """Run a job to its end by `launch`, which returns or raises what launchers do; roll it back after each kill.
+
+    `report` is called with a sentence about each rollback. Raises the KilledError of a job that is no training, and of
+    one that was rolled back `recovery.max_restarts` times within `recovery.window_s`.
+    """
+    policy = RestartPolicy(plan.run.recovery.max_restarts, plan.run.recovery.window_s)
+    while True:
+        try:
+            return launch(plan)
+        except KilledError as death:
+            # A signal between two jobs ends the command with the sentence of a signal.
+            with JobSignals().handled():
+                plan = _go_back(plan, death, policy, report)
+
+
+def _go_back(plan: JobPlan, death: KilledError, policy: RestartPolicy, report: Callable[[str], None]) -> JobPlan:
+    """Return the plan to go on with when it is time to; raise the death if that is not possible or once too often."""
+    try:
+        back = rolled_back(plan, death)
+    except CheckpointError as error:
+        death.add_note(f"The job cannot go back to its newest checkpoint: {error}.")
+        raise death from error
+    if back is None or back.job.rollback is None or not policy.max_restarts:
+        raise death
+    wait_s = wait_before_rollback(policy, death)
+    report(_sentence(back, wait_s))
+    time.sleep(wait_s)
+    if not back.is_resumed:
+        start_over(plan.run_dir, BEGINNING)
+    return back
+
+
+def wait_before_rollback(policy: RestartPolicy, death: KilledError) -> float:
+    """Return the seconds until a job goes back; raise its death if it did so too often."""
+    wait_s = policy.next(JOB, time.monotonic())
+    if wait_s is None:
+        often = f"{count(policy.max_restarts, 'time')} within {policy.window_s:g} s"
+        death.add_note(f"The job has gone back {often} (recovery.max_restarts).")
+        raise death
+    return wait_s
+
+
+def rolled_back(plan: JobPlan, death: KilledError) -> JobPlan | None:
+    """Return the plan to go on with after a death: from the newest checkpoint, or from the start if there is none.
+
+    None for a job that is no training. Raises CheckpointError if the checkpoint is damaged.
+    """
+    if plan.job.task != "train" or plan.job.benchmark is not None:
+        return None
+    newest = newest_of(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
+    if plan.is_resumed and (newest is None or step_of(newest) < plan.job.first_step):
+        newest = place_of(plan.job.load or "")  # it is elsewhere, and nothing was saved since
+    manifest = read_manifest(newest) if newest is not None else None
+    step = manifest.step if manifest is not None else 0
+    reached = max((line["step"] for line in read_journal(plan.run_dir / METRICS)), default=step)
+    rollback = Rollback(death.replica, one_line(death), time.time(), step, max(0, reached - step))
+    before = plan.job.rollback
+    if before is not None and before.step == step and not rollback.steps_again:
+        # It died again before it trained: the steps and the time since the first death are still to be made up for.
+        rollback = replace(rollback, steps_again=before.steps_again, died_at=before.died_at)
+    if newest is None or manifest is None:
+        return replace(plan, job=replace(plan.job, rollback=rollback))
+    job = replace(
+        plan.job,
+        load=address_of(newest),
+        first_step=step,
+        evaluation_due=manifest.progress.evaluation_due,
+        warm=None,
+        rollback=rollback,
+    )
+    return replace(plan, job=job, resumes=plan.run_dir)
+
+
+def _sentence(plan: JobPlan, wait_s: float) -> str:
+    rollback = plan.job.rollback
+    assert rollback is not None
+    pause = f" in {wait_s:g} s" if wait_s else ""
+    begin = f"the checkpoint of step {rollback.step:,}" if plan.is_resumed else "its start, since it has no checkpoint"
+    again = count(rollback.steps_again, "recorded step")
+    return f"{rollback.cause}; the job goes on{pause} from {begin} ({again} to be trained again)"

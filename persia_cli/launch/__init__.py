@@ -1,1 +1,0 @@
-"""The launch of a job plan as threads or processes."""

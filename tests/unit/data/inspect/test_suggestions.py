@@ -1,0 +1,176 @@
+"""Suggestions for odd tables: training accepts them and reads every row, and they leave out what teaches nothing."""
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data.inspect.inspection import Inspection, inspect_data
+from persia_cli.data.read.facts import inspect
+from persia_cli.data.read.known_values import SPLITS
+from persia_cli.data.read.source import open_source
+from persia_cli.main import app
+
+ROWS = 120
+DAY = datetime.datetime(2024, 3, 1)
+WORDS = ["Action", "Comedy", "Drama", "Horror"]
+
+
+def draw(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def with_nulls(values: Any, kind: Any = None) -> Any:
+    mask = np.arange(len(values)) % 7 == 3
+    return pa.array([None if hidden else each for hidden, each in zip(mask, values, strict=True)], kind)
+
+
+COLUMNS: dict[str, Callable[[int], Any]] = {
+    "id from 0": lambda n: np.arange(n),
+    "id from 0 as float": lambda n: np.arange(n) * 1.0,
+    "unique integer": lambda n: draw(1).permutation(10 * n)[:n] * 17,
+    "unique text": lambda n: [f"order-{each}" for each in range(n)],
+    "unix seconds": lambda n: 1_700_000_000 + draw(2).integers(0, 10**6, n),
+    "unix milliseconds": lambda n: with_nulls((1_700_000_000_000 + draw(2).integers(0, 10**6, n)).tolist()),
+    "iso text": lambda n: [str(DAY + datetime.timedelta(hours=int(each) % 50)) for each in range(n)],
+    "iso days": lambda n: [str((DAY + datetime.timedelta(days=int(each) % 9)).date()) for each in range(n)],
+    "moment": lambda n: pa.array([DAY + datetime.timedelta(days=each % 9) for each in range(n)]),
+    "genres": lambda n: ["|".join(draw(each).choice(WORDS, each % 4, replace=False)) for each in range(n)],
+    "padded": lambda n: [[each % 5 + 1, each % 3 + 1, 0, 0][:4] for each in range(n)],
+    "padded text": lambda n: [[WORDS[each % 4], "", ""] for each in range(n)],
+    "bag": lambda n: with_nulls([list(range(each % 4)) for each in range(n)], pa.list_(pa.int64())),
+    "vector": lambda n: draw(3).normal(size=(n, 4)).astype(np.float32).tolist(),
+    "vector with nulls": lambda n: with_nulls(draw(3).normal(size=(n, 4)).tolist(), pa.list_(pa.float32(), 4)),
+    "ragged": lambda n: [[0.5] * (each % 3) for each in range(n)],
+    "struct": lambda n: [{"a": each} for each in range(n)],
+    "null": lambda n: pa.nulls(n),
+    "constant": lambda n: ["x"] * n,
+    "price": lambda n: with_nulls((draw(4).random(n) * 1e5).tolist()),
+    "infinite": lambda n: np.where(np.arange(n) % 5, draw(5).random(n), np.inf),
+    "large float32": lambda n: (draw(6).integers(0, 3, n) * 2.0**25).astype(np.float32),
+    "(dense)": lambda n: draw(7).integers(0, 5, n),
+    "line\nend": lambda n: draw(8).integers(0, 5, n),
+    "null: #x": lambda n: ["a", "b", "NA"] * (n // 3),
+    "weight": lambda n: draw(9).random(n),
+    "sample_weight": lambda n: with_nulls(draw(9).random(n).tolist()),
+    "label": lambda n: with_nulls((np.arange(n) % 3 == 0).astype(int).tolist()),
+    "decimal": lambda n: pa.array(draw(10).integers(0, 9, n)).cast(pa.decimal128(25, 2)),
+    "flag": lambda n: with_nulls((np.arange(n) % 2 == 0).tolist()),
+    "bytes": lambda n: [b"\xff" + bytes([each % 5]) for each in range(n)],
+    "unsigned": lambda n: draw(11).integers(0, 4, n).astype(np.uint64) + np.uint64(2**63),
+    "duration": lambda n: pa.array(np.arange(n), pa.duration("s")),
+    "split": lambda n: ["train", "train", "test"] * (n // 3),
+}
+USELESS = {"id from 0", "id from 0 as float", "unique integer", "unique text", "unix seconds", "unix milliseconds",
+           "iso text", "iso days", "moment", "ragged", "struct", "null", "constant", "duration"}  # fmt: skip
+
+
+def look(path: Path) -> Inspection:
+    return inspect_data(str(path), lambda done, total: None)
+
+
+def table(path: Path, names: list[str], rows: int = ROWS) -> Path:
+    columns = {"clicked": (draw(0).random(rows) < 0.4).astype(np.int8)} | {name: COLUMNS[name](rows) for name in names}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def read_all(found: Inspection) -> ParquetDataset:
+    """Check and read every row of a suggestion, as training does."""
+    dataset = ParquetDataset.model_validate(yaml.safe_load(found.suggestion))
+    inspect(dataset)
+    for split in SPLITS:
+        source = open_source(dataset, split, 0)
+        try:
+            assert source.read(0, 0, source.rows).size == source.rows > 0
+        finally:
+            source.close()
+    return dataset
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Inspection:
+    return look(table(tmp_path_factory.mktemp("data") / "all.parquet", list(COLUMNS)))
+
+
+def test_training_reads_all_rows_of_what_is_suggested_for_an_odd_table(everything: Inspection) -> None:
+    dataset = read_all(everything)
+    used = {each.name for each in dataset.dense_features} | {each.name for each in dataset.sparse}
+    assert not used & USELESS
+    assert {"genres", "padded", "padded text", "vector", "vector with nulls", "bag", "price", "(dense)"} <= used
+    assert dataset.label_names == ("clicked",)
+    assert dataset.weight == "weight"
+
+
+def test_lists_are_suggested_as_they_look(everything: Inspection) -> None:
+    dataset = read_all(everything)
+    sparse = {each.name: each for each in dataset.sparse}
+    assert sparse["genres"].separator == "|"
+    assert (sparse["padded"].padding, sparse["padded text"].padding, sparse["bag"].padding) == (0, "", None)
+    assert sparse["padded"].pooling == sparse["genres"].pooling == "mean"
+    assert {each.name: each.width for each in dataset.dense_features}["vector"] == 4
+
+
+def test_nulls_and_values_that_may_be_padding_are_reported(everything: Inspection) -> None:
+    columns = everything.profile.columns
+    assert columns["padded"].hints.filler == ("0", 0.5)
+    for name, value, part in (("padded text", "", 2 / 3), ("null: #x", "NA", 1 / 3)):
+        filler = columns[name].hints.filler
+        assert filler is not None
+        assert (filler[0], round(filler[1], 6)) == (value, round(part, 6))
+    assert columns["price"].hints.filler is None
+    assert columns["price"].nulls == sum(each % 7 == 3 for each in range(ROWS))
+    assert columns["unix seconds"].hints.time == "seconds since 1970"
+    assert columns["iso text"].hints.time == "times as text"
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    names=st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=4, unique=True),
+    rows=st.sampled_from([12, 30, 120]),
+)
+def test_training_reads_all_rows_of_any_suggestion(tmp_path: Path, names: list[str], rows: int) -> None:
+    found = look(table(tmp_path / "a.parquet", names, rows))
+    values = yaml.safe_load(found.suggestion)
+    assert values["labels"] == ["clicked"]
+    if values["dense"] or values["sparse"]:  # else no column teaches anything
+        read_all(found)
+
+
+@pytest.mark.parametrize(("delimiter", "written"), [(";", ";"), ("\t", "\t"), ("|", "|"), (",", None)])
+def test_the_delimiter_of_csv_is_found(tmp_path: Path, cache: Path, delimiter: str, written: str | None) -> None:
+    rows = [["user", "shop", "clicked"], *([f"u{n % 5}", f"{n % 3},5", str(n % 2)] for n in range(40))]
+    quoted = [[f'"{each}"' if delimiter == "," and "," in each else each for each in row] for row in rows]
+    (tmp_path / "a.csv").write_text("".join(delimiter.join(row) + "\n" for row in quoted))
+    found = look(tmp_path / "a.csv")
+    dataset = read_all(found)
+    assert dataset.csv.delimiter == written
+    assert [each.name for each in dataset.sparse] == ["user"]
+    assert "decimal comma" in found.roles["shop"].reason
+
+
+@pytest.mark.slow
+def test_a_suggestion_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path / "all.parquet", list(COLUMNS))
+    words = [
+        "train",
+        "dataset=s.yaml",
+        "cluster=embedded",
+        "train.epochs=1",
+        "model.hidden=[8]",
+        "embedding.memory=64MiB",
+    ]
+    for command in (["data", "inspect", "all.parquet", "--write", "s.yaml"], [*words, "--dry-run"], words):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.output or done.exception

@@ -1,0 +1,231 @@
+"""Delimited text as typed columns: damaged rows are counted and told by the right line."""
+
+import gzip
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persia_cli.data.prepare import parts
+from persia_cli.data.prepare.bad_rows import SHOWN, BadRows
+from persia_cli.data.prepare.parts import PartLog, read_blocks, read_table, text_parts
+from persia_cli.data.prepare.recipe import declared
+from persia_cli.data.prepare.text import TextBlock, TextFormat, parse_block
+from persia_cli.data.read.ids import text_id
+from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, hexadecimal, text_of
+from persia_cli.errors import DataError
+
+PAIRS = TextFormat({"a": INTEGER, "b": TEXT}, comment="#", blank_lines=True)
+
+
+def blocks_of(path: Path, format: TextFormat, bad: BadRows) -> list[TextBlock]:
+    return list(read_blocks(path, format, PartLog(bad, lambda nbytes: None)))
+
+
+def one_block(path: Path, format: TextFormat, content: bytes) -> TextBlock:
+    path.write_bytes(content)
+    [block] = blocks_of(path, format, BadRows(0))
+    return block
+
+
+def bad_rows(path: Path, format: TextFormat, content: bytes) -> list[tuple[int, str]]:
+    path.write_bytes(content)
+    bad = BadRows(1000)
+    blocks_of(path, format, bad)
+    assert bad.count == len(bad.first())
+    return [(row.line, row.reason) for row in bad.first()]
+
+
+def test_columns_are_what_their_kinds_say(tmp_path: Path) -> None:
+    kinds = {"i": INTEGER, "h": hexadecimal(0), "x": NUMBER, "t": TEXT, "s": text_of("t"), "b": BYTES, "_": SKIP}
+    format = TextFormat(kinds, delimiter=",", quoted=True, stripped=True)
+    content = '-7,ff,1.5,a,"a",x y ,?\r\n ,,,,,,\n1,F0,1e-400,"""q""",b,"é, ""e""",\n'
+    block = one_block(tmp_path / "t", format, content.encode())
+    assert block.integers("i", missing=3).tolist() == [-7, 3, 1]
+    assert block.ids("h").to_pylist() == [255, None, 240]
+    assert block.numbers("x", missing=0.5).tolist() == [1.5, 0.5, 0.0]
+    assert block.ids("t").to_pylist() == [text_id("t", "a"), None, text_id("t", '"q"')]
+    assert block.ids("s").to_pylist() == [text_id("t", "a"), None, text_id("t", "b")]
+    assert block.texts("b").to_pylist() == ["x y", None, 'é, "e"']
+    assert block.ids("i").to_pylist() == [2**64 - 7, None, 1]
+
+
+def test_lists_of_categories(tmp_path: Path) -> None:
+    block = one_block(tmp_path / "t", TextFormat({"g": BYTES, "n": INTEGER}), b"a|b\t1\n\t2\nb\t3\n|a|\t4\n")
+    a, b = text_id("g", "a"), text_id("g", "b")
+    assert block.id_lists("g", "|").to_pylist() == [[a, b], [], [b], [a]]
+    assert block.id_lists("g", "|", table="h").to_pylist()[2] == [text_id("h", "b")]
+
+
+def test_choices_are_where_a_value_stands(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("no\t1\nyes\t2\nmaybe\t3\n\t4\nno\t5\n")
+    bad = BadRows(5)
+    [block] = blocks_of(tmp_path / "t", TextFormat({"c": TEXT, "n": INTEGER}), bad)
+    index = block.choices("c", ["yes", "no"])
+    assert index[block.good].tolist() == [1, 0, 1]
+    assert [(row.line, row.reason) for row in bad.first()] == [(3, "c is not yes or no"), (4, "c is not yes or no")]
+
+
+WRONG: dict[bytes, str | None] = {
+    b"1\tx": None,
+    b"#\tx": None,
+    b"": None,
+    b"1": "1 column where 2 belong",
+    b"1\t2\t3": "3 columns where 2 belong",
+    b"1\tx\r": None,
+    b"x\ty": "a is not an integer of at most 18 digits",
+    b"1\t\xff": "b is not UTF-8",
+    b"1\t\xc3": "b is not UTF-8",
+    b"1\ta\0": "b holds a NUL byte",
+    b"\0\ta": "a is not an integer of at most 18 digits",
+    b"1\t" + b"z" * 70_000: "b is longer than 64 KiB",
+    b"1\t" + b"z" * (1 << 23): "the line is too long to be a row",
+}
+"""What is wrong with a line, None for nothing."""
+SHORT = [line for line in WRONG if len(line) < 70_000]
+
+
+def test_damaged_lines_are_told_by_number_and_nothing_else_is_lost(tmp_path: Path) -> None:
+    expected = [(number, reason) for number, reason in enumerate(WRONG.values(), 1) if reason]
+    for end in (b"\n", b""):
+        assert bad_rows(tmp_path / "t", PAIRS, b"\n".join(WRONG) + end) == expected
+    (tmp_path / "t.gz").write_bytes(gzip.compress(b"\n".join(WRONG)))
+    bad = BadRows(99)
+    rows = sum(block.table({"a": block.ids("a")}).num_rows for block in blocks_of(tmp_path / "t.gz", PAIRS, bad))
+    assert [(row.line, row.reason) for row in bad.first()] == expected
+    assert rows == 2
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from(SHORT), max_size=40), st.lists(st.integers(1, 200), max_size=3))
+def test_lines_are_right_in_every_part(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], cuts: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("text") / "t"
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    bad = BadRows(1000)
+    rows = 0
+    bounds = [0, *sorted(cuts), None]
+    for start, stop in pairwise(bounds):
+        for block in read_blocks(path, PAIRS, PartLog(bad, lambda nbytes: None), start or 0, stop):
+            rows += int(block.good.sum())
+    expected = [(number, reason) for number, line in enumerate(lines, 1) if (reason := WRONG[line])]
+    assert bad.count == len(expected)
+    assert [(row.line, row.reason) for row in bad.first()] == expected[:SHOWN]
+    assert rows == sum(line in (b"1\tx", b"1\tx\r") for line in lines)
+
+
+def test_a_row_is_bad_once_and_rejected_ones_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "t").write_bytes(b"1\tx\n2\ty\n3\t\xff\n")
+    bad = BadRows(9)
+    [block] = blocks_of(tmp_path / "t", PAIRS, bad)
+    block.reject(np.array([True, False, True]), "wrong")
+    block.reject(np.array([True, False, True]), "wrong again")
+    block.drop(np.array([False, False, False]))
+    assert block.table({"a": block.integers("a")}).column("a").to_pylist() == [2]
+    assert [(row.line, row.reason) for row in bad.first()] == [(1, "wrong"), (3, "b is not UTF-8")]
+
+
+@pytest.mark.parametrize(
+    ("read", "reason"),
+    [
+        (lambda block: block.integers("a"), "a is missing"),
+        (lambda block: block.numbers("x"), "x is missing"),
+    ],
+)
+def test_what_may_not_be_missing(tmp_path: Path, read: Callable[[TextBlock], Any], reason: str) -> None:
+    (tmp_path / "t").write_text("\t\n1\t1\n")
+    bad = BadRows(1)
+    [block] = blocks_of(tmp_path / "t", TextFormat({"a": INTEGER, "x": NUMBER}), bad)
+    read(block)
+    assert [(row.line, row.reason) for row in bad.first()] == [(1, reason)]
+
+
+def test_numbers_beyond_float64_are_bad(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("1e999\n-12345678901234567890.5\n1e-999\n0.1\n")
+    bad = BadRows(1)
+    [block] = blocks_of(tmp_path / "t", TextFormat({"x": NUMBER}), bad)
+    values = block.numbers("x")[block.good]
+    assert values.tolist() == [-12345678901234567890.5, 0.0, 0.1]
+    assert all(map(math.isfinite, values))
+    assert [(row.line, row.reason) for row in bad.first()] == [(1, "x is too large a number")]
+
+
+def test_a_header_must_name_the_columns(tmp_path: Path) -> None:
+    format = TextFormat({"a": INTEGER, "b": TEXT}, delimiter=",", header=True)
+    path = tmp_path / "t.csv"
+    path.write_bytes('\ufeff"a",b\r\n1,x\r\n'.encode())
+    table = read_table(path, format, lambda block: block.table({"a": block.integers("a")}), BadRows(0))
+    assert table.column("a").to_pylist() == [1]
+    path.write_text("b,a\n1,x\n")
+    with pytest.raises(DataError, match="its first line should name the columns a,b, but says b,a"):
+        text_parts(path, format, lambda block: block)
+    path.write_bytes(b"a,b\nx,x\n")
+    with pytest.raises(DataError, match=r"t\.csv line 2: a is not an integer"):
+        blocks_of(path, format, BadRows(0))
+
+
+def test_a_large_plain_file_becomes_several_parts_and_a_compressed_one_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "PART_BYTES", 10)
+    path = tmp_path / "big.txt"
+    path.write_text("".join(f"{number}\tx\n" for number in range(10)))
+    packed = tmp_path / "small.txt.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+
+    def numbers(file: Path) -> dict[str, list[int]]:
+        found = text_parts(file, PAIRS, lambda block: block.integers("a").tolist())
+        assert sum(part.source_bytes for part in found) == file.stat().st_size
+        log = PartLog(BadRows(0), lambda nbytes: None)
+        return {part.name: [number for table in part.tables(log) for number in table] for part in found}
+
+    assert numbers(path) == {"big-0000": [0, 1, 2], "big-0001": [3, 4], "big-0002": [5, 6, 7], "big-0003": [8, 9]}
+    assert numbers(packed) == {"small-0000": list(range(10))}
+
+
+def test_too_many_bad_rows_end_reading_and_name_the_first_lines(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    path.write_text("1\t2\n3\n4\t5\n" + "x\t1\n" * 100_000)
+    with pytest.raises(DataError) as caught:
+        blocks_of(path, PAIRS, BadRows(2))
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith("100001 rows do not parse, but at most 2 may fail")
+    assert lines[1] == "  t line 2: 1 column where 2 belong"
+    assert lines[2].startswith("  t line 4: a is not")
+    assert (len(lines), lines[-1]) == (2 + SHOWN, "  and 99981 more so far")
+
+
+def test_damaged_archives_and_missing_files_are_refused(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    packed = gzip.compress("".join(f"{a}\t{b}\n" for a, b in rng.integers(0, 10**9, (2000, 2))).encode())
+    path = tmp_path / "t.gz"
+    for damaged in (packed[: len(packed) // 2], packed[:100] + b"\0" * 50 + packed[150:], b"no gzip at all"):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"t\.gz"):
+            blocks_of(path, PAIRS, BadRows(0))
+    with pytest.raises(DataError, match="gone"):
+        blocks_of(tmp_path / "gone", PAIRS, BadRows(0))
+
+
+def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("")
+    with pytest.raises(DataError, match="t holds no rows"):
+        read_table(tmp_path / "t", PAIRS, lambda block: block.table({"a": block.ids("a")}), BadRows(0))
+
+
+@pytest.mark.parametrize("stripped", [True, False])
+def test_blanks_are_removed_where_the_declaration_says_so_too(stripped: bool) -> None:
+    format = TextFormat({"n": TEXT}, stripped=stripped)
+    block, _ = parse_block(b" a\n", format, lambda lines, reasons: None, 0)
+    text = {"columns": ["n"], "read": "text"}
+    agreed, other = (declared(text | {"stripped": each}) for each in (stripped, not stripped))
+    assert block.made(agreed)["n"].to_pylist() == [text_id("n", "a" if stripped else " a")]
+    with pytest.raises(DataError, match="where the file is read, and declared"):
+        block.made(other)

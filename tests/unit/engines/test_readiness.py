@@ -1,0 +1,104 @@
+"""What this machine cannot run, or a user's network would fail of, is refused before any role starts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persia_cli.engines import readiness
+from persia_cli.engines.readiness import cgroup_limits, memory_bytes, require_ready
+from persia_cli.errors import ConfigError
+from persia_cli.plan.job import JobPlan, plan_job
+from tests.support.runs import make_facts, make_run
+
+NETWORK = """\
+from torch import nn
+
+class Good(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        print("built")
+        self.last = nn.Linear(shape.dense, shape.tasks)
+    def forward(self, batch):
+        return self.last(batch.dense)
+
+class Quits(nn.Module):
+    def __init__(self, shape):
+        import os
+        os._exit(7)
+"""
+
+
+def plan_of(run: Any) -> JobPlan:
+    return plan_job(run, make_facts(run, 100, 20), "train", Path("runs/a"))
+
+
+def plan(name: str, ranks: int, file: Path, **args: Any) -> JobPlan:
+    model = {"kind": "custom", "dim": 8, "file": str(file), "name": name, "args": args}
+    return plan_of(make_run(model=model, cluster={"kind": "local", "nn_workers": ranks}))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "net.py"
+    path.write_text(NETWORK)
+    return path
+
+
+def test_a_network_that_works_is_taken_whatever_it_prints(file: Path) -> None:
+    require_ready([plan("Good", 1, file), plan("Good", 2, file)])
+
+
+def test_a_network_that_ends_its_process_is_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match="building it ended the process with exit code 7"):
+        require_ready([plan("Good", 1, file), plan("Quits", 1, file)])
+
+
+def test_the_first_refusal_is_told(file: Path) -> None:
+    with pytest.raises(ConfigError, match="has no such class; did you mean Good"):
+        require_ready([plan("Good", 1, file), plan("Goood", 1, file)])
+
+
+def test_many_points_take_one_process_and_others_none(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(readiness, "_rehearse", lambda runs: asked.append(len(runs)))
+    require_ready([plan("Good", 1, file)] * 50 + [plan("Good", 2, file)] * 50)
+    require_ready([plan_of(make_run(seed=seed)) for seed in range(3)])
+    assert asked == [2]
+
+
+def test_memory_that_the_machine_does_not_have_is_refused() -> None:
+    has = memory_bytes()
+    require_ready([plan_of(make_run(embedding={"memory": has // 2}))])
+    with pytest.raises(ConfigError, match=r"embedding.memory=.*: this machine has .* GiB .* give at most"):
+        require_ready([plan_of(make_run(embedding={"memory": 2 * has}))])
+
+
+def test_a_container_has_the_least_of_its_limits(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("4:memory:/docker/a\n1:cpu:/x\n0::/slice/job\n")
+    for folder, name, limit in [
+        ("memory/docker/a", "memory.limit_in_bytes", "9223372036854771712"),
+        ("memory", "memory.limit_in_bytes", "800"),
+        ("slice/job", "memory.max", "max"),
+        ("slice", "memory.max", "700"),
+        ("x", "memory.max", "5"),
+    ]:
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / name).write_text(limit + "\n")
+    assert sorted(cgroup_limits(own, tmp_path)) == [700, 800, 9223372036854771712]
+    assert cgroup_limits(tmp_path / "none", tmp_path) == []
+
+
+def test_a_cuda_device_that_is_not_there_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    many = torch.cuda.device_count()
+    run = make_run(train={"batch_size": 32, "device": f"cuda:{many}"})
+    with pytest.raises(ConfigError, match=f"train.device=cuda:{many}: torch sees"):
+        require_ready([plan_of(run)])
+
+
+def test_without_a_compiler_compiling_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match="no-such-compiler was not found"):
+        require_ready([plan_of(make_run(train={"batch_size": 32, "compile": True}))])

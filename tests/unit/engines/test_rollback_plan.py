@@ -1,0 +1,108 @@
+"""The decision to go back to a checkpoint after a death, without processes: how often, and what keeps it from it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from persia_cli.engines.job import JobResult
+from persia_cli.engines.rollback import launch_with_rollback
+from persia_cli.errors import KilledError
+from persia_cli.plan.job import JobPlan
+from persia_cli.store.checkpoints.manifest import MANIFEST
+from tests.support.jobs import plan
+from tests.support.runs import make_run
+from tests.support.saved_rows import made_up_rows, write_run
+
+STEP = 9
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """The newest checkpoint of a run."""
+    return write_run(tmp_path / "run", make_run(), STEP, [made_up_rows(20, 8, 9, ("a",))], {})
+
+
+def planned(run_dir: Path, *words: str) -> JobPlan:
+    return plan(["conf=synthetic", "recovery.window_s=3600", *words], run_dir)
+
+
+class Deaths:
+    """A launcher whose job dies so often before it ends; it keeps the plans that it was given."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.plans: list[JobPlan] = []
+
+    def __call__(self, plan: JobPlan) -> JobResult:
+        self.plans.append(plan)
+        if len(self.plans) <= self.times:
+            raise KilledError("nn-worker-0 was killed by SIGKILL", "nn-worker-0")
+        return JobResult(plan.run_dir, [], [])
+
+
+def test_the_next_job_begins_at_the_checkpoint(saved: Path) -> None:
+    deaths, said = Deaths(1), list[str]()
+    launch_with_rollback(planned(saved.parents[1]), deaths, said.append)
+    first, second = deaths.plans
+    assert not first.is_resumed
+    assert (second.job.load, second.job.first_step) == (str(saved), STEP)
+    assert second.job.rollback is not None
+    assert (second.job.rollback.replica, second.job.rollback.step) == ("nn-worker-0", STEP)
+    assert "nn-worker-0 was killed by SIGKILL; the job goes on from the checkpoint of step 9" in said[0]
+
+
+def test_a_branch_that_has_saved_nothing_goes_back_to_where_it_began(saved: Path, tmp_path: Path) -> None:
+    deaths, branch = Deaths(1), planned(tmp_path / "branch")
+    branch = replace(branch, job=replace(branch.job, load=str(saved), first_step=STEP), resumes=saved.parents[1])
+    launch_with_rollback(branch, deaths, lambda said: None)
+    second = deaths.plans[1]
+    assert (second.job.load, second.job.first_step) == (str(saved), STEP)
+    assert second.resumes == tmp_path / "branch", "its lines of metrics are there"
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_job_goes_back_so_often_and_no_more(saved: Path, most: int) -> None:
+    deaths = Deaths(9)
+    with pytest.raises(KilledError) as raised:
+        launch_with_rollback(planned(saved.parents[1], f"recovery.max_restarts={most}"), deaths, lambda said: None)
+    assert len(deaths.plans) == 1 + most
+    notes = getattr(raised.value, "__notes__", [])
+    assert notes == (["The job has gone back 1 time within 3600 s (recovery.max_restarts)."] * most)
+
+
+def test_without_a_checkpoint_the_next_job_begins_at_the_start(tmp_path: Path) -> None:
+    run_dir = tmp_path / "new"
+    (run_dir / "roles").mkdir(parents=True)
+    for name in ("metrics.jsonl", "events.jsonl"):
+        (run_dir / name).write_text(json.dumps({"time": 0.0, "step": 7, "event": "began"}) + "\n")
+    deaths, said = Deaths(1), list[str]()
+    launch_with_rollback(planned(run_dir), deaths, said.append)
+    second = deaths.plans[1]
+    assert not second.is_resumed
+    assert second.job.rollback is not None
+    assert (second.job.rollback.step, second.job.rollback.steps_again) == (0, 7)
+    assert said == [
+        "nn-worker-0 was killed by SIGKILL; the job goes on from its start, since it has no checkpoint "
+        "(7 recorded steps to be trained again)"
+    ]
+    assert not (run_dir / "metrics.jsonl").exists(), "the metrics of the first start are in its folder"
+
+
+def test_evaluations_and_jobs_without_restarts_end(saved: Path) -> None:
+    evaluating = planned(saved.parents[1])
+    evaluating = replace(evaluating, job=replace(evaluating.job, task="evaluate", load=str(saved)))
+    for job in (planned(saved.parents[1], "recovery.max_restarts=0"), evaluating):
+        deaths = Deaths(9)
+        with pytest.raises(KilledError):
+            launch_with_rollback(job, deaths, lambda said: None)
+        assert len(deaths.plans) == 1
+
+
+def test_a_damaged_checkpoint_does_not_hide_the_death(saved: Path) -> None:
+    (saved / MANIFEST).write_bytes(b"{")
+    with pytest.raises(KilledError, match="nn-worker-0 was killed") as raised:
+        launch_with_rollback(planned(saved.parents[1]), Deaths(9), lambda said: None)
+    assert "cannot go back to its newest checkpoint" in raised.value.__notes__[0]
+    assert str(saved) in raised.value.__notes__[0]
