@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.scores import MOST, ScoreHistogram
+from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.wire.figures import IntervalFigures
 from persia_cli.wire.job_messages import ScoreCounts, ScoredSamples
 
@@ -17,9 +17,9 @@ class RankReport(NamedTuple):
     samples: ScoredSamples | None
 
 
-def merged_scores(reports: Sequence[RankReport], tasks: int, most: int = MOST) -> ScoreHistogram:
-    """Return the scores of all ranks, merged in the order of ranks; `most` is that of ScoreHistogram."""
-    scores = ScoreHistogram(tasks, most)
+def merged_scores(reports: Sequence[RankReport], tasks: int) -> ScoreHistogram:
+    """Return the scores of all ranks, merged in the order of ranks."""
+    scores = ScoreHistogram(tasks)
     for report in reports:
         scores.merge_encoded(report.scores)
     return scores

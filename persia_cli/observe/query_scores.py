@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.errors import WireError
-from persia_cli.observe.cells import rising
+from persia_cli.observe.scores import ascending_numbers
 from persia_cli.wire.job_messages import ScoredSamples
 
 Array = np.ndarray[Any, Any]
@@ -80,7 +80,7 @@ class QueryScores:
 def _gauc(query_ids: Array, logits: Array, labels: Array, weights: Array) -> float | None:
     """Return the GAUC of one task of n > 0 samples, arrays [n]; query ids are numbers below 2**32."""
     # One key for query and logit, since numpy sorts plain integers several times faster than two keys.
-    keys = query_ids << np.uint64(32) | rising(logits).astype(np.uint64)
+    keys = query_ids << np.uint64(32) | ascending_numbers(logits).astype(np.uint64)
     order = np.argsort(keys)
     keys = keys[order]
     positives = (weights * labels)[order]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Self
 
-from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
+from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.wire.job_messages import ScoreCounts
 
 
@@ -16,14 +16,9 @@ class RecentScores:
     merges for each interval, and one more for each call of `together`.
     """
 
-    def __init__(
-        self,
-        tasks: int,
-        intervals: int,
-        most: int = MOST_IN_TRAINING,
-    ) -> None:
+    def __init__(self, tasks: int, intervals: int) -> None:
         """Begin without any scores."""
-        self._tasks, self._intervals, self._most = tasks, intervals, most
+        self._tasks, self._intervals = tasks, intervals
         self._older: list[ScoreHistogram] = []
         """Histograms from each older interval up to the newest of them; the last one begins at the oldest."""
         self._newer: list[ScoreHistogram] = []
@@ -42,7 +37,7 @@ class RecentScores:
 
         def stack(name: str) -> list[ScoreHistogram]:
             count = sum(key.startswith(f"{name}.") for key in encoded)
-            return [ScoreHistogram.restored(tasks, made._most, encoded[f"{name}.{i}"]) for i in range(count)]
+            return [ScoreHistogram.decode(tasks, encoded[f"{name}.{i}"]) for i in range(count)]
 
         made._older, made._newer, [made._newer_together] = stack("older"), stack("newer"), stack("together")
         return made
@@ -66,7 +61,7 @@ class RecentScores:
         return self._merged(*self._older[-1:], self._newer_together)
 
     def _merged(self, *parts: ScoreHistogram) -> ScoreHistogram:
-        whole = ScoreHistogram(self._tasks, self._most)
+        whole = ScoreHistogram(self._tasks)
         for part in parts:
             whole.merge(part)
         return whole

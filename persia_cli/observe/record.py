@@ -21,7 +21,7 @@ from persia_cli.observe.quality import by_label, quality
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.recent_scores import RecentScores
 from persia_cli.observe.record_state import RecordState
-from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram, reliability
+from persia_cli.observe.scores import ScoreHistogram, reliability
 from persia_cli.observe.table_notes import TableNotes
 from persia_cli.observe.tensorboard import TensorBoardWriter
 from persia_cli.plan.columns import has_query_ids, label_names
@@ -72,7 +72,7 @@ class RunRecord:
         self._scored_part = scored_part
         self._reports: list[dict[int, RankReport]] = [{} for _ in range(run.cluster.nn_workers)]
         self._next_report = 1
-        self._progressive = ScoreHistogram(len(self._labels), MOST_IN_TRAINING)
+        self._progressive = ScoreHistogram(len(self._labels))
         self._window = run.train.window
         self._recent = RecentScores(len(self._labels), self._window)
         self._evaluation = EvaluationReports(len(self._labels))
@@ -191,7 +191,7 @@ class RunRecord:
         """Return the line of an interval of training."""
         intervals = [report.figures for report in reports]
         first = intervals[0]
-        scores = merged_scores(reports, len(self._labels), MOST_IN_TRAINING)
+        scores = merged_scores(reports, len(self._labels))
         self._step = first.last
         self._samples = self._grid.samples_before(self._step)
         self._progressive.merge(scores)

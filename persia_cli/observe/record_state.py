@@ -12,7 +12,7 @@ from persia_cli.config.record import CONFIG
 from persia_cli.errors import CheckpointError, WireError
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.recent_scores import RecentScores
-from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
+from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.storage.places import Place, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
 from persia_cli.wire.figures import SavedFile
@@ -89,7 +89,7 @@ def load_state(folder: Place, manifest: Manifest, tasks: int, window: int) -> Re
     try:
         found = load((verified_folder(folder, RECORD) / SCORES).read_bytes())
         histograms = _histograms(found)
-        scores = ScoreHistogram.restored(tasks, MOST_IN_TRAINING, histograms.pop(""))
+        scores = ScoreHistogram.decode(tasks, histograms.pop(""))
         recent = RecentScores(tasks, window)
         if manifest.config["train"]["window"] == window:
             recent = RecentScores.restored(tasks, window, histograms)

@@ -259,7 +259,7 @@ def test_a_checkpoint_of_another_format_is_refused(saved: JobResult, tmp_path: P
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
     error = evaluate(run_dir).exception
     assert isinstance(error, CheckpointError)
-    assert "has checkpoint format 99; this persia reads format 9" in str(error)
+    assert "has checkpoint format 99; this persia reads format 10" in str(error)
 
 
 def test_an_unfinished_checkpoint_is_passed_over(saved: JobResult, tmp_path: Path) -> None:

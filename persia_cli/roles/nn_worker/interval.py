@@ -8,7 +8,7 @@ import numpy as np
 
 from persia_cli.config.schema import Link
 from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.scores import MOST, ScoreHistogram
+from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.roles.session import IntervalReport
 from persia_cli.train.inputs import Samples
 from persia_cli.train.step import Scored, StepResult
@@ -20,9 +20,9 @@ from persia_cli.wire.messages import Rows
 class Interval:
     """Adds up the steps of an interval and what their look-ups found; the I/O thread has the time for it."""
 
-    def __init__(self, links: Sequence[Link], most: int = MOST) -> None:
-        """Begin an interval; `links` and `most` are those of ScoreHistogram."""
-        self._scores, self._by_query = ScoreHistogram(len(links), most, links), QueryScores(len(links))
+    def __init__(self, links: Sequence[Link]) -> None:
+        """Begin an interval; `links` are those of ScoreHistogram."""
+        self._scores, self._by_query = ScoreHistogram(len(links), links), QueryScores(len(links))
         self._samples = self._steps = self._ids = self._unknown = 0
         self._totals: tuple[TableTotals, ...] = ()
         self._staleness: Counter[int] = Counter()

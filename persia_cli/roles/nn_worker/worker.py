@@ -18,7 +18,6 @@ from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.errors import WireError
 from persia_cli.kernels.needed import pooling_kernels
 from persia_cli.kernels.warm import warm
-from persia_cli.observe.scores import MOST_IN_TRAINING
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.nn_worker.dense_saving import DENSE, DenseSaving
@@ -183,7 +182,7 @@ class NNWorker:
             self._saving.check()
 
     def _train(self, trainer: DenseTrainer, work: TrainSteps) -> None:
-        interval, since = Interval(trainer.links, MOST_IN_TRAINING), time.monotonic()
+        interval, since = Interval(trainer.links), time.monotonic()
         trainer.reductions = work.dense_reductions
         done = reported = work.first
         for ready in self._batches(TRAIN, work.first):
@@ -195,7 +194,7 @@ class NNWorker:
             self._pipeline.call(partial(interval.add, samples.counted, scored, ready.rows))
             if done % trainer.log_every_steps == 0:
                 since, reported = self._report(TRAIN, done, interval, since), done
-                interval = Interval(trainer.links, MOST_IN_TRAINING)
+                interval = Interval(trainer.links)
         if reported < done:
             self._report(TRAIN, done, interval, since)
         self._pipeline.wait_drained(TRAIN)

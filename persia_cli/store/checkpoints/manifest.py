@@ -26,7 +26,7 @@ from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.wire.figures import Digest, Positive, Record, SavedFile, TrackedFigure, TrackedPlateau
 from persia_cli.wire.message import Count
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.observe import cells
+from persia_cli.observe import scores as scores_module
 from persia_cli.observe.recent_scores import RecentScores
-from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
+from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.wire.figures import IntervalFigures
 from tests import naive_scores
 from tests.support.recorded import Recording
 
 LOGITS = 32
-"""Distinct logits of the samples made up here, so that every histogram has about as many cells."""
+"""Distinct logits of the samples made up here, so that every histogram has about as many bins."""
 
 
 def made_up(number: int, rows: int = 40) -> tuple[np.ndarray[Any, Any], ...]:
@@ -26,7 +26,7 @@ def made_up(number: int, rows: int = 40) -> tuple[np.ndarray[Any, Any], ...]:
 
 def scores_of(number: int) -> ScoreHistogram:
     logits, labels, weights = made_up(number)
-    scores = ScoreHistogram(1, MOST_IN_TRAINING)
+    scores = ScoreHistogram(1)
     scores.add(logits[:, None], labels[:, None], weights)
     return scores
 
@@ -65,15 +65,15 @@ def test_a_line_costs_no_more_where_it_looks_back_on_more_lines(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gathered: list[int] = []
-    gather = cells.gathered
+    gather = scores_module.gathered
 
-    def counting(codes: cells.Codes, *others: Any) -> tuple[cells.Codes, np.ndarray[Any, Any]]:
-        gathered.append(len(codes))
-        return gather(codes, *others)
+    def counting(bins: scores_module.Bins, counts: scores_module.Columns) -> Any:
+        gathered.append(len(bins))
+        return gather(bins, counts)
 
-    monkeypatch.setattr(cells, "gathered", counting)
+    monkeypatch.setattr(scores_module, "gathered", counting)
 
-    def cells_of_lines(window: int) -> int:
+    def bins_of_lines(window: int) -> int:
         recorded = recording(ranks=1, window=window)
         gathered.clear()
         for number in range(1, 301):
@@ -82,4 +82,4 @@ def test_a_line_costs_no_more_where_it_looks_back_on_more_lines(
         assert len(recorded.lines) == 300
         return sum(gathered)
 
-    assert cells_of_lines(window=100) < 1.2 * cells_of_lines(window=5)
+    assert bins_of_lines(window=100) < 1.2 * bins_of_lines(window=5)
