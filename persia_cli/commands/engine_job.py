@@ -32,11 +32,8 @@ def render(run: "Run", run_dir: Path | None) -> str:
             # The same name each time: a job that is given to the cluster again goes on.
             return as_yaml(run, name)
         case "ray":
-            from persia_cli.engines.ray.rayjob import rayjob_yaml
             from persia_cli.engines.ray.request import rendered as ray_request
 
-            if run.cluster.ray is not None and run.cluster.ray.pods is not None:
-                return rayjob_yaml(run, run.cluster.ray.pods, name)
             return ray_request(run, str(run_dir or choose_run_dir(run.name, None)))
         case "slurm":
             from persia_cli.engines.slurm.script import script

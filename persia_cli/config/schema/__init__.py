@@ -48,7 +48,7 @@ from persia_cli.config.schema.optimizer import (
     Sgd,
     StepSchedule,
 )
-from persia_cli.config.schema.ray import RayPods, RaySettings
+from persia_cli.config.schema.ray import RaySettings
 from persia_cli.config.schema.resources import RoleCpus, RoleMemory
 from persia_cli.config.schema.run import EarlyStop, Evaluation, Retrieval, Run, Training
 from persia_cli.config.schema.sequences import Bst, Dien, Din, SasRec, TwoTower

@@ -5,21 +5,18 @@ from collections.abc import Mapping
 from persia_cli import __version__
 from persia_cli.config.schema import Kubernetes, Run
 from persia_cli.engines.configuration import configuration
-from persia_cli.engines.kubernetes.admission import refusals
 from persia_cli.engines.kubernetes.jobset import jobset
 from persia_cli.engines.kubernetes.kubectl import attach_line, stop_line
-from persia_cli.engines.kubernetes.names import check_key, check_labels, check_name
+from persia_cli.engines.kubernetes.names import check_name
 from persia_cli.engines.kubernetes.paths import check_paths
 from persia_cli.engines.kubernetes.plain_yaml import plain_yaml
-from persia_cli.engines.kubernetes.pod import COMPONENT, CONFIG_FILE, KEY, SAFE_TO_EVICT, Manifest, PodJob, RolePods
+from persia_cli.engines.kubernetes.pod import CONFIG_FILE, KEY, Manifest, PodJob, RolePods
 from persia_cli.engines.resources import resources_of
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import COORDINATOR, expected_replicas
 
 MOST_BYTES = 2**20
 """Size of a ConfigMap, at the most."""
-LABELS, ANNOTATIONS = "cluster.kubernetes.labels", "cluster.kubernetes.annotations"
-VOLUMES = "cluster.kubernetes.volumes"
 HEAD = """\
 # The job {name}, made by persia {version}. The cluster needs JobSet: https://jobset.sigs.k8s.io
 # The job's keys are not in here. Give them to the cluster once, before this file:
@@ -36,20 +33,15 @@ FORGETS = """\
 
 
 def manifests(run: Run, name: str) -> list[Manifest]:
-    """Return the manifests of a job of this name; raises ConfigError for what a cluster would refuse."""
+    """Return the manifests of a job of this name; raises ConfigError for paths that pods do not have."""
     settings = run.cluster.kubernetes or Kubernetes()
     if settings.image is None:
         raise ConfigError("cluster=kubernetes needs cluster.kubernetes.image: an image with the command persia")
     job = PodJob(name, settings, run.checkpoint.grace_s, run.cluster.placement)
     counts = {COORDINATOR: 1, **expected_replicas(run)}
-    check_name(name, counts)
-    check_labels(LABELS, settings.labels, {*job.labels, COMPONENT})
-    for key in settings.annotations:
-        check_key(ANNOTATIONS, key, {SAFE_TO_EVICT})
-    check_paths(run, settings.volumes, VOLUMES)
+    check_name(name)
+    check_paths(run, settings.volumes)
     made = jobset(job, [RolePods(role, count, resources_of(run, role)) for role, count in counts.items()])
-    if refused := refusals(made):
-        raise ConfigError(f"JobSet would refuse this job: {'; '.join(refused)}")
     return [config_map(job.metadata(f"{name}-config"), run), network_policy(job.metadata(name), job.labels), made]
 
 
@@ -85,13 +77,12 @@ def config_map(metadata: Manifest, run: Run) -> Manifest:
     }
 
 
-def network_policy(metadata: Manifest, labels: Mapping[str, str], open_port: int | None = None) -> Manifest:
-    """Return the policy by which pods with these labels are reached by each other alone, but for one port."""
+def network_policy(metadata: Manifest, labels: Mapping[str, str]) -> Manifest:
+    """Return the policy by which pods with these labels are reached by each other alone."""
     pods = {"podSelector": {"matchLabels": dict(labels)}}
-    everybody = [] if open_port is None else [{"ports": [{"port": open_port}]}]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata,
-        "spec": {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}, *everybody]},
+        "spec": {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]},
     }

@@ -10,44 +10,41 @@ from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.engines.kubernetes.pod import OWN, SCRATCH, SHARED
 from persia_cli.errors import ConfigError
 
+KEY = "cluster.kubernetes.volumes"
 ONLY_THE_JOBS = ("/proc", "/sys", OWN)
 """Folders in which there is no place for a volume, besides those that the job has a volume of its own at."""
 HERE = ("file://", "local://")
 """What URIs of a machine's own files begin with."""
 
 
-def check_paths(run: Run, volumes: Sequence[Volume], key_of_volumes: str) -> None:
+def check_paths(run: Run, volumes: Sequence[Volume]) -> None:
     """Raise ConfigError for paths that pods cannot have, and for checkpoints that have no place all pods reach."""
-    _check_volumes(volumes, key_of_volumes)
+    _check_volumes(volumes)
     for key, path in _paths(run):
         if not _is_elsewhere(path) and not _here(path).startswith("/"):
             raise ConfigError(
                 f"{key}={path}: pods do not have the files of this machine; give a URI, or an absolute path in one of "
-                f"{key_of_volumes} or in the image"
+                f"{KEY} or in the image"
             )
     place = run.checkpoint.path
     if run.checkpoint.saves and not (place and (_is_elsewhere(place) or _is_written(place, volumes))):
         raise ConfigError(
             "checkpoint.path has to be a URI that all pods reach, such as s3://bucket/folder, or in one of "
-            f"{key_of_volumes} with read_only: false; or save nothing (checkpoint.at_end=false and "
+            f"{KEY} with read_only: false; or save nothing (checkpoint.at_end=false and "
             "checkpoint.every_minutes=null)"
         )
 
 
-def _check_volumes(volumes: Sequence[Volume], key: str) -> None:
-    """Raise ConfigError for volumes at one path, and for one that would hide files of the job or of the system."""
-    claims: dict[PurePosixPath, str] = {}
+def _check_volumes(volumes: Sequence[Volume]) -> None:
+    """Raise ConfigError for a volume that would hide files of the job or of the system."""
     for volume in volumes:
         at = PurePosixPath("/" + posixpath.normpath(volume.path).lstrip("/"))
         hidden = [own for own in (SCRATCH, SHARED, *ONLY_THE_JOBS) if PurePosixPath(own).is_relative_to(at)]
         if hidden or any(at.is_relative_to(own) for own in ONLY_THE_JOBS):
             what = f"{at} hides {hidden[0]}, which" if hidden and hidden[0] != str(at) else f"{at}"
             raise ConfigError(
-                f"{key}: the path {what} pods have for themselves; give {volume.claim} another one, such as /data"
+                f"{KEY}: the path {what} pods have for themselves; give {volume.claim} another one, such as /data"
             )
-        if at in claims:
-            raise ConfigError(f"{key}: {claims[at]} and {volume.claim} are both at {at}; give each a path of its own")
-        claims[at] = volume.claim
 
 
 def _paths(run: Run) -> Iterator[tuple[str, str]]:

@@ -14,11 +14,10 @@ WORDS = ["conf=synthetic", "checkpoint={at_end: false, every_minutes: null}"]
     ("words", "line"),
     [
         (["cluster=kubernetes", "cluster.kubernetes.image=persia"], "    app.kubernetes.io/instance: shop\n"),
-        (["cluster=ray", "cluster.ray.pods.image=persia"], "    app.kubernetes.io/instance: shop\n"),
         (["cluster=slurm"], "#SBATCH --job-name=shop\n"),
         (["cluster=hosts", "cluster.hosts.list=[h1]"], " shop/start-1 "),
     ],
-    ids=["kubernetes", "ray", "slurm", "hosts"],
+    ids=["kubernetes", "slurm", "hosts"],
 )
 def test_a_job_in_the_current_folder_is_called_as_that_is(
     words: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,6 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.record import parsed
 from persia_cli.config.schema import Run
 from persia_cli.engines.configuration import configuration
-from persia_cli.engines.kubernetes.admission import refusals
 from persia_cli.engines.kubernetes.manifests import as_yaml, manifests
 from tests.support.cluster_schemas import NEWEST, mistakes, needs_crd
 
@@ -216,7 +215,6 @@ def test_any_valid_name_and_any_number_of_replicas_give_a_job(name: str, counts:
     given_counts = dict(zip(COUNTS, counts, strict=True))
     run = run.model_copy(update={"cluster": run.cluster.model_copy(update=given_counts)})
     jobset = jobset_of(manifests(run, name))
-    assert refusals(jobset) == []
     found = {job["name"]: job["template"]["spec"] for job in jobset["spec"]["replicatedJobs"]}
     assert {role: job["completions"] for role, job in found.items()} == {
         "coordinator": 1,

@@ -1,14 +1,11 @@
-"""What a cluster would refuse is refused before, in a sentence; and the rules of JobSet's webhook, one by one."""
-
-from typing import Any
+"""What pods cannot have is refused before a cluster is asked, in a sentence."""
 
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.engines.kubernetes.admission import refusals
 from persia_cli.engines.kubernetes.manifests import manifests
 from persia_cli.errors import ConfigError
-from tests.unit.engines.kubernetes.test_manifests import PLAIN, jobset_of, shop
+from tests.unit.engines.kubernetes.test_manifests import PLAIN, jobset_of
 
 
 @pytest.mark.parametrize(
@@ -17,10 +14,6 @@ from tests.unit.engines.kubernetes.test_manifests import PLAIN, jobset_of, shop
         ("Shop_a.2", "lower-case letters, digits and hyphens, a letter first; set name=shop-a-2"),
         ("7-days", "set name=days"),
         ("-", "set name=job"),
-        (
-            "a" * 37,
-            "a pod would be called .*-embedding-server-0-0-abcde, and Kubernetes allows 63 .* use at most 36 of",
-        ),
         ("shop-", "set name=shop"),
     ],
 )
@@ -29,25 +22,10 @@ def test_a_name_that_no_host_can_have(name: str, sentence: str) -> None:
         manifests(compose_run(PLAIN), name)
 
 
-def test_the_longest_name_is_told_by_the_number_of_replicas() -> None:
-    run = compose_run([*PLAIN, "cluster.embedding_servers=1000"])
-    manifests(run, "a" * 34)
-    with pytest.raises(ConfigError, match="use at most 34 of them"):
-        manifests(run, "a" * 35)
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         ("cluster.kubernetes.image=null", "cluster.kubernetes.image: an image with the command persia"),
-        ("cluster.kubernetes.labels={a b: c}", r"cluster.kubernetes.labels.a b: not a name, or a domain and a name"),
-        ("cluster.kubernetes.labels={a: 'b c'}", r"cluster.kubernetes.labels.a=b c: the value of a label has at most"),
-        ("cluster.kubernetes.labels={app.kubernetes.io/name: x}", "the job sets it itself; leave it out"),
-        ("cluster.kubernetes.annotations={/x: y}", "cluster.kubernetes.annotations./x: not a name"),
-        (
-            "cluster.kubernetes.annotations={cluster-autoscaler.kubernetes.io/safe-to-evict: 'true'}",
-            "safe-to-evict: the job sets it itself",
-        ),
         ("checkpoint.path=saved", "checkpoint.path=saved: pods do not have the files of this machine; give a URI, or"),
         (
             "checkpoint.at_end=true",
@@ -72,8 +50,6 @@ OWN = [
     (["/data/../run"], "the path /run hides /run/persia, which pods have"),
     (["/dev"], "the path /dev hides /dev/shm, which pods have"),
     (["/proc/1"], "the path /proc/1 pods have"),
-    (["/data", "/rows", "/data"], "a0 and a2 are both at /data; give each a path of its own"),
-    (["/data", "/rows/..//data"], "a0 and a1 are both at /data"),
 ]
 """Paths of volumes that a pod cannot have, with what is said."""
 
@@ -129,45 +105,3 @@ def test_paths_of_data_and_models_are_those_of_pods() -> None:
 def test_a_setting_that_means_nothing(words: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         compose_run([*PLAIN, words])
-
-
-def jobset() -> dict[str, Any]:
-    return jobset_of(manifests(shop(), "shop"))
-
-
-def test_the_webhook_admits_what_is_rendered() -> None:
-    assert refusals(jobset()) == []
-
-
-def test_the_webhook_refuses_names_of_jobs_and_pods() -> None:
-    made = jobset()
-    made["spec"]["network"].pop("subdomain")
-    made["metadata"]["name"] = name = "a" * 37
-    assert refusals(made) == [
-        f"a pod of {name}-embedding-{role}-0 is not called by a label of DNS of at most 63 characters"
-        for role in ("server", "worker")
-    ]
-    made["metadata"]["name"] = "a" * 48
-    found = [text.partition(" aaa")[0] for text in refusals(made)]
-    assert (found.count("the Job"), found.count("a pod of")) == (2, 5)
-    made["metadata"]["name"] = "shop.a"
-    assert len(refusals(made)) == 11
-    made = jobset()
-    made["spec"]["network"]["subdomain"] = "Shop"
-    assert refusals(made) == ["the subdomain Shop is no label of DNS"]
-
-
-def test_the_webhook_refuses_what_is_switched_off_and_jobs_that_there_are_not() -> None:
-    made = jobset()
-    policy = made["spec"]["failurePolicy"]
-    policy["restartStrategy"] = "InPlaceRestart"
-    [rule] = policy["rules"]
-    policy["rules"].append({**rule, "action": "RestartJob", "targetReplicatedJobs": ["trainer"]})
-    made["spec"]["successPolicy"]["targetReplicatedJobs"] = ["leader"]
-    assert refusals(made) == [
-        "the restart strategy InPlaceRestart is alpha and switched off",
-        "two rules are called usersMistake",
-        "the action RestartJob is alpha and switched off",
-        "there is no replicated job leader for a policy",
-        "there is no replicated job trainer for a policy",
-    ]
