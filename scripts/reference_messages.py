@@ -1,7 +1,7 @@
-"""Rewrite the table of messages in docs/protocol.md from the messages themselves: `python scripts/message_table.py`."""
+"""The reference page of wire messages, from the messages themselves."""
 
 import re
-from pathlib import Path
+from collections.abc import Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -12,9 +12,23 @@ from persia_cli.wire.frames import BY_KIND
 from persia_cli.wire.job_messages import PhaseWork
 from persia_cli.wire.message import BatchId, Message, ProcessId, Sender, TableTotals, dtype_of, form_of
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
-BEGIN = "<!-- messages: written by scripts/message_table.py -->"
-END = "<!-- end of messages -->"
+HEAD = """# Messages
+
+This page is generated from `persia_cli/wire/`. The [protocol](../protocol.md) explains how messages are sent and
+checked. The kind is the first byte of a message. "Any server" is any role that answers requests.
+
+"""
+ARRAYS = """
+## Fields, arrays and limits
+
+A size in brackets with the same name is equal within one message, or within one feature group of it. `*` is any size.
+The last column is the limit of a message: its header, the number of its arrays, and their bytes.
+
+"""
+PARTS_HEAD = """
+## Structs in messages
+
+"""
 PARTS = (
     *(BatchId, Sender, ProcessId, TableTotals, *get_args(PhaseWork)),
     *(Counters, ReplicaFigures, IntervalFigures, SavedFile, SavedRows),
@@ -23,34 +37,25 @@ PARTS = (
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
-def rewritten(page: str) -> str:
-    """Return the page with the tables between its two marks rewritten; raises ValueError if a mark is missing."""
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{PAGE.name} has no {BEGIN} with {END} after it")
-    return f"{head}{BEGIN}\n\n{tables()}\n{END}{tail}"
-
-
-def tables() -> str:
-    """Return a table of each message's sender, receiver and meaning, and one of its fields and arrays."""
+def page() -> str:
+    """Return the page as Markdown."""
     kinds = [BY_KIND[number] for number in sorted(BY_KIND)]
-    said = [(f"`{kind.KIND:#04x}`", f"`{kind.__name__}`", *_meaning(kind), _reply(kind)) for kind in kinds]
-    carried = [(f"`{kind.__name__}`", _fields(kind), _arrays(kind), _limit(kind)) for kind in kinds]
-    parts = [(f"`{part.__name__}`", _fields(part), "", "") for part in PARTS]
-    return "\n".join(
-        [
-            *_table(("kind", "message", "from → to", "what it says", "reply"), said),
-            "",
-            *_table(("message", "fields", "arrays", "at most"), [*carried, *parts]),
-            "",
-        ]
+    meanings = [(f"`{kind.KIND:#04x}`", f"`{kind.__name__}`", *_meaning(kind), _reply(kind)) for kind in kinds]
+    contents = [(f"`{kind.__name__}`", _fields(kind), _arrays(kind), _limit(kind)) for kind in kinds]
+    parts = [(f"`{part.__name__}`", _fields(part)) for part in PARTS]
+    return (
+        HEAD
+        + _table(("kind", "message", "from → to", "meaning", "reply"), meanings)
+        + ARRAYS
+        + _table(("message", "fields", "arrays", "limit"), contents)
+        + PARTS_HEAD
+        + _table(("struct", "fields"), parts)
     )
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _meaning(kind: type[Message]) -> tuple[str, str]:
@@ -115,7 +120,3 @@ def _limit(kind: type[Message]) -> str:
 def _size(nbytes: int) -> str:
     unit, size = next(unit for unit in UNITS if nbytes >= unit[1])
     return f"{nbytes // size} {unit}"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

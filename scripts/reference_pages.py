@@ -1,0 +1,19 @@
+"""Hook of MkDocs: pages of the reference that are generated from the code, so that they cannot differ from it."""
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from scripts import reference_commands, reference_config, reference_messages
+
+PAGES = {
+    "reference/configuration.md": reference_config.page,
+    "reference/commands.md": reference_commands.page,
+    "reference/messages.md": reference_messages.page,
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages to those of `docs/`."""
+    for name, page in PAGES.items():
+        files.append(File.generated(config, name, content=page()))
+    return files

@@ -1,0 +1,70 @@
+"""The generated pages of the reference have every key, command and message."""
+
+import re
+
+import msgspec
+import pytest
+import yaml
+
+from persia_cli.config.schema import Run
+from persia_cli.wire.frames import BY_KIND
+from scripts import reference_commands, reference_config, reference_messages
+from scripts.readme import ROOT
+from tests.contract.test_cli_help import FROZEN
+
+CONF = ROOT / "conf"
+
+
+def cells(page: str) -> list[list[str]]:
+    """Return the cells of all rows of a page's tables."""
+    return [re.split(r" (?<!\\)\| ", line.strip("| ")) for line in page.splitlines() if line.startswith("| ")]
+
+
+@pytest.fixture(scope="module")
+def config() -> dict[str, list[str]]:
+    """The rows of configuration keys by key."""
+    return {row[0].strip("`"): row for row in cells(reference_config.page())}
+
+
+def test_every_key_of_a_shipped_option_is_there(config: dict[str, list[str]]) -> None:
+    groups = [folder for folder in CONF.iterdir() if folder.name in Run.model_fields]
+    named = {
+        f"{folder.name}.{key}"
+        for folder in groups
+        for file in folder.glob("*.yaml")
+        for key in yaml.safe_load(file.read_text()) or ()
+        if key != "defaults"
+    }
+    assert len(named) > 50
+    assert sorted(named - set(config)) == []
+
+
+def test_every_key_has_a_type_and_a_meaning(config: dict[str, list[str]]) -> None:
+    assert [key for key, row in config.items() if len(row) != 4 or not all(row)] == []
+
+
+def test_keys_have_bounds_defaults_and_paths(config: dict[str, list[str]]) -> None:
+    assert config["train.threads"][1:3] == ["integer > 0, ≤ 1024", "`1`"]
+    assert config["embedding.memory"][2] == "`1GiB`"
+    assert config["train.batch_size"][2] == "required"
+    assert config["mode.staleness"][2] == "`3`"
+    assert {"embedding.tables.NAME.dim", "dataset.sparse[].pooling"} <= set(config)
+
+
+def test_every_command_and_option_is_there() -> None:
+    sections = re.split(r"^##+ persia ", reference_commands.page(), flags=re.M)
+    by_name = {section.partition("\n")[0]: section for section in sections[1:]}
+    assert set(by_name) == {name for name in FROZEN if name and not name.startswith("on-")}
+    hidden = {"--help", "--parent", "--end-file", "--memory-file"}
+    for name, section in by_name.items():
+        options = {word for word in FROZEN[name] if word.startswith("--")} - hidden
+        assert [option for option in sorted(options) if option not in section] == []
+
+
+def test_every_message_and_field_is_there() -> None:
+    rows = cells(reference_messages.page())
+    text = {row[0]: " ".join(row) for row in rows}
+    for kind in BY_KIND.values():
+        assert any(row[1] == f"`{kind.__name__}`" and row[3] for row in rows)
+        fields = [field.name for field in msgspec.structs.fields(kind)]
+        assert [name for name in fields if not re.search(rf"`{name}\b", text[f"`{kind.__name__}`"])] == []
