@@ -39,7 +39,7 @@ PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
 ]
 GUIDE = ROOT / "docs" / "guide"
-LONG = {"checkpoint-format.md", "checkpoints.md"}
+LONG = {"checkpoint-format.md"}
 """Pages whose commands run for half a minute; they run where slow tests do."""
 MARKS = {"run", "run slow", "dry-run", "parse", "checkout"}
 TOP = ("persia_cli", "tests", "conf", "recipes", "scripts", "docs", ".ci")

@@ -40,7 +40,7 @@ def test_it_names_every_kind_of_network() -> None:
 
 
 def test_published_figures_are_those_of_the_configurations() -> None:
-    page = (GUIDE / "published-numbers.md").read_text()
+    page = (GUIDE / "measured.md").read_text()
     names = re.findall(r"`conf=(\w+)`", re.findall(r"^\| AUC / log loss .*", page, re.M)[0])
     told = {
         (name, network): figures.strip()
