@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -32,11 +32,14 @@ from persia_cli.commands import (
     trace,
     train,
 )
+from persia_cli.commands.grouped_help import GroupedCommands
 from persia_cli.commands.options import examples
+from persia_cli.commands.output import OUTPUT
 from persia_cli.errors import PersiaError
 
 app = typer.Typer(
     name="persia",
+    cls=GroupedCommands,
     no_args_is_help=True,
     rich_markup_mode=None,  # help without rich comes in half the time
     pretty_exceptions_enable=False,
@@ -86,14 +89,22 @@ def persia(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; for any command.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print details that persia report has too.")] = False,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option("--log-format", help="json: stderr has one JSON object a line.")
+    ] = "text",
 ) -> None:
-    """Train huge recommender models on ordinary machines."""
+    """Train huge recommender models on ordinary machines.
+
+    These options may stand anywhere on the command line.
+    """
+    OUTPUT.verbose, OUTPUT.as_json = verbose, log_format == "json"
 
 
 def main() -> None:
     """Run the command line; every error ends as one line on stderr and an exit code."""
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    arguments = _options_first(sys.argv[1:])
     try:
         if any(not word or word.endswith("=") for word in arguments):
             from persia_cli.commands.usage import refuse_empty
@@ -108,10 +119,24 @@ def main() -> None:
 
         error = in_our_words(error)
 
-        code = report_failure(error, debug=len(arguments) < len(sys.argv) - 1)
+        code = report_failure(error, debug="--debug" in arguments)
     except SystemExit as ended:
         code = ended.code
     _end(code)
+
+
+def _options_first(arguments: list[str]) -> list[str]:
+    """Return the arguments with the options of every command before the command."""
+    first, others = [], []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in ("--debug", "--verbose") or argument.startswith("--log-format="):
+            first.append(argument)
+        elif argument == "--log-format":
+            first += [argument, *([value] if (value := next(rest, None)) is not None else [])]
+        else:
+            others.append(argument)
+    return [*first, *others]
 
 
 def _comes_of_interrupt(error: BaseException) -> bool:

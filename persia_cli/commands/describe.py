@@ -10,6 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.screen import err, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.commands.warm_view import describe_warm_start
@@ -22,6 +23,9 @@ from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
 from persia_cli.plan.length import epoch_steps, evaluation_interval
 from persia_cli.plan.spent_schedules import spent_schedules, unreached
+
+MAX_NAMES = 3
+"""Number of equal tables above which a plan names the first and the last only."""
 
 
 def describe(console: Console, plan: JobPlan) -> None:
@@ -78,6 +82,8 @@ def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None
         "This is the memory of rows, in embedding servers. Each NN worker has the dense network too: "
         "persia config model, with the same words, counts its weights and their memory.",
     )
+    if not OUTPUT.verbose:
+        return
     say(console, "")
     paragraph(console, "To start each replica by hand, with ADDRESS for the address that the coordinator listens at:")
     cluster = plan.run.cluster
@@ -89,7 +95,7 @@ def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None
 
 
 def _tables(plan: JobPlan) -> Table:
-    """Return a table of the embedding tables, with the number of rows that tables with common room have together."""
+    """Return the embedding tables, a line for equal ones, and the number of rows of those that share a budget."""
     shown = columns("table", "dim", "dtype", "optimizer", "rows up to", "memory")
     for group in plan.layout.groups:
         # The dense weights need as many rows as the network has, whose size is not known yet.
@@ -97,12 +103,22 @@ def _tables(plan: JobPlan) -> Table:
         most = (f"{group.capacity:,}", size(group.nbytes)) if known else ("-", "-")
         own = most if len(group.tables) == 1 else ("", "")
         optimizer = "none (frozen)" if group.is_frozen else group.optimizer.kind
-        for table in group.tables:
-            shown.add_row(table.name, str(group.dim), group.dtype, optimizer, *own)
-        if len(group.tables) > 1:
-            shown.add_row(f"these {len(group.tables)} together", "", "", "", *most)
+        names = [table.name for table in group.tables]
+        if len(names) == 1 or OUTPUT.verbose:
+            for name in names:
+                shown.add_row(name, str(group.dim), group.dtype, optimizer, *own)
+        if len(names) > 1:
+            what = (
+                f"these {len(names)} together" if OUTPUT.verbose else f"{_first_and_last(names)}: {len(names)} tables"
+            )
+            shown.add_row(what, str(group.dim), group.dtype, optimizer, *most)
     shown.add_row("all", "", "", "", "", size(plan.memory), style="bold")
     return shown
+
+
+def _first_and_last(names: Sequence[str]) -> str:
+    """Return the names of tables, of many the first and the last."""
+    return ", ".join(names) if len(names) <= MAX_NAMES else f"{names[0]} … {names[-1]}"
 
 
 def warn_of_stand_in(console: Console, plan: JobPlan, words: Sequence[str]) -> None:

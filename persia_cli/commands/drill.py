@@ -52,7 +52,7 @@ def drill(
     ] = None,
     conf_dir: ConfDir = None,
 ) -> None:
-    """Kill processes of a fresh job on purpose, and measure what that costs.
+    """Kill processes of a fresh job, and measure what that costs.
 
     Exit code 0: the job recovered as "When things fail" says. 1: it did not.
     """

@@ -101,7 +101,7 @@ def launch_role(
     memory_file: Annotated[int | None, typer.Option("--memory-file", hidden=True)] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
-    """Start one replica of a role by hand; `persia train` does it for you.
+    """Start one replica of a role by hand.
 
     The coordinator takes the configuration; all other roles get it from the coordinator.
     With --supervise, this process is the parent of the replica's. A data loader or embedding worker that dies gets a

@@ -1,16 +1,19 @@
-"""Progress of a running job: one live line on a terminal, one `key=value` line per event elsewhere."""
+"""Progress of a running job: one live line on a terminal, one line of text or JSON per event elsewhere."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import merge
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rich.console import Console
 
+from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.progress_bar import ProgressBar
-from persia_cli.commands.results import in_words, staleness_of, without_time
-from persia_cli.commands.screen import LABEL_WIDTH, clock, key_values, paragraph, say
+from persia_cli.commands.results import staleness_of
+from persia_cli.commands.screen import LABEL_WIDTH, clock, labelled, paragraph
+from persia_cli.errors import count
 from persia_cli.observe.journal import EVENTS, METRICS, Tail, understanding
 from persia_cli.observe.recoveries import outcome_of
 from persia_cli.observe.staleness import in_sparks, merged
@@ -21,11 +24,7 @@ Line = dict[str, Any]
 WIDE = 140
 """Width of a terminal that has room for a progress bar beside all figures."""
 
-FINDINGS = ("roles", "tables", "reliability", "scored", "warm_start")
-"""Events that are only recorded: what users need from them is shown before the job or in the results at its end."""
-
-STALENESS = "steps from reading a row to its update: mean, most, bars for 1, 2, 3 …"
-"""The meaning of `stale` in the live line."""
+WARNING = "bold yellow"
 
 RANKS_APART = 4
 """Number of ranks above which they have one common histogram of staleness in the live line."""
@@ -55,12 +54,12 @@ def following(console: Console, run_dir: Path, job: Job, batch_size: int) -> Ite
         with LiveView(console, job, batch_size) as live:
             yield lambda: follow(live)
     else:
-        plain = PlainView(console, job, batch_size)
-        yield lambda: follow(plain)
+        view = (JsonView if OUTPUT.as_json else TextView)(console, job, batch_size)
+        yield lambda: follow(view)
 
 
-class PlainView:
-    """One line per event, with stable keys."""
+class JsonView:
+    """One JSON object per event or line of metrics, as the record has it."""
 
     def __init__(self, console: Console, job: Job, batch_size: int) -> None:
         self._console = console
@@ -68,18 +67,50 @@ class PlainView:
         self._batch_size = batch_size
 
     def event(self, line: Line) -> None:
-        """Print the event, with lists as counts; skip the middle of compiling, and roles' events without findings."""
-        kind = line["event"]
-        if kind in FINDINGS or (kind == "compiling" and line["done"] not in (0, line["total"])):
-            return
-        fields = {key: len(value) if isinstance(value, list) else value for key, value in without_time(line).items()}
-        say(self._console, key_values(fields))
+        """Print the event."""
+        self._print(line)
 
     def metrics(self, line: Line) -> None:
-        """Print the figures to six digits (`metrics.jsonl` has all); those of training with the remaining seconds."""
+        """Print the metrics; those of training with the remaining seconds."""
         eta = {"eta_s": eta_s(line, self._job, self._batch_size)} if line["split"] == "train" else {}
-        figures = {key: float(f"{v:.6g}") if isinstance(v, float) else v for key, v in in_words(line).items()}
-        say(self._console, key_values({"event": "metrics"} | figures | eta))
+        self._print({"event": "metrics"} | line | eta)
+
+    def _print(self, line: Line) -> None:
+        self._console.out(json.dumps(line), highlight=False)
+
+
+class TextView:
+    """One readable line per event."""
+
+    def __init__(self, console: Console, job: Job, batch_size: int) -> None:
+        self._console = console
+        self._job = job
+        self._batch_size = batch_size
+
+    def event(self, line: Line) -> None:
+        """Print what a user needs: long work, its beginning and its progress, and notices."""
+        kind = line["event"]
+        if notice := notice_of(line):
+            labelled(self._console, notice.label, notice.text)
+        elif kind == "compiling" and line["done"] == 0:
+            labelled(self._console, "compiling", f"{count(line['total'], 'kernel')} for this processor")
+        elif kind == "progress":
+            labelled(self._console, line.get("doing", "progress"), "  ".join(progress_parts(line)))
+        elif kind == "waiting":
+            labelled(self._console, "waiting", f"{line['doing']}, {line['seconds']} s, {line['replica']}")
+
+    def metrics(self, line: Line) -> None:
+        """Print step, loss, AUC, speed and the remaining time of training, or the result of an evaluation."""
+        if line["split"] != "train":
+            labelled(self._console, *evaluation_notice(line))
+            return
+        parts = [
+            f"step {line['step']:,}/{self._job.steps:,}",
+            _quality(line),
+            f"{line['samples_per_s']:,.0f} samples/s",
+            f"eta {clock(eta_s(line, self._job, self._batch_size))}",
+        ]
+        labelled(self._console, "training", "  ".join(parts))
 
 
 class LiveView:
@@ -88,7 +119,6 @@ class LiveView:
     def __init__(self, console: Console, job: Job, batch_size: int) -> None:
         self._job = job
         self._batch_size = batch_size
-        self._explained = False
         self._bar = ProgressBar(console, "starting", bar_from=WIDE)
 
     def __enter__(self) -> "LiveView":
@@ -101,6 +131,8 @@ class LiveView:
     def event(self, line: Line) -> None:
         """Show the phase in the progress bar; print warnings, notes and saved checkpoints above it."""
         kind = line["event"]
+        if notice := notice_of(line):
+            paragraph(self._bar.console, notice.text, f"{notice.label:<{LABEL_WIDTH}}", head_style=notice.style)
         if kind == "compiling":
             if line["done"] < line["total"]:
                 self._show("compiling", line["done"], line["total"], [f"{line['done']}/{line['total']} kernels"])
@@ -108,51 +140,27 @@ class LiveView:
                 self._show("starting", 0, None, ["all roles"])
         elif kind == "ready":
             self._show("ready", 0, self._job.steps or None, [])
-            if "parameters" in line:
-                self._print("model", f"{line['parameters']:,} dense parameters")
         elif kind == "phase":
             self._bar.begin(line["phase"])
         elif kind == "progress":
-            unit = "samples"
             if "doing" in line:
                 self._bar.begin(line["doing"])
-                unit = "rows"
-            parts = [
-                f"{line['rows']:,}/{line['of']:,} {unit}",
-                f"{clock(line['eta_s'])} left",
-                f"{line['rows_per_s']:,.0f} {unit}/s",
-            ]
-            self._bar.show(line["rows"], line["of"], parts)
+            self._bar.show(line["rows"], line["of"], progress_parts(line))
         elif kind == "waiting":
             self._bar.show_figures([f"{line['doing']}, {line['seconds']} s", line["replica"]])
-        elif kind == "saved":
-            self._print("saved", f"{line['path']}")
-        elif kind == "save_failed":
-            self._print("not saved", f"step {line['step']:,}, training goes on: {line['text']}", "bold yellow")
-        elif kind == "warning":
-            self._print("warning", line["text"], "bold yellow")
-        elif kind == "died":
-            self._print("died", f"{line['replica']} {line['cause']}; it gets a new process", "bold yellow")
-        elif kind == "recovered":
-            self._print("recovered", f"{line['replica']} {outcome_of(line)}")
-        elif kind in ("note", "stopped_early"):
-            self._print("note", line["text"])
 
     def metrics(self, line: Line) -> None:
         """Move the progress bar; print an evaluation above it."""
         if line["split"] != "train":
-            self._print("evaluated" if line["split"] == "eval" else "tested", f"step {line['step']}: {_quality(line)}")
+            labelled(self._bar.console, *evaluation_notice(line))
             return
-        if not self._explained:
-            self._explained = True
-            self._print("stale", STALENESS, "")
         left = eta_s(line, self._job, self._batch_size)
         parts = [
             f"step {line['step']:,}/{self._job.steps:,}",
             _quality(line),
             f"{line['samples_per_s']:,.0f} samples/s",
             f"{clock(left)} left",
-            f"stale {line['staleness_mean']:.1f} (max {line['staleness_max']}) {_sparks(line)}",
+            f"staleness {line['staleness_mean']:.1f} (max {line['staleness_max']}) {_sparks(line)}",
             f"{line['samples']:,} samples",
             f"{line['rows']:,} rows",
         ]
@@ -162,8 +170,45 @@ class LiveView:
         self._bar.begin(phase)
         self._bar.show(done, total, parts)
 
-    def _print(self, label: str, text: str, style: str = "bold") -> None:
-        paragraph(self._bar.console, text, f"{label:<{LABEL_WIDTH}}", head_style=style)
+
+class Notice(NamedTuple):
+    """A line for the user, which stays on the screen."""
+
+    label: str
+    text: str
+    style: str = "bold"
+
+
+def notice_of(line: Line) -> Notice | None:
+    """Return the line that an event deserves; None for one that is only recorded, or shown as progress."""
+    kind = line["event"]
+    if kind == "ready" and "parameters" in line:
+        return Notice("weights", f"{line['parameters']:,} in the dense network")
+    if kind == "saved":
+        return Notice("saved", line["path"])
+    if kind == "save_failed":
+        return Notice("not saved", f"step {line['step']:,}, training goes on: {line['text']}", WARNING)
+    if kind == "warning":
+        return Notice("warning", line["text"], WARNING)
+    if kind == "died":
+        return Notice("died", f"{line['replica']} {line['cause']}; it gets a new process", WARNING)
+    if kind == "recovered":
+        return Notice("recovered", f"{line['replica']} {outcome_of(line)}")
+    if kind in ("note", "stopped_early"):
+        return Notice("note", line["text"])
+    return None
+
+
+def evaluation_notice(line: Line) -> tuple[str, str]:
+    """Return label and text of an evaluation's metrics."""
+    return "evaluated" if line["split"] == "eval" else "tested", f"step {line['step']:,}  {_quality(line)}"
+
+
+def progress_parts(line: Line) -> list[str]:
+    """Return amount, remaining time and speed of an event of progress."""
+    unit = "rows" if "doing" in line else "samples"
+    done = f"{line['rows']:,}/{line['of']:,} {unit}"
+    return [done, f"{clock(line['eta_s'])} left", f"{line['rows_per_s']:,.0f} {unit}/s"]
 
 
 def eta_s(line: Line, job: Job, batch_size: int) -> int | None:

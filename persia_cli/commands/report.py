@@ -29,7 +29,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write one page about a run: loss, AUC, speed, staleness, tables, calibration.
+    """Write one page about a run: curves, speed, tables, calibration.
 
     The page needs no other file, so that it can be sent and archived. Running and failed runs have a page too.
     """

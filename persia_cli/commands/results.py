@@ -1,12 +1,12 @@
 """The results of a finished job: its evaluation, the places of its files, and the next command."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from persia_cli.commands.describe import warn_of_stand_in
+from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.screen import err, key_values, labelled, out, propose, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.config.schema import Bce, Run
@@ -16,15 +16,12 @@ from persia_cli.engines.resumed import newest_of
 from persia_cli.errors import count
 from persia_cli.observe import staleness
 from persia_cli.observe.advice import advice, judging_metric
+from persia_cli.observe.exchange import bytes_per_sample, lookups, table_counters
 from persia_cli.observe.history import QUALITY
 from persia_cli.plan.job import JobPlan
 from persia_cli.store.checkpoints.manifest import checkpoints_of
 from persia_cli.store.checkpoints.retention import best_checkpoint
-from persia_cli.store.table_counters import READS, known_of, reads_of
-from persia_cli.wire.frames import ByteCounts
 
-LEAST_SHOWN = 10.0
-"""Bytes per sample from which on a link between roles is shown."""
 LOSSES = {
     "evicted": "rows evicted",
     "refused": "ids refused for lack of room",
@@ -60,12 +57,10 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
     if losses := lost(result.events):
         more = f"; see persia table stats {result.run_dir}" if saved and plan.job.task == "train" else ""
         labelled(err(), "tables", losses + more)
-    if fraction := unknown(result.events):
+    if OUTPUT.verbose and (fraction := unknown(result.events)):
         labelled(err(), "unknown", fraction)
-    if plan.job.task == "train" and (exchanged := traffic(plan, result)):
+    if OUTPUT.verbose and plan.job.task == "train" and (exchanged := traffic(plan, result)):
         labelled(err(), "wire", exchanged)
-    if saved:
-        labelled(err(), "saved", saved[-1])
     if plan.job.task == "train" and (
         chosen := best_checkpoint(checkpoints_of(result.run_dir, plan.run.checkpoint.path))
     ):
@@ -183,7 +178,7 @@ def show_scores(console: Console, scored: Mapping[str, Any]) -> None:
 
 def lost(events: Sequence[Mapping[str, Any]]) -> str:
     """Return in words the rows that all servers evicted or refused, and the table with most of them; empty if none."""
-    tables = _tables(events)
+    tables = table_counters(events)
     parts = []
     for counter, word in LOSSES.items():
         counts = {name: counted for name, counters in tables.items() if (counted := counters.get(counter, 0))}
@@ -195,54 +190,23 @@ def lost(events: Sequence[Mapping[str, Any]]) -> str:
 
 
 def unknown(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return in words the fraction of look-ups in evaluation or prediction that found no row, also per feature."""
-    tables = {name: counters for name, counters in _tables(events).items() if counters.get("reads")}
-    reads = sum(counters["reads"] for counters in tables.values())
-    missed = sum(counters["reads"] - counters["reads_known"] for counters in tables.values())
+    """Return the fraction of look-ups in evaluation or prediction that found no row, also per feature, as text."""
+    found = lookups(events)
+    total, missed = sum(each.total for each in found), sum(each.total - each.known for each in found)
     if not missed:
         return ""
-    of = ", ".join(
-        f"{feature} {1 - known / total:.2%}"
-        for table, counters in tables.items()
-        for feature, total, known in _reads(table, counters)
-        if known < total
-    )
-    return f"{missed / reads:.2%} of the ids scored have no row and count as zeros ({of})"
-
-
-def _reads(table: str, counters: Mapping[str, int]) -> list[tuple[str, int, int]]:
-    """Return each feature that reads a table, its look-ups, and those that found a row; else the table as a whole."""
-    features = [name.removeprefix(READS) for name in counters if name.startswith(READS)]
-    own = [(name, counters[reads_of(name)], counters[known_of(name)]) for name in features]
-    return own or [(table, counters["reads"], counters["reads_known"])]
+    of = ", ".join(f"{each.name} {1 - each.known / each.total:.2%}" for each in found if each.known < each.total)
+    return f"{missed / total:.2%} of the ids scored have no row and count as zeros ({of})"
 
 
 def traffic(plan: JobPlan, result: JobResult) -> str:
-    """Return in words how many bytes per sample, trained or evaluated, the roles have exchanged.
-
-    What a process that was replaced had exchanged is missing.
-    """
-    exchanged: defaultdict[str, ByteCounts] = defaultdict(ByteCounts)
-    for role in next((event["roles"] for event in reversed(result.events) if event["event"] == "roles"), []):
-        for peer, counted in role.get("links", {}).items():
-            exchanged[f"{role['role']} - {peer}"] += ByteCounts(**counted)
-    begin, last = plan.job.first_step, last_of(result.metrics, "train")
-    evaluated = sum(line["eval_samples"] for line in result.metrics if "eval_samples" in line and line["step"] > begin)
-    trained = last["samples"] - begin * plan.run.train.batch_size if last else 0
-    if trained + evaluated <= 0:
-        return ""
-    shown = []
-    for link, both in exchanged.items():
-        whole = both.wire + both.shared
-        if whole >= LEAST_SHOWN * (trained + evaluated):
-            in_memory = f" ({both.shared / whole:.0%} in shared memory)" if both.shared else ""
-            shown.append(f"{link} {size(whole / (trained + evaluated))}{in_memory}")
+    """Return the bytes per sample between roles as text."""
+    found = bytes_per_sample(result.events, result.metrics, plan.run.train.batch_size)
+    shown = [
+        f"{each.link} {size(each.total)}" + (f" ({each.shared:.0%} in shared memory)" if each.shared else "")
+        for each in found
+    ]
     return f"{', '.join(shown)} per sample" if shown else ""
-
-
-def _tables(events: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return the counters of each table at the end of the job."""
-    return next((event["tables"] for event in reversed(events) if event["event"] == "tables"), {})
 
 
 def last_of(metrics: Sequence[dict[str, Any]], split: str) -> dict[str, Any] | None:

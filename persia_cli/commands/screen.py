@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from persia_cli.commands.output import OUTPUT
 from persia_cli.disk import refusal
 from persia_cli.errors import PersiaError
 from persia_cli.storage.remote import without_secret
@@ -33,11 +34,15 @@ def out() -> Console:
 @cache
 def err() -> Console:
     """Return the console for all else: stderr."""
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, force_terminal=False if OUTPUT.as_json else None)
 
 
 def say(console: Console, text: str | Text, style: str = "") -> None:
     """Print text without markup, and without wrapping, which would break programs that read it."""
+    if OUTPUT.as_json and console is err():
+        if plain := str(text).strip():
+            console.out(json.dumps({"text": plain}), highlight=False)
+        return
     console.print(text if isinstance(text, Text) else Text(text, style), soft_wrap=True)
 
 

@@ -74,7 +74,10 @@ def serve(
         typer.Option("--sample", metavar="FRACTION", help="Of the requests, how many --log writes.", show_default="1"),
     ] = None,
 ) -> None:  # fmt: skip
-    """Serve an exported model over HTTP, by the Open Inference Protocol (version 2), without torch."""
+    """Serve an exported model over HTTP (Open Inference Protocol).
+
+    It needs no torch.
+    """
     from persia_cli.commands.served_model import exported, is_saved
     from persia_cli.errors import UserError
     from persia_cli.serving.http.settings import ServerSettings

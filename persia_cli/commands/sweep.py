@@ -53,7 +53,7 @@ def sweep(
     as_json: AsJson = False,
     conf_dir: ConfDir = None,
 ) -> None:
-    """Train every combination of values and compare: quality over seeds, speed, staleness.
+    """Train every combination of values and compare the results.
 
     Any key or config group takes several values: KEY=A,B,C or KEY=range(1,4). Models are not saved unless
     checkpoint.at_end=true is among the words.

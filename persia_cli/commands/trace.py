@@ -16,9 +16,10 @@ def trace(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
     output: Annotated[Path, typer.Argument(metavar="FILE", help="What to write, for Perfetto.", show_default=False)],
 ) -> None:
-    """Write the timeline of every role's work in the steps of train.trace_steps; persia train --trace does it itself.
+    """Write the timeline of the steps of train.trace_steps.
 
-    The recordings stay in the run directory. Of a job that runs it has what was recorded so far.
+    It has the work of every role; `persia train --trace` writes it itself. Recordings stay in the run directory. For a
+    running job the timeline has what was recorded so far.
     """
     from persia_cli.commands.followed import plan_of
     from persia_cli.commands.hosts_job import fetch_logs

@@ -9,6 +9,7 @@ from jinja2 import Environment
 from persia_cli import __version__
 from persia_cli.config.schema.metric import is_of_retrieval
 from persia_cli.observe.drawing import INK, SMALL, empty_figure, plain, save_png, to_svg
+from persia_cli.observe.exchange import bytes_per_sample, lookups
 from persia_cli.observe.history import CONFIG, QUALITY, Line, RunHistory, key_figures
 from persia_cli.observe.panels import Panel, panels_of
 from persia_cli.observe.recoveries import outcome_of, recoveries_in
@@ -42,6 +43,8 @@ def report_page(history: RunHistory, summary: Mapping[str, str], now: float) -> 
             "Evaluations": _evaluations(history),
             "Retrieval": _retrieval(history),
             "Tables": _tables(history),
+            "Ids without a row": _unknown(history),
+            "Bytes between roles": _exchanged(history),
             "Processes": _processes(history),
             "Recoveries": _recoveries(history),
         },
@@ -135,6 +138,19 @@ def _processes(history: RunHistory) -> Rows:
     if any("cpus" in role for role in event["roles"]):
         head, shown = [*head, "processors"], [[*row, cpus] for row, cpus in zip(shown, pinned, strict=True)]
     return [head, *shown]
+
+
+def _unknown(history: RunHistory) -> Rows:
+    """Return a row for each feature some of whose evaluated ids had no row."""
+    found = [each for each in lookups(history.events) if each.known < each.total]
+    rows = [[each.name, f"{each.total:,}", f"{1 - each.known / each.total:.2%}"] for each in found]
+    return [["feature", "look-ups in evaluations", "without a row"], *rows]
+
+
+def _exchanged(history: RunHistory) -> Rows:
+    found = bytes_per_sample(history.events, history.lines, history.run.train.batch_size)
+    rows = [[each.link, f"{each.total:,.0f}", f"{each.shared:.0%}"] for each in found]
+    return [["roles", "bytes per sample", "in shared memory"], *rows]
 
 
 def _recoveries(history: RunHistory) -> Rows:

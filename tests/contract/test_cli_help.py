@@ -15,7 +15,7 @@ import typer.testing
 from persia_cli.main import app
 
 FROZEN = {
-    "": ["--debug", "--help", "--install-completion", "--show-completion", "--version"],
+    "": ["--debug", "--help", "--install-completion", "--log-format", "--show-completion", "--verbose", "--version"],
     "attach": ["--help", "run"],
     "bench": ["--help"],
     "bench modes": [

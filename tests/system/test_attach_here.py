@@ -52,7 +52,7 @@ def test_roles_that_were_started_by_hand_are_shown_and_stopped_also_after_a_deat
     with started_by_hand(run, tmp_path / "logs") as roles:
         poll_for(lambda: read_journal(run / METRICS), LIMIT_S, "steps trained")
         with started(shown, "attach", str(run)) as attach:
-            poll_for(lambda: "split=train" in shown.read_text(), LIMIT_S, "the job on the screen")
+            poll_for(lambda: "training  step " in shown.read_text(), LIMIT_S, "the job on the screen")
             [worker] = psutil.Process(roles["embedding-worker-0"].pid).children()
             worker.kill()
             poll_for(lambda: recovered(run), LIMIT_S, "another embedding worker")
@@ -75,7 +75,7 @@ def test_one_command_shows_it_another_stops_it_and_a_third_says_how_it_ended(tmp
     with Launched(ENDLESS, run) as job:
         job.wait_for_training()
         with started(shown, "attach", str(run)) as attach:
-            poll_for(lambda: "split=train" in shown.read_text(), LIMIT_S, "the job on the screen")
+            poll_for(lambda: "training  step " in shown.read_text(), LIMIT_S, "the job on the screen")
             assert started(late, "stop", str(run), "--now").wait(LIMIT_S) == 2
             assert "ends this job at once" in late.read_text()
             assert started(stopped, "stop", str(run)).wait(LIMIT_S) == 75, stopped.read_text()

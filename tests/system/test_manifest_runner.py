@@ -127,7 +127,7 @@ def test_a_job_is_shown_and_saved_in_the_container_of_its_coordinator_and_saved_
 
         with shown.open("wb") as output:
             attach = first.execute(["persia", "attach", run], output)
-        job.runner.wait(lambda: "split=train" in shown.read_text(), LIMIT_S, "the job on the screen")
+        job.runner.wait(lambda: "training  step " in shown.read_text(), LIMIT_S, "the job on the screen")
         code, text = said("checkpoint", "now", run)
         assert (code, len(finished_steps(job.saved))) == (0, 1), text
         code, text = said("stop", run)

@@ -60,7 +60,9 @@ def test_a_job_goes_on_without_its_command_and_is_shown_by_two_others_and_stoppe
 
         with other("attach") as one, Command(first, address, [], tmp_path / "two", follows="attach") as two_:
             for each in (one, two_):
-                each.wait(lambda each=each: "event=ready" in each.output and "split=train" in each.output, "the screen")
+                each.wait(
+                    lambda each=each: "weights " in each.output and "training  step " in each.output, "the screen"
+                )
             two_.process.send_signal(signal.SIGHUP)
             assert two_.end() == 130
             assert "the terminal is gone, and the job goes on: persia attach /tmp/run" in two_.output
@@ -93,7 +95,7 @@ def test_a_command_that_is_killed_while_its_job_starts_leaves_a_whole_job_which_
         command.process.inner.kill()
         assert not command.events("ready")
     with Command(first, address, [], tmp_path / "attach", follows="attach") as attach:
-        attach.wait(lambda: attach.events("ready") and "split=train" in attach.output, "the whole job")
+        attach.wait(lambda: attach.events("ready") and "training  step " in attach.output, "the whole job")
         attach.process.send_signal(signal.SIGINT)
         assert attach.end() == 130, attach.output
         assert "interrupted; everything is stopped" in attach.output

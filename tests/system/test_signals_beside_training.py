@@ -103,7 +103,7 @@ def ended_by_sigterm(words: list[str], output: Path, is_under_way: Callable[[str
 def test_while_a_saved_model_is_evaluated(saved: JobResult, long_data: Path, tmp_path: Path, cluster: str) -> None:
     words = ["eval", str(saved.run_dir), "--data", str(long_data), f"cluster={cluster}"]
     before = finished_steps(saved.run_dir / CHECKPOINTS)
-    ended_by_sigterm(words, tmp_path / "said", lambda said: "event=progress" in said)
+    ended_by_sigterm(words, tmp_path / "said", lambda said: "progress  " in said)
     assert finished_steps(saved.run_dir / CHECKPOINTS) == before
 
 
@@ -113,5 +113,5 @@ def test_while_samples_are_scored(saved: JobResult, long_data: Path, tmp_path: P
     scores = tmp_path / "scores"
     scores.mkdir()
     words = ["predict", str(saved.run_dir), str(long_data), "-o", str(scores / "s.parquet"), f"cluster={cluster}"]
-    ended_by_sigterm(words, tmp_path / "said", lambda said: "event=progress" in said)
+    ended_by_sigterm(words, tmp_path / "said", lambda said: "progress  " in said)
     assert list(scores.iterdir()) == []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.commands.output import OUTPUT
 from persia_cli.main import main
 
 TINY = """\
@@ -35,6 +36,9 @@ def persia(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     (tmp_path / "conf" / "dataset" / "tiny.yaml").write_text(TINY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PERSIA_CONF_DIR", str(tmp_path / "conf"))
+
+    for setting in ("as_json", "verbose"):
+        monkeypatch.setattr(OUTPUT, setting, False)  # restored after the test
 
     def run(*words: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["persia", *words])

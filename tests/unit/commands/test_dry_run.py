@@ -6,7 +6,7 @@ from pathlib import Path
 
 def test_the_plan(persia) -> None:
     words = ("dataset=tiny", "name=plan", "train.batch_size=100", "cluster.embedding_servers=2", "model.dim=4")
-    ended = persia("train", *words, "--run-dir", "out/run", "--dry-run")
+    ended = persia("train", *words, "--run-dir", "out/run", "--dry-run", "--verbose")
     assert (ended.code, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert lines[0] == "run       plan in out/run"
@@ -51,11 +51,19 @@ def test_tables_are_shown_as_they_will_be_kept(persia) -> None:
 
 
 def test_tables_of_equal_rows_are_shown_with_the_room_they_share(persia) -> None:
-    ended = persia("train", "dataset=tiny", "embedding.capacity=1000", "--dry-run")
+    ended = persia("train", "dataset=tiny", "embedding.capacity=1000", "--dry-run", "--verbose")
     assert (ended.code, ended.err) == (0, "")
     shown = [line.split() for line in ended.out.splitlines() if line.startswith(("feature_", "these"))]
     assert shown[:2] == [[name, "16", "float32", "adagrad"] for name in ("feature_0", "feature_1")]
-    assert shown[2][:4] == ["these", "2", "together", "1,000"]
+    assert shown[2][:7] == ["these", "2", "together", "16", "float32", "adagrad", "1,000"]
+
+
+def test_equal_tables_are_one_line_without_commands(persia) -> None:
+    ended = persia("train", "conf=criteo", "embedding.capacity=1000", "--dry-run")
+    assert ended.code == 0
+    [line] = [line for line in ended.out.splitlines() if line.startswith("C1 ")]
+    assert line.split()[:8] == ["C1", "…", "C26:", "26", "tables", "16", "float32", "adagrad"]
+    assert "launch-role" not in ended.out
 
 
 def test_schedules_are_shown_where_there_are_any(persia) -> None:

@@ -12,7 +12,8 @@ OWN = sorted(os.sched_getaffinity(0))
 def test_a_dry_run_has_them_in_its_commands(persia) -> None:
     first, *_, last = [*OWN, OWN[-1]]
     given = f"cluster.pin={{embedding_server: ['{first},{last}', {last}], nn_worker: {first}-{first}}}"
-    ended = persia("train", "dataset=tiny", "cluster=local", "cluster.embedding_servers=2", given, "--dry-run")
+    words = ("dataset=tiny", "cluster=local", "cluster.embedding_servers=2", given)
+    ended = persia("train", *words, "--dry-run", "--verbose")
     assert (ended.code, ended.err) == (0, "")
     pinned = dict(re.findall(r"^  persia launch-role (\S+ .*--index \d) --cpus (\S+) --token", ended.out, re.MULTILINE))
     assert pinned == {

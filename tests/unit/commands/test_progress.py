@@ -1,12 +1,14 @@
-"""Progress: a live line on a terminal, stable key=value lines elsewhere."""
+"""Progress: a live line on a terminal, lines of text or JSON elsewhere."""
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.progress import following
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.plan.job import Job
@@ -34,7 +36,7 @@ def shown(run_dir: Path, terminal: bool, width: int) -> str:
         for done in (1, 2, 3):
             events.write(event="compiling", done=done, total=3, kernel=f"kernel_{done}")
         follow()
-        events.write(event="ready", replicas=[{"name": "coordinator-0"}, {"name": "nn-worker-0"}])
+        events.write(event="ready", replicas=[{"name": "coordinator-0"}], parameters=1000)
         events.write(event="phase", phase="training", step=0)
         metrics.write(**TRAINING)
         follow()
@@ -52,21 +54,26 @@ def shown(run_dir: Path, terminal: bool, width: int) -> str:
     return stream.getvalue()
 
 
-def test_plain_lines(tmp_path: Path) -> None:
+def test_lines_of_text(tmp_path: Path) -> None:
     assert shown(tmp_path, terminal=False, width=40).splitlines() == [
-        "event=compiling done=0 total=3",
-        "event=compiling done=3 total=3 kernel=kernel_3",
-        "event=ready replicas=2",
-        "event=phase phase=training step=0",
-        "event=metrics step=4 samples=400 split=train loss=0.5 auc=0.75 log_loss=0.5 ne=0.9 calibration=1.0 "
-        "samples_per_s=200.0 staleness_mean=1.5 staleness_max=3 staleness=1:3/1:1,3:2 rows=1234 eta_s=3",
-        'event=warning text="table a is full"',
-        'event=note text="table b is full"',
-        'event=stopped_early step=4 text="training ends early"',
-        "event=metrics step=10 samples=1000 split=eval loss=0.4 auc=0.8 log_loss=0.4 ne=0.8 calibration=null "
-        "samples_per_s=100.0 rows=1300",
-        "event=saved path=run/checkpoints/step-10 step=10",
+        "compiling 3 kernels for this processor",
+        "weights   1,000 in the dense network",
+        "training  step 4/10  loss 0.5000  AUC 0.7500  200 samples/s  eta 0:03",
+        "warning   table a is full",
+        "note      table b is full",
+        "note      training ends early",
+        "evaluated step 10  loss 0.4000  AUC 0.8000",
+        "saved     run/checkpoints/step-10",
     ]
+
+
+def test_lines_of_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OUTPUT, "as_json", True)
+    lines = [json.loads(line) for line in shown(tmp_path, terminal=False, width=40).splitlines()]
+    metrics = [line for line in lines if line["event"] == "metrics"]
+    assert [line["step"] for line in metrics] == [4, 10]
+    assert (metrics[0]["auc"], metrics[0]["eta_s"], metrics[1]["calibration"]) == (0.75, 3, None)
+    assert {"compiling", "ready", "phase", "warning", "saved", "roles"} <= {line["event"] for line in lines}
 
 
 @pytest.mark.parametrize("width", [80, 160])
@@ -77,17 +84,17 @@ def test_the_live_line(tmp_path: Path, width: int) -> None:
     assert "warning   table a is full" in text
     assert "note      table b is full" in text
     assert "note      training ends early" in text
-    assert "evaluated step 10: loss 0.4000  AUC 0.8000" in text
+    assert "evaluated step 10  loss 0.4000  AUC 0.8000" in text
     assert "saved     run/checkpoints/step-10" in text
     if width == 160:
-        assert "stale 1.5 (max 3) █|▄ █  400 samples  1,234 rows" in text
+        assert "staleness 1.5 (max 3) █|▄ █  400 samples  1,234 rows" in text
         assert "━" in text
 
 
 @pytest.mark.parametrize(
     ("terminal", "text"),
     [
-        (False, "event=progress rows=3000 of=12000 rows_per_s=1500.5 eta_s=6"),
+        (False, "progress  3,000/12,000 samples  0:06 left  1,500 samples/s"),
         (True, "3,000/12,000 samples  0:06 left  1,500 samples/s"),
     ],
 )
@@ -102,7 +109,6 @@ def test_progress_of_an_evaluation_or_a_prediction(tmp_path: Path, terminal: boo
         follow()
     events.close()
     assert text in stream.getvalue()
-    assert "predicting" in stream.getvalue()
     assert "reliability" not in stream.getvalue()
 
 
@@ -114,7 +120,7 @@ def test_a_line_that_is_half_written_waits(tmp_path: Path) -> None:
         file.flush()
         follow()
         assert stream.getvalue() == ""
-        file.write('ady"}\n')
+        file.write('ady", "parameters": 7}\n')
         file.flush()
         follow()
-    assert stream.getvalue() == "event=ready\n"
+    assert stream.getvalue() == "weights   7 in the dense network\n"
