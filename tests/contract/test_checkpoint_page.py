@@ -1,4 +1,4 @@
-"""docs/checkpoint-format.md names every file, key and column that a run leaves."""
+"""docs/run-directory.md and docs/checkpoint-format.md name every file, key and column that a run leaves."""
 
 import json
 import re
@@ -21,12 +21,12 @@ from tests.support.jobs import train
 from tests.support.small import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "checkpoint-format.md").read_text(encoding="utf-8")
+PAGE = "".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("run-directory", "checkpoint-format"))
 CODE = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "persia_cli").rglob("*.py")))
 
 
 def unnamed(names: Any) -> list[str]:
-    """The names that the page does not have as code."""
+    """Return the names that the pages do not have as code."""
     return sorted(name for name in set(names) if f"`{name}`" not in PAGE)
 
 
