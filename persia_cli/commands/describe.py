@@ -17,7 +17,7 @@ from persia_cli.commands.warm_view import describe_warm_start
 from persia_cli.config.schema import ByLayer, Checkpoint, DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
 from persia_cli.config.schema.features import DenseFeature
 from persia_cli.config.schema.perceptrons import Concatenated
-from persia_cli.engines.key_files import key_file_of
+from persia_cli.engines.key_files import key_file_of, needs_keys
 from persia_cli.errors import count
 from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
@@ -87,9 +87,8 @@ def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None
     say(console, "")
     paragraph(console, "To start each replica by hand, with ADDRESS for the address that the coordinator listens at:")
     cluster = plan.run.cluster
-    keys = None if cluster.encryption == "none" else key_file_of(None, None, cluster.key_file)
-    if keys is None and cluster.encryption == "curve":
-        keys = Path("KEYS")
+    has_none = cluster.kind == "local" and cluster.encryption == "none"
+    keys = None if has_none else key_file_of(None, None) or (Path("KEYS") if needs_keys(cluster) else None)
     for command in plan.commands("ADDRESS", words, keys):
         say(console, f"  {command}")
 

@@ -81,7 +81,7 @@ def launch_role(
     ] = None,
     trusted_network: Annotated[
         bool,
-        typer.Option("--trusted-network", help="Talk to other machines without keys, as cluster.trusted_network."),
+        typer.Option("--trusted-network", help="Talk to other machines without keys, as cluster.encryption=none."),
     ] = False,
     cpus: Annotated[
         str | None,

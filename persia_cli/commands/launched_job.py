@@ -15,7 +15,7 @@ from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, say
 from persia_cli.config.record import read_run
-from persia_cli.config.schema import Kubernetes, Run
+from persia_cli.config.schema import Run
 from persia_cli.engines.background import LOG
 from persia_cli.engines.job import JOB, ROLES, recorded_failure, result_of
 from persia_cli.engines.role import read_job
@@ -113,7 +113,7 @@ def _require_run(run_dir: Path, command: str) -> Run:
 
 
 def _namespace(run: Run) -> str | None:
-    return (run.cluster.kubernetes or Kubernetes()).namespace
+    return run.cluster.namespace if run.cluster.kind == "kubernetes" else None
 
 
 def _show(run_dir: Path) -> None:

@@ -19,7 +19,7 @@ EXAMPLES = examples(
     "persia train conf=criteo model=ffnn train.epochs=2  # a configuration, an option, a key",
     "persia train conf=./mine.yaml mode=sync --dry-run   # show the plan and start nothing",
     "persia train conf=criteo --trace steps.json         # a timeline of 200 steps, for ui.perfetto.dev",
-    "persia train conf=criteo cluster=hosts cluster.hosts.list=[h1,h2] --render  # what ssh would start there",
+    "persia train conf=criteo cluster=hosts cluster.hosts=[h1,h2] --render  # what ssh would start there",
     "persia train conf=criteo cluster=slurm --render > job.sh  # a script for sbatch; without --render, it is queued",
 )
 

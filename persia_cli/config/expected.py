@@ -19,6 +19,9 @@ _BOUNDS = ((Gt, "gt", "above"), (Ge, "ge", "of at least"), (Lt, "lt", "below"), 
 _NEAR = 10_000
 """Bounds beyond this are exceeded only by typos; messages leave them out unless they are exceeded."""
 
+NAME = "[key]"
+"""The end of pydantic's location of a mistake in a name, with which the path ends, rather than in its value."""
+
 
 @dataclass(frozen=True)
 class SchemaKey:
@@ -39,10 +42,14 @@ class SchemaKey:
 def follow(root: type[Node], location: Sequence[str | int], values: Any) -> SchemaKey:
     """Follow a pydantic error location, dropping the tags of unions that it contains."""
     annotation: Any = root
+    names: Any = None
     path, holder, owner = "", None, None
     alternatives: list[type[Node]] = []
     for part in location:
         variants = nodes(annotation)
+        if part == NAME:
+            annotation = names
+            continue
         if isinstance(part, int):
             path += f"[{part}]"
             holder, annotation = values, _element(annotation)
@@ -60,6 +67,7 @@ def follow(root: type[Node], location: Sequence[str | int], values: Any) -> Sche
             annotation = _whole(field) if field else None
         elif get_origin(annotation) is dict:
             path += f".{part}"
+            names = get_args(annotation)[0]
             holder, annotation = values, _element(annotation)
         else:
             continue

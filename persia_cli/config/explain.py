@@ -66,19 +66,22 @@ def unknown_key(path: str, root: type[Node], values: Any, owner: type[Node] | No
             "pos_weight: 3}}"
         )
     known = dict(expected.keys(root, values))
-    if owner is not None and path.endswith("]", 0, path.rfind(".")):  # members of lists are not keys
-        group = path.rpartition(".")[0]
+    group = path.rpartition(".")[0]
+    if owner is not None and group and group not in known:  # members of lists, and what users name, are not keys
         known = {f"{group}.{name}": field for name, field in owner.model_fields.items()}
     right = _right_key(path, list(known))
     if right is None:
-        group = path.rpartition(".")[0]
-        names = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == group]
-        hint = f"; there are {expected.any_of(names, 'and')}" if names else ""
+        hint = _there_are([key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == group])
     elif expected.nodes(known[right].annotation):
         hint = did_you_mean(right)
     else:
         hint = did_you_mean(f"{right} ({expected.field_expectation(known[right])})")
     return f"no such key{hint}"
+
+
+def _there_are(names: Sequence[str]) -> str:
+    """Return the end of a sentence that lists all names."""
+    return f"; there are {expected.any_of(names, 'and')}" if names else ""
 
 
 def _right_key(path: str, known: list[str]) -> str | None:
@@ -101,8 +104,11 @@ def _sentences(
         return  # Text or a group of keys is allowed here: the mistakes in the group are reported by their own keys.
     if kind == "extra_forbidden":
         for key, leaf in leaves(path, value):
-            why = _other_kind(place, key) or unknown_key(key, root, values, place.owner)
+            why = _other_kind(place) or unknown_key(key, root, values, place.owner if key == path else None)
             yield key, f"{key}={spell(leaf)}: {why}"
+    elif details["loc"][-1:] == (expected.NAME,):
+        names = expected.choices(place.annotation)
+        yield path, f"{path}: no such key{did_you_mean(nearest(str(value), names)) or _there_are(names)}"
     elif kind == "missing":
         yield path, needs_a_value(path, place.annotation)
     elif kind in ("union_tag_invalid", "union_tag_not_found"):
@@ -147,11 +153,11 @@ def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _other_kind(place: expected.SchemaKey, path: str) -> str | None:
-    """Return the end of a sentence on a key that exists only in another kind of the same group."""
-    group, _, leaf = path.rpartition(".")
+def _other_kind(place: expected.SchemaKey) -> str | None:
+    """Return the end of a sentence on a key, or a group, that exists only in another kind of the same group."""
+    group, _, leaf = place.path.rpartition(".")
     owners = [kind for node in place.alternatives if leaf in node.model_fields for kind in expected.kinds(node)]
-    if place.path != path or not owners:
+    if not owners:
         return None
     chosen = expected.kind_of(place.values)
     return f"no such key where {group}.kind={chosen}; {group}.kind={expected.any_of(owners)} has it"

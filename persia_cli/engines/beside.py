@@ -1,6 +1,6 @@
 """Beside which replica each other one is to run: on its machine, so that they share memory."""
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import Run, SpreadReplicas
 from persia_cli.plan.job import COORDINATOR, Replica
 
 SERVER, RANK = "embedding-server", "nn-worker"
@@ -12,9 +12,10 @@ def beside(run: Run, replica: Replica) -> Replica:
     The coordinator is beside the first NN worker, and with `cluster.placement=packed` all are.
     """
     cluster = run.cluster
-    if replica.role == COORDINATOR or cluster.placement == "packed":
+    placement = cluster.placement if isinstance(cluster, SpreadReplicas) else "packed"
+    if replica.role == COORDINATOR or placement == "packed":
         return Replica(RANK, 0)
-    if replica.role == "embedding-worker" and cluster.placement == "beside_servers":
+    if replica.role == "embedding-worker" and placement == "beside_servers":
         return Replica(SERVER, replica.index % cluster.embedding_servers)
     if replica.role in ("embedding-worker", "data-loader"):
         return Replica(RANK, replica.index % cluster.nn_workers)

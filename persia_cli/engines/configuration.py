@@ -7,21 +7,15 @@ from persia_cli.engines.key_files import key_file_of
 from persia_cli.wire.secret import JobKeys, new_keys, read_keys
 
 
-def handed_over_run(run: Run) -> Run:
-    """Return the run as another machine can compose it: with absolute paths, and without the user's file of keys.
+def configuration(run: Run) -> str:
+    """Return the configuration, with absolute paths, as the text of a file that `conf=PATH` reads.
 
     Nothing in it is secret: keys are never in a run, and credentials of URIs have left it when it was read.
     """
-    run = anchored(run)
-    return run.model_copy(update={"cluster": run.cluster.model_copy(update={"key_file": None})})
+    return to_yaml(anchored(run))
 
 
-def configuration(run: Run) -> str:
-    """Return the configuration as the text of a file that `conf=PATH` reads."""
-    return to_yaml(handed_over_run(run))
-
-
-def keys_of(run: Run) -> JobKeys:
+def keys_of_job() -> JobKeys:
     """Return the keys that the user names, or else new ones."""
-    given = key_file_of(None, None, run.cluster.key_file)
+    given = key_file_of(None, None)
     return new_keys() if given is None else read_keys(given)

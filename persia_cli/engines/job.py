@@ -173,8 +173,6 @@ def anchored(run: Run) -> Run:
     if isinstance(model, CustomModel):
         model = model.model_copy(update={"file": _absolute(model.file)})
     changed: dict[str, Any] = {"dataset": dataset, "model": model, "init_from": _anchored_source(run.init_from)}
-    if run.cluster.key_file is not None:
-        changed["cluster"] = run.cluster.model_copy(update={"key_file": _absolute(run.cluster.key_file)})
     if run.checkpoint.path is not None:
         changed["checkpoint"] = run.checkpoint.model_copy(update={"path": _absolute(run.checkpoint.path)})
     return run.model_copy(update=changed)

@@ -20,14 +20,19 @@ TRUSTING = (
 )
 
 
-def key_file_of(given: Path | None, token_file: Path | None, configured: str | None = None) -> Path | None:
-    """Return the file of keys: the one that is given, else, without a token file, that of the config or environment."""
+def key_file_of(given: Path | None, token_file: Path | None) -> Path | None:
+    """Return the file of keys: the one that is given, else, without a token file, that of the environment."""
     if given is not None and token_file is not None:
         raise ConfigError("--key-file and --token-file: a job has keys or a token; give one of them")
     if given is not None or token_file is not None:
         return given
-    named = configured or os.environ.get(KEY_FILE)
+    named = os.environ.get(KEY_FILE)
     return Path(named).expanduser() if named else None
+
+
+def needs_keys(cluster: Cluster) -> bool:
+    """Return True if all connections over TCP of a job are encrypted."""
+    return cluster.kind in ENGINES or (cluster.kind == "local" and cluster.encryption == "curve")
 
 
 def require_given_keys(cluster: Cluster) -> None:
@@ -35,9 +40,7 @@ def require_given_keys(cluster: Cluster) -> None:
 
     This comes before there is a run directory, which would be left behind.
     """
-    if cluster.kind not in ENGINES and cluster.encryption != "curve":
-        return
-    if (given := key_file_of(None, None, cluster.key_file)) is not None:
+    if needs_keys(cluster) and (given := key_file_of(None, None)) is not None:
         read_keys(given)
 
 
@@ -46,19 +49,15 @@ def key_file_of_coordinator(given: Path | None, token_file: Path | None, cluster
 
     Raises ConfigError or AddressError if the configuration asks for keys and there are none, or the other way round.
     """
-    if cluster.encryption == "none":
+    encryption = cluster.encryption if cluster.kind == "local" else "auto"
+    if encryption == "none":
         if given is not None:
             raise ConfigError("--key-file is of no use with cluster.encryption=none; leave out one of them")
-        if is_beyond(address) and not cluster.trusted_network:
-            raise AddressError(
-                f"{address} can be reached from other machines, and with cluster.encryption=none {TRUSTING}; leave "
-                "that key out, or set cluster.trusted_network=true if you trust everybody there"
-            )
         return None
-    file = key_file_of(given, token_file, cluster.key_file)
+    file = key_file_of(given, token_file)
     if file is None and is_beyond(address):
         raise AddressError(f"{address} can be reached from other machines, {NEEDS_KEYS}")
-    if file is None and cluster.encryption == "curve":
+    if file is None and encryption == "curve":
         raise ConfigError(f"cluster.encryption=curve needs keys: {MAKE}, and give every role --key-file FILE")
     return file
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from persia_cli.config.schema import ENGINES
+from persia_cli.config.schema import ENGINES, LocalCluster
 from persia_cli.control.membership import RunningClock
 from persia_cli.disk import own_folder, writing
 from persia_cli.engines.driver import drive
@@ -89,10 +89,10 @@ class Processes:
     def _prepared_secret(self, folder: Path) -> Path:
         """Return the file of the user's keys if connections are to be encrypted, or of a secret that is made here."""
         cluster = self._plan.run.cluster
-        if cluster.encryption != "curve":
+        if not (isinstance(cluster, LocalCluster) and cluster.encryption == "curve"):
             write_token(folder / TOKEN, new_token())
             return folder / TOKEN
-        if (given := key_file_of(None, None, cluster.key_file)) is not None:
+        if (given := key_file_of(None, None)) is not None:
             return given
         write_keys(folder / KEYS, new_keys())
         return folder / KEYS
@@ -100,7 +100,8 @@ class Processes:
     def start(self, follow: Callable[[], None] = lambda: None) -> None:
         """Start the coordinator, then the others, each in its own session, so that only the launcher gets Ctrl-C."""
         cluster = self._plan.run.cluster
-        listen = "tcp://127.0.0.1:*" if cluster.transport == "tcp" else ipc_address(self._sockets, "coordinator-0")
+        is_tcp = isinstance(cluster, LocalCluster) and cluster.transport == "tcp"
+        listen = "tcp://127.0.0.1:*" if is_tcp else ipc_address(self._sockets, "coordinator-0")
         coordinator, *others = self._plan.replicas
         self._spawn(coordinator, listen)
         self._wait_for_address(cluster.start_timeout_s)
@@ -119,7 +120,7 @@ class Processes:
             run_dir=self._plan.run_dir if replica.role == COORDINATOR else None,
             token_file=None if has_keys else self.secret_file,
             key_file=self.secret_file if has_keys else None,
-            cpus=self._plan.run.cluster.pin.of(replica.role, replica.index) or None,
+            cpus=self._plan.run.cluster.processors_of(replica.role, replica.index) or None,
         )
         reports = self._reports if replica.role != COORDINATOR else None
         keeps = keeps_memory(self._plan.run, self._plan.job, replica.role)

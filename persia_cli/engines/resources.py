@@ -1,9 +1,9 @@
-"""What a replica of each role needs of its machine, by the plan of the job and `cluster.cpus`, `memory` and `gpus`."""
+"""The needs of a replica of each role, by the plan of the job and `cluster.resources`."""
 
 import math
 from dataclasses import dataclass
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import RoleResources, Run, SpreadReplicas
 from persia_cli.plan.embedding import embedding_layout
 
 GIB = 2**30
@@ -33,10 +33,11 @@ class Resources:
 
 def resources_of(run: Run, role: str) -> Resources:
     """Return what a replica of a role needs: what the user says, else what is planned."""
-    cluster, name = run.cluster, role.replace("-", "_")
-    cpus = getattr(cluster.cpus, name) or CPUS.get(role) or run.train.threads + 1
-    memory = getattr(cluster.memory, name) or MEMORY[role] + (rows_of_server(run) if role == "embedding-server" else 0)
-    return Resources(cpus, memory, _gpus(run) if role == "nn-worker" else 0)
+    given = _given(run, role)
+    cpus = given.cpus or CPUS.get(role) or run.train.threads + 1
+    memory = given.memory or MEMORY[role] + (rows_of_server(run) if role == "embedding-server" else 0)
+    gpus = 1 if role == "nn-worker" and run.train.device.startswith("cuda") else 0
+    return Resources(cpus, memory, gpus if given.gpus is None else given.gpus)
 
 
 def rows_of_server(run: Run) -> int:
@@ -50,7 +51,7 @@ def rows_of_server(run: Run) -> int:
     return math.ceil(whole * partitions / embedding.num_partitions * (1 + CHANGING))
 
 
-def _gpus(run: Run) -> int:
-    if run.cluster.gpus is not None:
-        return run.cluster.gpus
-    return 1 if run.train.device.startswith("cuda") else 0
+def _given(run: Run, role: str) -> RoleResources:
+    """Return the resources that the user sets for a role."""
+    named = run.cluster.resources if isinstance(run.cluster, SpreadReplicas) else {}
+    return next((given for name, given in named.items() if name == role.replace("-", "_")), RoleResources())

@@ -78,7 +78,7 @@ class RoleOptions(RoleStart):
         check_between_processes(self.listens_at, beyond=True)
         check_free(self.listens_at)
         if self.trusts_network:
-            raise ConfigError("--trusted-network: the coordinator knows by cluster.trusted_network=true; leave it out")
+            raise ConfigError("--trusted-network: the coordinator knows by cluster.encryption=none; leave it out")
         if self.token_file is not None and self.token_file.exists():
             read_token(self.token_file)
         elif self.token_file is not None and not self.token_file.absolute().parent.is_dir():

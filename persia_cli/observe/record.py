@@ -66,7 +66,7 @@ class RunRecord:
         self._grid = grid
         self._labels = label_names(run)
         self._links, self._task_weights = run.links, task_weights(run.losses)
-        self._pins = run.cluster.pin
+        self._cluster = run.cluster
         self._has_queries = has_query_ids(run)
         self._weighted = getattr(run.dataset, "weight", None) is not None
         self._scored_part = scored_part
@@ -258,7 +258,7 @@ class RunRecord:
         for (name, _), figures in sorted(self._figures.items()):
             role, _, index = name.rpartition("-")
             used = {"role": role, "index": int(index), "cpu_s": round(figures.cpu_s, 3), "rss": figures.rss}
-            if cpus := self._pins.of(role, int(index)):
+            if cpus := self._cluster.processors_of(role, int(index)):
                 used["cpus"] = cpus
             counted = {
                 "messages": figures.messages,

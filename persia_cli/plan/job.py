@@ -182,7 +182,7 @@ class JobPlan:
         lines = []
         for replica in self.replicas:
             line = ["persia", "launch-role", replica.role, "--coordinator", address, "--index", str(replica.index)]
-            cpus = self.run.cluster.pin.of(replica.role, replica.index)
+            cpus = self.run.cluster.processors_of(replica.role, replica.index)
             line += ["--cpus", cpus] if cpus else []
             if replica.role == "coordinator":
                 line += ["--run-dir", str(self.run_dir), *(["--key-file", str(key_file)] if key_file else []), *words]

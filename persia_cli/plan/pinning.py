@@ -30,7 +30,7 @@ class MachineProcessors:
 
 def require_processors(run: Run, replica: "Replica", machine: MachineProcessors, where: str = HERE) -> None:
     """Raise ConfigError if a replica cannot run on the processors that it is pinned to, or these are too few."""
-    text = run.cluster.pin.of(replica.role, replica.index)
+    text = run.cluster.processors_of(replica.role, replica.index)
     if not text:
         return
     said = f"cluster.pin.{replica.role.replace('-', '_')}={text} for {replica.name}"
@@ -45,7 +45,7 @@ def require_threads(run: Run, processors: Collection[int], said: str = "cluster.
     Threads do not become fewer by themselves: sums depend on their number, and so would results.
     """
     threads = run.train.threads
-    if run.cluster.pin.nn_worker is not None and threads > len(processors):
+    if run.cluster.processors_of("nn-worker", 0) and threads > len(processors):
         raise ConfigError(
             f"{said}: train.threads={threads} needs as many processors, and {as_text(processors)} are "
             f"{len(processors)}; pin each NN worker to more, or lower train.threads"
@@ -59,7 +59,7 @@ def shared_processors(run: Run, replicas: Sequence["Replica"], where: str) -> st
     """
     pinned: dict[str, set[int]] = {}
     for replica in sorted(replicas, key=lambda each: (each.role, each.index)):
-        parts = run.cluster.pin.of(replica.role, replica.index).split(",")
+        parts = run.cluster.processors_of(replica.role, replica.index).split(",")
         pinned[replica.name] = {number for part in parts if ":" not in part for number in numbers(part)}
     counts = Counter(number for each in pinned.values() for number in each)
     shared = {number for number, count in counts.items() if count > 1}

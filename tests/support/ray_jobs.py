@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import psutil
 
+from persia_cli.engines.key_files import KEY_FILE
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from tests.conftest import poll_for
 from tests.support.host_job import NO_FILES
@@ -23,16 +24,24 @@ class Command:
     """A command of persia on a host, where its run directory is; `persia train cluster=ray` unless told otherwise."""
 
     def __init__(
-        self, host: Host, address: str, words: list[str], output: Path, run_dir: Path = RUN, follows: str = ""
+        self,
+        host: Host,
+        address: str,
+        words: list[str],
+        output: Path,
+        run_dir: Path = RUN,
+        follows: str = "",
+        key_file: Path | None = None,
     ) -> None:
         """`follows` is the command, such as `attach`, to which the run directory is given in place of all else."""
         self.host, self._output = host, output
         self.run_dir = host.root / run_dir.relative_to("/")
-        where = ["cluster=ray", f"cluster.ray.address='{address}'", "cluster.ray.room_s=60"]
+        where = ["cluster=ray", f"cluster.address='{address}'", "cluster.room_s=60"]
         given = [follows, str(run_dir), *words] if follows else ["train", *where, *words, "--run-dir", str(run_dir)]
+        own = {KEY_FILE: str(key_file)} if key_file else {}
         with output.open("wb") as file:
             command = [sys.executable, "-P", "-m", "persia_cli", *given]
-            self.process: HostProcess = host.start(command, file, ENVIRONMENT)
+            self.process: HostProcess = host.start(command, file, ENVIRONMENT | own)
 
     def __enter__(self) -> Self:
         return self

@@ -52,7 +52,7 @@ def on_hosts(ssh: Path, hosts: Sequence[Host]) -> list[str]:
     names = ",".join(host.name for host in hosts)
     return [
         "cluster=hosts",
-        f"cluster.hosts.list=[{names}]",
-        f"cluster.hosts.ssh={ssh}",
-        f"cluster.hosts.persia='{PERSIA}'",
+        f"cluster.hosts=[{names}]",
+        f"cluster.ssh={ssh}",
+        f"cluster.persia='{PERSIA}'",
     ]

@@ -6,7 +6,7 @@ import stat
 import sys
 from pathlib import Path
 
-from persia_cli.config.schema import SshHost, SshHosts
+from persia_cli.config.schema import HostsCluster, SshHost
 from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.mirror import Mirror
 
@@ -48,7 +48,9 @@ class Machine:
         (folder / "ssh").write_text(SCRIPT)
         (folder / "ssh").chmod(stat.S_IRWXU)
         persia = f"{shlex.quote(sys.executable)} -P -m persia_cli"
-        self.hosts = SshHosts(ssh=str(folder / "ssh"), persia=persia, folder=str(folder / "jobs"), lost_s=1.0)
+        self.hosts = HostsCluster(
+            kind="hosts", ssh=str(folder / "ssh"), persia=persia, folder=str(folder / "jobs"), lost_s=1.0
+        )
 
     def connect(self) -> Connection:
         return Connection(self.hosts, HOST, "a/start-1", Mirror(self.copy, [NAME]), self.said.append)

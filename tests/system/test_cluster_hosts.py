@@ -12,6 +12,7 @@ import pytest
 
 from persia_cli.config.words import quoted
 from persia_cli.engines.job import JobResult, result_of
+from persia_cli.engines.key_files import KEY_FILE
 from persia_cli.engines.running import words_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.wire.secret import new_keys, write_keys
@@ -66,8 +67,8 @@ def test_a_job_over_three_hosts_has_the_bits_of_one_on_this_machine(
     words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "mode=sync", *size, *CLUSTER, *NO_FILES]
     keys = new_keys()
     write_keys(tmp_path / "own.keys", keys)
-    away = [*words, *on_hosts(ssh, hosts), f"cluster.key_file={tmp_path / 'own.keys'}"]
-    with Launched(away, tmp_path / "away") as launched:
+    own = {KEY_FILE: str(tmp_path / "own.keys")}
+    with Launched([*words, *on_hosts(ssh, hosts)], tmp_path / "away", own) as launched:
         wait_for_training(launched)
         assert not list(leaks_in_processes(keys, [*processes_of(hosts), psutil.Process(launched.process.pid)]))
         code, _ = launched.end(LIMIT_S)
@@ -96,9 +97,9 @@ def test_a_job_over_three_hosts_has_the_bits_of_one_on_this_machine(
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["cluster.hosts.list=[host1,host9]"], 2, "host9 is not reached by ssh: ssh: Could not resolve hostname host9"),
-        (["cluster.hosts.persia=/opt/persia"], 2, "host1 does not find Persia by `/opt/persia`: "),
-        (["cluster.hosts.persia='/usr/bin/env python3 -I -S -m persia_cli'"], 2, "No module named persia_cli"),
+        (["cluster.hosts=[host1,host9]"], 2, "host9 is not reached by ssh: ssh: Could not resolve hostname host9"),
+        (["cluster.persia=/opt/persia"], 2, "host1 does not find Persia by `/opt/persia`: "),
+        (["cluster.persia='/usr/bin/env python3 -I -S -m persia_cli'"], 2, "No module named persia_cli"),
         (["checkpoint.at_end=true"], 2, "set checkpoint.path to a URI that all reach"),
     ],
 )
@@ -201,7 +202,7 @@ SLOW = f"sh -c 'case $1 in launch-role) sleep 5; touch /tmp/$4.begins;; esac; ex
 def test_what_was_on_its_way_when_a_start_was_interrupted_is_ended_or_never_started(
     at: str, awaited: set[str], hosts: list[Host], ssh: Path, tmp_path: Path
 ) -> None:
-    words = [*ENDLESS, *on_hosts(ssh, hosts[:1]), f"cluster.hosts.persia={quoted(SLOW)}"]
+    words = [*ENDLESS, *on_hosts(ssh, hosts[:1]), f"cluster.persia={quoted(SLOW)}"]
     with Launched(words, tmp_path / "run") as launched:
         poll_for(lambda: at in launched.output or launched.process.poll(), LIMIT_S, at)
         poll_for(lambda: len(starting(launched)) == len(awaited), 60.0, "the commands that start them")
@@ -242,8 +243,8 @@ def test_real_ssh_starts_and_follows_a_job(hosts: list[Host], tmp_path: Path) ->
     *machines, user = hosts
     persia = f"env HOME=/tmp TMPDIR=/tmp NUMBA_CACHE_DIR={CACHE} {PERSIA}"
     with served_by_ssh(machines, user, tmp_path) as ssh:
-        away = ["cluster=hosts", f"cluster.hosts.list=[{','.join(host.address for host in machines)}]"]
-        away += [f"cluster.hosts.ssh='{ssh}'", f"cluster.hosts.persia='{persia}'", "cluster.hosts.folder=/tmp/jobs"]
+        away = ["cluster=hosts", f"cluster.hosts=[{','.join(host.address for host in machines)}]"]
+        away += [f"cluster.ssh='{ssh}'", f"cluster.persia='{persia}'", "cluster.folder=/tmp/jobs"]
         with Launched([*SMALL, *away], tmp_path / "run") as launched:
             assert launched.end(LIMIT_S)[0] == 0, launched.output
         [ready] = [event for event in read_journal(tmp_path / "run" / EVENTS) if event["event"] == "ready"]
@@ -267,7 +268,7 @@ def test_ssh_that_would_ask_or_that_hangs_ends_the_command_with_the_machine_and_
                 (f"{ssh} -p 2222", ""),
             ):
                 assert changed != ssh
-                away = ["cluster=hosts", f"cluster.hosts.list=[{first.address}]", f"cluster.hosts.ssh='{changed}'"]
+                away = ["cluster=hosts", f"cluster.hosts=[{first.address}]", f"cluster.ssh='{changed}'"]
                 with Launched([*SMALL, *away], tmp_path / "run") as launched:
                     assert launched.end(60.0)[0] == 2, launched.output
                 assert f"error: {first.address} is not reached by ssh: " in launched.output

@@ -44,9 +44,7 @@ def test_a_job_over_two_nodes_has_the_bits_of_one_on_this_machine_and_its_secret
     keys = new_keys()
     write_keys(hosts[0].root / KEYS.relative_to("/"), keys)
     words = [*WORDS, *NO_FILES]
-    with Command(
-        hosts[0], address, [*words, f"cluster.key_file={KEYS}", "--trace", str(TRACE)], tmp_path / "out"
-    ) as command:
+    with Command(hosts[0], address, [*words, "--trace", str(TRACE)], tmp_path / "out", key_file=KEYS) as command:
         command.wait(lambda: command.events("ready"), "all replicas")
         everything = [process for host in hosts for process in commands_on(host)]
         assert len([process for process in everything if "launch-role" in process.cmdline()]) == 2 * 5
@@ -105,11 +103,11 @@ def test_a_mistake_ends_the_job_at_once_with_the_replica_and_its_machine_and_so_
         )
         assert "Traceback" not in command.output
         assert "rollback" not in command.output
-    wide = ["cluster.cpus.nn_worker=100", "cluster.ray.room_s=3", *WORDS]
+    wide = ["cluster.resources.nn_worker.cpus=100", "cluster.room_s=3", *WORDS]
     with Command(hosts[0], address, wide, tmp_path / "wide", Path("/tmp/wide")) as command:
         assert command.end() == 1, command.output
         said = " ".join(command.output.split())
-        assert "no room for the job for 3 s (cluster.ray.room_s): no machine is large enough for data-loader-0" in said
+        assert "no room for the job for 3 s (cluster.room_s): no machine is large enough for data-loader-0" in said
         assert "Traceback" not in said
         poll_for(lambda: nothing_runs(hosts), 10.0, "the end of all roles")
 

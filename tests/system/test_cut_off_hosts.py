@@ -94,8 +94,8 @@ def test_over_real_ssh_a_host_is_waited_for_when_it_was_cut_off_for_ten_seconds_
     *machines, user = hosts
     persia = f"env HOME=/tmp TMPDIR=/tmp NUMBA_CACHE_DIR={CACHE} {PERSIA}"
     with store_on(user) as saved, served_by_ssh(machines, user, tmp_path) as ssh:
-        away = ["cluster=hosts", f"cluster.hosts.list=[{','.join(host.address for host in machines)}]"]
-        away += [f"cluster.hosts.ssh='{ssh}'", f"cluster.hosts.persia='{persia}'", "cluster.hosts.folder=/tmp/jobs"]
+        away = ["cluster=hosts", f"cluster.hosts=[{','.join(host.address for host in machines)}]"]
+        away += [f"cluster.ssh='{ssh}'", f"cluster.persia='{persia}'", "cluster.folder=/tmp/jobs"]
         away += [f"checkpoint.path='{saved}'", "checkpoint.every_steps=500", "checkpoint.at_end=false"]
         with Launched([*LONG, *away], tmp_path / "run") as launched:
             events, metrics = launched.run_dir / EVENTS, launched.run_dir / METRICS

@@ -7,6 +7,7 @@ import pytest
 
 from persia_cli.engines import local
 from persia_cli.engines.job import ROLES, JobResult
+from persia_cli.engines.key_files import KEY_FILE
 from persia_cli.wire.secret import new_keys, read_keys, write_keys
 from tests.support.jobs import plan
 from tests.support.secrecy import leaks_in_files, leaks_in_processes
@@ -16,11 +17,12 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 def test_an_encrypted_job_has_the_bits_of_any_other_and_its_secret_is_nowhere(
-    tmp_path: Path, undisturbed: JobResult
+    tmp_path: Path, undisturbed: JobResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys, run_dir = new_keys(), tmp_path / "run"
     write_keys(tmp_path / "keys", keys)
-    words = ["cluster=local", "cluster.transport=tcp", "cluster.encryption=curve", f"cluster.key_file={tmp_path}/keys"]
+    monkeypatch.setenv(KEY_FILE, str(tmp_path / "keys"))
+    words = ["cluster=local", "cluster.transport=tcp", "cluster.encryption=curve"]
     leaks: list[str] = []
     seen: set[int] = set()
 

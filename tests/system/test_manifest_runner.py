@@ -28,9 +28,9 @@ SAVED = "/run/saved"
 SMALL = [
     *WORDS,
     "cluster=kubernetes",
-    "cluster.kubernetes.image=persia",
-    "cluster.kubernetes.run_claim=runs",
-    f"cluster.kubernetes.volumes=[{{claim: saved, path: {SAVED}, read_only: false}}]",
+    "cluster.image=persia",
+    "cluster.run_claim=runs",
+    f"cluster.volumes=[{{claim: saved, path: {SAVED}, read_only: false}}]",
     f"checkpoint.path={SAVED}/shop",
 ]
 LARGE = ["data_loaders=2", "embedding_workers=2", "embedding_servers=4", "nn_workers=2"]

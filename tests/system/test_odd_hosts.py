@@ -44,7 +44,7 @@ def test_wrong_clocks_a_slow_network_and_long_names_change_no_bit(
     run = tmp_path / ("long" * 55)
     words = [*WORDS, *NO_FILES, *CLUSTER]
     ssh = stand_in(tmp_path, hosts, {"host1": ahead_s, "host3": -ahead_s})
-    away = [*words, *on_hosts(ssh, hosts), f"cluster.hosts.folder=/tmp/{'deep/' * 30}{'wide' * 50}"]
+    away = [*words, *on_hosts(ssh, hosts), f"cluster.folder=/tmp/{'deep/' * 30}{'wide' * 50}"]
     trace = tmp_path / "trace.json"
     with Launched([*away, "--trace", str(trace)], run) as launched:
         launched.wait_for_training()

@@ -143,7 +143,7 @@ def test_a_run_of_several_machines_goes_on_on_others(hosts: list[Host], uri: str
         assert command.poll() is None, (first / "said").read_text()[-4000:]
         steps = saved_in(first)[-1] + 4 * EVERY
         lost.kill()
-    with persia_of(user, second, "resume", uri, "cluster.hosts.list=[host3]", f"train.steps={steps}") as command:
+    with persia_of(user, second, "resume", uri, "cluster.hosts=[host3]", f"train.steps={steps}") as command:
         assert command.wait(LIMIT_S) == 0, (second / "said").read_text()[-4000:]
     said = (second / "said").read_text()
     assert "host3: coordinator-0" in said

@@ -26,7 +26,7 @@ from tests.support.traced import read_trace
 pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, needs_slurm, pytest.mark.timeout(600)]
 
 TWO = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
-ON_SLURM = ["cluster=slurm", *TWO, f"cluster.slurm.persia='{sys.executable} -P -m persia_cli'"]
+ON_SLURM = ["cluster=slurm", *TWO, f"cluster.persia='{sys.executable} -P -m persia_cli'"]
 LOGGED = ["train.log_every_steps=50"]
 RUN = "/tmp/runs/shop"
 IN_TMP = ["/bin/sh", "-c", 'cd /tmp && exec "$@"', "sh", *PERSIA]
@@ -128,7 +128,7 @@ def test_a_packed_job_is_on_one_machine_keeps_to_its_processors_and_is_traced(
 @pytest.mark.parametrize(
     ("words", "sentence", "log_of"),
     [
-        (["cluster.slurm.partition=none"], "refuses the job: sbatch: invalid partition specified: none; Batch job", ""),
+        (["cluster.partition=none"], "refuses the job: sbatch: invalid partition specified: none; Batch job", ""),
         (["checkpoint.at_end=true"], "set checkpoint.path to a URI that all reach", "embedding-server-1 on host2:"),
     ],
 )
@@ -223,7 +223,7 @@ def test_a_job_that_loses_a_machine_is_queued_again_and_goes_on(tmp_path: Path) 
 def test_nn_workers_with_gpus_are_on_machines_of_their_own(cluster: SlurmCluster, tmp_path: Path) -> None:
     log = tmp_path / "said"
     words = [word for word in ON_SLURM if word not in TWO]
-    process = start(cluster, log, *WORDS, *NO_FILES, *words, "cluster.gpus=1")
+    process = start(cluster, log, *WORDS, *NO_FILES, *words, "cluster.resources.nn_worker.gpus=1")
     cluster.wait_for_training(RUN, log)
     assert set(cluster.jobs().values()) == {"RUNNING"}
     assert len(cluster.jobs()) == 2  # components

@@ -1,11 +1,12 @@
-"""The machines of a job that is started by ssh."""
+"""A job that is started by ssh."""
 
 import shlex
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from persia_cli.config.schema.base import Node, Seconds
+from persia_cli.config.schema.replicas import ProcessReplicas, SpreadReplicas
 
 
 class SshHost(Node):
@@ -23,10 +24,12 @@ def _name_alone(value: Any) -> Any:
     return {"ssh": value} if isinstance(value, str) else value
 
 
-class SshHosts(Node):
+class HostsCluster(ProcessReplicas, SpreadReplicas):
     """Machines that are reached by ssh, and how Persia is found there."""
 
-    list: tuple[Annotated[SshHost, BeforeValidator(_name_alone)], ...] = ()
+    kind: Literal["hosts"]
+    """`hosts`: every replica is a process of one of several machines, started there by ssh."""
+    hosts: tuple[Annotated[SshHost, BeforeValidator(_name_alone)], ...] = ()
     """The machines; a name is short for `{ssh: NAME}`. Without `roles`, the first one gets the coordinator."""
     ssh: Annotated[str, Field(min_length=1)] = "ssh"
     """The ssh command, with any options, e.g. `ssh -F file`. It must ask for nothing."""
@@ -50,10 +53,12 @@ class SshHosts(Node):
 
     @model_validator(mode="after")
     def _are_different(self) -> Self:
-        names = [host.ssh for host in self.list]
+        names = [host.ssh for host in self.hosts]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"hosts.list has {twice[0]} twice; name each machine once")
-        for host in self.list:
+            raise ValueError(f"cluster.hosts has {twice[0]} twice; name each machine once")
+        for host in self.hosts:
             if host.ssh.startswith("-"):
-                raise ValueError(f"hosts.list: {host.ssh} is an option of ssh and no machine; hosts.ssh has options")
+                raise ValueError(
+                    f"cluster.hosts: {host.ssh} is an option of ssh and no machine; cluster.ssh has options"
+                )
         return self

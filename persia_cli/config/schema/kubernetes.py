@@ -1,10 +1,11 @@
-"""What the pods of a job on Kubernetes are like."""
+"""A job on Kubernetes."""
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from persia_cli.config.schema.base import NUMBER, Amount, Node
+from persia_cli.config.schema.replicas import SpreadReplicas
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
 """The name of an object of the cluster."""
@@ -43,9 +44,11 @@ class Toleration(Node):
         return self
 
 
-class Kubernetes(Node):
+class KubernetesCluster(SpreadReplicas):
     """The pods of a job, and what of the cluster they use."""
 
+    kind: Literal["kubernetes"]
+    """`kubernetes`: every replica is a pod."""
     image: Annotated[str, Field(min_length=1)] | None = None
     """Image with the command `persia`, such as one of the Dockerfile in Persia's sources. It has to be given."""
     namespace: Name | None = None

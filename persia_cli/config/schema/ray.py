@@ -1,15 +1,18 @@
-"""The Ray cluster of a job."""
+"""A job on a Ray cluster."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from persia_cli.config.schema.base import Node, Seconds
+from persia_cli.config.schema.base import Seconds
+from persia_cli.config.schema.replicas import ProcessReplicas, SpreadReplicas
 
 
-class RaySettings(Node):
+class RayCluster(ProcessReplicas, SpreadReplicas):
     """The Ray cluster that a job asks for room, and how its replicas are to lie there."""
 
+    kind: Literal["ray"]
+    """`ray`: every replica is a process of a machine that Ray chooses."""
     address: Annotated[str, Field(min_length=1)] | None = None
     """HOST:PORT of the cluster, by default the one that RAY_ADDRESS names or this machine belongs to."""
     strategy: Literal["spread", "pack", "strict_spread"] = "spread"

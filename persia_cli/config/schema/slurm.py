@@ -1,11 +1,12 @@
-"""What a job asks of Slurm."""
+"""A job of Slurm."""
 
 import shlex
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from persia_cli.config.schema.base import NUMBER, Amount, Few, Node
+from persia_cli.config.schema.base import NUMBER, Amount, Few
+from persia_cli.config.schema.replicas import ProcessReplicas, SpreadReplicas
 
 Word = Annotated[str, Field(pattern=r"^[^\s'\"\\]+$")]
 """A name that Slurm knows."""
@@ -13,9 +14,11 @@ Line = Annotated[str, Field(pattern=r"^[^\n\r]+$")]
 Hours = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False), NUMBER]
 
 
-class Slurm(Node):
+class SlurmCluster(ProcessReplicas, SpreadReplicas):
     """The machines of a job, and what of the cluster it may use."""
 
+    kind: Literal["slurm"]
+    """`slurm`: every replica is a step of a job of Slurm."""
     nodes: Few | None = None
     """Machines; by default as many as there are embedding servers, or NN workers without machines of their own."""
     gpu_nodes: Amount | None = None
@@ -45,7 +48,7 @@ class Slurm(Node):
     @classmethod
     def _is_words(cls, persia: str) -> str:
         if "$" in persia or "`" in persia:
-            raise ValueError("no shell expands it on the machines; write it out, or set PATH in slurm.setup")
+            raise ValueError("no shell expands it on the machines; write it out, or set PATH in cluster.setup")
         first, *_ = [*shlex.split(persia), ""]  # raises ValueError for a quote without an end
         if not first:
             raise ValueError("it is empty; name a command, such as persia")
@@ -54,5 +57,5 @@ class Slurm(Node):
     @model_validator(mode="after")
     def _is_for_gpus(self) -> Self:
         if self.gpu_partition is not None and self.gpu_nodes == 0:
-            raise ValueError("slurm.gpu_partition is for machines of their own, and gpu_nodes=0 asks for none")
+            raise ValueError("cluster.gpu_partition is for machines of their own, and gpu_nodes=0 asks for none")
         return self

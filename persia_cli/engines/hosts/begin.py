@@ -9,11 +9,10 @@ from pathlib import Path
 from persia_cli.config.record import read_run, write_run
 from persia_cli.config.schema import Run
 from persia_cli.disk import write_whole, writing
-from persia_cli.engines.configuration import handed_over_run
 from persia_cli.engines.hosts.follower import FILE, note_follower
 from persia_cli.engines.hosts.job import FIRST, HostsJob
 from persia_cli.engines.hosts.placement import placement_of
-from persia_cli.engines.job import JOB, ROLES
+from persia_cli.engines.job import JOB, ROLES, anchored
 from persia_cli.engines.key_files import require_given_keys
 from persia_cli.engines.resumed import locked
 from persia_cli.errors import UserError
@@ -127,7 +126,7 @@ def _started(job: HostsJob, say_start: Say) -> Iterator[None]:
         name: path.read_bytes() if (path := job.run_dir / name).exists() else None for name in (CONFIG, STATE, FILE)
     }
     note_follower(job.run_dir)
-    write_run(handed_over_run(job.run), job.run_dir / CONFIG)
+    write_run(anchored(job.run), job.run_dir / CONFIG)
     write_whole(job.run_dir / STATE, json.dumps({"job": job.name, "starts": job.number}) + "\n")
     try:
         try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from persia_cli.config.schema import SshHost, SshHosts
+from persia_cli.config.schema import HostsCluster, SshHost
 from persia_cli.engines.hosts.mirror import Mirror
 from persia_cli.engines.hosts.remote import last_words, ssh_command
 from persia_cli.errors import RoleError, UserError
@@ -108,7 +108,7 @@ class Connection:
 
     def __init__(
         self,
-        hosts: SshHosts,
+        hosts: HostsCluster,
         host: SshHost,
         start: str,
         mirror: Mirror,
@@ -152,7 +152,7 @@ class Connection:
     def poll(self) -> None:
         """Take what has come.
 
-        If it `gives_up`, raises RoleError once ssh cannot reach the machine for `cluster.hosts.lost_s`.
+        If it `gives_up`, raises RoleError once ssh cannot reach the machine for `cluster.lost_s`.
         """
         now = time.monotonic()
         if self._ssh is None:

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from persia_cli.config.schema import Run, SshHosts
-from persia_cli.engines.configuration import configuration, keys_of
+from persia_cli.config.schema import Run
+from persia_cli.engines.configuration import configuration, keys_of_job
 from persia_cli.engines.handed_over import text_of
 from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.machines import address_of_coordinator, ask, require_usable
 from persia_cli.engines.hosts.mirror import Mirror
-from persia_cli.engines.hosts.placement import placement_of
+from persia_cli.engines.hosts.placement import placement_of, settings_of
 from persia_cli.engines.hosts.remote import answer_of, failure, last_words
 from persia_cli.engines.hosts.start import start_folder, start_words
 from persia_cli.engines.job import (
@@ -51,7 +51,7 @@ class HostsJob:
         `say` is called with sentences for people. With `copies`, the run directory gets the job's record and logs.
         """
         self.run, self.run_dir, self.name, self.number = run, run_dir, name, number
-        self._hosts, self._say = run.cluster.hosts or SshHosts(), say
+        self._hosts, self._say = settings_of(run), say
         self._copies, self._gives_up = copies, True
         self.placement = placement_of(run)
         self._connections: dict[str, Connection] = {}
@@ -68,7 +68,7 @@ class HostsJob:
         say_start(f"asking {', '.join(host.ssh for host in machines)}")
         facts = ask(self._hosts, machines)
         require_usable(self.run, self.placement, facts)
-        address, keys = address_of_coordinator(self.placement, facts), keys_of(self.run)
+        address, keys = address_of_coordinator(self.placement, facts), keys_of_job()
         first, *others = self.placement
         say_start(f"{first.name} on {self.placement[first].ssh}")
         self._start(first, address, text_of(keys, configuration(self.run)))

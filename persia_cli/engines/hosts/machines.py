@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from persia_cli import __version__
-from persia_cli.config.schema import Run, SshHost, SshHosts
+from persia_cli.config.schema import HostsCluster, Run, SshHost
 from persia_cli.engines.hosts.placement import Placement
 from persia_cli.engines.hosts.remote import run_on
 from persia_cli.engines.hosts.session import HostFacts
@@ -21,7 +21,7 @@ ANSWER_S = 60.0
 MOST_AT_ONCE = 16
 
 
-def reached(hosts: SshHosts, machines: Sequence[SshHost]) -> list[SshHost]:
+def reached(hosts: HostsCluster, machines: Sequence[SshHost]) -> list[SshHost]:
     """Return those of the machines that can be used now."""
 
     def answers(host: SshHost) -> bool:
@@ -35,7 +35,7 @@ def reached(hosts: SshHosts, machines: Sequence[SshHost]) -> list[SshHost]:
         return [host for host, answered in zip(machines, pool.map(answers, machines), strict=True) if answered]
 
 
-def ask(hosts: SshHosts, machines: Sequence[SshHost]) -> dict[str, HostFacts]:
+def ask(hosts: HostsCluster, machines: Sequence[SshHost]) -> dict[str, HostFacts]:
     """Return the facts of each machine by its name; raises UserError or RoleError for the first that cannot be used."""
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         said = list(pool.map(lambda host: run_on(hosts, host, ["on-host"], "", ANSWER_S, "the first call"), machines))
@@ -94,4 +94,4 @@ def address_of_coordinator(placement: Placement, facts: Mapping[str, HostFacts])
 
 
 def _give(host: SshHost) -> str:
-    return f"give the one that the other machines reach: cluster.hosts.list=[{{ssh: {host.ssh}, address: IP}}, …]"
+    return f"give the one that the other machines reach: cluster.hosts=[{{ssh: {host.ssh}, address: IP}}, …]"

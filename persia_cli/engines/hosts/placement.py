@@ -2,13 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from persia_cli.config.schema import Run, SshHost
+from persia_cli.config.schema import HostsCluster, Run, SshHost
 from persia_cli.engines.beside import SERVER, beside
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import ROLES, Replica, all_replicas
 
 Placement = Mapping[Replica, SshHost]
 """The machine of each replica, in the order of start."""
+
+
+def settings_of(run: Run) -> HostsCluster:
+    """Return the cluster of a run with `cluster=hosts`."""
+    assert isinstance(run.cluster, HostsCluster)
+    return run.cluster
 
 
 def placement_of(run: Run) -> Placement:
@@ -18,9 +24,9 @@ def placement_of(run: Run) -> Placement:
     workers from the first on, and embedding servers from the one after the last NN worker on; the others are beside
     them as `cluster.placement` says.
     """
-    hosts = run.cluster.hosts.list if run.cluster.hosts else ()
+    hosts = settings_of(run).hosts
     if not hosts:
-        raise ConfigError("cluster=hosts needs machines: give cluster.hosts.list=[NAME,…], as ssh knows them")
+        raise ConfigError("cluster=hosts needs machines: give cluster.hosts=[NAME,…], as ssh knows them")
     replicas = all_replicas(run)
     _refuse_unknown(hosts, replicas)
     free = [host for host in hosts if not host.roles]
@@ -31,15 +37,14 @@ def _host_of(replica: Replica, run: Run, hosts: Sequence[SshHost], free: Sequenc
     named = [host for host in hosts if replica.name in host.roles]
     if len(named) > 1:
         both = " and ".join(host.ssh for host in named)
-        raise ConfigError(f"cluster.hosts.list: {replica.name} is in roles of {both}; name it once")
+        raise ConfigError(f"cluster.hosts: {replica.name} is in roles of {both}; name it once")
     if named:
         return named[0]
     if of_role := [host for host in hosts if replica.role in host.roles]:
         return of_role[replica.index % len(of_role)]
     if not free:
         raise ConfigError(
-            f"cluster.hosts.list: no machine is for {replica.name}, since all have roles; add {replica.role} to those "
-            "of one"
+            f"cluster.hosts: no machine is for {replica.name}, since all have roles; add {replica.role} to those of one"
         )
     return free[_turn(replica, run) % len(free)]
 
@@ -56,6 +61,6 @@ def _refuse_unknown(hosts: Sequence[SshHost], replicas: Sequence[Replica]) -> No
         for name in host.roles:
             if name not in ROLES and name not in there:
                 raise ConfigError(
-                    f"cluster.hosts.list: {host.ssh} has the role {name}, and this job has no such replica; "
+                    f"cluster.hosts: {host.ssh} has the role {name}, and this job has no such replica; "
                     f"name one of {', '.join(ROLES)}, or a single replica such as {replicas[-1].name}"
                 )

@@ -4,7 +4,7 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 
-from persia_cli.config.schema import SshHost, SshHosts
+from persia_cli.config.schema import HostsCluster, SshHost
 from persia_cli.engines.job import ERROR_LINE
 from persia_cli.errors import PersiaError, RoleError, UserError
 
@@ -20,20 +20,20 @@ OPTIONS = {
 """Those that the user gives come first, and of two ssh takes the first."""
 
 
-def ssh_command(hosts: SshHosts, host: SshHost, words: Sequence[str]) -> list[str]:
+def ssh_command(hosts: HostsCluster, host: SshHost, words: Sequence[str]) -> list[str]:
     """Return the command that runs `persia WORDS` on a machine, in the folder of its jobs."""
     options = [word for key, value in OPTIONS.items() for word in ("-o", f"{key}={value}")]
     return [*shlex.split(hosts.ssh), "-T", *options, host.ssh, remote_command(hosts, words)]
 
 
-def remote_command(hosts: SshHosts, words: Sequence[str]) -> str:
+def remote_command(hosts: HostsCluster, words: Sequence[str]) -> str:
     """Return the same for the machine's shell, which finds Persia itself as the user says."""
     folder = _from_home(hosts.folder)
     return f"mkdir -p {folder} && cd {folder} && {hosts.persia} {shlex.join(words)}"
 
 
 def run_on(
-    hosts: SshHosts, host: SshHost, words: Sequence[str], given: str, limit_s: float, what: str
+    hosts: HostsCluster, host: SshHost, words: Sequence[str], given: str, limit_s: float, what: str
 ) -> "subprocess.CompletedProcess[str]":
     """Run `persia WORDS` on a machine with `given` as its input, and return its end, with what it prints.
 
@@ -46,7 +46,7 @@ def run_on(
 
 
 def answer_of(
-    hosts: SshHosts, host: SshHost, words: Sequence[str], given: str, limit_s: float, what: str
+    hosts: HostsCluster, host: SshHost, words: Sequence[str], given: str, limit_s: float, what: str
 ) -> "subprocess.CompletedProcess[str]":
     """Do the same, and return the end also of what has failed there; raises what `run_on` does if it is not known."""
     command = ssh_command(hosts, host, words)
@@ -58,7 +58,7 @@ def answer_of(
     except subprocess.TimeoutExpired:
         raise RoleError(f"{what} on {host.ssh}: ssh has not ended after {limit_s:g} s") from None
     except OSError as error:
-        raise UserError(f"cluster.hosts.ssh={hosts.ssh}: cannot be run, {error.strerror}") from error
+        raise UserError(f"cluster.ssh={hosts.ssh}: cannot be run, {error.strerror}") from error
     if ended.returncode == NOT_REACHED or ended.returncode < 0:  # ssh itself has failed, or was killed
         raise failure(hosts, host, ended, what)
     return ended
@@ -71,7 +71,7 @@ def last_words(text: str) -> str:
     return "; ".join(errors) if errors else (lines[-1] if lines else "it said nothing")
 
 
-def failure(hosts: SshHosts, host: SshHost, ended: "subprocess.CompletedProcess[str]", what: str) -> PersiaError:
+def failure(hosts: HostsCluster, host: SshHost, ended: "subprocess.CompletedProcess[str]", what: str) -> PersiaError:
     """Return why `what` was not done on a machine."""
     code, said = ended.returncode, ended.stderr
     why = last_words(said)
@@ -79,7 +79,7 @@ def failure(hosts: SshHosts, host: SshHost, ended: "subprocess.CompletedProcess[
         return UserError(f"{host.ssh} is not reached by ssh: {why}; `{hosts.ssh} {host.ssh} true` has to work unasked")
     if code in NOT_FOUND or NO_MODULE in said:
         return UserError(
-            f"{host.ssh} does not find Persia by `{hosts.persia}`: {why}; install it there, or set cluster.hosts.persia"
+            f"{host.ssh} does not find Persia by `{hosts.persia}`: {why}; install it there, or set cluster.persia"
         )
     kind = UserError if code == UserError.exit_code else RoleError
     return kind(f"{what} on {host.ssh}: {why}")

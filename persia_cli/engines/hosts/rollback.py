@@ -8,11 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from persia_cli.config.schema import Run, SshHosts
+from persia_cli.config.schema import Run
 from persia_cli.control.restarts import RestartPolicy
 from persia_cli.engines.hosts.job import FIRST
 from persia_cli.engines.hosts.machines import reached
-from persia_cli.engines.hosts.placement import placement_of
+from persia_cli.engines.hosts.placement import placement_of, settings_of
 from persia_cli.engines.job import JOB
 from persia_cli.engines.role import read_job
 from persia_cli.engines.rollback import wait_before_rollback
@@ -79,11 +79,10 @@ def without_lost(run: Run) -> tuple[Run, list[str]]:
 
     Raises PersiaError if the coordinator's machine is not reached, or if there is no other for a replica.
     """
-    hosts = run.cluster.hosts or SshHosts()
-    left = reached(hosts, hosts.list)
-    lost = [host.ssh for host in hosts.list if host not in left]
-    kept = hosts.model_copy(update={"list": tuple(left)})
-    changed = run.model_copy(update={"cluster": run.cluster.model_copy(update={"hosts": kept})})
+    cluster = settings_of(run)
+    left = reached(cluster, cluster.hosts)
+    lost = [host.ssh for host in cluster.hosts if host not in left]
+    changed = run.model_copy(update={"cluster": cluster.model_copy(update={"hosts": tuple(left)})})
     first = next(iter(placement_of(run).values()))
     if first not in left:
         raise PersiaError(f"{first.ssh}, which has the record of the run and {FIRST}, is not reached by ssh")

@@ -2,8 +2,8 @@
 
 import shlex
 
-from persia_cli.config.schema import Run, SshHost, SshHosts
-from persia_cli.engines.hosts.placement import placement_of
+from persia_cli.config.schema import Run, SshHost
+from persia_cli.engines.hosts.placement import placement_of, settings_of
 from persia_cli.engines.hosts.remote import ssh_command
 from persia_cli.engines.role_words import Placed, role_words
 from persia_cli.plan.job import COORDINATOR, Replica
@@ -22,7 +22,7 @@ def start_folder(job: str, number: int) -> str:
 
 def start_words(run: Run, replica: Replica, host: SshHost, job: str, number: int, coordinator: str) -> list[str]:
     """Return the words that start a replica in the folder `job` of its machine; standard input has the keys."""
-    cpus = run.cluster.pin.of(replica.role, replica.index)
+    cpus = run.cluster.processors_of(replica.role, replica.index)
     own = f"tcp://{host.address}:*" if host.address and replica.role != COORDINATOR else ""
     at = Placed(coordinator, run_dir=f"{job}/{RUN}", advertise=own, cpus=cpus)
     words = role_words(replica.role, replica.index, at)
@@ -35,7 +35,7 @@ def rendered(run: Run, job: str) -> str:
 
     Each command gets the job's keys, and the coordinator's the configuration too, through standard input.
     """
-    hosts, placement = run.cluster.hosts or SshHosts(), placement_of(run)
+    hosts, placement = settings_of(run), placement_of(run)
     place = next(iter(placement.values())).address or "ADDRESS"
     lines = []
     for replica, host in placement.items():

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from persia_cli import __version__
-from persia_cli.config.schema import Kubernetes, Run
+from persia_cli.config.schema import KubernetesCluster, Run
 from persia_cli.engines.configuration import configuration
 from persia_cli.engines.kubernetes.jobset import jobset
 from persia_cli.engines.kubernetes.kubectl import attach_line, stop_line
@@ -28,16 +28,16 @@ HEAD = """\
 """
 FORGETS = """\
 # The record of the run goes with the coordinator's pod, and a job that ends early does not go on; to keep it, set
-# cluster.kubernetes.run_claim.
+# cluster.run_claim.
 """
 
 
 def manifests(run: Run, name: str) -> list[Manifest]:
     """Return the manifests of a job of this name; raises ConfigError for paths that pods do not have."""
-    settings = run.cluster.kubernetes or Kubernetes()
+    settings = _settings_of(run)
     if settings.image is None:
-        raise ConfigError("cluster=kubernetes needs cluster.kubernetes.image: an image with the command persia")
-    job = PodJob(name, settings, run.checkpoint.grace_s, run.cluster.placement)
+        raise ConfigError("cluster=kubernetes needs cluster.image: an image with the command persia")
+    job = PodJob(name, settings, run.checkpoint.grace_s)
     counts = {COORDINATOR: 1, **expected_replicas(run)}
     check_name(name)
     check_paths(run, settings.volumes)
@@ -47,7 +47,7 @@ def manifests(run: Run, name: str) -> list[Manifest]:
 
 def as_yaml(run: Run, name: str) -> str:
     """Return the manifests of a job as YAML, below what has to be done before."""
-    made, settings = manifests(run, name), run.cluster.kubernetes or Kubernetes()
+    made, settings = manifests(run, name), _settings_of(run)
     namespace = f" --namespace {settings.namespace}" if settings.namespace else ""
     secret = PodJob(name, settings, run.checkpoint.grace_s).secret
     head = HEAD.format(
@@ -61,6 +61,11 @@ def as_yaml(run: Run, name: str) -> str:
     )
     text = plain_yaml(made)
     return f"{head}{'' if settings.run_claim else FORGETS}---\n{text}".removesuffix("\n")
+
+
+def _settings_of(run: Run) -> KubernetesCluster:
+    assert isinstance(run.cluster, KubernetesCluster)
+    return run.cluster
 
 
 def config_map(metadata: Manifest, run: Run) -> Manifest:

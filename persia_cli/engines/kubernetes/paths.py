@@ -10,7 +10,7 @@ from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.engines.kubernetes.pod import OWN, SCRATCH, SHARED
 from persia_cli.errors import ConfigError
 
-KEY = "cluster.kubernetes.volumes"
+KEY = "cluster.volumes"
 ONLY_THE_JOBS = ("/proc", "/sys", OWN)
 """Folders in which there is no place for a volume, besides those that the job has a volume of its own at."""
 HERE = ("file://", "local://")

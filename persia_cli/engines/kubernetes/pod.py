@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from persia_cli.config.schema import Kubernetes
+from persia_cli.config.schema import KubernetesCluster
 from persia_cli.engines.beside import RANK, SERVER
 from persia_cli.engines.resources import Resources
 from persia_cli.plan.job import COORDINATOR
@@ -38,11 +38,9 @@ class PodJob:
     """What all pods of a job have in common."""
 
     name: str
-    settings: Kubernetes
+    settings: KubernetesCluster
     grace_s: float
     """`checkpoint.grace_s`."""
-    placement: str = "beside_servers"
-    """`cluster.placement`."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -120,7 +118,7 @@ def _scheduling(job: PodJob, pods: RolePods) -> Manifest:
         wishes["tolerations"] = [each.model_dump(exclude_none=True) for each in settings.tolerations]
     if affinity := _affinity(job, pods.role):
         wishes["affinity"] = {"podAffinity": affinity}
-    if pods.role == "embedding-server" and pods.count > 1 and job.placement != "packed":
+    if pods.role == "embedding-server" and pods.count > 1 and job.settings.placement != "packed":
         spread = {"maxSkew": 1, "topologyKey": HOST, "whenUnsatisfiable": "ScheduleAnyway"}
         selector = {"matchLabels": {**job.labels, COMPONENT: pods.role}}
         wishes["topologySpreadConstraints"] = [{**spread, "labelSelector": selector}]
@@ -129,10 +127,10 @@ def _scheduling(job: PodJob, pods: RolePods) -> Manifest:
 
 def _affinity(job: PodJob, role: str) -> Manifest:
     """Return beside which pods those of a role run: all on one node, or if possible each beside one of its index."""
-    if job.placement == "packed":
+    if job.settings.placement == "packed":
         everybody = {"labelSelector": {"matchLabels": job.labels}, "topologyKey": HOST}
         return {"requiredDuringSchedulingIgnoredDuringExecution": [everybody]}
-    owners = {"data-loader": RANK, "embedding-worker": SERVER if job.placement == "beside_servers" else RANK}
+    owners = {"data-loader": RANK, "embedding-worker": SERVER if job.settings.placement == "beside_servers" else RANK}
     if role not in owners:
         return {}
     selector = {"matchLabels": {**job.labels, COMPONENT: owners[role]}}
@@ -140,7 +138,7 @@ def _affinity(job: PodJob, role: str) -> Manifest:
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
 
 
-def _container(settings: Kubernetes, pods: RolePods, words: list[str], mounts: list[Manifest]) -> Manifest:
+def _container(settings: KubernetesCluster, pods: RolePods, words: list[str], mounts: list[Manifest]) -> Manifest:
     asked = {"cpu": str(pods.each.cpus), "memory": f"{math.ceil(pods.each.memory / 2**20)}Mi"}
     gpus = {settings.gpu: str(pods.each.gpus)} if pods.each.gpus else {}
     secrets = [{"secretRef": {"name": name}} for name in settings.environment_secrets]

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from persia_cli.config.schema import RaySettings, Run
+from persia_cli.config.schema import RayCluster, Run
 from persia_cli.engines.ray.place import Place
-from persia_cli.engines.ray.request import RayRequest, options_of, request_of, why_no_room
+from persia_cli.engines.ray.request import RayRequest, options_of, request_of, settings_of, why_no_room
 from persia_cli.errors import ConfigError, RoleError, UserError, one_line
 from persia_cli.plan.job import Replica
 
@@ -34,7 +34,7 @@ def require_ray() -> None:
 def connected(run: Run) -> Iterator["JoinedCluster"]:
     """Yield the cluster of a run; raises UserError if there is none, or it does not let this process in."""
     require_reachable(run)
-    settings = run.cluster.ray or RaySettings()
+    settings = settings_of(run)
     import ray
     from ray.exceptions import RayError
 
@@ -42,7 +42,7 @@ def connected(run: Run) -> Iterator["JoinedCluster"]:
     try:
         ray.init(address=settings.address or "auto", logging_level=logging.ERROR, log_to_driver=False)
     except (ConnectionError, RayError, RuntimeError, ValueError) as error:
-        where = f"at {settings.address} (cluster.ray.address)" if settings.address else "here or at RAY_ADDRESS"
+        where = f"at {settings.address} (cluster.address)" if settings.address else "here or at RAY_ADDRESS"
         raise UserError(
             f"no Ray cluster can be joined {where}; this machine has to be one of it (ray start), and to have its "
             f"token if it demands one (RAY_AUTH_MODE=token, RAY_AUTH_TOKEN_PATH): {one_line(error)[:MOST_SAID]}"
@@ -63,28 +63,28 @@ def require_reachable(run: Run) -> None:
     one; Ray itself would try for minutes.
     """
     require_ray()
-    address = (run.cluster.ray or RaySettings()).address
+    address = settings_of(run).address
     if not address:
         return
     if address.startswith(CLIENT):
         raise ConfigError(
-            f"cluster.ray.address={address}: roles have to reach this process, and a Ray Client is outside of the "
+            f"cluster.address={address}: roles have to reach this process, and a Ray Client is outside of the "
             "cluster; give HOST:PORT on one of its machines, or use ray job submit -- persia train …"
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
-        raise ConfigError(f"cluster.ray.address={address}: expected HOST:PORT, such as 10.0.0.1:6379")
+        raise ConfigError(f"cluster.address={address}: expected HOST:PORT, such as 10.0.0.1:6379")
     try:
         socket.create_connection((host, int(port)), REACHED_S).close()
     except OSError as error:
         why = error.strerror or error
-        raise ConfigError(f"cluster.ray.address={address}: no Ray cluster is reached there: {why}") from error
+        raise ConfigError(f"cluster.address={address}: no Ray cluster is reached there: {why}") from error
 
 
 class JoinedCluster:
     """A cluster that this process has joined, and the room of one job in it."""
 
-    def __init__(self, run: Run, settings: RaySettings) -> None:
+    def __init__(self, run: Run, settings: RayCluster) -> None:
         import ray
 
         self._ray = ray
@@ -109,7 +109,7 @@ class JoinedCluster:
             meanwhile()
             if time.monotonic() - begin > self.room_s:
                 raise RoleError(
-                    f"the Ray cluster has had no room for the job for {self.room_s:g} s (cluster.ray.room_s): "
+                    f"the Ray cluster has had no room for the job for {self.room_s:g} s (cluster.room_s): "
                     f"{self.why_no_room()}"
                 )
 

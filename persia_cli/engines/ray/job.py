@@ -7,7 +7,7 @@ from pathlib import Path
 
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.restarts import RestartPolicy
-from persia_cli.engines.configuration import keys_of
+from persia_cli.engines.configuration import keys_of_job
 from persia_cli.engines.handed_over import text_of
 from persia_cli.engines.job import (
     ERROR_LINE,
@@ -40,7 +40,7 @@ class RayJob:
 
     def __init__(self, plan: JobPlan, cluster: JoinedCluster) -> None:
         self._plan, self._cluster = plan, cluster
-        keys = keys_of(plan.run)
+        keys = keys_of_job()
         self._given = text_of(keys)
         self._address = ""
         """Of the coordinator, once it listens."""
@@ -104,7 +104,7 @@ class RayJob:
             if each.life > 1 and each.waits_s > self._cluster.room_s:
                 raise RoleError(
                     f"{each.replica.name} has lost its place, and there has been no other for {each.waits_s:.0f} s "
-                    f"(cluster.ray.room_s): {self._cluster.why_no_room()}"
+                    f"(cluster.room_s): {self._cluster.why_no_room()}"
                 )
         self._replace()
 

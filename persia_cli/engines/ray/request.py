@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from persia_cli.config.schema import RaySettings, Run
+from persia_cli.config.schema import RayCluster, Run
 from persia_cli.engines.beside import beside
 from persia_cli.engines.resources import GIB, resources_of
 from persia_cli.engines.role_words import Placed, role_words
@@ -42,6 +42,12 @@ class RayRequest:
         return next(number for number, bundle in enumerate(self.bundles) if replica in bundle.replicas)
 
 
+def settings_of(run: Run) -> RayCluster:
+    """Return the cluster of a run with `cluster=ray`."""
+    assert isinstance(run.cluster, RayCluster)
+    return run.cluster
+
+
 def request_of(run: Run) -> RayRequest:
     """Return what a job asks for: a bundle for each NN worker and each embedding server, with the replicas that
     `cluster.placement` puts beside it, or one for all.
@@ -53,8 +59,7 @@ def request_of(run: Run) -> RayRequest:
     bundles = tuple(
         Bundle(owner, tuple(each), _sum([amounts[replica] for replica in each])) for owner, each in groups.items()
     )
-    settings = run.cluster.ray or RaySettings()
-    return RayRequest(settings.strategy.upper(), bundles, amounts)
+    return RayRequest(settings_of(run).strategy.upper(), bundles, amounts)
 
 
 def words_of(run: Run, replica: Replica, coordinator: str, address: str, run_dir: str) -> list[str]:
@@ -62,7 +67,7 @@ def words_of(run: Run, replica: Replica, coordinator: str, address: str, run_dir
 
     `address` is that of the replica's machine, and `coordinator` the whole one of the coordinator.
     """
-    cpus = run.cluster.pin.of(replica.role, replica.index)
+    cpus = run.cluster.processors_of(replica.role, replica.index)
     at = Placed(coordinator, config="", run_dir=run_dir, cpus=cpus)
     if replica.role != COORDINATOR:
         at = Placed(coordinator, advertise=f"tcp://{address}:*", cpus=cpus)
@@ -83,7 +88,7 @@ def rendered(run: Run, run_dir: str) -> str:
         for replica, amounts in request.amounts.items()
     ]
     asked = {
-        "address": (run.cluster.ray or RaySettings()).address or "auto",
+        "address": settings_of(run).address or "auto",
         "placement_group": {
             "strategy": request.strategy,
             "bundles": [dict(bundle.amounts) for bundle in request.bundles],

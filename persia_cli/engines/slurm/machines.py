@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from persia_cli.config.schema import Run, Slurm
+from persia_cli.config.schema import Run, SlurmCluster
 from persia_cli.engines.beside import RANK, beside
 from persia_cli.engines.resources import Resources, resources_of
 from persia_cli.errors import ConfigError
@@ -34,14 +34,15 @@ class Machines:
     partition: str | None
 
 
-def settings_of(run: Run) -> Slurm:
-    """Return what a run says of Slurm."""
-    return run.cluster.slurm or Slurm()
+def settings_of(run: Run) -> SlurmCluster:
+    """Return the cluster of a run with `cluster=slurm`."""
+    assert isinstance(run.cluster, SlurmCluster)
+    return run.cluster
 
 
 def has_gpu_machines(run: Run) -> bool:
     """Return whether NN workers have machines of their own, since these have GPUs."""
-    has_own = settings_of(run).gpu_nodes != 0 and run.cluster.placement != "packed"
+    has_own = settings_of(run).gpu_nodes != 0 and settings_of(run).placement != "packed"
     return has_own and resources_of(run, "nn-worker").gpus > 0
 
 
@@ -55,7 +56,7 @@ def places_of(run: Run) -> Mapping[Replica, MachinePlace]:
 
     def place(replica: Replica) -> MachinePlace:
         # By default NN workers with GPUs have their machines for themselves.
-        moves = replica.role == "embedding-worker" or run.cluster.placement != "beside_servers"
+        moves = replica.role == "embedding-worker" or settings_of(run).placement != "beside_servers"
         owner = beside(run, replica) if moves and replica.role != COORDINATOR else replica
         kind = int(owner.role == RANK and len(counts) > 1)
         return MachinePlace(kind, owner.index % counts[kind])
@@ -82,10 +83,10 @@ def mebibytes(memory: int) -> int:
 
 def _counts(run: Run) -> list[int]:
     """Return the number of machines of each kind."""
-    settings, cluster = settings_of(run), run.cluster
-    servers, ranks = cluster.embedding_servers, cluster.nn_workers
-    apart = cluster.data_loaders if cluster.placement == "beside_servers" else 0
-    if cluster.placement == "packed":
+    settings = settings_of(run)
+    servers, ranks = settings.embedding_servers, settings.nn_workers
+    apart = settings.data_loaders if settings.placement == "beside_servers" else 0
+    if settings.placement == "packed":
         _refuse_gpu_machines(settings)
         wanted, most = [settings.nodes or 1], [1]
     elif has_gpu_machines(run):
@@ -95,16 +96,16 @@ def _counts(run: Run) -> list[int]:
     for key, count, limit in zip(("nodes", "gpu_nodes"), wanted, most, strict=False):
         if count > limit:
             raise ConfigError(
-                f"cluster.slurm.{key}={count}: only {limit} would have a replica to run; ask for {limit}, or start more"
+                f"cluster.{key}={count}: only {limit} would have a replica to run; ask for {limit}, or start more"
             )
     return wanted
 
 
-def _refuse_gpu_machines(settings: Slurm) -> None:
+def _refuse_gpu_machines(settings: SlurmCluster) -> None:
     for key, value in (("gpu_nodes", settings.gpu_nodes), ("gpu_partition", settings.gpu_partition)):
         if value:
             raise ConfigError(
-                f"cluster.slurm.{key}={value}: cluster.placement=packed puts all on one machine; leave out one of them"
+                f"cluster.{key}={value}: cluster.placement=packed puts all on one machine; leave out one of them"
             )
 
 

@@ -46,8 +46,7 @@ def submit(script: str, log: Path) -> str:
         if NO_CONTROLLER.search(str(error)):
             raise
         raise UserError(
-            f"Slurm refuses the job: {error}; --dry-run prints what was asked for, which cluster.slurm, cluster.cpus "
-            "and cluster.memory change"
+            f"Slurm refuses the job: {error}; --dry-run prints what was asked for, which the keys of cluster change"
         ) from error
     return said.strip().splitlines()[-1].partition(";")[0]
 

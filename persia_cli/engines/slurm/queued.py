@@ -24,7 +24,7 @@ def queue(run: Run, run_dir: Path) -> str:
     if os.environ.get(VARIABLE):
         raise ConfigError(
             "cluster=slurm keeps jobs in files, where credentials in URIs have no place; leave them to the environment "
-            "(cluster.slurm.setup) or to the configuration of the store's tools"
+            "(cluster.setup) or to the configuration of the store's tools"
         )
     _require_no_other(run_dir)
     text, folder = script(run, run_dir), run_dir.absolute() / SUBMITTED

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from persia_cli import __version__
-from persia_cli.config.schema import Run, Slurm
+from persia_cli.config.schema import Run, SlurmCluster
 from persia_cli.engines.configuration import configuration
 from persia_cli.engines.job import SUBMITTED
 from persia_cli.engines.role_words import Placed
@@ -43,8 +43,6 @@ STEPS = """
 def script(run: Run, run_dir: Path) -> str:
     """Return the script of a job with this run directory; raises ConfigError for a job that has no use for machines."""
     settings = settings_of(run)
-    if run.cluster.key_file is not None:
-        raise ConfigError("cluster.key_file is not for cluster=slurm: each start makes keys of its own; leave it out")
     _check_folder(run_dir.absolute())
     name = run_dir.absolute().name
     lines = [HEAD.format(name=name, version=__version__).rstrip("\n")]
@@ -75,7 +73,7 @@ def _minutes(run: Run, hours: float) -> int:
     least = (warned_s + SPARE_S) // 60 + 1
     if minutes < least:
         raise ConfigError(
-            f"cluster.slurm.hours={hours:g}: Slurm tells the job to save {warned_s} s before its time is over "
+            f"cluster.hours={hours:g}: Slurm tells the job to save {warned_s} s before its time is over "
             f"(checkpoint.grace_s and a minute), or a minute before that; ask for at least {least} minutes"
         )
     return minutes
@@ -92,7 +90,7 @@ def _warned_s(run: Run) -> int:
     return seconds
 
 
-def _options(run: Run, settings: Slurm, name: str, number: int, kind: Machines) -> Iterator[str]:
+def _options(run: Run, settings: SlurmCluster, name: str, number: int, kind: Machines) -> Iterator[str]:
     """Yield the options of sbatch for machines of a kind."""
     yield f"--job-name={shlex.quote(name)}"
     for key, value in (("partition", kind.partition), ("account", settings.account), ("qos", settings.qos)):

@@ -32,7 +32,7 @@ def step_command(run: Run, replica: Replica, group: int | None, node: str, at: P
         command += ["--gres=none"]
     # The loss of one machine, or the end of one replica, is nothing to the others: the coordinator decides.
     command += ["--no-kill", "--kill-on-bad-exit=0", f"--immediate={ROOM_S}", "--mpi=none"]
-    pinned = run.cluster.pin.of(replica.role, replica.index)
+    pinned = run.cluster.processors_of(replica.role, replica.index)
     _require_room(replica, pinned, each.cpus)
     at = replace(at, cpus=pinned)
     return [*command, *persia_words(run), *_words(replica, at)]
@@ -45,7 +45,7 @@ def _require_room(replica: Replica, pinned: str | None, cpus: int) -> None:
         key = replica.role.replace("-", "_")
         raise ConfigError(
             f"cluster.pin.{key}={pinned} for {replica.name} are {len(processors)} processors, and Slurm gives it "
-            f"{cpus}; set cluster.cpus.{key}={len(processors)}, or pin it to fewer"
+            f"{cpus}; set cluster.resources.{key}.cpus={len(processors)}, or pin it to fewer"
         )
 
 

@@ -25,7 +25,7 @@ QUIET_S = 0.5
 
 def servers_beside(cluster: Cluster, index: int) -> int:
     """Return how many embedding servers share the processors of one: all, or those that are pinned to the same."""
-    pins = [cluster.pin.of("embedding-server", each) for each in range(cluster.embedding_servers)]
+    pins = [cluster.processors_of("embedding-server", each) for each in range(cluster.embedding_servers)]
     return pins.count(pins[index])
 
 

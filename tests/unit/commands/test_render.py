@@ -13,9 +13,9 @@ WORDS = ["conf=synthetic", "checkpoint={at_end: false, every_minutes: null}"]
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["cluster=kubernetes", "cluster.kubernetes.image=persia"], "    app.kubernetes.io/instance: shop\n"),
+        (["cluster=kubernetes", "cluster.image=persia"], "    app.kubernetes.io/instance: shop\n"),
         (["cluster=slurm"], "#SBATCH --job-name=shop\n"),
-        (["cluster=hosts", "cluster.hosts.list=[h1]"], " shop/start-1 "),
+        (["cluster=hosts", "cluster.hosts=[h1]"], " shop/start-1 "),
     ],
     ids=["kubernetes", "slurm", "hosts"],
 )

@@ -43,7 +43,7 @@ def test_the_command_of_a_run_on_hosts_has_a_folder_of_its_own_on_the_coordinato
 ) -> None:
     monkeypatch.chdir(tmp_path)
     uri = f"file://{tmp_path}/saved"
-    run = compose_run(["cluster=hosts", "cluster.hosts.list=[here]", "name=shop", f"checkpoint.path={uri}"])
+    run = compose_run(["cluster=hosts", "cluster.hosts=[here]", "name=shop", f"checkpoint.path={uri}"])
     coordinators = tmp_path / "persia-jobs/shop-123456/run"
     coordinators.mkdir(parents=True)
     write_run(run, coordinators / CONFIG)

@@ -109,7 +109,7 @@ def test_a_job_whose_turns_save_nothing_more_is_queued_again_so_often(
     record(run_dir, event="saved", step=10, path="model")
     for _ in range(6):
         with pytest.raises(SystemExit) as left:
-            turn(run_dir, monkeypatch, time_over, "cluster.slurm.max_requeues=2")
+            turn(run_dir, monkeypatch, time_over, "cluster.max_requeues=2")
         assert left.value.code == PreemptedError.exit_code
     assert (tmp_path / "bin/scontrol.said").read_text() == "requeue 17\n" * 2
 
@@ -126,7 +126,7 @@ def test_a_job_whose_turns_save_more_is_queued_again_each_time(
 
     for _ in range(6):
         with pytest.raises(SystemExit):
-            turn(run_dir, monkeypatch, start, "cluster.slurm.max_requeues=0")
+            turn(run_dir, monkeypatch, start, "cluster.max_requeues=0")
     assert (tmp_path / "bin/scontrol.said").read_text() == "requeue 17\n" * 6
 
 

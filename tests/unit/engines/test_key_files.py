@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import typer.testing
 
-from persia_cli.config.schema import Cluster
+from persia_cli.config.schema import LocalCluster
 from persia_cli.engines.key_files import KEY_FILE, key_file_of, key_file_of_coordinator
 from persia_cli.engines.role_options import RoleOptions
 from persia_cli.errors import PersiaError, UserError
@@ -16,8 +16,8 @@ BEYOND, HERE = "tcp://10.1.2.3:7000", "tcp://127.0.0.1:7000"
 ENV = Path("/from/environment")
 
 
-def cluster(**settings: object) -> Cluster:
-    return Cluster.model_validate({"kind": "local", "transport": "tcp"} | settings)
+def cluster(**settings: object) -> LocalCluster:
+    return LocalCluster.model_validate({"kind": "local", "transport": "tcp"} | settings)
 
 
 @pytest.fixture
@@ -40,9 +40,8 @@ def test_of_several_files_the_nearest_counts(monkeypatch: pytest.MonkeyPatch) ->
     assert key_file_of(None, None) is None
     monkeypatch.setenv(KEY_FILE, str(ENV))
     assert key_file_of(None, None) == ENV
-    assert key_file_of(None, None, "/configured") == Path("/configured")
-    assert key_file_of(Path("/given"), None, "/configured") == Path("/given")
-    assert key_file_of(None, Path("/token"), "/configured") is None
+    assert key_file_of(Path("/given"), None) == Path("/given")
+    assert key_file_of(None, Path("/token")) is None
     with pytest.raises(UserError, match="a job has keys or a token; give one of them"):
         key_file_of(Path("/given"), Path("/token"))
 
@@ -53,7 +52,6 @@ def test_of_several_files_the_nearest_counts(monkeypatch: pytest.MonkeyPatch) ->
         ({}, BEYOND, f"{BEYOND} can be reached from other machines, so its connections have to be encrypted: make a"),
         ({"encryption": "curve"}, BEYOND, "give it to every role of the job, on every machine: --key-file FILE"),
         ({"encryption": "curve"}, HERE, "cluster.encryption=curve needs keys: make a file of keys with `persia keys"),
-        ({"encryption": "none"}, BEYOND, "set cluster.trusted_network=true if you trust everybody there"),
     ],
 )
 def test_a_coordinator_without_keys_that_needs_some_is_refused(
@@ -75,27 +73,15 @@ def test_a_token_is_not_enough_beyond_this_machine() -> None:
 def test_encryption_none_leaves_keys_alone() -> None:
     assert key_file_of_coordinator(None, None, cluster(), HERE) == ENV
     assert key_file_of_coordinator(None, None, cluster(encryption="none"), HERE) is None
-    trusting = cluster(encryption="none", trusted_network=True)
+    trusting = cluster(encryption="none")
     assert key_file_of_coordinator(None, None, trusting, BEYOND) is None
     with pytest.raises(UserError, match=r"--key-file is of no use with cluster.encryption=none"):
         key_file_of_coordinator(Path("keys"), None, trusting, BEYOND)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (
-            {"encryption": "curve", "transport": "ipc"},
-            "encrypts connections over TCP, and there are none; set transport",
-        ),
-        ({"encryption": "curve", "kind": "embedded"}, "set transport=tcp and cluster=local"),
-        ({"trusted_network": True}, "trusted_network=true is for jobs that are not encrypted"),
-        ({"trusted_network": True, "encryption": "curve"}, "set encryption=none too, or leave it out"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        cluster(**settings)
+def test_nothing_to_encrypt_is_refused() -> None:
+    with pytest.raises(ValueError, match="encrypts connections over TCP, and there are none"):
+        cluster(encryption="curve", transport="ipc")
 
 
 def test_roles_need_keys_or_trust_to_go_beyond_this_machine(file: Path, tmp_path: Path) -> None:
@@ -110,7 +96,7 @@ def test_roles_need_keys_or_trust_to_go_beyond_this_machine(file: Path, tmp_path
     options.check()
     with options.context() as context:
         assert context.secret.keys == read_keys(file)
-    with pytest.raises(UserError, match=r"the coordinator knows by cluster.trusted_network=true"):
+    with pytest.raises(UserError, match=r"the coordinator knows by cluster.encryption=none"):
         RoleOptions("coordinator", 0, HERE, run_dir=tmp_path, trusts_network=True).check()
     file.chmod(0o644)
     with pytest.raises(UserError, match=f"other users can access the job's keys in {file}"):
@@ -143,21 +129,17 @@ def test_the_command_makes_a_file_once_and_prints_a_fingerprint_only(tmp_path: P
     "words",
     [
         ["cluster=local", "cluster.transport=tcp", "cluster.encryption=curve"],
-        ["cluster=hosts", "cluster.hosts.list=[nowhere.invalid]", "cluster.hosts.ssh=/bin/false"],
-        ["cluster=ray", "cluster.ray.address=127.0.0.1:1", "checkpoint.at_end=false"],
+        ["cluster=hosts", "cluster.hosts=[nowhere.invalid]", "cluster.ssh=/bin/false"],
+        ["cluster=ray", "cluster.address=127.0.0.1:1", "checkpoint.at_end=false"],
     ],
     ids=["local", "hosts", "ray"],
 )
-@pytest.mark.parametrize("named_by", ["key", "environment"])
 def test_a_file_of_no_use_is_refused_before_there_is_a_run(
-    words: list[str], named_by: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.chmod(0o644)
     monkeypatch.chdir(tmp_path)
-    if named_by == "environment":
-        monkeypatch.setenv(KEY_FILE, str(file))
-    else:
-        words = [*words, f"cluster.key_file={file}"]
+    monkeypatch.setenv(KEY_FILE, str(file))
     for where in ([], ["--run-dir", "here"], ["--dry-run"]):
         ended = typer.testing.CliRunner().invoke(app, ["train", "conf=synthetic", *words, *where])
         assert isinstance(ended.exception, UserError), ended.output

@@ -30,14 +30,13 @@ def test_the_configuration_is_whole_and_names_no_place_of_this_machine_but_absol
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["conf=criteo", "dataset.path=rows", "cluster.key_file=own.keys", "checkpoint.path=saved"]
+    words = ["conf=criteo", "dataset.path=rows", "checkpoint.path=saved"]
     text = configuration(compose_run([*words, "cluster=hosts"]))
     run = parsed(text, "standard input")
     assert run.dataset.kind == "parquet"
     assert run.dataset.paths == (str(tmp_path / "rows"),)
     assert run.checkpoint.path == str(tmp_path / "saved")
-    assert (run.cluster.kind, run.cluster.key_file) == ("hosts", None)
-    assert "own.keys" not in text
+    assert run.cluster.kind == "hosts"
 
 
 def test_a_replica_that_is_pinned_is_told_its_processors() -> None:
@@ -74,8 +73,8 @@ def test_a_limit_of_rows_is_counted_in_bytes() -> None:
 
 
 def test_what_the_user_says_goes_first() -> None:
-    words = ["cluster.cpus.nn_worker=7", "cluster.memory.embedding_server=64GiB", "cluster.gpus=2"]
-    run = compose_run(["cluster=hosts", *words])
+    words = ["cluster.resources.nn_worker.cpus=7", "cluster.resources={embedding_server: {memory: 64GiB}}"]
+    run = compose_run(["cluster=hosts", *words, "cluster.resources.nn_worker.gpus=2"])
     assert resources_of(run, "nn-worker") == Resources(7, 4 * GIB, 2)
     assert resources_of(run, "embedding-server") == Resources(2, 64 * GIB)
 
@@ -83,14 +82,19 @@ def test_what_the_user_says_goes_first() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["cluster=local", "cluster.hosts.folder=x"], "cluster.hosts is for cluster=hosts, and this job has cluster="),
-        (["cluster=local", "cluster.gpus=1"], "cluster.cpus, memory and gpus are for other machines; cluster=local "),
-        (["cluster=local", "cluster.placement=packed"], "cluster.placement is for several machines; cluster=local has"),
-        (["cluster=embedded", "cluster.cpus.nn_worker=1"], "cluster=embedded has this one"),
-        (["cluster=hosts", "cluster.transport=ipc"], "cluster=hosts is for several machines, which need transport=tcp"),
-        (["cluster=hosts", "cluster.encryption=none"], "hands its own keys to every machine; leave out encryption=no"),
-        (["cluster=hosts", "cluster.hosts.list=[a,b,a]"], "hosts.list has a twice; name each machine once"),
-        (["cluster=hosts", "cluster.hosts.list=['-oProxy=x']"], "-oProxy=x is an option of ssh and no "),
+        (
+            ["cluster=local", "cluster.folder=x"],
+            "cluster.folder=x: no such key where cluster.kind=local; cluster.kind=hosts has it",
+        ),
+        (["cluster=local", "cluster.resources.nn_worker.gpus=1"], "no such key where cluster.kind=local; "),
+        (["cluster=local", "cluster.placement=packed"], "cluster.kind=hosts, kubernetes, ray or slurm has it"),
+        (["cluster=embedded", "cluster.resources.nn_worker.cpus=1"], "no such key where cluster.kind=embedded; "),
+        (["cluster=hosts", "cluster.resources.data_loader.gpus=1"], "cluster.resources.data_loader.gpus: only NN wor"),
+        (["cluster=hosts", "cluster.resources.nn_worker.cpu=1"], "did you mean cluster.resources.nn_worker.cpus"),
+        (["cluster=hosts", "cluster.transport=ipc"], "cluster.kind=local has it"),
+        (["cluster=hosts", "cluster.encryption=none"], "cluster.kind=local has it"),
+        (["cluster=hosts", "cluster.hosts=[a,b,a]"], "cluster.hosts has a twice; name each machine once"),
+        (["cluster=hosts", "cluster.hosts=['-oProxy=x']"], "-oProxy=x is an option of ssh and no "),
     ],
 )
 def test_settings_of_another_kind_are_refused(words: list[str], sentence: str) -> None:

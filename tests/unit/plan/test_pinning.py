@@ -60,7 +60,7 @@ def test_texts_and_numbers_mean_the_same(text: str) -> None:
 
 def test_a_text_is_for_all_replicas_of_a_role_and_a_list_for_each() -> None:
     run = compose_run([*LOCAL, "cluster.pin={nn_worker: ['0-1', '2,4'], coordinator: 5, embedding_server: 'node:1'}"])
-    pinned = {each.name: run.cluster.pin.of(each.role, each.index) for each in all_replicas(run)}
+    pinned = {each.name: run.cluster.processors_of(each.role, each.index) for each in all_replicas(run)}
     assert pinned == {
         "coordinator-0": "5",
         "embedding-server-0": "node:1",
@@ -74,8 +74,9 @@ def test_a_text_is_for_all_replicas_of_a_role_and_a_list_for_each() -> None:
 
 
 def test_words_of_a_command_line_pin_too() -> None:
-    pins = compose_run([*LOCAL, "cluster.pin.nn_worker=[0-1,node:1]", "cluster.pin.data_loader='0-3,8'"]).cluster.pin
-    assert (pins.of("nn-worker", 1), pins.of("data-loader", 0)) == ("node:1", "0-3,8")
+    run = compose_run([*LOCAL, "cluster.pin.nn_worker=[0-1,node:1]", "cluster.pin.data_loader='0-3,8'"])
+    found = run.cluster.processors_of("nn-worker", 1), run.cluster.processors_of("data-loader", 0)
+    assert found == ("node:1", "0-3,8")
 
 
 @pytest.mark.parametrize(
@@ -84,8 +85,12 @@ def test_words_of_a_command_line_pin_too() -> None:
         (["cluster.pin.nn_worker=3-1"], "cluster.pin.nn_worker"),
         (["cluster.pin.nn_worker=node1"], "node1 is no processor; name some, such as 0-3,8 or node:0"),
         (["cluster.pin.nn_worker=[0,1,2]"], "cluster.pin.nn_worker has a list of 3, and the number of replicas is 2"),
-        (["cluster=embedded", "cluster.nn_workers=1", "cluster.pin.nn_worker=0"], "cluster=embedded has only one"),
-        (["cluster=kubernetes", "cluster.pin.nn_worker=0"], "whose CPU manager (policy static) pins pods; leave it"),
+        (
+            ["cluster=embedded", "cluster.nn_workers=1", "cluster.pin.nn_worker=0"],
+            "no such key where cluster.kind=embedded; cluster.kind=",
+        ),
+        (["cluster.pin.nn_workers=0"], "cluster.pin.nn_workers: no such key; did you mean nn_worker?"),
+        (["cluster=kubernetes", "cluster.pin.nn_worker=0"], "no such key where cluster.kind=kubernetes; "),
     ],
 )
 def test_pins_that_mean_nothing_are_refused(words: list[str], sentence: str) -> None:

@@ -24,7 +24,7 @@ from persia_cli.errors import PreemptedError, RoleError
 from persia_cli.observe.history import CONFIG
 from persia_cli.plan.job import Job
 
-RUN = compose_run(["cluster=hosts", "cluster.hosts.list=[a,b]", "checkpoint.path=s3://bucket/x"])
+RUN = compose_run(["cluster=hosts", "cluster.hosts=[a,b]", "checkpoint.path=s3://bucket/x"])
 FOLLOWING = """
 import signal, sys, time
 from pathlib import Path

@@ -10,13 +10,13 @@ from persia_cli import __version__
 from persia_cli.config.compose import compose_run
 from persia_cli.engines.hosts import machines
 from persia_cli.engines.hosts.machines import address_of_coordinator, ask, require_usable
-from persia_cli.engines.hosts.placement import placement_of
+from persia_cli.engines.hosts.placement import placement_of, settings_of
 from persia_cli.engines.hosts.session import HostFacts
 from persia_cli.errors import ConfigError, RoleError
 from persia_cli.plan.pinning import MachineProcessors
 
 GIB = 2**30
-RUN = compose_run(["cluster=hosts", "cluster.hosts.list=[a,b]", "embedding.memory=4GiB"])
+RUN = compose_run(["cluster=hosts", "cluster.hosts=[a,b]", "embedding.memory=4GiB"])
 PLACED = placement_of(RUN)
 PROCESSORS = MachineProcessors("0-3", "0-7", {0: "0-3", 1: "4-7"})
 
@@ -48,25 +48,23 @@ def test_what_a_machine_says_of_itself_is_read_as_it_was_said(monkeypatch: pytes
     said = facts()["a"]
     answer = SimpleNamespace(stdout="a greeting\n" + json.dumps({"facts": asdict(said)}) + "\n")
     monkeypatch.setattr(machines, "run_on", lambda *words: answer)
-    hosts = RUN.cluster.hosts
-    assert hosts is not None
-    assert ask(hosts, hosts.list) == {"a": said, "b": said}
+    hosts = settings_of(RUN)
+    assert ask(hosts, hosts.hosts) == {"a": said, "b": said}
 
 
 def test_another_version_that_says_other_things_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = RUN.cluster.hosts
-    assert hosts is not None
+    hosts = settings_of(RUN)
     answer = SimpleNamespace(stdout=json.dumps({"facts": {"version": "9.9.9", "cores": 4}}))
     monkeypatch.setattr(machines, "run_on", lambda *words: answer)
     with pytest.raises(ConfigError, match=r"^a has persia 9\.9\.9, and this machine "):
-        ask(hosts, hosts.list)
+        ask(hosts, hosts.hosts)
     answer.stdout = "hello\n"
     with pytest.raises(RoleError, match=r"a answers what persia .* does not: 'hello"):
-        ask(hosts, hosts.list)
+        ask(hosts, hosts.hosts)
 
 
 def test_processors_that_a_machine_does_not_have_are_refused_by_its_name() -> None:
-    words = ["cluster=hosts", "cluster.hosts.list=[a,b]", "cluster.pin={embedding_server: 'node:1', nn_worker: 3}"]
+    words = ["cluster=hosts", "cluster.hosts=[a,b]", "cluster.pin={embedding_server: 'node:1', nn_worker: 3}"]
     run = compose_run(words)
     free = MachineProcessors("0-7", "0-7", {0: "0-3", 1: "4-7"})
     usable = facts(processors=free)
@@ -81,7 +79,7 @@ def test_processors_that_a_machine_does_not_have_are_refused_by_its_name() -> No
 
 def test_the_coordinator_listens_where_ssh_reaches_it_or_where_the_user_says() -> None:
     assert address_of_coordinator(PLACED, facts()) == "tcp://10.0.0.1:*"
-    given = compose_run(["cluster=hosts", "cluster.hosts.list=[{ssh: a, address: 10.9.9.9}, b]"])
+    given = compose_run(["cluster=hosts", "cluster.hosts=[{ssh: a, address: 10.9.9.9}, b]"])
     assert address_of_coordinator(placement_of(given), facts()) == "tcp://10.9.9.9:*"
 
 
@@ -102,7 +100,7 @@ def test_an_address_that_others_do_not_reach_is_refused(address: str, sentence: 
 
 
 def test_one_machine_alone_may_be_reached_at_loopback() -> None:
-    alone = placement_of(compose_run(["cluster=hosts", "cluster.hosts.list=[a]"]))
+    alone = placement_of(compose_run(["cluster=hosts", "cluster.hosts=[a]"]))
     assert (
         address_of_coordinator(alone, {"a": HostFacts(__version__, "x", "127.0.0.1", GIB, PROCESSORS)})
         == "tcp://127.0.0.1:*"

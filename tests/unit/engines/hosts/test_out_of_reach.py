@@ -42,8 +42,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(connections, "AGAIN_S", 0.1)
     machine = Machine(tmp_path)
     (tmp_path / "cut-away").touch()
-    words = [f"cluster.hosts.{key}={quoted(getattr(machine.hosts, key))}" for key in ("ssh", "persia", "folder")]
-    words += ["cluster=hosts", "cluster.hosts.list=[here,away]", "cluster.hosts.lost_s=0.2", "cluster.stop_timeout_s=1"]
+    words = [f"cluster.{key}={quoted(getattr(machine.hosts, key))}" for key in ("ssh", "persia", "folder")]
+    words += ["cluster=hosts", "cluster.hosts=[here,away]", "cluster.lost_s=0.2", "cluster.stop_timeout_s=1"]
     (machine.start / f"{NAME}{LOG}").write_text("the coordinator is at work\n")
     run = machine.copy
     write_run(compose_run(words), run / CONFIG)

@@ -29,7 +29,7 @@ from persia_cli.engines.signals import JobSignals, PreemptedNow
 from persia_cli.errors import ConfigError, DiskError, RoleError, UserError
 from tests.conftest import poll_for
 
-RUN = compose_run(["cluster=hosts", "cluster.hosts.list=[a,b]", "checkpoint.path=s3://bucket/x"])
+RUN = compose_run(["cluster=hosts", "cluster.hosts=[a,b]", "checkpoint.path=s3://bucket/x"])
 
 
 def quiet(text: str) -> None:

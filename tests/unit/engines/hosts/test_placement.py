@@ -10,7 +10,7 @@ BIG = ["embedding_servers=3", "embedding_workers=2", "nn_workers=2", "data_loade
 
 
 def placed(hosts: str, *counts: str) -> dict[str, str]:
-    words = ["cluster=hosts", f"cluster.hosts.list={hosts}", *(f"cluster.{count}" for count in counts)]
+    words = ["cluster=hosts", f"cluster.hosts={hosts}", *(f"cluster.{count}" for count in counts)]
     return {replica.name: host.ssh for replica, host in placement_of(compose_run(words)).items()}
 
 
@@ -60,7 +60,7 @@ def test_roles_pin_replicas_and_machines_without_them_have_the_rest() -> None:
 @pytest.mark.parametrize(
     ("hosts", "sentence"),
     [
-        ("[]", "cluster=hosts needs machines: give cluster.hosts.list=[NAME,…], as ssh knows them"),
+        ("[]", "cluster=hosts needs machines: give cluster.hosts=[NAME,…], as ssh knows them"),
         ("[{ssh: a, roles: [nn-worker]}]", "no machine is for coordinator-0, since all have roles; add coordinator to"),
         ("[{ssh: a, roles: [trainer]}, b]", "a has the role trainer, and this job has no such replica; name one of co"),
         ("[{ssh: a, roles: [nn-worker-1]}, b]", "a has the role nn-worker-1, and this job has no such replica"),

@@ -13,7 +13,7 @@ from persia_cli.engines.local import Processes
 from persia_cli.errors import ConfigError, UserError
 from persia_cli.plan.job import plan_job
 
-WORDS = ["conf=synthetic", "cluster=hosts", "cluster.hosts.list=[a]"]
+WORDS = ["conf=synthetic", "cluster=hosts", "cluster.hosts=[a]"]
 
 
 def test_a_trace_is_of_a_job_and_not_of_what_is_printed(tmp_path: Path) -> None:
@@ -42,10 +42,10 @@ def test_where_no_job_was_started_there_is_none_to_follow(command: object, tmp_p
 @pytest.mark.parametrize(
     ("ssh", "sentence"),
     [
-        ('ssh -F "file', "cluster.hosts.ssh.*: a shell does not read it: No closing quotation"),
-        (" ", "cluster.hosts.ssh.*: it is no command; leave it out for ssh"),
+        ('ssh -F "file', "cluster.ssh.*: a shell does not read it: No closing quotation"),
+        (" ", "cluster.ssh.*: it is no command; leave it out for ssh"),
     ],
 )
 def test_an_ssh_command_that_no_shell_reads_is_refused(ssh: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        compose_run([*WORDS, f"cluster.hosts.ssh={quoted(ssh)}"])
+        compose_run([*WORDS, f"cluster.ssh={quoted(ssh)}"])

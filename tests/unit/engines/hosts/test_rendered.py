@@ -3,7 +3,8 @@
 import re
 
 from persia_cli.config.compose import compose_run
-from persia_cli.config.schema import SshHosts
+from persia_cli.config.schema import HostsCluster
+from persia_cli.engines.hosts.placement import settings_of
 from persia_cli.engines.hosts.remote import last_words, remote_command, ssh_command
 from persia_cli.engines.hosts.start import rendered, start_words
 from persia_cli.plan.job import Replica
@@ -22,27 +23,25 @@ ssh -F own {OPTIONS} h1 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/pe
 ssh -F own {OPTIONS} h1 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 nn-worker --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --advertise '"'"'tcp://10.0.0.1:*'"'"' --supervise'"""  # noqa: E501
 
 
-RUN = compose_run(["cluster=hosts", "cluster.hosts.list=[a]"])
+RUN = compose_run(["cluster=hosts", "cluster.hosts=[a]"])
 
 
-def hosts_of(*words: str) -> SshHosts:
+def hosts_of(*words: str) -> HostsCluster:
     """The settings of a job on one machine."""
-    hosts = compose_run(["cluster=hosts", "cluster.hosts.list=[a]", *words]).cluster.hosts
-    assert hosts is not None
-    return hosts
+    return settings_of(compose_run(["cluster=hosts", "cluster.hosts=[a]", *words]))
 
 
 def test_the_commands_are_those() -> None:
     words = [
         "cluster=hosts",
-        "cluster.hosts.list=[{ssh: h1, address: 10.0.0.1}, me@h2]",
-        "cluster.hosts.ssh='ssh -F own'",
+        "cluster.hosts=[{ssh: h1, address: 10.0.0.1}, me@h2]",
+        "cluster.ssh='ssh -F own'",
     ]
-    assert rendered(compose_run([*words, "cluster.hosts.persia=~/venv/bin/persia"]), "shop") == GOLDEN
+    assert rendered(compose_run([*words, "cluster.persia=~/venv/bin/persia"]), "shop") == GOLDEN
 
 
 def test_a_resumed_job_starts_anew_beside_what_was_and_its_coordinator_goes_on() -> None:
-    [host] = hosts_of().list
+    [host] = hosts_of().hosts
     words = start_words(RUN, Replica("coordinator", 0), host, "shop", 3, "tcp://10.0.0.1:*")
     assert words[:4] == ["launch-role", "--background", "shop/start-3", "coordinator"]
     assert words[-3:] == ["shop/run", "conf=-", "resume=auto"]
@@ -50,7 +49,7 @@ def test_a_resumed_job_starts_anew_beside_what_was_and_its_coordinator_goes_on()
 
 
 def test_a_replica_is_kept_to_its_processors() -> None:
-    words = ["cluster=hosts", "cluster.hosts.list=[a,b]", "cluster.embedding_servers=2"]
+    words = ["cluster=hosts", "cluster.hosts=[a,b]", "cluster.embedding_servers=2"]
     run = compose_run([*words, "cluster.pin={embedding_server: ['0-3,8', 'node:1'], coordinator: 3}"])
     pinned = dict(re.findall(r"start-1 (\S+ --index \d) .*--cpus (\S+) ", rendered(run, "shop")))
     assert pinned == {
@@ -61,13 +60,13 @@ def test_a_replica_is_kept_to_its_processors() -> None:
 
 
 def test_a_folder_may_have_any_name_and_begin_in_the_home_folder() -> None:
-    hosts = hosts_of("cluster.hosts.folder='~/my jobs'")
+    hosts = hosts_of("cluster.folder='~/my jobs'")
     assert remote_command(hosts, ["on-host"]).startswith("mkdir -p ~/'my jobs' && cd ~/'my jobs' && persia on-host")
 
 
 def test_options_of_the_user_come_first_since_ssh_takes_the_first_of_two() -> None:
-    hosts = hosts_of("cluster.hosts.ssh='ssh -o ConnectTimeout=3'")
-    command = ssh_command(hosts, hosts.list[0], [])
+    hosts = hosts_of("cluster.ssh='ssh -o ConnectTimeout=3'")
+    command = ssh_command(hosts, hosts.hosts[0], [])
     assert command.index("ConnectTimeout=3") < command.index("ConnectTimeout=15")
 
 

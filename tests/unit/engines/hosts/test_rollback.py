@@ -13,11 +13,12 @@ from persia_cli.config.schema import Run
 from persia_cli.engines.hosts import job as jobs
 from persia_cli.engines.hosts import rollback
 from persia_cli.engines.hosts.job import HostsJob
+from persia_cli.engines.hosts.placement import settings_of
 from persia_cli.engines.hosts.rollback import run_with_rollback, without_lost
 from persia_cli.engines.signals import JobSignals
 from persia_cli.errors import KilledError, PersiaError, RoleError, UserError
 
-RUN = compose_run(["cluster=hosts", "cluster.hosts.list=[a,b,c]", "recovery.max_restarts=2", "recovery.window_s=600"])
+RUN = compose_run(["cluster=hosts", "cluster.hosts=[a,b,c]", "recovery.max_restarts=2", "recovery.window_s=600"])
 DEATH = "embedding-server-0 (process 7 on b) has shown no progress for 30 s"
 
 
@@ -153,8 +154,7 @@ def test_a_job_goes_on_where_ssh_still_gets(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(rollback, "reached", lambda hosts, machines: [host for host in machines if host.ssh != "b"])
     run, lost = without_lost(RUN)
     assert lost == ["b"]
-    assert run.cluster.hosts is not None
-    assert [host.ssh for host in run.cluster.hosts.list] == ["a", "c"]
+    assert [host.ssh for host in settings_of(run).hosts] == ["a", "c"]
     monkeypatch.setattr(rollback, "reached", lambda hosts, machines: machines[1:])
     with pytest.raises(PersiaError, match="a, which has the record of the run and coordinator-0, is not reached"):
         without_lost(RUN)

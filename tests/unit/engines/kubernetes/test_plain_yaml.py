@@ -69,7 +69,7 @@ def test_kubectl_reads_what_was_written(tmp_path: Path) -> None:
 
 
 def test_a_short_hash_of_git_can_be_a_label() -> None:
-    text = as_yaml(compose_run([*PLAIN, "cluster.kubernetes.labels={commit: '12e4567'}"]), "shop")
+    text = as_yaml(compose_run([*PLAIN, "cluster.labels={commit: '12e4567'}"]), "shop")
     lines = [line.strip() for line in text.rpartition("\n---\n")[2].splitlines() if "commit:" in line]
     assert set(lines) == {'commit: "12e4567"'}
     assert len(lines) == 6  # the JobSet and the pods of each of five roles

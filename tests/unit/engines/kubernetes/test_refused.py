@@ -25,7 +25,7 @@ def test_a_name_that_no_host_can_have(name: str, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("cluster.kubernetes.image=null", "cluster.kubernetes.image: an image with the command persia"),
+        ("cluster.image=null", "cluster.image: an image with the command persia"),
         ("checkpoint.path=saved", "checkpoint.path=saved: pods do not have the files of this machine; give a URI, or"),
         (
             "checkpoint.at_end=true",
@@ -39,7 +39,7 @@ def test_a_name_that_no_host_can_have(name: str, sentence: str) -> None:
 )
 def test_a_setting_that_no_cluster_takes(words: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        manifests(compose_run([*PLAIN, "cluster.kubernetes.volumes=[{claim: a, path: /data}]", words]), "shop")
+        manifests(compose_run([*PLAIN, "cluster.volumes=[{claim: a, path: /data}]", words]), "shop")
 
 
 OWN = [
@@ -54,13 +54,13 @@ OWN = [
 """Paths of volumes that a pod cannot have, with what is said."""
 
 
-def volumes(paths: list[str], key: str = "cluster.kubernetes.volumes") -> str:
+def volumes(paths: list[str], key: str = "cluster.volumes") -> str:
     return f"{key}=[{', '.join(f'{{claim: a{number}, path: {path}}}' for number, path in enumerate(paths))}]"
 
 
 @pytest.mark.parametrize(("paths", "sentence"), OWN)
 def test_a_volume_that_would_hide_what_pods_have(paths: list[str], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=f"^cluster.kubernetes.volumes: {sentence}"):
+    with pytest.raises(ConfigError, match=f"^cluster.volumes: {sentence}"):
         manifests(compose_run([*PLAIN, volumes(paths)]), "shop")
 
 
@@ -74,7 +74,7 @@ def test_volumes_beside_and_in_each_other() -> None:
 
 
 def test_a_checkpoint_in_a_volume_may_be_named_by_a_uri() -> None:
-    words = "cluster.kubernetes.volumes=[{claim: a, path: /my data, read_only: false}]"
+    words = "cluster.volumes=[{claim: a, path: /my data, read_only: false}]"
     saved = "checkpoint={path: 'file:///my%20data/b', at_end: true}"
     manifests(compose_run([*PLAIN, words, saved]), "shop")
 
@@ -82,7 +82,7 @@ def test_a_checkpoint_in_a_volume_may_be_named_by_a_uri() -> None:
 def test_paths_of_data_and_models_are_those_of_pods() -> None:
     words = ["conf=criteo", *PLAIN[1:]]
     net = "model={{kind: custom, dim: 4, file: {}, name: Net}}"
-    volumes = "cluster.kubernetes.volumes=[{claim: a, path: /data, read_only: false}]"
+    volumes = "cluster.volumes=[{claim: a, path: /data, read_only: false}]"
     saved = "checkpoint={path: /data/b, at_end: true}"
     manifests(compose_run([*words, "dataset.path=/data/x", net.format("/opt/net.py"), volumes, saved]), "shop")
     with pytest.raises(ConfigError, match=r"dataset.path=rows: pods do not have the files of this machine"):
@@ -94,12 +94,12 @@ def test_paths_of_data_and_models_are_those_of_pods() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("cluster.kubernetes.user=0", "cluster.kubernetes.user=0"),
-        ("cluster.kubernetes.run_claim=My_Claim", "cluster.kubernetes.run_claim"),
-        ("cluster.kubernetes.volumes=[{claim: a, path: data}]", "path"),
-        ("cluster.kubernetes.tolerations=[{key: a, operator: Exists, value: b}]", "compares no value"),
-        ("cluster.kubernetes.tolerations=[{value: b}]", "is for all taints; set operator: Exists"),
-        ("cluster.kubernetes.pullsecrets=[a]", "pull_secrets"),
+        ("cluster.user=0", "cluster.user=0"),
+        ("cluster.run_claim=My_Claim", "cluster.run_claim"),
+        ("cluster.volumes=[{claim: a, path: data}]", "path"),
+        ("cluster.tolerations=[{key: a, operator: Exists, value: b}]", "compares no value"),
+        ("cluster.tolerations=[{value: b}]", "is for all taints; set operator: Exists"),
+        ("cluster.pullsecrets=[a]", "pull_secrets"),
     ],
 )
 def test_a_setting_that_means_nothing(words: str, sentence: str) -> None:

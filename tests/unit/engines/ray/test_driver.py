@@ -25,7 +25,7 @@ NOWHERE = "127.0.0.1:9"
 
 
 def plan_in(run_dir: Path) -> JobPlan:
-    words = ["conf=synthetic", "cluster=ray", f"cluster.ray.address='{NOWHERE}'", "checkpoint.at_end=false"]
+    words = ["conf=synthetic", "cluster=ray", f"cluster.address='{NOWHERE}'", "checkpoint.at_end=false"]
     return plan_job(compose_run(words), DatasetFacts(3200, 320, 2, ("a", "b"), 1, "made up"), "train", run_dir)
 
 
@@ -170,6 +170,4 @@ def test_a_driver_runs_in_a_session_of_its_own_takes_a_signal_from_the_start_and
     assert os.getsid(again._process.pid) == again._process.pid  # type: ignore[union-attr]
     poll_for(lambda: not again.running, 60.0, "the end of the driver")
     assert (again.code, again.said()) == (2, [])
-    assert str(again.failure()) == (
-        f"cluster.ray.address={NOWHERE}: no Ray cluster is reached there: Connection refused"
-    )
+    assert str(again.failure()) == (f"cluster.address={NOWHERE}: no Ray cluster is reached there: Connection refused")

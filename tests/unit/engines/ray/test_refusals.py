@@ -28,7 +28,7 @@ def test_without_ray_the_command_that_installs_it_is_named(monkeypatch: pytest.M
 
 def test_a_client_outside_of_the_cluster_is_refused() -> None:
     pytest.importorskip("ray", reason="Ray is not installed (persia-cli[ray])")
-    outside = compose_run([*RAY, "cluster.ray.address='ray://10.0.0.1:10001'"])
+    outside = compose_run([*RAY, "cluster.address='ray://10.0.0.1:10001'"])
     with pytest.raises(ConfigError) as refused, connected(outside):
         pass
     assert "a Ray Client is outside of the cluster; give HOST:PORT on one of its machines" in str(refused.value)
@@ -47,6 +47,6 @@ def test_a_wrong_address_is_named_at_once_and_leaves_no_folder(
     pytest.importorskip("ray", reason="Ray is not installed (persia-cli[ray])")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as refused:
-        train([*RAY, "checkpoint.at_end=false", f"cluster.ray.address='{address}'"])
-    assert str(refused.value) == f"cluster.ray.address={address}: {sentence}"
+        train([*RAY, "checkpoint.at_end=false", f"cluster.address='{address}'"])
+    assert str(refused.value) == f"cluster.address={address}: {sentence}"
     assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]

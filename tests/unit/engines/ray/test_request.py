@@ -19,10 +19,10 @@ SHOP = [
     "cluster.embedding_workers=3",
     "cluster.data_loaders=2",
     "cluster.nn_workers=2",
-    "cluster.cpus.nn_worker=8",
+    "cluster.resources.nn_worker.cpus=8",
     "train.device=cuda",
     "embedding.memory=64GiB",
-    "cluster.ray.address=10.0.0.1:6379",
+    "cluster.address=10.0.0.1:6379",
 ]
 
 
@@ -36,7 +36,7 @@ def test_replicas_are_kept_to_their_processors() -> None:
     words = {
         each.name: words_of(run, each, "tcp://a:1", "10.0.0.2", "runs/shop")
         for each in all_replicas(run)
-        if run.cluster.pin.of(each.role, each.index)
+        if run.cluster.processors_of(each.role, each.index)
     }
     pinned = {name: each[each.index("--cpus") + 1] for name, each in words.items()}
     assert pinned == {"coordinator-0": "0", "nn-worker-0": "0-7", "nn-worker-1": "8-15"}

@@ -145,7 +145,7 @@ def test_a_job_that_loses_machines_is_queued_again_so_often_and_a_new_one_begins
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "bin", monkeypatch, sbatch="echo 17", squeue="echo 'FAILED|None'")
-    run = compose_run(["conf=synthetic", "cluster=slurm", "cluster.slurm.max_requeues=2"])
+    run = compose_run(["conf=synthetic", "cluster=slurm", "cluster.max_requeues=2"])
     for _ in range(2):
         queue(run, tmp_path / "shop")
         assert [may_requeue(run, tmp_path / "shop") for _ in range(4)] == [True, True, False, False]

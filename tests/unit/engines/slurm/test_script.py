@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from persia_cli import __version__
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import parsed
-from persia_cli.config.schema import Run, Slurm
-from persia_cli.engines.configuration import handed_over_run
+from persia_cli.config.schema import RoleResources, Run
+from persia_cli.engines.job import anchored
 from persia_cli.engines.resources import resources_of
 from persia_cli.engines.slurm.machines import MachinePlace, machines_of, mebibytes, places_of
 from persia_cli.engines.slurm.script import END, LOG, script
@@ -29,18 +29,18 @@ SHOP = [
     "embedding.memory=256GiB",
     "checkpoint.grace_s=90.5",
     *(f"cluster.{role}=2" for role in ("data_loaders", "embedding_workers", "embedding_servers", "nn_workers")),
-    "cluster.gpus=2",
-    "cluster.cpus.nn_worker=8",
-    "cluster.slurm.gpu_nodes=1",
-    "cluster.slurm.partition=cpu",
-    "cluster.slurm.gpu_partition=gpu",
-    "cluster.slurm.gpu=gpu:a100",
-    "cluster.slurm.account=ranking",
-    "cluster.slurm.qos=long",
-    "cluster.slurm.hours=1.51",
-    "cluster.slurm.options=['--constraint=avx512']",
-    "cluster.slurm.setup=['module load python', 'source ~/venv/bin/activate']",
-    "cluster.slurm.persia=~/venv/bin/persia",
+    "cluster.resources.nn_worker.gpus=2",
+    "cluster.resources.nn_worker.cpus=8",
+    "cluster.gpu_nodes=1",
+    "cluster.partition=cpu",
+    "cluster.gpu_partition=gpu",
+    "cluster.gpu=gpu:a100",
+    "cluster.account=ranking",
+    "cluster.qos=long",
+    "cluster.hours=1.51",
+    "cluster.options=['--constraint=avx512']",
+    "cluster.setup=['module load python', 'source ~/venv/bin/activate']",
+    "cluster.persia=~/venv/bin/persia",
 ]
 GOLDEN = {"plain.sh": PLAIN, "shop.sh": SHOP}
 
@@ -79,7 +79,7 @@ def test_the_shell_hands_over_the_configuration_as_it_is_and_no_option_comes_too
     shown = text.replace(command, f"kill -USR1 $$; cat << '{END}'")
     said = subprocess.run(["bash"], input=shown, capture_output=True, text=True, cwd=tmp_path)
     assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
-    assert parsed((tmp_path / "my runs/slurm" / LOG).read_text(), "the shell") == handed_over_run(run)
+    assert parsed((tmp_path / "my runs/slurm" / LOG).read_text(), "the shell") == anchored(run)
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
     assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
@@ -88,7 +88,11 @@ def test_the_shell_hands_over_the_configuration_as_it_is_and_no_option_comes_too
 def test_steps_are_kept_to_their_processors() -> None:
     text = script(
         compose_run(
-            [*PLAIN, "cluster.pin={embedding_server: 'node:0', nn_worker: '0-3,8'}", "cluster.cpus.nn_worker=5"]
+            [
+                *PLAIN,
+                "cluster.pin={embedding_server: 'node:0', nn_worker: '0-3,8'}",
+                "cluster.resources.nn_worker.cpus=5",
+            ]
         ),
         RUN_DIR,
     )
@@ -117,10 +121,10 @@ def test_machines_have_room_for_their_replicas_and_none_is_idle(
         "embedding_workers": workers,
         "embedding_servers": servers,
         "nn_workers": ranks,
-        "gpus": gpus,
+        "resources": {"nn_worker": RoleResources(gpus=gpus)},
         "placement": placement,
     }
-    changes = {**counts, "slurm": Slurm(gpu_nodes=None if apart else 0)}
+    changes = {**counts, "gpu_nodes": None if apart else 0}
     run = plain().model_copy(update={"cluster": plain().cluster.model_copy(update=changes)})
     kinds, places = machines_of(run), places_of(run)
     assert len(kinds) == (2 if gpus and apart and placement != "packed" else 1)
@@ -164,28 +168,27 @@ def test_each_replica_is_a_step_with_its_own_words() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["cluster.slurm.nodes=3"], "cluster.slurm.nodes=3: only 1 would have a replica to run"),
-        (["train.device=cuda", "cluster.slurm.gpu_nodes=2"], "cluster.slurm.gpu_nodes=2: only 1 would"),
-        (["cluster.placement=packed", "cluster.slurm.nodes=2"], "cluster.slurm.nodes=2: only 1 would have a replica"),
-        (["cluster.placement=packed", "cluster.slurm.gpu_nodes=2"], "gpu_nodes=2: cluster.placement=packed puts all"),
-        (["cluster.placement=packed", "cluster.slurm.gpu_partition=a"], "cluster.slurm.gpu_partition=a: cluster.plac"),
+        (["cluster.nodes=3"], "cluster.nodes=3: only 1 would have a replica to run"),
+        (["train.device=cuda", "cluster.gpu_nodes=2"], "cluster.gpu_nodes=2: only 1 would"),
+        (["cluster.placement=packed", "cluster.nodes=2"], "cluster.nodes=2: only 1 would have a replica"),
+        (["cluster.placement=packed", "cluster.gpu_nodes=2"], "gpu_nodes=2: cluster.placement=packed puts all"),
+        (["cluster.placement=packed", "cluster.gpu_partition=a"], "cluster.gpu_partition=a: cluster.plac"),
         (
             ["cluster.pin.nn_worker='0-2'"],
             "cluster.pin.nn_worker=0-2 for nn-worker-0 are 3 processors, and Slurm gives",
         ),
-        (["cluster.key_file=own.keys"], "cluster.key_file is not for cluster=slurm"),
-        (["cluster.slurm.options=[-x]"], "cluster.slurm.options"),
-        (["cluster.slurm.partition='a b'"], "cluster.slurm.partition"),
-        (["cluster.slurm.gpu_partition=a", "cluster.slurm.gpu_nodes=0"], "gpu_partition is for machines of their own"),
-        (["cluster.slurm.hours=0.02"], "Slurm tells the job to save 85 s before its time is over"),
-        (["cluster.slurm.hours=0.03"], "ask for at least 3 minutes"),
-        (["cluster.slurm.persia='$HOME/venv/bin/persia'"], "no shell expands it on the machines"),
-        (["cluster.slurm.persia='\"persia'"], "No closing quotation"),
-        (["cluster.slurm.persia=' '"], "it is empty; name a command, such as persia"),
-        (["cluster.slurm.persia=\"''\""], "cluster.slurm.persia"),
+        (["cluster.options=[-x]"], "cluster.options"),
+        (["cluster.partition='a b'"], "cluster.partition"),
+        (["cluster.gpu_partition=a", "cluster.gpu_nodes=0"], "gpu_partition is for machines of their own"),
+        (["cluster.hours=0.02"], "Slurm tells the job to save 85 s before its time is over"),
+        (["cluster.hours=0.03"], "ask for at least 3 minutes"),
+        (["cluster.persia='$HOME/venv/bin/persia'"], "no shell expands it on the machines"),
+        (["cluster.persia='\"persia'"], "No closing quotation"),
+        (["cluster.persia=' '"], "it is empty; name a command, such as persia"),
+        (["cluster.persia=\"''\""], "cluster.persia"),
         (["checkpoint.grace_s=65476"], "Slurm warns a job at most 65535 s before its time is over, and 60 of them"),
-        (["cluster.encryption=none"], "cluster=slurm hands its own keys to every machine"),
-        (["cluster=local", "cluster.slurm.hours=1"], "cluster.slurm is for cluster=slurm"),
+        (["cluster.encryption=none"], "where cluster.kind=slurm; cluster.kind=local has it"),
+        (["cluster=local", "cluster.hours=1"], "no such key where cluster.kind=local; cluster.kind=slurm has it"),
     ],
 )
 def test_what_makes_no_sense_is_refused(words: list[str], sentence: str) -> None:
@@ -211,7 +214,7 @@ def test_the_longest_warning_that_slurm_takes() -> None:
 
 
 def test_a_time_limit_that_leaves_time_to_train_is_taken() -> None:
-    assert "#SBATCH --time=3\n" in script(run_of(["cluster.slurm.hours=0.05"]), RUN_DIR)
+    assert "#SBATCH --time=3\n" in script(run_of(["cluster.hours=0.05"]), RUN_DIR)
 
 
 def test_the_first_machine_has_room_for_the_script_and_the_process_that_starts_each_step() -> None:
