@@ -44,32 +44,30 @@ def xxh64(data, seed):
 
 
 def split_line(line, delimiter, quoted, stripped):
-    """The fields of a line without its end; None where a quote is left open."""
+    """The fields of a line without its end; a word on what is wrong with it otherwise."""
     fields, rest = [], line
     while True:
-        if stripped:
-            rest = rest.lstrip(b" ")
         if quoted and rest.startswith(b'"'):
             found = re.match(rb'"((?:[^"]|"")*)"(?!")', rest)
             if found is None:
-                return None
+                return "quote"
             fields.append(found[1].replace(b'""', b'"'))
             rest = rest[found.end() :]
-            if stripped:
-                rest = rest.lstrip(b" ")
             if rest and not rest.startswith(delimiter):
-                return None
+                return "return" if rest.startswith(b"\r") else "quote"
             ended, rest = not rest, rest[len(delimiter) :]
         else:
             field, found, rest = rest.partition(delimiter)
-            fields.append(field.rstrip(b" ") if stripped else field)
+            if b"\r" in field:
+                return "return"
+            fields.append(field)
             ended = not found
         if ended:
-            return fields
+            return [field.strip(b" ") for field in fields] if stripped else fields
 
 
 def split_lines(data, columns, delimiter=b"\t", quoted=False, stripped=False, comment=None):
-    """(rows, others): rows of (line, fields), and {line: number of columns or "blank", "quote", "comment"}."""
+    """(rows, others): rows of (line, fields), and {line: number of fields, or a word on what else it is}."""
     rows, others = [], {}
     for number, line in enumerate(data.split(b"\n")[:-1]):
         if comment is not None and line.startswith(comment):
@@ -80,8 +78,8 @@ def split_lines(data, columns, delimiter=b"\t", quoted=False, stripped=False, co
             others[number] = "blank"
             continue
         fields = split_line(line, delimiter, quoted, stripped)
-        if fields is None:
-            others[number] = "quote"
+        if isinstance(fields, str):
+            others[number] = fields
         elif len(fields) != columns:
             others[number] = len(fields)
         else:
@@ -93,8 +91,6 @@ def value_of(kind, parameter, field):
     """(state, value) of a field, by name; the value of bytes is the text itself."""
     if not field:
         return "missing", None
-    if len(field) > 65536:
-        return "too long", None
     if kind == "integer":
         return ("good", int(field)) if re.fullmatch(rb"-?[0-9]{1,18}", field[:30]) else ("wrong", None)
     if kind == "hexadecimal":
@@ -108,10 +104,10 @@ def value_of(kind, parameter, field):
         cut = len(field)
     except UnicodeDecodeError as error:
         cut = error.start
-    if b"\0" in field[:cut]:
-        return "nul", None
     if cut < len(field):
         return "not utf-8", None
+    if b"\0" in field:
+        return "nul", None
     return "good", (xxh64(field, parameter) if kind == "text" else field)
 
 

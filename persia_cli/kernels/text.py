@@ -91,3 +91,63 @@ def parse_hexadecimal(data, offsets, digits, ids, good):
         size = stop - start
         fits = size == digits if digits else np.uint64(0) < size <= np.uint64(16)
         ids[i], good[i] = value, fits and seen != NOT_HEX
+
+
+_BLANK, _OPEN_QUOTE, _INNER_RETURN = np.uint8(1), np.uint8(2), np.uint8(3)
+_NEWLINE, _RETURN = np.uint8(ord("\n")), np.uint8(ord("\r"))
+_START, _PLAIN, _QUOTED, _CLOSED = np.uint8(0), np.uint8(1), np.uint8(2), np.uint8(3)
+
+
+@inlined
+def _first(flaw, other):
+    return flaw if flaw else other
+
+
+@kernel(I64(read(U8), U8, I64, I64, BOOL, write(I64), write(I64), write(I64), write(U8)))
+def find_rows(data, delimiter, second, quote, spanning, starts, lines, fields, flaws):
+    """Write where each row begins, its line from 0, its number of fields and its flaw; return the number n of rows.
+
+    `starts` and `lines` [n + 1] also have the end of the last row.
+    Flaws are 1 for an empty row, 2 for a quote that is not closed where its field ends, and 3 for a carriage return
+    inside the row. `second` is the second byte of the delimiter, or -1. `quote` is -1 if there are no quoted fields;
+    with `spanning`, line ends may stand in quotes. The last row of `data` is left out if its end is not there.
+    """
+    row, line, count, at = 0, 0, 1, np.uint64(0)
+    starts[0] = lines[0] = 0
+    state, flaw = _START, np.uint8(0)
+    while at < data.size:
+        byte = data[at]
+        at += np.uint64(1)
+        if state == _QUOTED:
+            if byte == quote:
+                state = _CLOSED
+                continue
+            if spanning or byte != _NEWLINE:
+                line += byte == _NEWLINE
+                continue
+            flaw = _first(flaw, _OPEN_QUOTE)
+        if byte == delimiter and (second < 0 or (at < data.size and data[at] == second)):
+            at += np.uint64(second >= 0)
+            count += 1
+            state = _START
+        elif byte == _NEWLINE:
+            if state == _START and count == 1 and flaw == np.uint8(0):
+                flaw = _BLANK
+            line += 1
+            fields[row], flaws[row] = count, flaw
+            row, count, state, flaw = row + 1, 1, _START, np.uint8(0)
+            starts[row], lines[row] = at, line
+        elif byte == _RETURN:
+            # Programs do not agree on whether one inside a line ends a row.
+            if at < data.size and data[at] != _NEWLINE:
+                flaw = _first(flaw, _INNER_RETURN)
+        elif byte == quote and state != _PLAIN:
+            state = _QUOTED
+        else:
+            if state == _CLOSED:
+                flaw = _first(flaw, _OPEN_QUOTE)
+            state = _PLAIN
+            # Most bytes are in the middle of a field.
+            while at < data.size and data[at] > _RETURN and data[at] != delimiter:
+                at += np.uint64(1)
+    return row

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from persia_cli.data.prepare.bad_rows import BadRows
 from persia_cli.data.prepare.parts import DatasetPart, PartLog, read_table, text_parts
 from persia_cli.data.prepare.recipe import (
     DataError,
@@ -25,6 +24,7 @@ from persia_cli.data.prepare.recipe import (
     write_dataset,
 )
 from persia_cli.data.prepare.text import TextBlock, TextFormat
+from persia_cli.data.read.bad_rows import BadRows
 from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT
 
 LIKED = 4

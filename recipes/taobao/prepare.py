@@ -18,8 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persia_cli.data.prepare.bad_rows import BadRows
-from persia_cli.data.prepare.lines import is_compressed
 from persia_cli.data.prepare.parts import DatasetPart, PartLog, read_blocks, read_table
 from persia_cli.data.prepare.recipe import (
     DataError,
@@ -33,7 +31,9 @@ from persia_cli.data.prepare.recipe import (
 from persia_cli.data.prepare.spread import read_bucket, spread
 from persia_cli.data.prepare.text import TextBlock, TextFormat
 from persia_cli.data.prepare.unfinished import locked
+from persia_cli.data.read.bad_rows import BadRows
 from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind
+from persia_cli.data.read.text import is_compressed
 
 PROFILE = ["cms_segid", "cms_group_id", "final_gender_code", "age_level", "pvalue_level", "shopping_level",
            "occupation", "new_user_class_level"]  # fmt: skip

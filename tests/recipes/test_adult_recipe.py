@@ -63,7 +63,7 @@ def test_values_are_what_the_readme_says(source: Path, tmp_path: Path) -> None:
         (b"State-gov", b"", "workclass is missing"),
         (b"Cuba", b"C\xfaba", "native_country is not UTF-8"),
         (b"<=50K", b"50K", "income is not <=50K or >50K"),
-        (b", Male", b"", "14 columns where 15 belong"),
+        (b", Male", b"", "14 fields where there are 15 columns"),
     ],
 )
 def test_damaged_rows_end_the_recipe_unless_allowed(

@@ -57,7 +57,7 @@ def test_values_are_what_the_readme_says(tmp_path: Path) -> None:
         ("14102100", "14102124", "hour is not a YYMMDDHH time"),
         ("1fbe01fe", "1fbe01f", "site_id is not 8 hexadecimal digits"),
         ("15704", "x", "C14 is not an integer"),
-        (",79\n", "\n", "23 columns where 24 belong"),
+        (",79\n", "\n", "23 fields where there are 24 columns"),
     ],
 )
 def test_damaged_rows_end_the_recipe_unless_allowed(tmp_path: Path, old: str, new: str, reason: str) -> None:

@@ -100,7 +100,7 @@ def test_each_is_what_its_configuration_expects(tmp_path: Path, release: str) ->
         ("1m", "ratings.dat", b"1::1193", b"x::1193", "ratings.dat line 1: user is not an integer"),
         ("1m", "ratings.dat", b"::5::", b"::6::", "ratings.dat line 1: the rating is not within 0.5 to 5"),
         ("1m", "ratings.dat", b"1::1193", b"3::1193", "ratings.dat line 1: the user is not in users.dat"),
-        ("1m", "ratings.dat", b"::978300760", b"", "ratings.dat line 1: 3 columns where 4 belong"),
+        ("1m", "ratings.dat", b"::978300760", b"", "ratings.dat line 1: 3 fields where there are 4 columns"),
         ("1m", "users.dat", b"::M::", b"::X::", "users.dat line 2: gender is not F or M"),
         ("100k", "u.data", b"\t242\t3\t", b"\t242\t\t", "u.data line 1: rating is missing"),
         ("25m", "ratings.csv", b"1,306", b"1,307", "ratings.csv line 3: the movie is not in movies.csv"),

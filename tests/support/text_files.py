@@ -4,16 +4,29 @@ import csv
 import gzip
 import json
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data.prepare.text import TextBlock, TextFormat, block_of
+from persia_cli.data.read.bad_rows import Reject
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.source import open_source
+from persia_cli.data.read.text import TextFile, read_rows
 
 ROWS = 500
+
+
+def block_of_text(data: bytes, format: TextFormat, reject: Reject) -> TextBlock:
+    """Parse the whole content of a file of one block."""
+    with NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        [rows] = read_rows(TextFile(file.name), format.layout, reject)
+    return block_of(rows, format, reject)
 
 
 def dataset(path: Any, **changes: Any) -> ParquetDataset:

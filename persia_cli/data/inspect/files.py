@@ -8,11 +8,12 @@ from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.read.converted import Progress, as_parquet, silent, unread_rows
+from persia_cli.data.read.csv_files import guessed_delimiter
 from persia_cli.data.read.files import DataFile, list_files, locate, nothing_there, of_one_format, without_rows
 from persia_cli.data.read.hive import HiveColumns
 from persia_cli.data.read.members import left_out
 from persia_cli.data.read.row_groups import read_footer
-from persia_cli.data.read.text_files import guessed_delimiter
+from persia_cli.data.read.text import TextFile
 from persia_cli.errors import DataError, one_line
 
 _PLAIN = CsvFormat()
@@ -52,7 +53,11 @@ def open_files(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent)
     kind, files = of_one_format(listing.files, "auto", remedy)
     others = left_out(path, [listing], files)
     filesystem = place.filesystem
-    if kind == "csv" and files and (delimiter := guessed_delimiter(filesystem, files[0], form)) is not None:
+    if (
+        kind == "csv"
+        and files
+        and (delimiter := guessed_delimiter(TextFile(files[0].path, filesystem=filesystem), form))
+    ):
         form = form.model_copy(update={"delimiter": delimiter})
     if kind != "parquet" and files:
         files, filesystem = as_parquet(filesystem, files, kind, form, progress), LocalFileSystem()
@@ -74,7 +79,7 @@ def open_files(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent)
         rows.append(metadata.num_rows)
         if (bad := unread_rows(metadata)).count:
             unread.append(
-                f"{file.name}: rows left out that cannot be read: {bad.count:,}, the first of them {bad.first[0]}"
+                f"{file.name}: rows left out that cannot be read: {bad.count:,}, the first of them {bad.found[0]}"
             )
         row_groups += metadata.num_row_groups
     if not sum(rows):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from persia_cli.data.prepare.bad_rows import BadRow
+from persia_cli.data.read.bad_rows import BadRow
 from persia_cli.errors import DataError
 
 

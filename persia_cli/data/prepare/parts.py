@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from persia_cli.data.prepare.bad_rows import SHOWN, BadRows, Found
-from persia_cli.data.prepare.lines import is_compressed, read_lines
-from persia_cli.data.prepare.text import TextBlock, TextFormat, parse_block
+from persia_cli.data.prepare.text import TextBlock, TextFormat, block_of
+from persia_cli.data.read.bad_rows import BadRows
+from persia_cli.data.read.text import TextFile, is_compressed, read_rows
 from persia_cli.errors import DataError, one_line
 
 PART_BYTES = 1 << 28
@@ -30,12 +30,9 @@ class PartLog:
         self._progress = progress
 
     def reject(self, file: Path, start: int, lines: NDArray[np.int64], reasons: Sequence[str]) -> None:
-        """Count bad lines, in order, of a file that is read from byte `start` on; one reason for each or for all."""
-        shown = lines[:SHOWN].tolist()
-        causes = reasons[:SHOWN] if len(reasons) > 1 else [*reasons] * len(shown)
-        rows = [Found(str(file.absolute()), start, *each) for each in zip(shown, causes, strict=True)]
+        """Count rows of a file that is read from byte `start` on."""
         for bad in (self.bad, self._all):
-            bad.add(rows, len(lines))
+            bad.reject(file, start, lines, reasons)
 
     def check(self) -> None:
         """Raise DataError if the data set has too many bad rows."""
@@ -99,22 +96,15 @@ def read_blocks(
     The first line of a file with a header is not a row. Raises DataError if the file cannot be read, is damaged, or
     gives the data set too many bad rows.
     """
-    start = max(start, int(format.header))  # reading from the second byte skips the first line
-    reject = partial(log.reject, file, start)
-    number = 0
+    reject = partial(log.reject, file.absolute(), start)
     try:
-        for lines in read_lines(file, start, stop, log.read):
-            if lines is None:
-                reject(np.array([number], np.int64), ["the line is too long to be a row"])
-                number += 1
-            else:
-                block, count = parse_block(lines, format, reject, number)
-                number += count
-                yield block
+        for rows in read_rows(TextFile(str(file), log.read), format.layout, reject, start, stop):
+            yield block_of(rows, format, reject)
             log.check()
-    except (OSError, pa.ArrowException) as error:
+    except pa.ArrowException as error:
         log.check()
         raise DataError(f"{file} cannot be read as text in columns: {one_line(error)}") from error
+    log.check()
 
 
 def read_table(file: Path, format: TextFormat, table: Callable[[TextBlock], Any], bad: BadRows) -> Any:

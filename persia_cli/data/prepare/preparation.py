@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from persia_cli.config.explain import explain
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.prepare.bad_rows import BadRows
 from persia_cli.data.prepare.options import PrepareOptions, PrepareReport
 from persia_cli.data.prepare.parts import DatasetPart, PartLog
 from persia_cli.data.prepare.prescan import SPLIT, Prescan
@@ -24,6 +23,7 @@ from persia_cli.data.prepare.unfinished import (
     to_record,
     unfinished,
 )
+from persia_cli.data.read.bad_rows import BadRows
 from persia_cli.data.read.dataset_yaml import NAME, to_yaml
 from persia_cli.data.read.row_groups import GroupedWriter
 from persia_cli.errors import DataError

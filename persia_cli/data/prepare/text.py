@@ -1,7 +1,6 @@
 """Delimited text as blocks of typed columns; rows that do not parse are counted and reported by line."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyarrow import csv
 
 from persia_cli.config.schema.raw import RawColumns
-from persia_cli.data.prepare.lines import MARK, first_line
-from persia_cli.data.read.ids import text_buffers, text_id
+from persia_cli.data.read.bad_rows import Reject
+from persia_cli.data.read.ids import text_id
 from persia_cli.data.read.kinds import SKIP, Kind, values_of
 from persia_cli.data.read.raw_values import made_of, text_lists
+from persia_cli.data.read.text import Layout, TextFile, TextRows, header_of, texts_of
 from persia_cli.errors import DataError
 
 
@@ -38,22 +37,20 @@ class TextFormat:
     blank_lines: bool = False
     """True if empty lines are allowed; they are not rows."""
 
+    @property
+    def layout(self) -> Layout:
+        """The layout of its rows."""
+        quote = '"' if self.quoted else None
+        return Layout(self.delimiter, quote, False, self.header, self.comment, self.blank_lines)
+
     def check_header(self, file: Path) -> None:
         """Raise DataError if the first line of a file does not name the columns."""
-        try:
-            names = first_line(file).decode().split(self.delimiter)
-        except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
-            raise DataError(f"{file}: its first line cannot be read, {error}") from error
-        names = [name.strip().removeprefix('"').removesuffix('"') for name in names]
+        names = [name.strip(' "') for name in header_of(TextFile(str(file)), self.layout)]
         if names != list(self.columns):
             raise DataError(
                 f"{file}: its first line should name the columns {self.delimiter.join(self.columns)}, but says "
                 f"{self.delimiter.join(names)[:500]}"
             )
-
-
-Reject = Callable[[NDArray[np.int64], Sequence[str]], None]
-"""Counts bad lines, numbered from 0 in the text that is read; there is a reason for each, or one for all."""
 
 
 @dataclass
@@ -170,145 +167,17 @@ class TextBlock:
         return np.array(values.fill_null(missing or 0))
 
 
-def parse_block(data: bytes, format: TextFormat, reject: Reject, first_line: int) -> tuple[TextBlock, int]:
-    """Parse whole lines, the first of which is line `first_line`; return their rows and the number of lines."""
-    count = data.count(b"\n")
-    lines, columns, others = _split(data, count, format)
-    if others:
-        numbers = sorted(others)
-        reject(np.array(numbers, np.int64) + first_line, [others[number] for number in numbers])
-    block = TextBlock(format, lines + first_line, reject, {})
-    for name, texts in columns.items():
-        block.values[name], flaws = values_of(format.columns[name], name, texts)
+def block_of(rows: TextRows, format: TextFormat, reject: Reject) -> TextBlock:
+    """Parse rows into their columns."""
+    used = [number for number, kind in enumerate(format.columns.values()) if kind != SKIP]
+    lines, columns = texts_of(rows, format.layout, len(format.columns), used, reject)
+    block = TextBlock(format, lines, reject, {})
+    for number, texts in zip(used, columns, strict=True):
+        name, kind = list(format.columns.items())[number]
+        if format.stripped:
+            texts = pc.ascii_trim(texts, " ")
+            texts = pc.if_else(pc.equal(pc.binary_length(texts), 0), None, texts)
+        block.values[name], flaws = values_of(kind, name, texts)
         for wrong, reason in flaws:
             block.reject(wrong, reason)
-    return block, count
-
-
-def _split(data: bytes, count: int, format: TextFormat) -> tuple[NDArray[np.int64], dict[str, Any], dict[int, str]]:
-    """Split `count` lines into fields by pyarrow's CSV reader.
-
-    Return the line of each row, the texts of each column that is used (Arrow strings, not checked to be UTF-8, null for
-    empty fields), and for each line that is neither a row nor allowed the reason.
-
-    pyarrow would join lines where a quote is left open, end one at a carriage return, and take `"a"b` for `ab`, all
-    without a word. So each line that it gets has been checked before, and is exactly one row or one bad row.
-    """
-    delimiter = format.delimiter.encode()
-    stand_ins: dict[bytes, str] = {}
-    if len(delimiter) > 1:
-        delimiter = _unused(data)
-        stand_ins[delimiter] = format.delimiter
-        data = data.replace(format.delimiter.encode(), delimiter)
-    if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
-        stand_in = _unused(data + delimiter)
-        stand_ins[stand_in] = "\r"
-        data = data.replace(b"\r", stand_in).replace(stand_in + b"\n", b"\n")
-    has_quotes = format.quoted and b'"' in data
-    others: dict[int, str] = {}
-    rows = np.arange(count)
-
-    def drop(wrong: NDArray[np.bool_], reason: str | None) -> None:
-        nonlocal data, rows
-        if wrong.any():
-            others.update({} if reason is None else dict.fromkeys(rows[wrong].tolist(), reason))
-            rows = rows[~wrong]
-            bounds = _bounds_of(data)
-            edges = bounds[np.flatnonzero(np.diff(wrong, prepend=True, append=True))].tolist()
-            data = b"".join(data[start:stop] for start, stop in zip(edges[::2], edges[1::2], strict=True))
-
-    if format.comment:
-        drop(_begin_with(data, format.comment), None)
-    drop(_begin_with(data, "\r\n"), None if format.blank_lines else "the line is empty")
-    if has_quotes:
-        if format.stripped:
-            data = _without_blanks(data, delimiter)
-            if len(format.columns) > 1:
-                drop(_begin_with(data, "\r\n"), f"1 column where {len(format.columns)} belong")
-        drop(~_closed(data, delimiter), "a quote is not closed where its field ends")
-    if not rows.size:
-        return rows, {name: pa.array([], pa.string()) for name in format.columns}, others
-    table, wrong = _read(data, delimiter, format)
-    if table.num_rows + len(wrong) != rows.size:
-        raise pa.ArrowInvalid(f"{table.num_rows + len(wrong)} rows were found in {rows.size} lines")
-    others |= {int(rows[row]): reason for row, reason in wrong.items()}
-    columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-    if format.stripped and not has_quotes:
-        columns = {name: _trimmed(texts) for name, texts in columns.items()}
-    for stand_in, text in stand_ins.items():
-        for name, texts in columns.items():
-            if ord(stand_in) in text_buffers(texts)[0]:
-                columns[name] = pc.replace_substring(texts, stand_in.decode(), text)
-    return np.delete(rows, list(wrong)), columns, others
-
-
-def _unused(data: bytes) -> bytes:
-    """Return a character that is not in the text, to stand for something else for a while."""
-    for code in (*range(1, 9), *range(14, 32), 127):
-        if code not in data:
-            return bytes([code])
-    raise pa.ArrowInvalid("it holds all control characters, so it is not text")
-
-
-def _bounds_of(data: bytes) -> NDArray[np.int64]:
-    """Return where each line begins, and where the last one ends."""
-    return np.concatenate([[0], np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1])
-
-
-def _begin_with(data: bytes, characters: str) -> NDArray[np.bool_]:
-    """Return True for each line that begins with one of the characters."""
-    first = np.frombuffer(data, np.uint8)[_bounds_of(data)[:-1]]
-    return np.isin(first, np.frombuffer(characters.encode(), np.uint8))
-
-
-def _without_blanks(data: bytes, delimiter: bytes) -> bytes:
-    """Return lines without the blanks around values; those in quotes are left."""
-    end = re.escape(delimiter)
-    return re.sub(rb' *("(?:[^"\n]|"")*"|[^%s\n]*?) *(%s|\r?\n)' % (end, end), rb"\1\2", data)
-
-
-def _trimmed(texts: Any) -> Any:
-    """Return texts without the blanks around them, null where nothing is left."""
-    trimmed = pc.ascii_trim(texts, " ")
-    return pc.if_else(pc.equal(pc.binary_length(trimmed), 0), None, trimmed)
-
-
-def _closed(data: bytes, delimiter: bytes) -> NDArray[np.bool_]:
-    """Return True for each line whose quotes are closed where their fields end."""
-    end = f"\\x{delimiter[0]:02x}"
-    field = rf'(?:"(?:[^"\n]|"")*"|[^"{end}\r\n][^{end}\r\n]*|)'
-    bounds = _bounds_of(data)
-    lines = pa.Array.from_buffers(pa.large_binary(), bounds.size - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    whole = pc.match_substring_regex(lines, rf"^{field}(?:{end}{field})*\r?\n$")
-    found: NDArray[np.bool_] = whole.to_numpy(zero_copy_only=False)
-    return found
-
-
-def _read(data: bytes, delimiter: bytes, format: TextFormat) -> tuple[Any, dict[int, str]]:
-    """Return the rows of lines as an Arrow table, and the reason for each line with too few or too many fields."""
-    wrong: dict[int, str] = {}
-
-    def note(row: Any) -> str:
-        there = f"{row.actual_columns} column{'' if row.actual_columns == 1 else 's'}"
-        wrong[row.number - 1] = f"{there} where {row.expected_columns} belong"
-        return "skip"
-
-    if data.startswith(MARK):  # pyarrow skips a mark, but this is no beginning of a file
-        data = MARK + data
-    used = [name for name, kind in format.columns.items() if kind != SKIP]
-    reading = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=list(format.columns))
-    parsing = csv.ParseOptions(
-        delimiter=delimiter.decode(),
-        quote_char='"' if format.quoted else False,
-        ignore_empty_lines=False,
-        invalid_row_handler=note,
-    )
-    converting = csv.ConvertOptions(
-        check_utf8=False,
-        include_columns=used,
-        column_types=dict.fromkeys(used, pa.string()),
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=True,
-    )
-    return csv.read_csv(pa.BufferReader(data), reading, parsing, converting), wrong
+    return block

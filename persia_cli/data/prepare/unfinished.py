@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from persia_cli import __version__
-from persia_cli.data.prepare.bad_rows import BadRow, BadRows, Found
 from persia_cli.data.prepare.options import PrepareOptions, PrepareReport
 from persia_cli.data.prepare.parts import DatasetPart
+from persia_cli.data.read.bad_rows import BadRow, BadRows
 from persia_cli.data.read.dataset_yaml import NAME
 from persia_cli.disk import is_held, rename, sync, write_whole, writing
 from persia_cli.errors import DataError, DiskError
@@ -38,7 +38,7 @@ class PartState(msgspec.Struct, frozen=True):
     nbytes: int
     """Size of the Parquet file; 0 for a part without rows, which has no file."""
     bad_rows: int
-    found: tuple[Found, ...]
+    found: tuple[BadRow, ...]
     """The first of the bad rows."""
 
     def count_in(self, bad: BadRows) -> None:

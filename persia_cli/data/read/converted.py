@@ -6,29 +6,28 @@ and modification time of the text file and by the options it is read with; its r
 depend on the text alone.
 """
 
-import csv
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from persia_cli.config.schema.dataset import CsvFormat
-from persia_cli.data.read.csv_files import BLOCK_BYTES, read_csv
-from persia_cli.data.read.encodings import not_utf8, refuse_utf16
+from persia_cli.data.read.bad_rows import BadRow, BadRows
+from persia_cli.data.read.csv_files import csv_lines, read_csv
 from persia_cli.data.read.files import NOUNS, DataFile, Format
-from persia_cli.data.read.json_lines import read_json_lines
+from persia_cli.data.read.json_lines import json_lines, read_json_lines
 from persia_cli.data.read.row_groups import GroupedWriter
-from persia_cli.data.read.text_files import TextStream, UnreadRows, delimiter_of
+from persia_cli.data.read.text import TextFile
 from persia_cli.disk import is_held, rename
 from persia_cli.errors import DataError, one_line
 
@@ -39,18 +38,22 @@ UNUSED_DAYS = 30
 """Age after the last use at which converted files are removed."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with the file being converted, the bytes of all files read so far, and the total; each file is read twice."""
+"""Called with the file being converted, the bytes of all files read so far, and the total."""
 
 
 def silent(path: str, done: int, total: int) -> None:
     """Ignore the progress."""
 
 
-_VERSION = 4
+_VERSION = 5
 PREFIX = "persia-"
 """The names of all files in the folder that Persia has written, and may remove, begin with this."""
 _UNREAD = b"persia.unread_rows"
 """Metadata key that marks a converted file."""
+_UNREAD_ROWS = msgspec.json.Decoder(tuple[int, list[BadRow]])
+PATIENCE_S = 20.0
+"""Longest search for a line; in a huge file the message gives the number of the row instead."""
+_READINGS: Mapping[Format, int] = {"csv": 1, "jsonl": 2}
 _HELD: dict[Path, int] = {}
 """The converted files that this process has used, each as a descriptor with a shared lock."""
 
@@ -72,27 +75,43 @@ def as_parquet(
     folder = cache_folder()
     paths = {file: folder / _identity(filesystem, file, kind, form) for file in files}
     new = [file for file, path in paths.items() if not _hold(path)]
+    done, total = 0, sum(_READINGS[kind] * file.nbytes for file in new)
     if new:
         _remove_unused(folder)
-    done, total = 0, sum(2 * file.nbytes for file in new)
-    for file, path in paths.items():
-        if file in new:
-            _convert(filesystem, file, kind, form, path, partial(_report, progress, done, total))
-            _hold(path)
-            done += 2 * file.nbytes
+    for file in new:
+        if not file.nbytes:
+            raise DataError(f"{file.path}: the file is empty; delete it or write it again")
+
+        def read(nbytes: int, path: str = file.path) -> None:
+            nonlocal done
+            done += nbytes
+            progress(path, done, total)
+
+        read(0)
+        _convert(TextFile(file.path, read, filesystem), kind, form, paths[file])
+        _hold(paths[file])
+    for path in paths.values():
         with suppress(OSError):  # the cache of another user works as well
             os.utime(path)
     return tuple(DataFile(str(path), file.nbytes, file.path) for file, path in paths.items())
 
 
-def _report(progress: Progress, before: int, total: int, path: str, done: int, _: int) -> None:
-    progress(path, before + done, total)
-
-
-def unread_rows(metadata: Any) -> UnreadRows:
+def unread_rows(metadata: Any) -> BadRows:
     """Return the rows that conversion left out, from a Parquet file's metadata."""
     held = (metadata.metadata or {}).get(_UNREAD)
-    return UnreadRows() if held is None else UnreadRows.from_json(held)
+    return BadRows(0) if held is None else BadRows(0, *_UNREAD_ROWS.decode(held))
+
+
+def line_of(file: TextFile, kind: Format, form: CsvFormat, row: int) -> int | None:
+    """Return the line that a converted row begins on; both count from the first. None if the search takes too long."""
+    end = time.monotonic() + PATIENCE_S
+    for lines in csv_lines(file, form) if kind == "csv" else json_lines(file):
+        if time.monotonic() > end:
+            break
+        if row < len(lines):
+            return int(lines[row])
+        row -= len(lines)
+    return None
 
 
 def _identity(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat) -> str:
@@ -104,58 +123,33 @@ def _identity(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat) ->
     return f"{PREFIX}{sha256(repr(about).encode()).hexdigest()[:40]}.parquet"
 
 
-def _convert(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat, path: Path, progress: Progress) -> None:
-    if not file.nbytes:
-        raise DataError(f"{file.path}: the file is empty; delete it or write it again")
-    unread = UnreadRows()
+def _convert(file: TextFile, kind: Format, form: CsvFormat, path: Path) -> None:
+    unread = BadRows(0)
+    reject = partial(unread.reject, file.path, 0)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{PREFIX}{uuid4().hex}.part")
+        scratch = part.with_suffix(".texts.part")
         part.touch(exist_ok=False)  # for all who share the cache, as far as the umask allows it
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        refuse_utf16(filesystem, file)
-        open_file = _opener(filesystem, file, progress)
-        if kind == "csv":
-            tables = read_csv(open_file, form, delimiter_of(file, form), unread)
-        else:
-            tables = read_json_lines(open_file, file.path, unread)
-        with closing(tables):  # whatever happens: what reads the file ends before its error goes on
-            _write(tables, part, unread, file)
-        rename(part, path)
-    except (pa.ArrowException, csv.Error, UnicodeDecodeError) as error:
-        if (other := not_utf8(file, error)) is not None:
-            raise other from error
+        try:
+            tables = read_csv(file, form, reject, scratch) if kind == "csv" else read_json_lines(file, reject)
+            with GroupedWriter(part, ROW_GROUP_ROWS) as writer:
+                for table in tables:
+                    writer.write(table)
+                writer.metadata[_UNREAD] = msgspec.json.encode((unread.count, unread.found))
+            rename(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+            scratch.unlink(missing_ok=True)
+    except pa.ArrowException as error:
         keys = "see the keys of dataset.csv: delimiter, header, quote and nulls"
         hint = keys if kind == "csv" else "correct the file"
-        raise DataError(f"{file.path}: cannot be read as {NOUNS[kind]} ({_cause(error)}); {hint}") from error
+        raise DataError(f"{file.path}: cannot be read as {NOUNS[kind]} ({one_line(error)}); {hint}") from error
     except OSError as error:
-        raise _unwritable(path, error) from error
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _write(tables: Iterator[Any], part: Path, unread: UnreadRows, file: DataFile) -> None:
-    """Write tables of one schema in row groups of equal size, and the rows that were left out to the metadata."""
-    with GroupedWriter(part, ROW_GROUP_ROWS) as writer:
-        for table in tables:
-            writer.write(table if isinstance(table, pa.Table) else pa.Table.from_batches([table]))
-        if writer.is_empty:
-            raise DataError(f"{file.path}: the file is empty; delete it or write it again")
-        writer.metadata[_UNREAD] = unread.to_json()
-
-
-def _opener(filesystem: Any, file: DataFile, progress: Progress) -> Callable[[], TextStream]:
-    """Return a function that opens the file from its beginning; it reports progress over all its openings."""
-    opened, most = count(), 2 * file.nbytes
-
-    def open_file() -> TextStream:
-        before = next(opened) * file.nbytes
-        return TextStream(filesystem, file, lambda done: progress(file.path, min(before + done, most), file.nbytes))
-
-    progress(file.path, 0, file.nbytes)
-    return open_file
+        raise DataError(
+            f"text files are converted into {path.parent}, which cannot be written ({one_line(error)}); free space "
+            f"there or name another folder by {CACHE}"
+        ) from error
 
 
 def _hold(path: Path) -> bool:
@@ -189,19 +183,3 @@ def _is_converted(path: Path) -> bool:
         return _UNREAD in (pq.read_metadata(path).metadata or {})
     except pa.ArrowException:
         return False
-
-
-def _cause(error: Exception) -> str:
-    """Return the cause of an error in a text file; pyarrow's words for a row longer than a block are replaced."""
-    text = one_line(error)
-    most = f"{BLOCK_BYTES >> 20} MiB"
-    if "straddl" in text:
-        return f"a row or field is longer than {most}; is a quote left open?"
-    return "the file holds blank lines alone" if "Empty CSV file" in text else text
-
-
-def _unwritable(path: Path, error: OSError) -> DataError:
-    return DataError(
-        f"text files are converted into {path.parent}, which cannot be written ({one_line(error)}); make room there or "
-        f"name another folder by {CACHE}"
-    )

@@ -6,90 +6,23 @@ else true and false if every field is one of these; else dates if every field is
 Blanks around a number, or around a column's name, do not belong to it; blanks around text do.
 """
 
-import csv
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
-from functools import partial
-from io import StringIO
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv as arrow_csv
+from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import CsvFormat
-from persia_cli.data.read.lent_stream import csv_batches
-from persia_cli.data.read.text_files import UnreadRows, csv_lines
+from persia_cli.data.read.bad_rows import Reject, ignore
+from persia_cli.data.read.text import CONVERT, Layout, TextFile, header_of, not_utf8, read_rows, texts_of
 
-_HEAD_BYTES = 1 << 16
-_TAIL_BYTES = 64
-_MARK = b"\xef\xbb\xbf"
-
-
-class CsvStream:
-    """A stream without leading blank lines that always ends with a line end; its header can be read in advance."""
-
-    def __init__(self, stream: Any, delimiter: str, quote: str | None) -> None:
-        self._stream, self._delimiter, self._quote = stream, delimiter, quote
-        self._head = self._tail = b""
-        self._is_at_end = False
-        while not self._is_at_end and not {*b"\r\n"} & {*self._head}:
-            self._head = (self._head + self._next(_HEAD_BYTES)).removeprefix(_MARK).lstrip(b"\r\n")
-
-    def header(self) -> list[str]:
-        """Return the fields of the first row, which spans several lines where quoted fields hold line ends.
-
-        Raises UnicodeDecodeError if the row is not UTF-8, and csv.Error if it is not text.
-        """
-        while True:
-            lines = list(StringIO(self._head.decode(errors="surrogateescape"), newline=""))
-            if self._quote is None:
-                reader = csv.reader(lines, delimiter=self._delimiter, quoting=csv.QUOTE_NONE)
-            else:
-                reader = csv.reader(lines, delimiter=self._delimiter, quotechar=self._quote)
-            fields = next(reader, [])
-            if reader.line_num < len(lines) or self._is_at_end:
-                return [field.encode(errors="surrogateescape").decode() for field in fields]
-            self._head += self._next(_HEAD_BYTES)
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the next bytes."""
-        if not self._head:
-            return self._next(size)
-        head, self._head = self._head, b""
-        if size < 0:
-            return head + self._next(size)
-        self._head = head[size:]
-        return head[:size]
-
-    def leaves_open(self, last: str | None) -> bool:
-        """Return True if a quote before `last`, the last field of the file, is never closed.
-
-        A field with a line end in it must be in quotes, so the file would have to end with a quote.
-        """
-        if self._quote is None or last is None or not {"\n", "\r"} & set(last):
-            return False
-        return not self._tail.rstrip().endswith(self._quote.encode())
-
-    def _next(self, size: int) -> bytes:
-        if self._is_at_end:
-            return b""
-        more = bytes(self._stream.read(size))
-        if more and size >= 0:
-            self._tail = (self._tail + more)[-_TAIL_BYTES:]
-            return more
-        self._is_at_end = True
-        self._tail = (self._tail + more)[-_TAIL_BYTES:]
-        return more if self._tail.endswith((b"\n", b"\r")) else more + b"\n"
-
-
-Open = Callable[[], Any]
-"""Opens a file's bytes, decompressed, from the beginning."""
-
-BLOCK_BYTES = 1 << 21
-"""Bytes of text parsed at a time, and the longest row allowed; pyarrow reads up to 32 blocks ahead."""
-_SHOWN = 40
 _BLANKS = " \t"
+_GUESSED = (",", ";", "\t", "|")
 _INTEGER = r"^[ \t]*(?:0|-?[1-9][0-9]*)[ \t]*$"
 _FRACTION = r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMBER = rf"^[ \t]*(?:{_FRACTION}|-?(?:nan|NaN|inf|Infinity))[ \t]*$"
@@ -106,89 +39,85 @@ _KINDS = (
 """The types a column may have, the narrowest first: the pattern of its fields, and the Arrow type they must fit."""
 
 
-def read_csv(open_file: Open, form: CsvFormat, delimiter: str, unread: UnreadRows) -> Generator[Any, None, None]:
-    """Yield a file's rows as Arrow batches of one schema; rows with too few or too many fields go to `unread`.
+def layout_of(path: str, form: CsvFormat) -> Layout:
+    """Return the layout of a CSV file; the usual delimiter is a tab for files named .tsv, else a comma."""
+    delimiter = form.delimiter or ("\t" if ".tsv" in path.rpartition("/")[2].lower() else ",")
+    return Layout(delimiter, form.quote, spanning=True, header=form.header is True, blank_lines=True, nulls=form.nulls)
 
-    Reads the file twice, and once more to find the lines of such rows.
-    Raises pyarrow.ArrowInvalid, csv.Error or UnicodeDecodeError for a file that is not CSV.
+
+def read_csv(file: TextFile, form: CsvFormat, reject: Reject, scratch: Path) -> Iterator[Any]:
+    """Yield a file's rows as Arrow tables of one schema, with their texts in a file `scratch` meanwhile.
+
+    Raises DataError for a file that is not CSV.
     """
-    with open_file() as raw:
-        stream = CsvStream(raw, delimiter, form.quote)
-        names = _names(stream, form)
-        with closing(_batches(stream, names, form, delimiter, None, UnreadRows())) as batches:
-            types, last = _types_of(batches, names, form)
-        if last is not None and stream.leaves_open(last):
-            start = " ".join(last[:_SHOWN].split())
-            raise pa.ArrowInvalid(f"the quote before {start!r} is never closed: all that follows would be one field")
-    with open_file() as raw:
-        stream = CsvStream(raw, delimiter, form.quote)
-        with closing(_batches(stream, names, form, delimiter, types, unread)) as batches:
-            for batch in batches:
-                yield batch.rename_columns(names)
-    if unread.count:
-        with open_file() as raw:
-            unread.name_lines(line for line, _ in csv_lines(raw, form, delimiter))
-    yield pa.schema(list(zip(names, types, strict=True))).empty_table()
-
-
-def _batches(
-    stream: CsvStream, names: list[str], form: CsvFormat, delimiter: str, types: list[Any] | None, unread: UnreadRows
-) -> Generator[Any, None, None]:
-    """Return batches whose columns are named by numbers, for names may repeat; without `types` all columns are text."""
-    numbers = [str(number) for number in range(len(names))]
-    reading = arrow_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=numbers)
-    reading.skip_rows_after_names = 1 if form.header is True else 0
-    parsing = arrow_csv.ParseOptions(
-        delimiter=delimiter,
-        quote_char=form.quote or False,
-        newlines_in_values=form.quote is not None,
-    )
-    converting = arrow_csv.ConvertOptions(
-        column_types=dict(zip(numbers, types or [pa.string()] * len(names), strict=True)),
-        null_values=list(form.nulls),
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=True,
-    )
-    return csv_batches(stream, partial(_skip, unread), reading, parsing, converting)
-
-
-def _names(stream: CsvStream, form: CsvFormat) -> list[str]:
-    return [name.strip(_BLANKS) for name in stream.header()] if form.header is True else list(form.header)
-
-
-def _skip(unread: UnreadRows, row: Any) -> str:
-    unread.add(
-        row.number, f"{row.actual_columns} fields where there are {row.expected_columns} columns", row.text or ""
-    )
-    return "skip"
-
-
-def _types_of(batches: Iterator[Any], names: list[str], form: CsvFormat) -> tuple[list[Any], str | None]:
-    """Return the type of each column, the null type where there is no value, and the last field of the file."""
+    names = _names(file, form)
     left = [[] if name in form.text else list(_KINDS) for name in names]
     filled = [False for _ in names]
-    last = None
-    for batch in batches:
-        for number, column in enumerate(batch.columns):
-            values = column.drop_null()
-            if len(values):
-                filled[number] = True
-                left[number] = [kind for kind in left[number] if _fits(values, *kind)]
-        if batch.num_rows:
-            last = batch.column(len(names) - 1)[-1].as_py()
+    texts = pa.schema([(str(number), pa.string()) for number in range(len(names))])
+    with pa.ipc.new_stream(str(scratch), texts, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        for _, columns in _texts(file, form, len(names), reject):
+            writer.write(pa.record_batch(columns, schema=texts))
+            for number, column in enumerate(columns):
+                if column.null_count < len(column):
+                    filled[number] = True
+                    left[number] = [kind for kind in left[number] if _fits(column.drop_null(), *kind)]
     kinds = [known[0][1] if known else pa.string() for known in left]
-    return [kind if has_values else pa.null() for kind, has_values in zip(kinds, filled, strict=True)], last
+    types = [kind if has_values else pa.null() for kind, has_values in zip(kinds, filled, strict=True)]
+    schema = pa.schema(list(zip(names, types, strict=True)))
+    with pa.OSFile(str(scratch)) as source, pa.ipc.open_stream(source) as batches:
+        for batch in batches:
+            yield pa.Table.from_arrays([_cast(*each) for each in zip(batch, types, strict=True)], schema=schema)
+    yield schema.empty_table()
+
+
+def guessed_delimiter(file: TextFile, form: CsvFormat) -> str | None:
+    """Return the delimiter that divides the first row of a file best, if the usual one does not divide it at all."""
+    usual = layout_of(file.path, form)
+    found = {each: len(header_of(file, replace(usual, delimiter=each))) for each in (usual.delimiter, *_GUESSED)}
+    best = max(found, key=lambda each: found[each])
+    return best if form.delimiter is None and found[usual.delimiter] == 1 < found[best] else None
+
+
+def csv_lines(file: TextFile, form: CsvFormat) -> Iterator[NDArray[np.int64]]:
+    """Yield the lines of the rows that `read_csv` yields."""
+    return (lines for lines, _ in _texts(file, form, len(_names(file, form)), ignore))
+
+
+def _names(file: TextFile, form: CsvFormat) -> list[str]:
+    if form.header is not True:
+        return list(form.header)
+    return [name.strip(_BLANKS) for name in header_of(file, layout_of(file.path, form))]
+
+
+def _texts(
+    file: TextFile, form: CsvFormat, width: int, reject: Reject
+) -> Iterator[tuple[NDArray[np.int64], list[Any]]]:
+    """Yield the lines of some rows, and the texts of their columns, all of them UTF-8."""
+    layout = layout_of(file.path, form)
+    for rows in read_rows(file, layout, reject):
+        lines, columns = texts_of(rows, layout, width, range(width), reject)
+        for number in range(width):
+            if (wrong := not_utf8(columns[number])) is not None:
+                reject(lines[wrong], [f"field {number + 1} is not UTF-8; {CONVERT}"])
+                lines = lines[~wrong]
+                columns = [column.filter(pa.array(~wrong)) for column in columns]
+        if lines.size:
+            yield lines, columns
+
+
+def _cast(texts: Any, kind: Any) -> Any:
+    if kind == pa.string():
+        return texts
+    if pa.types.is_null(kind):
+        return pa.nulls(len(texts))
+    with suppress(pa.ArrowInvalid):
+        return texts.cast(kind)
+    return pc.utf8_trim(texts, _BLANKS).cast(kind)
 
 
 def _fits(values: Any, pattern: str, kind: Any) -> bool:
-    if not pc.all(pc.match_substring_regex(values, pattern)).as_py():
-        return False
     with suppress(pa.ArrowInvalid):
-        values.cast(kind)
-        return True
-    with suppress(pa.ArrowInvalid):  # the CSV reader ignores blanks around a number, a cast does not
-        pc.utf8_trim(values, _BLANKS).cast(kind)
-        return True
+        return bool(pc.all(pc.match_substring_regex(values, pattern)).as_py()) and _cast(values, kind) is not None
     return False
 
 
@@ -197,9 +126,8 @@ def numbers_of(texts: Any, has_booleans: bool) -> Any:
 
     True and false are read only with `has_booleans`. If no type fits, they stay texts, without the blanks around them.
     """
-    values = texts.drop_null()
     trimmed = pc.utf8_trim(texts, _BLANKS)
     for pattern, kind in _NUMBERS:
-        if (kind != pa.bool_() or has_booleans) and _fits(values, pattern, kind):
+        if (kind != pa.bool_() or has_booleans) and _fits(texts.drop_null(), pattern, kind):
             return trimmed.cast(kind)
     return trimmed

@@ -1,6 +1,6 @@
 """Row groups of Parquet files: the footers that list them, a reader of their columns, and a writer."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,6 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.read.arrow_types import without_extensions
 from persia_cli.data.read.files import DataFile
 from persia_cli.data.read.hive import with_constants
-from persia_cli.data.read.text_files import TextLines
 from persia_cli.errors import DataError, one_line
 from persia_cli.storage.remote import ask
 
@@ -51,8 +50,8 @@ class RowGroup:
     """The text file that the rows were converted from."""
     start: int = 0
     """Its first row in that file."""
-    lines: TextLines | None = None
-    """Finds the lines of that file."""
+    line_of: Callable[[int], int | None] | None = None
+    """Finds the line of that file on which one of its rows begins."""
     nbytes: int = 0
     """Bytes of all its columns, before compression."""
     list_bytes: int = 0
@@ -65,7 +64,7 @@ class RowGroup:
 
     def place_of(self, row: int) -> str:
         """Return the position of a row in words: for a text file the line, found by reading the file again."""
-        line = None if self.lines is None else self.lines.line_of(self.start + row)
+        line = None if self.line_of is None else self.line_of(self.start + row)
         return f"row {row}" if line is None else f"line {line:,}"
 
 

@@ -14,6 +14,7 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, HashSplit, LastSplit, PredictSplit, TimeSplit
 from persia_cli.control.position import SplitName, TrainingData
+from persia_cli.data.read.bad_rows import BadRows
 from persia_cli.data.read.column_kinds import with_kinds
 from persia_cli.data.read.columns import (
     classes,
@@ -24,7 +25,7 @@ from persia_cli.data.read.columns import (
     undivided,
     uses,
 )
-from persia_cli.data.read.converted import Progress, as_parquet, silent, unread_rows
+from persia_cli.data.read.converted import Progress, as_parquet, line_of, silent, unread_rows
 from persia_cli.data.read.dense_transforms import column_scales, far_vectors, fit, is_fitted, rescaled
 from persia_cli.data.read.files import DataFile, Format, find_all, locate_all, without_rows
 from persia_cli.data.read.hive import HiveColumns
@@ -34,12 +35,14 @@ from persia_cli.data.read.members import members_of
 from persia_cli.data.read.nulls import column_nulls
 from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, read_footer
 from persia_cli.data.read.splits import Selector, SplitRows, count_rows, selector_of
-from persia_cli.data.read.text_files import TextLines, UnreadRows
+from persia_cli.data.read.text import TextFile
 from persia_cli.data.read.text_numbers import meant_as_numbers
 from persia_cli.data.read.training_data import training_data
 from persia_cli.data.read.vector_widths import with_widths
 from persia_cli.errors import DataError, count, one_line
 
+_SHOWN = 5
+"""Rows of a file that are reported if they cannot be read."""
 SPLIT_USES: dict[SplitName, str] = {"train": "train on", "eval": "evaluate on"}
 
 
@@ -128,7 +131,7 @@ class _Contents:
         self.files: list[DataFile] = []
         self.schemas: list[Any] = []
         self.groups: list[RowGroup] = []
-        self.unread: dict[str, UnreadRows] = {}
+        self.unread: dict[str, BadRows] = {}
         self.scales: dict[str, float] = {}
         self.nulls: Counter[str] = Counter()
         self.suspects: list[tuple[str, ...]] = []
@@ -136,9 +139,14 @@ class _Contents:
         self.rows = 0
 
     def add(
-        self, part: SplitName | None, file: DataFile, metadata: Any, hive: HiveColumns, lines: TextLines | None
+        self,
+        part: SplitName | None,
+        file: DataFile,
+        metadata: Any,
+        hive: HiveColumns,
+        line_of: Callable[[int], int | None] | None,
     ) -> None:
-        """Add a file of the split `part` (None if files do not make the split); `lines` are those of its text file."""
+        """Add a file of the split `part` (None if files do not make the split); `line_of` is for its text file."""
         own = metadata.schema.to_arrow_schema()
         self.files.append(file)
         self.schemas.append(hive.schema(file.name, own))
@@ -161,7 +169,7 @@ class _Contents:
                     constants,
                     file.source,
                     before,
-                    lines,
+                    line_of,
                     group.total_byte_size,
                     _list_bytes(group, lists),
                 )
@@ -216,9 +224,8 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         for file in members:
             metadata = _footer(filesystem, file, places[0].uri if kind == "parquet" else None, findings)
             if metadata is not None:
-                text = None if file.source is None else DataFile(file.source, file.nbytes)
-                lines = None if text is None else TextLines(texts, text, kind, dataset.csv)
-                found.add(part, file, metadata, hive, lines)
+                text = file.source and TextFile(file.source, filesystem=texts)
+                found.add(part, file, metadata, hive, partial(line_of, text, kind, dataset.csv) if text else None)
     if kind == "csv":
         for file, schema in zip(found.files, found.schemas, strict=True):
             if (problem := undivided(dataset, schema.names)) is not None:
@@ -300,12 +307,12 @@ def _meant_as_numbers(
         return meant_as_numbers(name, reader.read(group, [name]).column(name), kind, dataset.csv.nulls)
 
 
-def _allow(unread: dict[str, UnreadRows], most: int) -> None:
+def _allow(unread: dict[str, BadRows], most: int) -> None:
     """Raise DataError if more than `most` rows could not be read."""
     total = sum(each.count for each in unread.values())
     if total <= most:
         return
-    first = "\n".join(f"  {path} {row}" for path, each in unread.items() for row in each.first)
+    first = "\n".join(f"  {path} {row}" for path, each in unread.items() for row in each.found[:_SHOWN])
     raise DataError(
         f"{total} row{'s' if total > 1 else ''} cannot be read, and dataset.max_bad_rows={most} may be left out; "
         f"correct them or give a higher limit; the first:\n{first}"

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.prepare.recipe import kinds_of
-from persia_cli.data.prepare.text import TextFormat, parse_block
+from persia_cli.data.prepare.text import TextFormat
 from persia_cli.data.read.kinds import SKIP
 from persia_cli.data.read.raw_values import column_of_request
+from tests.support.text_files import block_of_text
 
 NUMBER_STEPS: list[list[Any]] = [
     [], [{"subtract": 40}, {"divide": 15}, "float32"], [{"at_least": 0}, "log1p"], ["float32"],
@@ -46,7 +47,7 @@ def prepared(raw: RawColumns, text: str) -> tuple[Any, list[str]]:
     reasons: list[str] = []
     kinds = {"first": SKIP} | kinds_of([raw])
     layout = TextFormat(kinds, stripped=raw.stripped)
-    block, _ = parse_block(f"x\t{text}\n".encode(), layout, lambda lines, why: reasons.extend(why), 0)
+    block = block_of_text(f"x\t{text}\n".encode(), layout, lambda lines, why: reasons.extend(why))
     with np.errstate(all="ignore"):
         made = block.made([raw])["n"]
     return made if isinstance(made, pa.Array) else pa.array(made), reasons
@@ -130,12 +131,6 @@ def test_lists_of_texts_become_what_a_file_with_them_does(
         assert any(separator[0] in text for text in texts) or (stripped and separator != separator.strip())
     else:
         assert found.to_pylist() == [made.to_pylist()[0] for made, _ in whole]
-
-
-def test_a_list_longer_than_a_field_of_a_file_is_refused() -> None:
-    raw = RawColumns.model_validate({"columns": ["n"], "read": "texts", "separator": "|"})
-    assert requested(raw, pa.array([["a" * 2**15, "b" * (2**15 - 1)]])) is not None
-    assert requested(raw, pa.array([["a" * 2**15, "b" * 2**15]])) is None
 
 
 @given(st.booleans(), TEXTS)

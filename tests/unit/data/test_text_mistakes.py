@@ -69,7 +69,7 @@ def test_lines_of_json_are_those_of_the_file(tmp_path: Path) -> None:
 
 def test_the_row_is_told_where_its_line_takes_too_long_to_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.csv").write_text("y,d,c\n" + "1,1,a\n" * 5 + "1,,a\n")
-    monkeypatch.setattr("persia_cli.data.read.text_files.PATIENCE_S", -1.0)
+    monkeypatch.setattr("persia_cli.data.read.converted.PATIENCE_S", -1.0)
     with pytest.raises(DataError, match=r"a.csv, in its rows from 0 on: .* the first is null or NaN in row 5;"):
         read(dataset(tmp_path, fill=None, split={"kind": "files", "train": ["*"]}), "train")
 
@@ -79,12 +79,12 @@ def test_the_row_is_told_where_its_line_takes_too_long_to_find(tmp_path: Path, m
     [
         ("a.csv", "", "the file is empty"),
         ("a.csv", "y,d,c\n", "the files hold a header alone, and no rows; give files with rows"),
-        ("a.csv", b"y,d,c\n1,2,\xff\xfe\n", "the file is not UTF-8 (row 2, field 3); convert it"),
+        ("a.csv", b"y,d,c\n1,2,\xff\xfe\n", "line 2: field 3 is not UTF-8; convert it"),
         ("a.csv", b"y,\xfc,c\n1,2,3\n", "the file is not UTF-8 (in its header); convert it"),
         ("a.csv", "y,d,c\n1,2,x\n".encode("utf-16"), "(it begins as UTF-16 does); convert it, as iconv -f UTF-16 -t"),
         ("a.csv", "y,d,c\n1,2,x\n".encode("utf-16-be"), "convert it, as iconv -f UTF-16BE -t UTF-8 does"),
         ("a.jsonl", '{"y": 1}'.encode("utf-16-le"), "convert it, as iconv -f UTF-16LE -t UTF-8 does"),
-        ("a.csv", "\n\n\n", "the file holds blank lines alone"),
+        ("a.csv", "\n\n\n", "the file has no header, only blank lines"),
         ("a.csv", "y\td\tc\n1\t2\tx\n", "fields seem to be divided by tabs; set dataset.csv.delimiter=tab"),
         ("a.tsv", "y, d, c\n1,2,x\n", "fields seem to be divided by commas; set dataset.csv.delimiter=','"),
         ("a.csv", "y,d,c\n1,abc,x\n", "column d holds strings, but a dense feature is a number"),

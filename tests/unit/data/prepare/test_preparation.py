@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.data.prepare import preparation
-from persia_cli.data.prepare.bad_rows import BadRows
 from persia_cli.data.prepare.options import PrepareOptions, PrepareReport, RecipeStamp, SplitChoice, parse_split
 from persia_cli.data.prepare.parts import DatasetPart, PartLog, text_parts
 from persia_cli.data.prepare.preparation import write_dataset
 from persia_cli.data.prepare.text import TextBlock, TextFormat
+from persia_cli.data.read.bad_rows import BadRows
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.kinds import INTEGER
 from persia_cli.data.read.reserved_ids import RARE_ID

@@ -3,16 +3,15 @@
 import struct
 
 import pyarrow as pa
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from persia_cli.data.prepare.lines import MARK
-from persia_cli.data.prepare.text import TextFormat, parse_block
-from persia_cli.data.read import kinds
+from persia_cli.data.prepare.text import TextFormat
 from persia_cli.data.read.ids import seed_of
 from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, TEXT, hexadecimal, values_of
+from persia_cli.data.read.text import MARK
 from tests import naive_text
+from tests.support.text_files import block_of_text
 
 
 class Log:
@@ -30,12 +29,19 @@ class Log:
 
 def parse(data, columns, **format):
     """The block of lines, and what was rejected."""
-    log = Log()
-    block, count = parse_block(data, TextFormat(columns, **format), log.reject, 0)
-    assert count == data.count(b"\n")
-    return block, log.reasons
+    log, form = Log(), TextFormat(columns, **format)
+    block = block_of_text(b"\n" + data, form, log.reject)  # a mark is part of a line that is not the first
+    if not form.blank_lines:
+        assert log.reasons.pop(1) == "the line is empty"
+    block.lines -= 2
+    return block, {line - 2: reason for line, reason in log.reasons.items()}
 
 
+REASONS = {
+    "blank": "the line is empty",
+    "quote": "a quote is not closed where its field ends",
+    "return": "a carriage return is not at the end of its line",
+}
 PIECES = st.sampled_from(
     [b"a", b"1", b"", b" ", b'"', b'""', b"\t", b",", b"::", b":", b"\r", b"#", b"\xc3\xa9", b"\x01", MARK]
 )
@@ -68,16 +74,14 @@ def test_lines_are_split_as_the_naive_twin_does(lines, columns, delimiter, quote
     )
     rows, others = naive_text.split_lines(data, columns, delimiter, quoted, stripped, comment)
     assert block.lines.tolist() == [line for line, _ in rows]
-    named = {
-        "blank": "the line is empty",
-        "quote": "a quote is not closed where its field ends",
-        1: f"1 column where {columns} belong",
-    }
-    assert rejected == {
-        line: named.get(reason, f"{reason} columns where {columns} belong")
-        for line, reason in others.items()
-        if reason != "comment"
-    }
+    for line, reason in others.items():
+        if reason != "comment":
+            told = rejected.pop(line)
+            fields = (
+                f"{reason} field{'s' if reason != 1 else ''} where there {'are' if columns > 1 else 'is'} {columns} "
+            )
+            assert told.startswith(REASONS.get(reason, fields))
+    assert not rejected
     for number in range(columns):
         assert block.texts(str(number)).to_pylist() == [fields[number].decode() or None for _, fields in rows]
 
@@ -167,18 +171,3 @@ def test_a_wrong_value_changes_no_other(texts):
             alone, found = values_of(kind, "a", pa.array([text], pa.string()))
             assert values[row].as_py() == alone[0].as_py()
             assert [reason for wrong, reason in flaws if wrong[row]] == [reason for wrong, reason in found if wrong[0]]
-
-
-@pytest.mark.parametrize("kind", [INTEGER, NUMBER, hexadecimal(0), TEXT, BYTES], ids=lambda kind: kind.name)
-def test_a_field_has_a_greatest_length(kind):
-    for size, too_long in ((kinds.LONGEST, False), (kinds.LONGEST + 1, True)):
-        _, rejected = parse(b"1" * size + b"\n", {"a": kind})
-        assert (rejected == {0: "a is longer than 64 KiB"}) is too_long
-
-
-def test_text_that_uses_every_control_character_cannot_stand_for_itself():
-    every = bytes(code for code in range(128) if code not in b"\r\n\t")
-    block, _ = parse(every + b"\t1\n", {"a": BYTES, "b": INTEGER})
-    assert block.integers("b").tolist() == [1]
-    with pytest.raises(pa.ArrowInvalid, match="it is not text"):
-        parse(every + b"\t1\r\r\n", {"a": BYTES, "b": INTEGER})
