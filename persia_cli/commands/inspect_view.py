@@ -9,7 +9,6 @@ from rich.text import Text
 from persia_cli.commands.screen import key_values, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.commands.table_view import UNKNOWN, bars
-from persia_cli.data.inspect.ids import STANDARD_ERROR
 from persia_cli.data.inspect.inspection import Inspection
 from persia_cli.data.inspect.profile import ColumnProfile
 from persia_cli.data.inspect.roles import Guess
@@ -69,7 +68,6 @@ def _lines(found: Inspection, needs: Mapping[str, TableNeed]) -> list[dict[str, 
         "bytes": source.nbytes,
         "rows": profile.rows,
         "row_groups": source.row_groups,
-        "distinct_error": STANDARD_ERROR,
     }
     splits = [
         {"split": name, "rows": rows}
@@ -102,7 +100,6 @@ def _column(found: Inspection, column: ColumnProfile) -> dict[str, Any]:
         "filler": column.hints.filler[0] if column.hints.filler else None,
         "filler_fraction": column.hints.filler[1] if column.hints.filler else None,
         "distinct": column.distinct,
-        "is_exact": column.is_exact if column.distinct is not None else None,
         "most_frequent": column.top[0][0] if column.top else None,
         "most_frequent_fraction": column.top[0][1] if column.top else None,
         "least": numbers.least if numbers else None,
@@ -113,7 +110,6 @@ def _column(found: Inspection, column: ColumnProfile) -> dict[str, Any]:
         "length_max": lengths.greatest if lengths else None,
         "stability_index": column.drift.stability,
         "unseen_ids": column.drift.unseen_ids,
-        "unseen_ids_error": column.drift.unseen_error,
         "unseen_lookups": column.drift.unseen_lookups,
     }
 
@@ -130,15 +126,13 @@ def _show_columns(console: Console, found: Inspection) -> None:
             Text(column.type),
             Text(guess.role, "" if guess.role != "unused" else "dim"),
             f"{column.coverage:.0%}" if column.coverage in (0.0, 1.0) else f"{column.coverage:.2%}",
-            UNKNOWN if column.distinct is None else f"{'' if column.is_exact else '~'}{column.distinct:,}",
+            UNKNOWN if column.distinct is None else f"{column.distinct:,}",
             Text(top if len(top) <= _LONGEST else f"{top[:_LONGEST]}…"),
             UNKNOWN if fraction is None else f"{fraction:.1%}",
             _figures(column, guess),
         )
     print_whole(console, shown)
-    paragraph(
-        console, f"~ estimated, standard error {STANDARD_ERROR:.1%}; bars: lists of 0, 1, 2-3, 4-7, … ids", style="dim"
-    )
+    paragraph(console, "bars: lists of 0, 1, 2-3, 4-7, … ids", style="dim")
 
 
 def _is_numeric(column: ColumnProfile, guess: Guess) -> bool:

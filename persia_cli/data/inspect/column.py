@@ -10,10 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.control.position import SplitName
-from persia_cli.data.inspect.drift import drift_of
 from persia_cli.data.inspect.hints import Hints, filler_of, numeric_hints, text_hints
-from persia_cli.data.inspect.ids import IdCounts, count_ids
-from persia_cli.data.inspect.profile import ColumnProfile, Kind, LengthFigures, NumberFigures
+from persia_cli.data.inspect.profile import ColumnProfile, Drift, Kind, LengthFigures, NumberFigures
 from persia_cli.data.inspect.queries import Queries
 from persia_cli.data.read.arrow_types import class_of, is_list, is_number, is_text, plain_type
 
@@ -21,6 +19,10 @@ TOP = 5
 """Most frequent ids that are reported for a column."""
 FEW = 1000
 """Distinct whole numbers up to which a column of floats may hold ids."""
+BINS = 10
+"""Bins of numbers, with equally many training rows in each; also the number of frequent ids with a bin each."""
+LEAST_FRACTION = 1e-4
+"""The content assumed for an empty bin, so that the index of stability stays finite."""
 AT_ONCE = 32
 """Columns that one query reads."""
 _STEPS = 5
@@ -34,7 +36,7 @@ Figures = dict[str, Any]
 def profile_columns(
     queries: Queries, split: str, separators: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[dict[SplitName, int], dict[str, ColumnProfile]]:
-    """Return the rows of each split and a profile of each column, in memory that does not depend on the rows.
+    """Return the rows of each split and a profile of each column, in bounded memory.
 
     `separators` has what divides the ids in the texts of columns, where that is known.
     """
@@ -64,6 +66,17 @@ def profile_columns(
     return dict(zip(_SPLITS, totals.tolist(), strict=True)), profiles
 
 
+def distinct_together(queries: Queries, names: Mapping[str, str | None]) -> int:
+    """Return the number of distinct ids of several columns, each with what divides the ids in its texts."""
+    columns = [_Column(queries, name, f"c{number}", None) for number, name in enumerate(names)]
+    queries.select({column.sql: column.name for column in columns}, "0", [])
+    for column, separator in zip(columns, names.values(), strict=True):
+        if separator is not None:
+            column.divide(separator)
+    together = " UNION ALL ".join(f"SELECT v::VARCHAR AS v FROM {column.values('data')}" for column in columns)
+    return int(queries.run(f"SELECT count(DISTINCT v) FROM ({together})")[0][0])
+
+
 def kind_of(arrow_type: Any) -> Kind:
     """Return the kind of an Arrow type's values."""
     plain = plain_type(arrow_type)
@@ -90,10 +103,19 @@ class _Column:
         self._queries, self._separator = queries, separator
         self._type = f"list<{element}>" if is_list(arrow_type) else str(arrow_type)
         self._element = pa.string() if class_of(element) == "text" and not _is_bytes(element) else element
-        self._is_text, self._is_unsigned = is_text(element), pa.types.is_unsigned_integer(element)
         self._digits = {pa.float16(): 11, pa.float32(): 24}.get(element, 53)
         value = {"list": f"unnest({self.sql})", "number": f"finite({self.sql})"}.get(self.kind, self.sql)
         self._values = f"(SELECT split, v FROM (SELECT split, {value} AS v FROM {{}}) WHERE v IS NOT NULL)"
+
+    def values(self, table: str) -> str:
+        """Return SQL for the `split` and the value `v` of each id in a table."""
+        return self._values.format(table)
+
+    def divide(self, separator: str) -> None:
+        """Take the entries of texts for the values from now on."""
+        quoted = separator.replace("'", "''").replace("{", "{{").replace("}", "}}")
+        entries = f"SELECT split, trim(unnest(string_split(v, '{quoted}')), ' \t') AS v FROM {self._values}"
+        self._values = f"(SELECT split, v FROM ({entries}) WHERE v <> '')"
 
     @property
     def figures_sql(self) -> str:
@@ -128,9 +150,11 @@ class _Column:
         numbers = _number_figures(parts, sample) if has_numbers else None
         hints = self._text_hints(parts)
         if (separator := self._separator or hints.separator) is not None and self._element == pa.string():
-            parts = self._divided(separator, parts)
+            self.divide(separator)
+            counts = dict(self._run("SELECT split, count(*) FROM", self._queries.whole, "GROUP BY split"))
+            parts = [part | {"count": counts.get(number, 0)} for number, part in enumerate(parts)]
         ids = self._ids(parts)
-        top = () if ids is None else self._top(ids)
+        top = () if ids is None else tuple((_text(id_), occurrences / ids["count"]) for id_, occurrences in ids["top"])
         if numbers is not None:
             hints = _hints_of_numbers(parts, ids, numbers)
         return ColumnProfile(
@@ -139,7 +163,8 @@ class _Column:
             kind=self.kind,
             nulls=int(nulls.sum()),
             coverage=1.0 - int(nulls.sum()) / total if total else 0.0,
-            ids=ids,
+            count=0 if ids is None else ids["count"],
+            distinct=None if ids is None else ids["ids"],
             top=top,
             numbers=_vector_figures(parts) if self.kind == "vector" else numbers,
             lengths=_length_figures(parts, bins) if self.kind in ("list", "vector") else None,
@@ -148,7 +173,7 @@ class _Column:
                 for name, part in zip(_SPLITS, parts, strict=True)
                 if has_numbers and part.get("count")
             },
-            drift=drift_of(rows, nulls, ids, sample, bins),
+            drift=_drift(rows, nulls, ids, sample, bins),
             hints=replace(hints, filler=filler_of(top)),
         )
 
@@ -158,15 +183,7 @@ class _Column:
             return Hints()
         return text_hints(lambda sql: self._run(f"SELECT {sql} FROM", "sample"))
 
-    def _divided(self, separator: str, parts: list[Figures]) -> list[Figures]:
-        """Take the entries of texts for the values from now on, and return `parts` with their counts."""
-        quoted = separator.replace("'", "''").replace("{", "{{").replace("}", "}}")
-        entries = f"SELECT split, trim(unnest(string_split(v, '{quoted}')), ' \t') AS v FROM {self._values}"
-        self._values = f"(SELECT split, v FROM ({entries}) WHERE v <> '')"
-        counts = dict(self._run("SELECT split, count(*) FROM", self._queries.whole, "GROUP BY split"))
-        return [part | {"count": counts.get(number, 0)} for number, part in enumerate(parts)]
-
-    def _ids(self, parts: list[Figures]) -> IdCounts | None:
+    def _ids(self, parts: list[Figures]) -> Figures | None:
         """Count the ids; None for a column without ids, and for numbers with a fraction or too many whole ones."""
         if self.kind in ("time", "other", "vector"):
             return None
@@ -175,23 +192,23 @@ class _Column:
             or self._run("SELECT count(DISTINCT v) FROM", "sample")[0][0] > FEW
         ):
             return None
-        totals = np.array([part.get("count", 0) for part in parts], np.int64)
-        ids = count_ids(self._queries, self._values, "hash(v)" if self._is_text else "bits(v)", totals)
-        return None if self.kind == "number" and (not ids.is_exact or ids.distinct > FEW) else ids
-
-    def _top(self, ids: IdCounts) -> tuple[tuple[str, float], ...]:
-        """Return the most frequent ids, as text or as numbers with the sign of their type, and their parts of all."""
-        places = ids.top(TOP, ids.counts.sum(1))
-        numbers = ids.ids[places].tolist()
-        shown = {number: str(number if self._is_unsigned or number < 2**63 else number - 2**64) for number in numbers}
-        if self._is_text and numbers:
-            condition = f"WHERE hash(v) IN ({', '.join(map(str, numbers))}) GROUP BY hash(v)"
-            texts = dict(self._run("SELECT hash(v), any_value(v) FROM", "sample", condition))
-            if len(texts) < len(numbers):
-                texts = dict(self._run("SELECT hash(v), any_value(v) FROM", self._queries.whole, condition))
-            shown = {number: _text(value) for number, value in texts.items()}
-        fractions = ids.counts[places].sum(1) / max(1, int(ids.totals.sum()))
-        return tuple(zip((shown[number] for number in numbers), fractions.tolist(), strict=True))
+        value = "v::BIGINT" if self.kind == "number" else "v"
+        counts = f"SELECT {value} AS v, count(*) FILTER (split = 0) AS t, count(*) FILTER (split = 1) AS e"
+        entries = "SELECT {'v': v, 't': t, 'e': e} AS entry FROM ids ORDER BY"
+        [(found, top, trained)] = self._queries.run(
+            f"WITH ids AS MATERIALIZED ({counts} FROM {self.values(self._queries.whole)} GROUP BY ALL) "
+            "SELECT (SELECT {'ids': count(*), 'train': coalesce(sum(t), 0), 'eval': coalesce(sum(e), 0), "
+            "'eval_ids': count(*) FILTER (e > 0), 'new_ids': count(*) FILTER (t = 0), "
+            "'new': coalesce(sum(e) FILTER (t = 0), 0)} FROM ids), "
+            f"(SELECT list(entry) FROM ({entries} t + e DESC, v LIMIT {TOP})), "
+            f"(SELECT list(entry) FROM ({entries} t DESC, v LIMIT {BINS}))"
+        )
+        if self.kind == "number" and found["ids"] > FEW:
+            return None
+        counted = {name: int(number) for name, number in found.items()}
+        counted["count"] = counted["train"] + counted["eval"]
+        frequent = [(each["v"], each["t"] + each["e"]) for each in top or []]
+        return counted | {"top": frequent, "trained": [(each["t"], each["e"]) for each in trained or [] if each["t"]]}
 
     def _sampled_numbers(self) -> list[NDArray[np.float64]]:
         """Return the finite numbers of the sampled rows in each split."""
@@ -199,16 +216,15 @@ class _Column:
         return [found[found[:, 0] == split, 1] for split in (0, 1)]
 
     def _run(self, select: str, table: str, condition: str = "") -> list[tuple[Any, ...]]:
-        return self._queries.run(f"{select} {self._values.format(table)} {condition}")
+        return self._queries.run(f"{select} {self.values(table)} {condition}")
 
 
-def _hints_of_numbers(parts: list[Figures], ids: IdCounts | None, numbers: NumberFigures) -> Hints:
+def _hints_of_numbers(parts: list[Figures], ids: Figures | None, numbers: NumberFigures) -> Hints:
     """Return what numbers look like, but for a filler."""
     if numbers.least is None or numbers.greatest is None:
         return Hints()
     count = sum(part.get("count", 0) for part in parts)
-    distinct = None if ids is None else ids.distinct if ids.is_exact else count
-    return numeric_hints(numbers.least, numbers.greatest, count, distinct, numbers.is_whole)
+    return numeric_hints(numbers.least, numbers.greatest, count, None if ids is None else ids["ids"], numbers.is_whole)
 
 
 def _is_bytes(kind: Any) -> bool:
@@ -253,3 +269,42 @@ def _length_figures(parts: list[Figures], bins: NDArray[np.int64] | None) -> Len
     counts = () if bins is None else tuple(np.trim_zeros(bins.sum(0), "b").tolist())
     lists = sum(part["filled"] for part in full)
     return LengthFigures(least, greatest, sum(part["total"] for part in full) / lists, counts)
+
+
+def _drift(
+    rows: NDArray[np.int64],
+    nulls: NDArray[np.int64],
+    ids: Figures | None,
+    numbers: list[NDArray[np.float64]] | None,
+    lengths: NDArray[np.int64] | None,
+) -> Drift:
+    """Compare the splits of a column, from its rows and nulls in each and from its numbers, lists or else ids."""
+    if not rows.all():
+        return Drift()
+    bins = lengths
+    if numbers is not None:
+        bins = _number_bins(*numbers)
+    elif bins is None and ids is not None:
+        frequent = np.array(ids["trained"], np.int64).reshape(-1, 2)
+        bins = np.column_stack([frequent.T, [ids["train"], ids["eval"]] - frequent.sum(0)])
+    stability = None if bins is None else _stability(bins, nulls / rows)
+    if ids is None or not ids["eval"]:
+        return Drift(stability)
+    return Drift(stability, ids["new_ids"] / ids["eval_ids"], ids["new"] / ids["eval"])
+
+
+def _stability(bins: NDArray[np.int64], nulls: NDArray[np.float64]) -> float:
+    totals = bins.sum(1, keepdims=True)
+    filled = bins / np.maximum(totals, 1) * (1.0 - nulls[:, None])
+    p, q = np.maximum(np.column_stack([filled, nulls]), LEAST_FRACTION)
+    return float(((q - p) * np.log(q / p)).sum())
+
+
+def _number_bins(train: NDArray[np.float64], evaluation: NDArray[np.float64]) -> NDArray[np.int64]:
+    if not train.size:
+        return np.array([[0], [evaluation.size]])
+    tenths = np.quantile(train, np.arange(1, BINS) / BINS)
+    edges = np.unique([tenths, np.nextafter(tenths, -np.inf)])  # a value equal to an edge gets its own bin
+    return np.array(
+        [np.bincount(np.searchsorted(edges, each), minlength=edges.size + 1) for each in (train, evaluation)]
+    )

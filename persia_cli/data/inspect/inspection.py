@@ -9,9 +9,8 @@ from pydantic import ValidationError
 
 from persia_cli.config.explain import explain
 from persia_cli.config.schema.dataset import BUILTIN, CsvFormat, ParquetDataset
-from persia_cli.data.inspect.column import profile_columns
+from persia_cli.data.inspect.column import distinct_together, profile_columns
 from persia_cli.data.inspect.files import open_files
-from persia_cli.data.inspect.ids import IdCounts, distinct_in
 from persia_cli.data.inspect.profile import DatasetProfile
 from persia_cli.data.inspect.queries import Progress, Queries
 from persia_cli.data.inspect.roles import Guess, roles_of
@@ -51,14 +50,15 @@ def inspect_data(
         split_rule = split_rule_of(queries, known.split if known else None)
         separators = {each.column_name: each.separator for each in known.sparse if each.separator} if known else {}
         profile = DatasetProfile(source, split_rule, *profile_columns(queries, split_rule.sql(queries), separators))
-    roles = roles_of(profile, known)
+        roles = roles_of(profile, known)
+        table_rows = _table_rows(queries, profile, roles)
     is_local = "://" not in path and not path.startswith(BUILTIN)
     place = str(Path(path).absolute()) if is_local else path
     if known is None:
         suggestion = suggest_dataset(profile, roles, place, source.form)
     else:
         suggestion = to_yaml(known.model_copy(update={"path": place}))
-    return Inspection(profile, known, roles, _table_rows(profile, roles), suggestion)
+    return Inspection(profile, known, roles, table_rows, suggestion)
 
 
 def read_description(path: str) -> ParquetDataset | None:
@@ -80,11 +80,11 @@ def read_description(path: str) -> ParquetDataset | None:
         raise DataError("\n".join(f"{file}: {sentence}" for sentence in mistakes)) from error
 
 
-def _table_rows(profile: DatasetProfile, roles: dict[str, Guess]) -> dict[str, int]:
+def _table_rows(queries: Queries, profile: DatasetProfile, roles: dict[str, Guess]) -> dict[str, int]:
     """Return the number of distinct ids of each table, over all columns that read it."""
-    members: dict[str, list[IdCounts]] = {}
+    members: dict[str, dict[str, str | None]] = {}
     for name, guess in roles.items():
-        ids = profile.columns[name].ids
-        if guess.role == "sparse" and ids is not None:
-            members.setdefault(guess.table or name, []).append(ids)
-    return {table: distinct_in(columns) for table, columns in members.items()}
+        if guess.role == "sparse" and profile.columns[name].distinct is not None:
+            members.setdefault(guess.table or name, {})[name] = guess.separator
+    alone = {table: profile.columns[next(iter(names))].distinct or 0 for table, names in members.items()}
+    return alone | {table: distinct_together(queries, names) for table, names in members.items() if len(names) > 1}

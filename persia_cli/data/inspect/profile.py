@@ -6,15 +6,27 @@ from typing import Literal
 import numpy as np
 
 from persia_cli.control.position import SplitName
-from persia_cli.data.inspect.drift import Drift
 from persia_cli.data.inspect.files import SourceFiles
 from persia_cli.data.inspect.hints import Hints
-from persia_cli.data.inspect.ids import IdCounts
 from persia_cli.data.inspect.split_rule import SplitRule
 
 Kind = Literal["number", "integer", "list", "vector", "text", "time", "other"]
 """The kind of a column's values: numbers with a fraction, integers, lists of integers or text, lists of numbers with a
 fraction, text, dates or timestamps, or others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Differences between the splits of a column; None where a split has no rows."""
+
+    stability: float | None = None
+    """Population stability index: the sum over bins of (q - p) ln(q / p), p and q being the fractions of training and
+    evaluation rows in a bin. Below 0.1 is called stable, above 0.25 shifted. Bins are tenths of the training rows for
+    numbers; the ten most frequent ids and all others for ids; doubling lengths for lists; nulls have a bin."""
+    unseen_ids: float | None = None
+    """Fraction of the distinct evaluation ids that are not in the training rows."""
+    unseen_lookups: float | None = None
+    """Fraction of the evaluation look-ups, each occurrence of an id, whose id is not in the training rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +72,10 @@ class ColumnProfile:
     nulls: int
     coverage: float
     """Part of the rows that are not null, 0 to 1."""
-    ids: IdCounts | None
-    """None for a column without ids."""
+    count: int
+    """Number of ids; each id of a list counts."""
+    distinct: int | None
+    """Distinct ids; None for a column without ids."""
     top: tuple[tuple[str, float], ...]
     """Most frequent ids, each with its part of all ids."""
     numbers: NumberFigures | None
@@ -75,21 +89,6 @@ class ColumnProfile:
     def is_complete(self) -> bool:
         """True if every row has a finite number, or lists of such."""
         return self.nulls == 0 and (self.numbers is None or self.numbers.not_finite == 0)
-
-    @property
-    def count(self) -> int:
-        """Number of ids; each id of a list counts."""
-        return 0 if self.ids is None else int(self.ids.totals.sum())
-
-    @property
-    def distinct(self) -> int | None:
-        """Distinct ids; None for a column without ids."""
-        return None if self.ids is None else self.ids.distinct
-
-    @property
-    def is_exact(self) -> bool:
-        """True if `distinct` and `top` are counted, False if they are estimated."""
-        return self.ids is not None and self.ids.is_exact
 
 
 @dataclass(frozen=True, slots=True)

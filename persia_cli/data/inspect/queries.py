@@ -20,7 +20,7 @@ from persia_cli.data.inspect.files import SourceFiles
 from persia_cli.data.read.files import DataFile
 from persia_cli.errors import DataError, one_line
 
-MEMORY = "1GiB"
+MEMORY = "512MiB"
 """Memory of queries; what does not fit goes to a temporary folder."""
 MOST_THREADS = 8
 SAMPLED_ROWS = 1 << 16
@@ -37,7 +37,6 @@ _BLOCK_BYTES, _BLOCKS = 1 << 20, 64
 """Bytes that are read at once from a store, and the blocks that are kept of each file."""
 _MACROS = """
 CREATE TEMP MACRO finite(v) AS CASE WHEN isfinite(v::DOUBLE) THEN v::DOUBLE END;
-CREATE TEMP MACRO bits(v) AS CASE WHEN v < 0 THEN (v::HUGEINT + 18446744073709551616)::UBIGINT ELSE v::UBIGINT END;
 """
 
 

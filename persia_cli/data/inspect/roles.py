@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,7 +13,6 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.data.inspect.hints import FILLERS
 from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, NumberFigures
-from persia_cli.data.inspect.sharing import shared_tables
 from persia_cli.data.read.dense_transforms import LARGE
 
 Role = Literal["label", "dense", "sparse", "weight", "split", "unused"]
@@ -71,7 +71,7 @@ def _known(name: str, dataset: ParquetDataset) -> Guess:
         return Guess("dense", "")
     for feature in dataset.sparse:
         if name == (feature.column or feature.name):
-            return Guess("sparse", "", feature.table or feature.name)
+            return Guess("sparse", "", feature.table or feature.name, separator=feature.separator)
     if name == dataset.weight:
         return Guess("weight", "")
     if isinstance(dataset.split, ColumnSplit) and name == dataset.split.column:
@@ -231,22 +231,20 @@ def _transform(numbers: NumberFigures) -> str | None:
 
 
 def _tells_rows_apart(column: ColumnProfile, rows: int) -> bool:
-    if column.is_exact and column.distinct == column.count >= _LEAST_ROWS:
+    if column.distinct == column.count >= _LEAST_ROWS:
         return True
     return rows >= _FEW_ROWS and (column.distinct or 0) > ROW_NUMBER_FRACTION * rows
 
 
 def _shared(profile: DatasetProfile, guesses: dict[str, Guess]) -> dict[str, Guess]:
-    """Return new guesses for lists that have ids in common with a column of single ids."""
+    """Return new guesses for lists whose name has the name of a column with ids of the same type in it."""
     sparse = [profile.columns[name] for name, guess in guesses.items() if guess.role == "sparse"]
-    lists = [column for column in sparse if column.kind == "list"]
-    singles = [column for column in sparse if column.kind != "list"]
-    return {
-        name: replace(
-            guesses[name],
-            reason=f"{guesses[name].reason}, {found.text}",
-            table=found.table,
-            doubt="; ".join(filter(None, (guesses[name].doubt, "" if found.table else found.text))),
-        )
-        for name, found in shared_tables(lists, singles).items()
-    }
+    found = {}
+    for column in sparse:
+        for other in sparse:
+            stem = re.sub(r"[\W_]*id$", "", other.name.lower())
+            if len(stem) > 1 and stem in column.name.lower() and column.type == f"list<{other.type}>":
+                doubt = f"if these are ids of {other.name}, set table: {other.name}"
+                guess = guesses[column.name]
+                found[column.name] = replace(guess, doubt="; ".join(filter(None, (guess.doubt, doubt))))
+    return found

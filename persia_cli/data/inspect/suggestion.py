@@ -45,7 +45,7 @@ def suggest_dataset(profile: DatasetProfile, guesses: dict[str, Guess], path: st
 
 
 def _feature(column: ColumnProfile, guess: Guess) -> str:
-    about = f"{'' if column.is_exact else 'about '}{column.distinct or 0:,} ids"
+    about = f"{column.distinct or 0:,} ids"
     table = guess.table or (f"{column.name} ids" if column.name == DENSE_TABLE else column.name)
     settings = {"name": _quoted(column.name)}
     if table != column.name:

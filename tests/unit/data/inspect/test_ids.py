@@ -1,7 +1,6 @@
-"""What is said of the ids of a column, against what counting all of them says."""
+"""What is found out about the ids of a column, against what counting all of them in Python gives."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
-from persia_cli.data.inspect import ids as ids_module
-from persia_cli.data.inspect.ids import STANDARD_ERROR, IdCounts, common_samples, distinct_in
 from persia_cli.data.inspect.inspection import Inspection, inspect_data
-from persia_cli.kernels.splitmix import mix64
 
-ROWS = 300_000
+ROWS = 200_000
+"""More than the sampled rows."""
 
 
 def look(folder: Path, columns: dict[str, Any]) -> Inspection:
@@ -23,79 +21,53 @@ def look(folder: Path, columns: dict[str, Any]) -> Inspection:
     return inspect_data(str(folder), lambda done, total: None)
 
 
-def ids_of(found: Inspection, name: str) -> IdCounts:
-    ids = found.profile.columns[name].ids
-    assert ids is not None
-    return ids
+@pytest.mark.parametrize("size", [1, 700, 150_000])
+def test_ids_are_counted_whatever_their_type(size: int, tmp_path: Path) -> None:
+    numbers = np.resize(np.random.default_rng(0).permutation(10**12 + np.arange(size)), ROWS)
+    columns = {
+        "signed": -numbers,
+        "unsigned": numbers.astype(np.uint64) + np.uint64(2**63),
+        "text": pa.array([f"w{number}" for number in numbers]),
+        "lists": pa.array([[number, number + 1] for number in numbers.tolist()]),
+    }
+    found = look(tmp_path, columns).profile.columns
+    assert [column.distinct for column in found.values()] == [size, size, size, size + 1]
+    assert [column.count for column in found.values()] == [ROWS, ROWS, ROWS, 2 * ROWS]
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
-    """Samples of at most 1024 ids; the standard error with them."""
-    monkeypatch.setattr(ids_module, "MOST_IDS", 1024)
-    return 512**-0.5
-
-
-@pytest.mark.parametrize("size", [1, 2, 100, 700, 5000, 60_000, 250_000])
-def test_numbers_of_ids_are_within_the_stated_error(size: int, small: float, tmp_path: Path) -> None:
-    columns = {}
-    for seed in range(6):
-        numbers = np.random.default_rng(seed).integers(0, 2**63, size)
-        columns[f"c{seed}"] = np.resize(numbers, ROWS)
-    found = look(tmp_path, columns | {"words": pa.array([f"w{n % size}" for n in range(ROWS)])})
-    errors = [(column.distinct or 0) / size - 1.0 for column in found.profile.columns.values()]
-    is_exact = {column.is_exact for column in found.profile.columns.values()}
-    assert is_exact == {size <= 700}
-    assert max(map(abs, errors)) <= (4 * small if size > 700 else 0.0)
-    for column in found.profile.columns.values():
-        assert column.ids is not None
-        assert 400 < column.ids.ids.size < 2700 or size <= 700
-
-
-def test_the_standard_error_is_that_of_the_smallest_sample() -> None:
-    assert pytest.approx(0.0078, abs=1e-4) == STANDARD_ERROR
-
-
-def test_numbered_rows_are_estimated(tmp_path: Path) -> None:
-    column = look(tmp_path, {"row_id": np.arange(ROWS) + 10**12}).profile.columns["row_id"]
-    assert column.distinct == pytest.approx(ROWS, rel=4 * STANDARD_ERROR)
-    assert not column.is_exact
-
-
-def test_frequent_ids_are_counted_whether_or_not_they_are_sampled(small: float, tmp_path: Path) -> None:
+def test_frequent_and_unseen_ids(tmp_path: Path) -> None:
     numbers = np.random.default_rng(1).zipf(1.3, ROWS).astype(np.int64)
-    found = look(tmp_path, {"id": -numbers, "word": pa.array([f"w{n}" for n in numbers])})
+    found = look(tmp_path, {"id": -numbers, "word": pa.array([f"w{n}" for n in numbers])}).profile.columns
     top = Counter(numbers.tolist()).most_common(5)
-    assert not found.profile.columns["id"].is_exact
-    assert found.profile.columns["id"].top == tuple((str(-number), count / ROWS) for number, count in top)
-    assert found.profile.columns["word"].top == tuple((f"w{number}", count / ROWS) for number, count in top)
+    assert found["id"].top == tuple((str(-number), count / ROWS) for number, count in top)
+    assert found["word"].top == tuple((f"w{number}", count / ROWS) for number, count in top)
+    known, seen = set(numbers[: ROWS * 4 // 5].tolist()), numbers[ROWS * 4 // 5 :].tolist()
+    assert found["id"].drift.unseen_ids == len(set(seen) - known) / len(set(seen))
+    assert found["id"].drift.unseen_lookups == sum(number not in known for number in seen) / len(seen)
 
 
-def test_common_ids_of_columns_are_estimated(small: float, tmp_path: Path) -> None:
-    keys = mix64(np.arange(ROWS, dtype=np.uint64))
-    found = look(tmp_path, {"one": np.resize(keys[:60_000], ROWS), "two": np.resize(keys[30_000:130_000], ROWS)})
-    one, two = ids_of(found, "one"), ids_of(found, "two")
-    assert distinct_in([one, two]) == pytest.approx(130_000, rel=4 * small)
-    mine, yours = common_samples(one.trained(), two.trained())
-    assert set(mine.ids.tolist()) <= set(keys[:60_000].tolist())
-    assert set(mine.ids.tolist()) & set(yours.ids.tolist()) == set(mine.ids.tolist()) & set(keys[30_000:].tolist())
-    assert np.isin(mine.ids, yours.ids).mean() == pytest.approx(0.5, abs=0.1)
+def test_ids_of_columns_that_read_one_table_are_counted_once(tmp_path: Path) -> None:
+    known = {"kind": "parquet", "path": ".", "labels": ["y"], "split": {"kind": "every", "n": 5}}
+    sparse = [{"name": "seen", "table": "item"}, "item", {"name": "tags", "table": "item", "separator": "|"}]
+    (tmp_path / "dataset.yaml").write_text(yaml.safe_dump(known | {"sparse": sparse}))
+    columns = {"item": ["a", "b"] * 50, "seen": [["b", "c"], []] * 50, "tags": ["d|e", "a| d"] * 50, "y": [0, 1] * 50}
+    found = look(tmp_path, columns)
+    assert found.table_rows == {"item": 5}
+    assert [found.profile.columns[name].distinct for name in ("item", "seen", "tags")] == [2, 2, 3]
 
 
-def test_unseen_ids_are_estimated_with_their_error(small: float, tmp_path: Path) -> None:
-    train, evaluation = ROWS * 4 // 5, ROWS // 5
-    known = np.arange(train) % 100_000
-    found = look(tmp_path, {"id": np.concatenate([known, np.arange(evaluation) + 70_000])})
-    drift = found.profile.columns["id"].drift
-    assert drift.unseen_ids is not None
-    assert drift.unseen_lookups is not None
-    assert drift.unseen_error is not None
-    assert 0.0 < drift.unseen_error < 0.05
-    assert drift.unseen_ids == pytest.approx(0.5, abs=4 * drift.unseen_error)
-    assert drift.unseen_lookups == pytest.approx(0.5, abs=0.15)
+def test_a_list_named_after_a_column_of_its_type_raises_a_question(tmp_path: Path) -> None:
+    rows = np.arange(200)
+    lists = pa.array([[row % 40, row % 7] for row in rows.tolist()])
+    names = {"item_id": rows % 40, "hist_item": lists, "itemHistory": lists, "attrs": lists, "user": rows % 9}
+    found = look(tmp_path, {"click": rows % 3 == 0, **names, "item_words": pa.array([["a"], ["b"]] * 100)})
+    asked = {name for name, guess in found.roles.items() if "set table: item_id" in guess.doubt}
+    assert asked == {"hist_item", "itemHistory"}
+    assert all(guess.table is None for guess in found.roles.values())
+    assert "if these are ids of item_id, set table: item_id" in found.suggestion
 
 
 def test_no_ids_at_all(tmp_path: Path) -> None:
     column = look(tmp_path, {"id": pa.nulls(10, pa.int64()), "y": [0, 1] * 5}).profile.columns["id"]
-    assert (column.distinct, column.count, column.top, column.is_exact) == (0, 0, (), True)
+    assert (column.distinct, column.count, column.top) == (0, 0, ())
     assert column.drift.unseen_ids is None

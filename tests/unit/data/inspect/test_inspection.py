@@ -83,9 +83,9 @@ def test_rows_nulls_and_ranges(found: Inspection) -> None:
 def test_ids_are_counted(found: Inspection) -> None:
     columns, given = found.profile.columns, shop()
     item, counts = np.unique(given["item"], return_counts=True)
-    assert (columns["item"].distinct, columns["item"].is_exact) == (item.size, True)
+    assert columns["item"].distinct == item.size
     assert columns["item"].top[0] == (str(item[counts.argmax()]), counts.max() / ROWS)
-    assert (columns["row_id"].distinct, columns["row_id"].is_exact) == (ROWS, True)
+    assert columns["row_id"].distinct == ROWS
     assert {name for name, _ in columns["user"].top} <= {str(number * APART) for number in range(-20, 130)}
     assert columns["city"].top == (("Rome", 0.5), ("Bern", 0.25), ("Oslo", 0.25)) or columns["city"].top == (
         ("Rome", 0.5), ("Oslo", 0.25), ("Bern", 0.25),
@@ -109,7 +109,6 @@ def test_drift_between_the_splits(found: Inspection) -> None:
     drift = columns["user"].drift
     assert drift.unseen_ids == len(new) / len(set(seen.tolist()))
     assert drift.unseen_lookups == sum(u in set(new) for u in seen.tolist()) / seen.size
-    assert drift.unseen_error == 0.0
     assert columns["item"].drift.unseen_lookups == pytest.approx(0.0, abs=0.05)
     for name, least, most in (("price", 2.0, math.inf), ("bought", 0.25, 0.4), ("city", 0.0, 0.01), ("item", 0, 0.1)):
         stability = columns[name].drift.stability
@@ -123,11 +122,9 @@ def test_roles_are_guessed(found: Inspection) -> None:
         "row_id": "unused", "bought": "label", "price": "dense", "user": "sparse", "item": "sparse", "last": "sparse",
         "city": "sparse", "country": "unused", "timestamp": "unused", "empty": "unused", "part": "split",
     }  # fmt: skip
-    assert found.roles["last"].table == "user"
     assert found.roles["city"].reason == "text, hashed when it is read"
     assert found.table_rows["item"] == found.profile.columns["item"].distinct
-    assert found.table_rows["user"] == 150
-    assert set(found.table_rows) == {"user", "item", "city"}
+    assert set(found.table_rows) == {"user", "item", "last", "city"}
 
 
 def test_the_suggestion_is_a_data_set(found: Inspection) -> None:
@@ -136,7 +133,7 @@ def test_the_suggestion_is_a_data_set(found: Inspection) -> None:
     assert dataset.labels == ("bought",)
     assert dataset.dense == ("price",)
     assert [(feature.name, feature.table, feature.pooling) for feature in dataset.sparse] == [
-        ("user", None, "sum"), ("item", None, "sum"), ("last", "user", "mean"), ("city", None, "sum"),
+        ("user", None, "sum"), ("item", None, "sum"), ("last", None, "mean"), ("city", None, "sum"),
     ]  # fmt: skip
     assert dataset.fill == 0.0
     assert dataset.split.model_dump(exclude_none=True) == {
