@@ -53,11 +53,8 @@ def open_files(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent)
     kind, files = of_one_format(listing.files, "auto", remedy)
     others = left_out(path, [listing], files)
     filesystem = place.filesystem
-    if (
-        kind == "csv"
-        and files
-        and (delimiter := guessed_delimiter(TextFile(files[0].path, filesystem=filesystem), form))
-    ):
+    if kind == "csv" and files and form.delimiter is None:
+        delimiter = guessed_delimiter(TextFile(files[0].path, filesystem=filesystem), form)
         form = form.model_copy(update={"delimiter": delimiter})
     if kind != "parquet" and files:
         files, filesystem = as_parquet(filesystem, files, kind, form, progress), LocalFileSystem()

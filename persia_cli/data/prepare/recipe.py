@@ -33,9 +33,6 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.prepare.options import PrepareOptions, PrepareReport, RecipeStamp
 from persia_cli.data.prepare.preparation import Progress, write_dataset
@@ -166,11 +163,6 @@ def find_file(source: Path, name: str, remedy: str) -> Path:
         if file.is_file():
             return file
     raise DataError(f"{source} has neither {name} nor {name}.gz; {remedy}")
-
-
-def bucketise(values: NDArray[np.int64], edges: Sequence[float]) -> NDArray[np.int64]:
-    """Return the number of ascending edges that each value has reached, 0 to len(edges)."""
-    return np.searchsorted(np.asarray(edges), values, side="right").astype(np.int64)
 
 
 def declared(*columns: Mapping[str, Any]) -> tuple[RawColumns, ...]:

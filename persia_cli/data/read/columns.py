@@ -17,7 +17,6 @@ from persia_cli.data.read.times import READ_AS_TIMES, TIMES, NotATimeError, micr
 from persia_cli.data.read.values import INTEGER
 
 QUERY = "query"
-_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,25 +112,6 @@ def prepare_command(dataset: ParquetDataset) -> str:
     """Return the command that prepares the data set with its recipe."""
     output = f"data/{dataset.recipe}" if dataset.paths[0].startswith(BUILTIN) else dataset.paths[0]
     return f"persia recipe prepare {dataset.recipe} --input SOURCE --output {output}"
-
-
-_DELIMITERS = {"\t": ("tabs", "tab"), ";": ("semicolons", "';'"), "|": ("bars", "'|'"), ",": ("commas", "','")}
-"""Characters that may divide the fields of a CSV: their name, and how to write them as a value."""
-
-
-def undivided(dataset: ParquetDataset, names: list[str]) -> str | None:
-    """Return a sentence on the header of a CSV that was taken for one name, for another character divides it."""
-    missing = {use.column for use in uses(dataset)} - {*names}
-    for name in names:
-        for character, (noun, value) in _DELIMITERS.items():
-            fields = [field.strip(" \"'") for field in name.split(character)]
-            if len(fields) > 1 and not missing.isdisjoint(fields):
-                shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
-                return (
-                    f"the header has a column {shown!r}: fields seem to be divided by {noun}; set "
-                    f"dataset.csv.delimiter={value}"
-                )
-    return None
 
 
 def _missing(dataset: ParquetDataset, use: Use, names: list[str]) -> str:

@@ -71,11 +71,11 @@ def read_csv(file: TextFile, form: CsvFormat, reject: Reject, scratch: Path) -> 
 
 
 def guessed_delimiter(file: TextFile, form: CsvFormat) -> str | None:
-    """Return the delimiter that divides the first row of a file best, if the usual one does not divide it at all."""
-    usual = layout_of(file.path, form)
-    found = {each: len(header_of(file, replace(usual, delimiter=each))) for each in (usual.delimiter, *_GUESSED)}
+    """Return the delimiter that divides the first row of a file best, if its own one does not divide it at all."""
+    own = layout_of(file.path, form)
+    found = {each: len(header_of(file, replace(own, delimiter=each))) for each in (own.delimiter, *_GUESSED)}
     best = max(found, key=lambda each: found[each])
-    return best if form.delimiter is None and found[usual.delimiter] == 1 < found[best] else None
+    return best if found[own.delimiter] == 1 < found[best] else None
 
 
 def csv_lines(file: TextFile, form: CsvFormat) -> Iterator[NDArray[np.int64]]:

@@ -197,11 +197,6 @@ class GroupedWriter:
             self._writer.add_key_value_metadata(self.metadata)
         self._writer.close()
 
-    @property
-    def is_empty(self) -> bool:
-        """True if not even a table without rows was written, so that there is no file."""
-        return self._writer is None
-
     def write(self, table: Any) -> None:
         """Add rows; full row groups are written at once, the remaining rows wait."""
         if self._writer is None:

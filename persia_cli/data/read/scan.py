@@ -22,10 +22,10 @@ from persia_cli.data.read.columns import (
     fractions_as_text,
     label_columns,
     list_columns,
-    undivided,
     uses,
 )
 from persia_cli.data.read.converted import Progress, as_parquet, line_of, silent, unread_rows
+from persia_cli.data.read.csv_files import guessed_delimiter
 from persia_cli.data.read.dense_transforms import column_scales, far_vectors, fit, is_fitted, rescaled
 from persia_cli.data.read.files import DataFile, Format, find_all, locate_all, without_rows
 from persia_cli.data.read.hive import HiveColumns
@@ -228,8 +228,11 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
                 found.add(part, file, metadata, hive, partial(line_of, text, kind, dataset.csv) if text else None)
     if kind == "csv":
         for file, schema in zip(found.files, found.schemas, strict=True):
-            if (problem := undivided(dataset, schema.names)) is not None:
-                findings.of_file(file.name, problem)
+            text = TextFile(file.name, filesystem=texts)
+            is_missing = any(use.column not in schema.names for use in uses(dataset))
+            if is_missing and (delimiter := guessed_delimiter(text, dataset.csv)) is not None:
+                shown = "tab" if delimiter == "\t" else f"'{delimiter}'"
+                findings.of_file(file.name, f"its header has one column; set dataset.csv.delimiter={shown}")
         findings.raise_if_any()
     _allow(found.unread, dataset.max_bad_rows)
     settled = with_kinds(dataset, findings.held, kind != "parquet")

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.data.prepare.recipe import (
-    bucketise,
     copy_recipe,
     declared,
     find_file,
@@ -93,13 +91,6 @@ def test_row_groups_are_of_equal_size(tmp_path_factory: pytest.TempPathFactory, 
             assert file.read().column("n").to_pylist() == list(range(first))
         assert counts[:-1] == [size] * (len(counts) - 1)
         assert sum(counts) == first
-
-
-VALUES = np.array([-5, 0, 1, 2, 3, 10, 1_000_000])
-
-
-def test_buckets_count_the_edges_reached() -> None:
-    assert bucketise(VALUES, [0, 3, 3.5, 1000]).tolist() == [0, 1, 1, 1, 2, 3, 4]
 
 
 def test_a_field_is_read_in_one_way_that_its_absence_does_not_change() -> None:
