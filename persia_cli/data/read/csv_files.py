@@ -60,7 +60,7 @@ def read_csv(file: TextFile, form: CsvFormat, reject: Reject, scratch: Path) -> 
             for number, column in enumerate(columns):
                 if column.null_count < len(column):
                     filled[number] = True
-                    left[number] = [kind for kind in left[number] if _fits(column.drop_null(), *kind)]
+                    left[number] = _narrowed(left[number], column.drop_null())
     kinds = [known[0][1] if known else pa.string() for known in left]
     types = [kind if has_values else pa.null() for kind, has_values in zip(kinds, filled, strict=True)]
     schema = pa.schema(list(zip(names, types, strict=True)))
@@ -113,6 +113,15 @@ def _cast(texts: Any, kind: Any) -> Any:
     with suppress(pa.ArrowInvalid):
         return texts.cast(kind)
     return pc.utf8_trim(texts, _BLANKS).cast(kind)
+
+
+def _narrowed(kinds: list[tuple[str, Any]], values: Any) -> list[tuple[str, Any]]:
+    """Return the kinds that all values fit; what fits as an integer is a number, too."""
+    found: list[tuple[str, Any]] = []
+    for pattern, kind in kinds:
+        if (found and pattern == _NUMBER) or _fits(values, pattern, kind):
+            found.append((pattern, kind))
+    return found
 
 
 def _fits(values: Any, pattern: str, kind: Any) -> bool:
