@@ -144,10 +144,6 @@ class TextBlock:
         self.reject(places.is_null().to_numpy(zero_copy_only=False), f"{name} is not {' or '.join(texts)}")
         return np.array(places.fill_null(0), np.int64)
 
-    def drop(self, rows: NDArray[np.bool_]) -> None:
-        """Leave rows out without counting them."""
-        self.good &= ~rows
-
     def reject(self, wrong: NDArray[np.bool_], reason: str) -> None:
         """Count the good rows that are True in `wrong`, and leave them out."""
         wrong = wrong & self.good
