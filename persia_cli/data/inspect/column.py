@@ -10,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.control.position import SplitName
-from persia_cli.data.inspect.hints import Hints, filler_of, numeric_hints, text_hints
-from persia_cli.data.inspect.profile import ColumnProfile, Drift, Kind, LengthFigures, NumberFigures
+from persia_cli.data.inspect.hints import filler_of, numeric_hints, text_hints
+from persia_cli.data.inspect.profile import ColumnProfile, Drift, Hints, Kind, LengthFigures, NumberFigures
 from persia_cli.data.inspect.queries import Queries
 from persia_cli.data.read.arrow_types import class_of, is_list, is_number, is_text, plain_type
 
@@ -51,16 +51,18 @@ def profile_columns(
         part = columns[start : start + AT_ONCE]
         sampled = [column.sql for column in part if column.kind not in ("time", "other", "vector")]
         queries.select({column.sql: column.name for column in part}, split, sampled)
-        figures: list[list[Figures]] = [[{}, {}] for _ in part]
-        for number, rows, *found in queries.run(
-            f"SELECT split, count(*), {', '.join(column.figures_sql for column in part)} FROM data GROUP BY split"
+        figures: list[dict[int | None, Figures]] = [{0: {}, 1: {}} for _ in part]
+        for split_number, rows, *found in queries.run(
+            f"SELECT split, count(*), {', '.join(column.figures_sql for column in part)} FROM data "
+            "GROUP BY GROUPING SETS ((split), ())"
         ):
-            totals[number] = rows
-            for both, own in zip(figures, found, strict=True):
-                both[number] = own
-        for column, both in zip(part, figures, strict=True):
+            if split_number is not None:
+                totals[split_number] = rows
+            for parts, own in zip(figures, found, strict=True):
+                parts[split_number] = own
+        for column, parts in zip(part, figures, strict=True):
             expected = queries.done + _STEPS
-            profiles[column.name] = column.profile(both, totals)
+            profiles[column.name] = column.profile(parts, totals)
             queries.done = expected
     queries.report()
     return dict(zip(_SPLITS, totals.tolist(), strict=True)), profiles
@@ -140,23 +142,22 @@ class _Column:
             figures["is_whole"] = f"bool_and(trunc({number}) = {number} AND abs({number}) < {2**self._digits})"
         return "{" + ", ".join(f"'{name}': {sql}" for name, sql in figures.items()) + "}"
 
-    def profile(self, parts: list[Figures], rows: NDArray[np.int64]) -> ColumnProfile:
-        """Return the figures of the column; `parts` and `rows` are those of each split."""
-        nulls = rows - [part.get("filled", 0) for part in parts]
+    def profile(self, parts: Mapping[int | None, Figures], rows: NDArray[np.int64]) -> ColumnProfile:
+        """Return the figures of the column; `parts` are those of each split and of all rows, `rows` of each split."""
+        every = parts[None]
+        nulls = rows - [parts[number].get("filled", 0) for number in (0, 1)]
         total = int(rows.sum())
         sample = self._sampled_numbers() if self.kind == "number" else None
         bins = _bins(parts) if self.kind == "list" else None
         has_numbers = self.kind in ("number", "integer")
-        numbers = _number_figures(parts, sample) if has_numbers else None
-        hints = self._text_hints(parts)
+        numbers = _number_figures(every, sample) if has_numbers else None
+        hints = self._text_hints(every)
         if (separator := self._separator or hints.separator) is not None and self._element == pa.string():
             self.divide(separator)
-            counts = dict(self._run("SELECT split, count(*) FROM", self._queries.whole, "GROUP BY split"))
-            parts = [part | {"count": counts.get(number, 0)} for number, part in enumerate(parts)]
-        ids = self._ids(parts)
+        ids = self._ids(every)
         top = () if ids is None else tuple((_text(id_), occurrences / ids["count"]) for id_, occurrences in ids["top"])
         if numbers is not None:
-            hints = _hints_of_numbers(parts, ids, numbers)
+            hints = numeric_hints(numbers, every["count"], None if ids is None else ids["ids"])
         return ColumnProfile(
             name=self.name,
             type=self._type,
@@ -166,30 +167,29 @@ class _Column:
             count=0 if ids is None else ids["count"],
             distinct=None if ids is None else ids["ids"],
             top=top,
-            numbers=_vector_figures(parts) if self.kind == "vector" else numbers,
-            lengths=_length_figures(parts, bins) if self.kind in ("list", "vector") else None,
+            numbers=NumberFigures(not_finite=every["not_finite"]) if self.kind == "vector" else numbers,
+            lengths=_length_figures(every, bins) if self.kind in ("list", "vector") else None,
             means={
-                name: part["total"] / part["count"]
-                for name, part in zip(_SPLITS, parts, strict=True)
-                if has_numbers and part.get("count")
+                name: parts[number]["total"] / parts[number]["count"]
+                for number, name in enumerate(_SPLITS)
+                if has_numbers and parts[number].get("count")
             },
             drift=_drift(rows, nulls, ids, sample, bins),
             hints=replace(hints, filler=filler_of(top)),
         )
 
-    def _text_hints(self, parts: list[Figures]) -> Hints:
+    def _text_hints(self, every: Figures) -> Hints:
         """Return what texts look like, but for a filler."""
-        if self.kind != "text" or self._element != pa.string() or not any(part.get("count") for part in parts):
+        if self.kind != "text" or self._element != pa.string() or not every["count"]:
             return Hints()
         return text_hints(lambda sql: self._run(f"SELECT {sql} FROM", "sample"))
 
-    def _ids(self, parts: list[Figures]) -> Figures | None:
+    def _ids(self, every: Figures) -> Figures | None:
         """Count the ids; None for a column without ids, and for numbers with a fraction or too many whole ones."""
         if self.kind in ("time", "other", "vector"):
             return None
         if self.kind == "number" and (
-            any(part.get("is_whole") is False for part in parts)
-            or self._run("SELECT count(DISTINCT v) FROM", "sample")[0][0] > FEW
+            every["is_whole"] is False or self._run("SELECT count(DISTINCT v) FROM", "sample")[0][0] > FEW
         ):
             return None
         value = "v::BIGINT" if self.kind == "number" else "v"
@@ -219,14 +219,6 @@ class _Column:
         return self._queries.run(f"{select} {self.values(table)} {condition}")
 
 
-def _hints_of_numbers(parts: list[Figures], ids: Figures | None, numbers: NumberFigures) -> Hints:
-    """Return what numbers look like, but for a filler."""
-    if numbers.least is None or numbers.greatest is None:
-        return Hints()
-    count = sum(part.get("count", 0) for part in parts)
-    return numeric_hints(numbers.least, numbers.greatest, count, None if ids is None else ids["ids"], numbers.is_whole)
-
-
 def _is_bytes(kind: Any) -> bool:
     return "binary" in str(kind)
 
@@ -235,40 +227,31 @@ def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _vector_figures(parts: list[Figures]) -> NumberFigures:
-    return NumberFigures(None, None, None, None, sum(part.get("not_finite", 0) for part in parts), False)
-
-
-def _number_figures(parts: list[Figures], sample: list[NDArray[np.float64]] | None) -> NumberFigures:
-    filled, count = (sum(part.get(name, 0) for part in parts) for name in ("filled", "count"))
-    full = [part for part in parts if part.get("count")]
-    if not full:
-        return NumberFigures(None, None, None, None, filled, False)
-    is_whole = all(part["is_whole"] for part in full)
-    least, greatest = min(part["least"] for part in full), max(part["greatest"] for part in full)
-    mean = sum(part["total"] for part in full) / count
+def _number_figures(every: Figures, sample: list[NDArray[np.float64]] | None) -> NumberFigures:
+    count, least, greatest = every["count"], every["least"], every["greatest"]
+    if not count:
+        return NumberFigures(not_finite=every["filled"])
     median = None if sample is None else float(np.median(np.concatenate(sample)))
-    is_binary = least < greatest and all(part["is_binary"] for part in full)
-    return NumberFigures(least, greatest, mean, median, filled - count, is_binary, is_whole)
+    is_binary = least < greatest and every["is_binary"]
+    return NumberFigures(
+        least, greatest, every["total"] / count, median, every["filled"] - count, is_binary, every["is_whole"]
+    )
 
 
-def _bins(parts: list[Figures]) -> NDArray[np.int64]:
+def _bins(parts: Mapping[int | None, Figures]) -> NDArray[np.int64]:
     """Return the number of lists of length 0, 1, 2 to 3, 4 to 7, and so on, in each split, [2, 64]."""
     bins = np.zeros((2, 64), np.int64)
-    for own, part in zip(bins, parts, strict=True):
-        for number, lists in (part.get("bins") or {}).items():
-            own[number] = lists
+    for number, own in enumerate(bins):
+        for length, lists in (parts[number].get("bins") or {}).items():
+            own[length] = lists
     return bins
 
 
-def _length_figures(parts: list[Figures], bins: NDArray[np.int64] | None) -> LengthFigures | None:
-    full = [part for part in parts if part.get("filled")]
-    if not full:
+def _length_figures(every: Figures, bins: NDArray[np.int64] | None) -> LengthFigures | None:
+    if not every["filled"]:
         return None
-    least, greatest = min(part["least"] for part in full), max(part["greatest"] for part in full)
     counts = () if bins is None else tuple(np.trim_zeros(bins.sum(0), "b").tolist())
-    lists = sum(part["filled"] for part in full)
-    return LengthFigures(least, greatest, sum(part["total"] for part in full) / lists, counts)
+    return LengthFigures(every["least"], every["greatest"], every["total"] / every["filled"], counts)
 
 
 def _drift(

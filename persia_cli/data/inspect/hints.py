@@ -1,8 +1,9 @@
 """Hints from the values of a column: times, numbers of rows, texts of several ids, padding."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from persia_cli.data.inspect.profile import Hints, NumberFigures
 
 FILLERS = ("0", "-1", "-999", "", "na", "n/a", "nan", "null", "none", "nil", "-", "?", ".", "missing", "unknown", "pad",
            "<pad>", "[pad]", "\\n")  # fmt: skip
@@ -22,32 +23,16 @@ Run = Callable[[str], Sequence[tuple[Any, ...]]]
 """Runs the expressions of a SELECT over the texts `v` of the sampled rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """Hints from the values of a column."""
-
-    time: str | None = None
-    """The kind of times that all values may be."""
-    numbers_rows: bool = False
-    """True if the values are integers without gaps, each once."""
-    separator: str | None = None
-    """The separator of the ids in a text."""
-    has_decimal_comma: bool = False
-    """True if all texts are numbers with a comma in place of a point."""
-    filler: tuple[str, float] | None = None
-    """A value that may stand for none, and its part of all values."""
-
-
-def numeric_hints(least: float, greatest: float, count: int, distinct: int | None, is_whole: bool) -> Hints:
+def numeric_hints(numbers: NumberFigures, count: int, distinct: int | None) -> Hints:
     """Return the hints of `count` finite numbers; `distinct` is None if it is not known, and more than a few."""
-    if not is_whole or not count:
+    if not numbers.is_whole or numbers.least is None or numbers.greatest is None:
         return Hints()
     time = None
     if distinct is None or distinct > 2:
         for unit, scale in _UNITS.items():
-            if _SECONDS[0] * scale <= least and greatest <= _SECONDS[1] * scale:
+            if _SECONDS[0] * scale <= numbers.least and numbers.greatest <= _SECONDS[1] * scale:
                 time = f"{unit} since 1970"
-    has_no_gaps = greatest - least + 1 == count and (distinct is None or distinct == count)
+    has_no_gaps = numbers.greatest - numbers.least + 1 == count and (distinct is None or distinct == count)
     return Hints(time=time, numbers_rows=count > 2 and has_no_gaps)
 
 

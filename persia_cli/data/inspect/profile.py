@@ -7,7 +7,6 @@ import numpy as np
 
 from persia_cli.control.position import SplitName
 from persia_cli.data.inspect.files import SourceFiles
-from persia_cli.data.inspect.hints import Hints
 from persia_cli.data.inspect.split_rule import SplitRule
 
 Kind = Literal["number", "integer", "list", "vector", "text", "time", "other"]
@@ -33,13 +32,13 @@ class Drift:
 class NumberFigures:
     """Figures of the finite numbers of a column; None if there are none."""
 
-    least: float | None
-    greatest: float | None
-    mean: float | None
-    median: float | None
+    least: float | None = None
+    greatest: float | None = None
+    mean: float | None = None
+    median: float | None = None
     """From a sample of the rows; None for integers."""
-    not_finite: int
-    is_binary: bool
+    not_finite: int = 0
+    is_binary: bool = False
     """True if 0 and 1 both occur, and no other number."""
     is_whole: bool = False
     """True if no number has a fraction, or is so large that it may have been rounded."""
@@ -59,6 +58,22 @@ class LengthFigures:
         """Return a length that this fraction of the lists does not exceed: a power of two less 1, or the greatest."""
         seen = np.cumsum(self.counts)
         return min(self.greatest, (1 << int(np.searchsorted(seen, fraction * seen[-1]))) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Hints from the values of a column."""
+
+    time: str | None = None
+    """The kind of times that all values may be."""
+    numbers_rows: bool = False
+    """True if the values are integers without gaps, each once."""
+    separator: str | None = None
+    """The separator of the ids in a text."""
+    has_decimal_comma: bool = False
+    """True if all texts are numbers with a comma in place of a point."""
+    filler: tuple[str, float] | None = None
+    """A value that may stand for none, and its part of all values."""
 
 
 @dataclass(frozen=True, slots=True)

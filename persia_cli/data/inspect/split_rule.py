@@ -112,9 +112,7 @@ def _by_name(source: SourceFiles) -> FileSplit | None:
 
 def _pair(names: list[str]) -> tuple[str | None, str | None]:
     """Return the names of the training and of the evaluation split by their usual beginnings."""
-    train = next((name for name in names if name.lower().startswith("train")), None)
-    for word in EVALUATING:
-        for name in names:
-            if name.lower().startswith(word):
-                return train, name
-    return train, None
+    train, *others = (
+        next((name for name in names if name.lower().startswith(word)), None) for word in ("train", *EVALUATING)
+    )
+    return train, next(filter(None, others), None)
