@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
-from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, RowGroupStream
+from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, RowGroupStream, statistics_of
 from persia_cli.data.read.splits import Selector
 from persia_cli.data.read.times import FORM, NotATimeError, time_numbers
 from persia_cli.data.read.values import float_values
@@ -323,14 +323,9 @@ def column_scales(metadata: Any, names: Collection[str]) -> dict[str, float]:
     """
     scales: dict[str, float] = {}
     for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group)
-        for number in range(rows.num_columns):
-            column = rows.column(number)
-            statistics = column.statistics
-            if column.path_in_schema in names:
-                has_ends = statistics is not None and statistics.has_min_max
-                ends = [_number(end) for end in (statistics.min, statistics.max)] if has_ends else [math.inf]
-                scales[column.path_in_schema] = max(*map(abs, ends), scales.get(column.path_in_schema, 0.0))
+        for name, known in statistics_of(metadata.row_group(group), names).items():
+            ends = (known.min, known.max) if known is not None and known.has_min_max else (math.inf,)
+            scales[name] = max(*(abs(_number(end)) for end in ends), scales.get(name, 0.0))
     return scales
 
 

@@ -13,7 +13,7 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.read.arrow_types import class_of, plain_type
 from persia_cli.data.read.columns import label_columns
 from persia_cli.data.read.decode import decode_dense, decode_labels, decode_weights
-from persia_cli.data.read.row_groups import RowGroup, RowGroupReader
+from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, statistics_of
 from persia_cli.data.read.splits import Selector
 from persia_cli.data.read.values import float_values
 from persia_cli.errors import DataError
@@ -31,10 +31,8 @@ def suspects(dataset: ParquetDataset, row_group: Any) -> tuple[str, ...]:
     filled = {feature.name for feature in dataset.dense_features} if dataset.fill is None else set()
     filled |= set() if dataset.has_optional_labels else {*label_columns(dataset)}
     found = []
-    for number in range(row_group.num_columns):
-        column = row_group.column(number)
-        name, known = column.path_in_schema, column.statistics
-        if known is None or name not in (*filled, dataset.weight):
+    for name, known in statistics_of(row_group, filled | {dataset.weight or ""}).items():
+        if known is None:
             continue
         is_low = name == dataset.weight and known.has_min_max and isinstance(known.min, int | float) and known.min < 0
         if is_low or (known.has_null_count and known.null_count):

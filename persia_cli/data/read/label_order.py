@@ -5,7 +5,7 @@ from typing import Any
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.read.order import block_size
-from persia_cli.data.read.row_groups import RowGroup
+from persia_cli.data.read.row_groups import RowGroup, statistics_of
 
 LEAST_ROWS = 16
 """Rows from which on a row group counts: in fewer rows a label often has one value by chance."""
@@ -18,12 +18,8 @@ Ranges = Mapping[str, tuple[Any, Any]]
 
 def label_ranges(row_group: Any, labels: Collection[str]) -> Ranges:
     """Return the ranges of these columns by a row group's metadata."""
-    found = {}
-    for number in range(row_group.num_columns):
-        column = row_group.column(number)
-        if column.path_in_schema in labels and (known := column.statistics) is not None and known.has_min_max:
-            found[column.path_in_schema] = known.min, known.max
-    return found
+    found = statistics_of(row_group, labels).items()
+    return {name: (known.min, known.max) for name, known in found if known is not None and known.has_min_max}
 
 
 def sorted_labels(

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
+from persia_cli.data.read.row_groups import statistics_of
+
 _SHOWN = 5
 
 
@@ -11,12 +13,9 @@ def column_nulls(metadata: Any, names: Collection[str]) -> Counter[str]:
     """Return the nulls of each of these columns, where a Parquet file's metadata counts them; lists are not counted."""
     found: Counter[str] = Counter()
     for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group)
-        for number in range(rows.num_columns):
-            column = rows.column(number)
-            known = column.statistics
-            if column.path_in_schema in names and known is not None and known.has_null_count:
-                found[column.path_in_schema] += known.null_count
+        for name, known in statistics_of(metadata.row_group(group), names).items():
+            if known is not None and known.has_null_count:
+                found[name] += known.null_count
     return found
 
 

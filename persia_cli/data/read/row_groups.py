@@ -1,6 +1,6 @@
 """Row groups of Parquet files: the footers that list them, a reader of their columns, and a writer."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,12 @@ def read_footer(filesystem: Any, file: DataFile, uri: str | None) -> tuple[Any, 
             return parquet.metadata, parquet.schema_arrow
 
     return read() if uri is None else ask(f"{uri.partition('://')[0]}://{file.path}", read)
+
+
+def statistics_of(row_group: Any, names: Container[str]) -> dict[str, Any]:
+    """Return the statistics of these columns in a row group's metadata, None where it has none."""
+    columns = map(row_group.column, range(row_group.num_columns))
+    return {column.path_in_schema: column.statistics for column in columns if column.path_in_schema in names}
 
 
 @dataclass(frozen=True, slots=True)

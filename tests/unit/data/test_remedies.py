@@ -28,7 +28,7 @@ def csv(folder: Path, values: list[str], delimiter: str = ",") -> Path:
 
 def test_semicolons_and_a_decimal_comma(tmp_path: Path) -> None:
     path = csv(tmp_path, ["0,5", "1,25", "3", "-0,1"], ";")
-    with pytest.raises(DataError, match=r"divided by semicolons; set dataset\.csv\.delimiter=';'"):
+    with pytest.raises(DataError, match=r"its header has one column; set dataset\.csv\.delimiter=';'"):
         inspect(dataset(path))
     with pytest.raises(DataError, match=r"numbers with a comma, such as '0,5'; write them with a point"):
         inspect(dataset(path, csv={"delimiter": ";"}))
