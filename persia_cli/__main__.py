@@ -1,7 +1,7 @@
 """The process of the `persia` command: from its first import to its end, Ctrl-C ends it quietly with exit code 130.
 
-SIGTERM and SIGUSR1 end a command of a job with exit code 75 until the job has begun, and then do what it does on them.
-Commands on which other processes depend get them once they can act on them.
+Before a job has begun, SIGTERM and SIGUSR1 end its command with exit code 75; afterwards the job handles them.
+Commands on which other processes depend receive them once they can handle them.
 """
 
 import atexit
@@ -13,14 +13,14 @@ from types import FrameType
 from typing import Any, NoReturn
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells."""
 ENDING = (signal.SIGTERM, signal.SIGUSR1)
 PREEMPTED = 75
 """That of PreemptedError, whose module is not imported before there are handlers."""
 OF_JOBS = ("train", "resume", "launch-role")
 """Commands that schedulers start, and start again after this exit code."""
 OF_SCRIPTS = "on-slurm"
-"""The command that queues its job again itself, so that a signal before its job waits until it can."""
+"""The command that requeues its job, so that a signal before its job waits until it can do so."""
 
 IMPORT_S = 5.0
 """Seconds for which Ctrl-C waits for the end of an import."""
@@ -28,25 +28,25 @@ AGAIN_S = 0.05
 
 
 def end(number: int, frame: FrameType | None) -> NoReturn:
-    """End the process at once: nothing has begun yet, or all is done."""
+    """End the process at once, since nothing has begun yet, or everything is done."""
     os._exit(INTERRUPTED)
 
 
 def end_before_the_job(number: int, frame: FrameType | None) -> NoReturn:
-    """End the process at once, and say that no job is running."""
+    """End the process at once, with the message that no job is running."""
     name = signal.Signals(number).name
-    os.write(sys.stderr.fileno(), f"{name}: no job is running; the same command goes on\n".encode())
+    os.write(sys.stderr.fileno(), f"{name}: stopped before the job began; run the same command again\n".encode())
     os._exit(PREEMPTED)
 
 
 def waits_for_handlers(words: list[str]) -> bool:
-    """Return whether signals wait until the command can pass them on: others depend on its process already."""
+    """Return True if signals wait until the command can pass them on, since others depend on its process already."""
     is_child = "--parent" in words and "launch-role" in words[1:3]
     return is_child or any(word in (OF_SCRIPTS, "on-ray") for word in words[1:3])
 
 
 def is_importing(frame: FrameType | None) -> bool:
-    """Return whether a module is being imported in a frame or one that called it."""
+    """Return True if a module is being imported in a frame or one that called it."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True
@@ -55,7 +55,7 @@ def is_importing(frame: FrameType | None) -> bool:
 
 
 def main() -> None:
-    """Run the command line; while a command runs, Ctrl-C is a KeyboardInterrupt, which lets it stop what it started."""
+    """Run the command line; while a command runs, Ctrl-C is a KeyboardInterrupt, which lets it stop its processes."""
     came: float | None = None
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -63,7 +63,7 @@ def main() -> None:
         now = time.monotonic()
         came = now if came is None else came
         if is_importing(frame) and now < came + IMPORT_S:
-            # Libraries that import others, as pyarrow does pandas, would make nothing of it, or another error.
+            # Libraries that import others, as pyarrow imports pandas, would drop it or raise another error.
             signal.signal(signal.SIGALRM, lambda *alarm: os.kill(os.getpid(), signal.SIGINT))
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
             return
@@ -86,7 +86,7 @@ def main() -> None:
             signal.signal(number, signal.SIG_IGN)  # where other threads let them in, after the job
     if waits_for_handlers(sys.argv):
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    # The last that Python does would be to forget this handler, and from then on Ctrl-C would kill the process.
+    # At the end Python would remove this handler, and from then on Ctrl-C would kill the process.
     atexit.register(on_interrupt, signal.SIG_IGN)
     from persia_cli.main import main as run
 
@@ -101,7 +101,7 @@ def main() -> None:
     finally:
         on_interrupt(end)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        on_preemption(signal.SIG_IGN)  # how the command has ended is known, and nothing is left to stop
+        on_preemption(signal.SIG_IGN)  # the exit code is known, and nothing is left to stop
 
 
 if __name__ == "__main__":

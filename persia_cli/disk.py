@@ -1,6 +1,6 @@
 """Writing to disk: atomic files, folders that one process owns, and clear sentences for errors of the disk.
 
-Nothing else renames files, so that every file that appears by a rename survives a power cut.
+Only this module renames files, so that every file that appears by a rename survives a power cut.
 """
 
 import errno
@@ -30,7 +30,7 @@ REASONS = {
 
 
 def disk_error(error: OSError, path: Path | str) -> DiskError:
-    """Return the operating system's error for `path` as a DiskError with a sentence that says what to do."""
+    """Return the operating system's error for `path` as a DiskError with a remedy."""
     what, remedy = REASONS.get(error.errno or 0, ("cannot write {path}: {error}", "choose another place"))
     return DiskError(f"{what.format(path=path, error=error.strerror or error)}; {remedy}")
 
@@ -54,10 +54,10 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path` to write to; at the end that file is synced and renamed to `path`.
+    """Yield a temporary path next to `path` to write to; at the end that file is synced and renamed to `path`.
 
-    Readers see the old file or the complete new one, even after a power cut. After a failure the old file is still
-    there and the temporary one is removed. Raises DiskError.
+    Readers see the old file or the complete new one, even after a power cut. After a failure the old file is unchanged
+    and the temporary one is removed. Raises DiskError.
     """
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -76,7 +76,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def rename(source: Path, target: Path, overwrite: bool = True) -> None:
-    """Give a file or folder another name that survives a power cut, with all of a file's content.
+    """Rename a file or folder so that the new name, and all of a file's content, survive a power cut.
 
     The files of a folder must be synced before. Without `overwrite`, raises FileExistsError if there is
     a file of that name. Raises OSError.
@@ -96,7 +96,7 @@ def _link(source: Path, target: Path) -> None:
     except FileExistsError:
         raise
     except OSError as error:
-        # This file system has no links, so another process may come between the two calls.
+        # This file system has no links, so another process can create the file between the two calls.
         if target.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
         source.replace(target)
@@ -162,7 +162,7 @@ def own_folder(prefix: str) -> Iterator[Path]:
 
 
 def _claimed(place: Path, prefix: str) -> tuple[Path, int]:
-    """Create a folder and lock it; of a process that takes it for one that was left, it gets another."""
+    """Create a folder and lock it; if another process removed it in between, as an abandoned one, try again."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         with suppress(FileNotFoundError):

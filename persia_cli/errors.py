@@ -1,4 +1,4 @@
-"""The kinds of errors that users see, their exit codes, and words that messages share."""
+"""The kinds of errors that users see, their exit codes, and texts that messages share."""
 
 
 class PersiaError(Exception):
@@ -18,11 +18,11 @@ class ConfigError(UserError):
 
 
 class DataError(UserError):
-    """A data file that is missing, damaged or not what the config says it is."""
+    """A data file that is missing, damaged or different from its description in the config."""
 
 
 class DiskError(UserError):
-    """A file that cannot be written: the disk is full, read-only, or not open to this user."""
+    """A file that is not writable: the disk is full, read-only, or not open to this user."""
 
 
 class CheckpointError(UserError):
@@ -30,23 +30,23 @@ class CheckpointError(UserError):
 
 
 class PreemptedError(PersiaError):
-    """A signal ended the job before all was done; exit code 75 (EX_TEMPFAIL of sysexits.h): it can go on later."""
+    """A signal ended the job early; exit code 75 (EX_TEMPFAIL of sysexits.h) means that it can be resumed."""
 
     exit_code = 75
 
 
 class WireError(PersiaError):
-    """A peer that cannot be reached, does not answer, or refuses a request."""
+    """A peer that is unreachable, does not answer, or refuses a request."""
 
 
 class RoleError(PersiaError):
-    """A replica that died, is stuck, was stopped, or does what the job does not expect."""
+    """A replica that died, is stuck, was stopped, or behaves unexpectedly."""
 
 
 class MemoryFileError(PersiaError):
-    """Memory of an earlier process that cannot be taken over; the job has to go back to a checkpoint.
+    """Memory of an earlier process that cannot be recovered; the job has to go back to a checkpoint.
 
-    Its exit code, by which a launcher knows it, is that of a replica's process and never that of a command.
+    Its exit code, by which a launcher recognises it, is that of a replica's process and never that of a command.
     """
 
     exit_code = 74
@@ -57,7 +57,7 @@ class PoisonError(RoleError):
 
 
 class KilledError(RoleError):
-    """The end of a job by a signal to one of its processes, `replica`, which had done nothing wrong that is known."""
+    """The end of a job by a signal to one of its processes, `replica`, which had no other known failure."""
 
     def __init__(self, text: str, replica: str) -> None:
         super().__init__(text)
@@ -75,8 +75,8 @@ def count(number: int, noun: str) -> str:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the exit code of a process that an error ends."""
+    """Return the exit code of a process that ends with an error."""
     if isinstance(error, KeyboardInterrupt):
-        return 130  # as shells have it after Ctrl-C
+        return 130  # as in shells after Ctrl-C
     code = error.code if isinstance(error, SystemExit) else getattr(error, "exit_code", PersiaError.exit_code)
     return code if isinstance(code, int) else int(code is not None)

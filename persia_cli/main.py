@@ -140,17 +140,17 @@ def _options_first(arguments: list[str]) -> list[str]:
 
 
 def _comes_of_interrupt(error: BaseException) -> bool:
-    """Return whether a library made an error of the Ctrl-C that came while it was imported."""
-    if isinstance(error, PersiaError):  # has its own words for what Ctrl-C has ended
+    """Return True if a library raised an error because of a Ctrl-C during its import."""
+    if isinstance(error, PersiaError):  # has its own text for what Ctrl-C has ended
         return False
     causes = (error.__cause__, error.__context__)
     return any(isinstance(cause, KeyboardInterrupt) or _comes_of_interrupt(cause) for cause in causes if cause)
 
 
 def _end(code: object) -> NoReturn:
-    """End the process; at once if the threads of a library could keep it from ending, or abort it while it ends."""
+    """End the process; at once if the threads of a library could delay its exit, or abort it."""
     remote, ranks = (sys.modules.get(f"persia_cli.{name}") for name in ("storage.remote", "train.distributed"))
-    # The one may still wait for a store on the network; of the other, C++ makes std::terminate of a thread that runs.
+    # A call to a remote store may still wait; and C++ calls std::terminate if a thread of torch's groups still runs.
     if (remote is not None and remote.is_waiting()) or (ranks is not None and ranks.has_joined()):
         sys.stdout.flush()
         sys.stderr.flush()

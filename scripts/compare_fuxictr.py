@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.rival.record import Comparison, Figures, Record  # noqa: E402
+from scripts.rival.record import Comparison, JobMetrics, Record  # noqa: E402
 from scripts.rival.samples import LABEL, PART, Samples, write_samples  # noqa: E402
 from scripts.rival.settings import Settings  # noqa: E402
 from scripts.rival.table import HEAD, RULE, line_of  # noqa: E402
@@ -89,7 +89,7 @@ def words_of(samples: Samples, settings: Settings, mode: str) -> list[str]:
     return words
 
 
-def train_persia(samples: Samples, settings: Settings, mode: str, folder: Path) -> Figures:
+def train_persia(samples: Samples, settings: Settings, mode: str, folder: Path) -> JobMetrics:
     """Train and predict by the command line; return figures, and write scores beside them."""
     words = words_of(samples, settings, mode)
     call([sys.executable, "-m", "persia_cli", "train", *words, "--run-dir", str(folder)])
@@ -99,7 +99,7 @@ def train_persia(samples: Samples, settings: Settings, mode: str, folder: Path) 
     return of_run(folder)
 
 
-def of_run(folder: Path) -> Figures:
+def of_run(folder: Path) -> JobMetrics:
     """Return how long a run of ours trained, by its record."""
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     phases = [(event["phase"], event["time"]) for event in events if event["event"] == "phase"]
@@ -111,11 +111,11 @@ def of_run(folder: Path) -> Figures:
     return {"epochs": epochs, "wall_s": phases[-1][1] - phases[0][1], "samples_per_s": samples / trained}
 
 
-def train_fuxictr(samples: Samples, settings: Settings, folder: Path) -> Figures:
+def train_fuxictr(samples: Samples, settings: Settings, folder: Path) -> JobMetrics:
     """Train and predict in a process of its own; return figures."""
     files = json.dumps([str(samples.train), str(samples.test), samples.ids])
     command = [sys.executable, "-m", "scripts.rival.train", files, json.dumps(settings.words()), str(folder)]
-    figures: Figures = json.loads(call(command).splitlines()[-1])
+    figures: JobMetrics = json.loads(call(command).splitlines()[-1])
     return figures
 
 
@@ -127,7 +127,7 @@ def call(command: list[str]) -> str:
     return ended.stdout
 
 
-def compare(samples: Samples, settings: Settings, mode: str, folder: Path) -> dict[str, Figures]:
+def compare(samples: Samples, settings: Settings, mode: str, folder: Path) -> dict[str, JobMetrics]:
     """Train on both sides, which take turns in being first; return figures of each."""
     from sklearn.metrics import log_loss, roc_auc_score
 

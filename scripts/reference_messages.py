@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile, SavedRows
 from persia_cli.wire.frames import BY_KIND
 from persia_cli.wire.job_messages import PhaseWork
-from persia_cli.wire.message import BatchId, Message, ProcessId, Sender, TableTotals, dtype_of, form_of
+from persia_cli.wire.message import BatchId, Message, ProcessId, Sender, TableTotals, codec_of, dtype_of
+from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage, SavedFile, SavedRows
 
 HEAD = """# Messages
 
@@ -31,7 +31,7 @@ PARTS_HEAD = """
 """
 PARTS = (
     *(BatchId, Sender, ProcessId, TableTotals, *get_args(PhaseWork)),
-    *(Counters, ReplicaFigures, IntervalFigures, SavedFile, SavedRows),
+    *(Counters, ReplicaUsage, IntervalMetrics, SavedFile, SavedRows),
 )
 """Structs within messages, which the table lists after them."""
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -70,7 +70,7 @@ def _reply(kind: type[Message]) -> str:
 
 
 def _fields(kind: type[msgspec.Struct]) -> str:
-    fields = [field for field in msgspec.structs.fields(kind) if not form_of(field.name, field.type)]
+    fields = [field for field in msgspec.structs.fields(kind) if not codec_of(field.name, field.type)]
     return ", ".join(f"`{field.name}: {_type(field.type)}`" for field in fields) or "-"
 
 
@@ -90,7 +90,7 @@ def _type(kind: Any) -> str:
 
 def _arrays(kind: type[msgspec.Struct]) -> str:
     fields = msgspec.structs.fields(kind)
-    return "; ".join(_array(field.name, field.type) for field in fields if form_of(field.name, field.type)) or "-"
+    return "; ".join(_array(field.name, field.type) for field in fields if codec_of(field.name, field.type)) or "-"
 
 
 def _array(name: str, declared: Any) -> str:

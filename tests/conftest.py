@@ -1,4 +1,4 @@
-"""What every test is held to: it leaves no process, thread or socket behind."""
+"""Rules for all tests: a test leaves no process, thread or socket behind."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ with suppress(ImportError):
 
     tqdm.tqdm.monitor_interval = 0
 
-# A machine that is busy with something else is no reason to fail; pytest-timeout bounds every test.
+# A busy machine is no reason to fail; pytest-timeout bounds every test.
 hypothesis.settings.register_profile("persia", deadline=None)
 hypothesis.settings.load_profile("persia")
 
@@ -27,7 +27,7 @@ SETTLE_S = 5.0
 
 
 def poll_for(condition: Callable[[], object], within_s: float, what: str) -> None:
-    """Wait until the condition holds; fail the test, saying what was awaited, if it does not in time."""
+    """Wait until the condition holds; fail the test with `what` if it does not in time."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
@@ -36,7 +36,7 @@ def poll_for(condition: Callable[[], object], within_s: float, what: str) -> Non
 
 
 def _sockets() -> set[str]:
-    """The sockets and event files of this process, by what /proc calls them."""
+    """The sockets and event files of this process, by their names in /proc."""
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -50,18 +50,18 @@ def _sockets() -> set[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _heeded_interrupts() -> None:
-    """Have child processes heed Ctrl-C even where a shell started pytest in the background, which ignores it."""
+    """Make child processes handle Ctrl-C even if a shell started pytest in the background, which ignores it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _zero_copy_thread() -> None:
-    """Let pyzmq start the thread that it keeps for zero-copy messages, so that no test seems to have left it."""
+    """Make pyzmq start its thread for zero-copy messages, so that no test seems to have left it."""
     zmq.Frame(bytes(1 << 20), copy=False)
 
 
 def _has_children() -> bool:
-    """Whether this process has any child: the system tells that in a hundredth of the time that a search takes."""
+    """Return True if this process has a child: the system answers a hundred times faster than a search."""
     for thread in Path("/proc/self/task").iterdir():
         try:
             if (thread / "children").read_bytes():
@@ -72,7 +72,7 @@ def _has_children() -> bool:
 
 
 def _children() -> set[psutil.Process]:
-    """The processes below this one, but for the one that multiprocessing keeps to its end."""
+    """The processes below this one, except the one that multiprocessing runs until its end."""
     return {
         child
         for child in (psutil.Process().children(recursive=True) if _has_children() else ())
@@ -114,10 +114,10 @@ def shared_data() -> Path | None:
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """Folder of real data sets; skips where there is none."""
+    """The folder of real data sets; skips the test if there is none."""
     folder = shared_data()
     if folder is None:
-        pytest.skip("no real data: set PERSIA_TEST_DATA to a folder that holds criteo/ and adult/")
+        pytest.skip("no real data: set PERSIA_TEST_DATA to a folder with criteo/ and adult/")
     return folder
 
 

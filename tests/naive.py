@@ -1,4 +1,4 @@
-"""Slow, plain twins of the kernels: what each must compute, written the obvious way."""
+"""Slow, plain twins of the kernels: the result of each, computed in the obvious way."""
 
 import math
 from itertools import pairwise
@@ -30,7 +30,7 @@ def pool_forward(rows, inverse, offsets, modes, rounds, size):
 
 
 def divisor(mode, ids):
-    """What the pooled sum of `ids` ids is divided by."""
+    """Return the divisor of the pooled sum of `ids` ids."""
     return np.float32([1, ids, np.sqrt(np.float32(ids))][mode])
 
 
@@ -79,7 +79,7 @@ def sequence_backward(gradient, inverse, offsets, rounds, rows):
 
 
 def spacing(values, bits, least):
-    """float64: how far apart values of `bits` significant bits lie, at each value; never less than `least`."""
+    """float64: the distance of values of `bits` significant bits, at each value; at least `least`."""
     _, exponents = np.frexp(np.asarray(values, np.float64))
     return np.maximum(np.ldexp(1.0, exponents - bits), least)
 
@@ -119,11 +119,11 @@ def to_bfloat16_at_random(value, start, column):
 
 
 def to_float16_at_random(value, start, column):
-    """A finite float32 as float16, kept within its range; upwards, or away from zero above 2^-14, by the noise."""
+    """A finite float32 as float16, within its range; upwards, or away from zero above 2^-14, by the noise."""
     value = float(np.clip(value, -65504, 65504))
     share = (noise(start, column) & 0x1FFF) / 2**13
     if abs(value) < 2.0**-14:
-        # The sum is made in float32.
+        # The sum is computed in float32.
         return np.float32(np.floor(np.float32(value * 2.0**24) + np.float32(share)) * 2.0**-24)
     step = float(spacing(value, 11, 2.0**-24))
     return np.float32(np.copysign(np.floor(abs(value) / step + share) * step, value))
@@ -142,7 +142,7 @@ def keys_of(salt, ids):
 
 
 def initial_rows(seed, salt, ids, dim, bound):
-    """float32[n, dim] embeddings that new rows of `ids` start with: uniform in [-bound, bound), exactly."""
+    """float32[n, dim] initial embeddings of `ids`: uniform in [-bound, bound), exactly."""
     rows = np.empty((len(ids), dim), np.float32)
     for i, id_ in enumerate(ids):
         start = mix(mix(mix(seed % 2**64) ^ salt) ^ int(id_))
@@ -160,19 +160,19 @@ def unique(keys, tables):
 
 
 def server_of(key, num_partitions, servers):
-    """The server whose partitions hold a key: server s owns [ceil(P*s/S), ceil(P*(s+1)/S))."""
+    """The server whose partitions have a key: server s owns [ceil(P*s/S), ceil(P*(s+1)/S))."""
     partition = (key >> 32) * num_partitions >> 32
     return next(s for s in range(servers) if partition < -(-num_partitions * (s + 1) // servers))
 
 
 def stack_ids(rounds, size, id_):
-    """What an id becomes in a hash stack: one of `size` rows of each round."""
+    """The rows of an id in a hash stack: one of `size` rows of each round."""
     chances = [mix(id_ + r * GOLDEN & MASK) >> 32 for r in range(1, rounds + 1)]
     return [r * size + (chance * size >> 32) for r, chance in enumerate(chances)]
 
 
 def keys_of_stack(table, id_):
-    """The keys of the rows that an id stands for: its own, or one of each round of a hash stack."""
+    """The keys of an id's rows: its own, or one of each round of a hash stack."""
     ids = stack_ids(table.rounds, table.size, id_) if table.rounds else [id_]
     return [mix(each ^ table.salt) for each in ids]
 

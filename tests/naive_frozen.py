@@ -37,10 +37,10 @@ def frozen_values(data, dim, form):
 
 
 def read_frozen(features, known, begin, rare, dim, ids, offsets, size):
-    """float32[entries, dim] of the ids of a batch, and how many entries of each feature have no row.
+    """float32[entries, dim] of the ids of a batch, and the number of entries of each feature without a row.
 
-    known[f] has the rows of feature f by id. `begin` is (seed, bound, admission, dtype) of rows that are not there, or
-    None where these are zeros; the row of the id `rare` comes before, in a table that has one and is no stack.
+    known[f] has the rows of feature f by id. `begin` is (seed, bound, admission, dtype) of missing rows, or None if
+    these are zeros; the row of the id `rare` comes before, in a table that has one and is no stack.
     """
     out, missing = [], []
     for f, rows in enumerate(known):
@@ -59,7 +59,7 @@ def read_frozen(features, known, begin, rare, dim, ids, offsets, size):
 
 
 def first_row(begin, salt, id_, dim):
-    """float32[dim]: what training looks up for an id that it sees for the first time."""
+    """float32[dim]: the result of training's first look-up of an id."""
     if begin is None:
         return np.zeros(dim, np.float32)
     seed, bound, admission, dtype = begin

@@ -10,14 +10,14 @@ F32 = np.float32
 
 
 def keep(values, dtype):
-    """float32 values as rows of a dtype keep them, rounded to nearest."""
+    """float32 values as stored in rows of a dtype, rounded to nearest."""
     if dtype == "bfloat16":
         return to_bfloat16(values)
     return np.asarray(values).astype(dtype).astype(F32)
 
 
 def keep_at_random(values, dtype, start):
-    """float32 values as rows of a dtype keep them after a change, rounded by the noise that begins at `start`."""
+    """float32 values as stored in rows of a dtype after a change, rounded by the noise that begins at `start`."""
     if dtype == "float32":
         return values
     rounded = to_bfloat16_at_random if dtype == "bfloat16" else to_float16_at_random
@@ -25,7 +25,7 @@ def keep_at_random(values, dtype, start):
 
 
 def noise_start(seed, step, key):
-    """32 bits that a row's rounding draws from at a step."""
+    """32 bits from which a row's rounding draws at a step."""
     return mix(mix(seed % 2**64 ^ (step + 1) * GOLDEN & MASK) ^ key) & 2**32 - 1
 
 
@@ -37,7 +37,7 @@ def initial_states(optimizer, embedding):
 
 
 def sum_of_squares(values):
-    """Sixteen sums side by side, then halves added to halves."""
+    """Sixteen partial sums, then halves added to halves."""
     lanes = np.zeros(16, F32)
     for start in range(0, values.size, 16):
         part = values[start : start + 16]
@@ -48,7 +48,7 @@ def sum_of_squares(values):
 
 
 def clipped(gradient, norm):
-    """A gradient scaled down to a Euclidean norm, if it has one."""
+    """A gradient scaled down to a Euclidean norm, if there is a limit."""
     if norm is None or np.sqrt(sum_of_squares(gradient)) <= F32(norm):
         return gradient
     return gradient * (F32(norm) / np.sqrt(sum_of_squares(gradient)))
@@ -75,7 +75,7 @@ def penalized(optimizer, w, g):
 
 
 def left(optimizer, lr, w):
-    """What decay leaves of weights."""
+    """The weights after decay."""
     return F32(1 - lr * optimizer.weight_decay) * w if optimizer.weight_decay else w
 
 

@@ -1,4 +1,4 @@
-"""Slow twins of the figures of scores: over all samples, sorted, in float64."""
+"""Slow twins of the metrics of scores: over all samples, sorted, in float64."""
 
 from typing import Any
 

@@ -11,14 +11,14 @@ from tests.naive_optimizers import change, initial_states, keep, keep_at_random,
 
 SLOTS = 4
 PATHS = 256
-"""Buckets looked at to make room in a full one."""
+"""Number of buckets that are searched for a free slot for a full one."""
 ADMISSION = 0xD1B54A32D192ED03
 FEW = 64
-"""Buckets of a partition up to which a key may lie in either of its own."""
+"""Number of buckets of a partition up to which a key may be in either of its two."""
 COUNTERS = 14
-"""Counters of a line of the sketch among which each of the four of an id is."""
+"""Number of counters of a line of the sketch, among them the four of an id."""
 MEMORABLE = 255
-"""Look-ups after which kept rows are looked for again."""
+"""Look-ups after which remembered rows are searched again."""
 
 
 def unmix(x):
@@ -29,13 +29,13 @@ def unmix(x):
 
 
 def is_admitted(seed, table, id_):
-    """Whether an id of a table gets a row."""
+    """Return True if an id of a table gets a row."""
     draw = mix(mix(mix(seed % 2**64) ^ table.salt) ^ id_ ^ ADMISSION) >> 40
     return draw < round(table.admission * 2**24)
 
 
 def is_sound(gradient):
-    """Whether all squares of a gradient are finite in float32."""
+    """Return True if all squares of a gradient are finite in float32."""
     with np.errstate(over="ignore"):
         return np.isfinite(gradient * gradient).all()
 
@@ -49,12 +49,12 @@ class Row:
     embedding: np.ndarray
     states: dict[str, np.ndarray]
     count: int = 1
-    """How often its id was looked up, as of step `counted`."""
+    """Number of look-ups of its id, as of step `counted`."""
     counted: int = 0
 
 
 class Sketch:
-    """How often ids without a row were looked up: of each line the epoch it is of, and its counts."""
+    """Numbers of look-ups of ids without a row: for each line its epoch, and its counts."""
 
     def __init__(self, group):
         self.group, self.lines = group, {}
@@ -64,7 +64,7 @@ class Sketch:
         return (key >> 32) * self.group.partitions * self.group.sketch_lines >> 32
 
     def seen(self, key, step):
-        """Count a look-up of a key; how often it was looked up then."""
+        """Count a look-up of a key; return its number of look-ups."""
         epoch = step >> self.group.epoch_bits
         before, counts = self.lines.get(self.line(key), (0, [0] * 56))
         epoch = max(epoch, before)
@@ -109,7 +109,7 @@ class Store:
         return buckets[first], buckets[(first + 1 + other) % size]
 
     def nearly_full(self, key):
-        """Whether seven eighths of the room of a key's partition are taken, so that look-ups count."""
+        """Return True if seven eighths of a key's partition are taken, so that look-ups count."""
         return 8 * sum(map(len, self.partition(key))) >= 7 * self.group.rows_per_partition
 
     def find(self, name):
@@ -119,7 +119,7 @@ class Store:
         return next((row for row in first + (second if both else []) if row.name == name), None)
 
     def look_up(self, names, step, create, batch=None):
-        """float32[n, dim] embeddings of names, zeros where there is no row."""
+        """float32[n, dim] embeddings of names, zeros for names without a row."""
         rows = [self.find(name) for name in names]
         if create:
             self.look_ups += 1
@@ -135,22 +135,22 @@ class Store:
         return np.array([row.embedding if row else nothing for row in rows], np.float32).reshape(-1, self.group.dim)
 
     def frequency(self, row, step):
-        """How often the id of a row was looked up, halved for each epoch that has ended since."""
+        """The number of look-ups of a row's id, halved for each epoch that has ended since."""
         bits = self.group.epoch_bits
         return row.count >> ((step >> bits) - (min(row.counted, step) >> bits))
 
     def is_expired(self, row, step):
-        """Whether a row was last used so long ago that any new id may take it."""
+        """Return True if a row's last use is so long ago that any new id may take it."""
         return self.layout.expire_after is not None and step - row.last_used > self.layout.expire_after
 
     def stays(self, row, step):
-        """What a row has that keeps it; the least goes first."""
+        """The priority of a row to stay; the lowest is evicted first."""
         if self.lfu and not self.is_expired(row, step):
             return self.frequency(row, step), row.last_used
         return 0, row.last_used
 
     def yields(self, row, step, count):
-        """Whether a row makes room for an id that was looked up so often."""
+        """Return True if a row can be evicted for an id with so many look-ups."""
         if self.is_expired(row, step) or (self.layout.when_full != "refuse" and not self.lfu):
             return True
         return self.lfu and self.frequency(row, step) < count
@@ -176,7 +176,7 @@ class Store:
         return row if placed else None
 
     def place(self, row, step, yields, stays):
-        """Put a row into a slot, in a partition that is not full into one of its own; returns if it did."""
+        """Put a row into a slot, in a partition that is not full into one of its own; return True on success."""
         most = self.group.rows_per_partition
         first, second = self.candidates(row.name[0])
         room = sum(map(len, self.partition(row.name[0]))) < most
@@ -196,13 +196,13 @@ class Store:
         return True
 
     def evicted(self, row, step):
-        """Count a row that makes room."""
+        """Count an evicted row."""
         self.counts[row.name[1]]["evicted"] += 1
         self.counts[row.name[1]]["expired"] += self.is_expired(row, step)
         self.gone.append(row.name)
 
     def released(self, key, first, second, step, yields, stays):
-        """(bucket, place) of an empty slot, if a row of another bucket makes room for it; otherwise None."""
+        """(bucket, place) of an empty slot, if a row of another bucket is evicted for it; otherwise None."""
         slot = self.empty(first, second)
         if slot is None:
             return None
@@ -221,9 +221,9 @@ class Store:
         return None
 
     def shift(self, first, second):
-        """(bucket, place) to use: the end of one that is not full, or where a row was that moved away; None if none.
+        """(bucket, place) to use: the end of one that is not full, or the place of a row that was moved; None if none.
 
-        Moves as few rows as it can, each to its other candidate.
+        Moves as few rows as possible, each to its other candidate.
         """
         if (empty := self.empty(first, second)) is not None:
             return empty
@@ -240,11 +240,11 @@ class Store:
         return None
 
     def empty(self, first, second):
-        """(bucket, place) behind the last row of a bucket that is not full; None if both are."""
+        """(bucket, place) after the last row of a bucket that is not full; None if both are."""
         return next(((bucket, len(bucket)) for bucket in (first, second) if len(bucket) < SLOTS), None)
 
     def pulled(self, path, place):
-        """Move rows along a path of buckets into the one that became free at its end; returns the free one."""
+        """Move rows along a path of buckets into the free place at its end; return the place that is free then."""
         for number in range(len(path) - 1, 0, -1):
             bucket, came_from = path[number]
             bucket[place] = path[number - 1][0][came_from]
@@ -252,7 +252,7 @@ class Store:
         return path[0][0], place
 
     def least_used(self, first, second, step, stays):
-        """(bucket, place) of the row, last used before the step, that has least to stay; of equals the first."""
+        """(bucket, place) of the row, last used before the step, with the lowest priority; of equals the first."""
         buckets = (first, second) if self.few or len(first) == SLOTS else (first,)
         slots = [
             (bucket, place) for bucket in buckets for place in range(len(bucket)) if bucket[place].last_used < step
@@ -262,7 +262,7 @@ class Store:
         return min(slots, key=lambda slot: stays(slot[0][slot[1]]))
 
     def update(self, names, gradients, step, batch=None):
-        """Apply the optimizer; the last use of rows that a look-up kept does not change again."""
+        """Apply the optimizer; the last use of rows that a remembered look-up found does not change again."""
         kept_names, kept, number = self.kept.pop(batch, (None, [], 0))
         trusted = kept_names == list(names) and self.look_ups - number <= MEMORABLE
         for i, (name, gradient) in enumerate(zip(names, gradients, strict=True)):
@@ -279,7 +279,7 @@ class Store:
                 row.embedding = keep_at_random(weights, self.group.dtype, start)
 
     def insert(self, names, last_used, parts):
-        """How many names are there already, of rows with `parts` {name: float32[n, columns]}."""
+        """Insert rows with `parts` {name: float32[n, columns]}; return the number of names that existed already."""
         repeated, self.evicted = 0, self.lost
         self.kept.clear()
         for i, name in enumerate(names):
@@ -295,6 +295,6 @@ class Store:
         return repeated
 
     def lost(self, row, step):
-        """Count a row that makes room while others are inserted."""
+        """Count a row that is evicted while others are inserted."""
         self.counts[row.name[1]]["loaded"] -= 1
         self.counts[row.name[1]]["left_out"] += 1

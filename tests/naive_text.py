@@ -1,4 +1,4 @@
-"""Slow, plain twins of what reads text: what each must compute, written the obvious way."""
+"""Slow, plain twins of the text readers: the result of each, computed in the obvious way."""
 
 import re
 
@@ -44,7 +44,7 @@ def xxh64(data, seed):
 
 
 def split_line(line, delimiter, quoted, stripped):
-    """The fields of a line without its end; a word on what is wrong with it otherwise."""
+    """The fields of a line without its end; a word for its flaw otherwise."""
     fields, rest = [], line
     while True:
         if quoted and rest.startswith(b'"'):
@@ -67,7 +67,7 @@ def split_line(line, delimiter, quoted, stripped):
 
 
 def split_lines(data, columns, delimiter=b"\t", quoted=False, stripped=False, comment=None):
-    """(rows, others): rows of (line, fields), and {line: number of fields, or a word on what else it is}."""
+    """(rows, others): rows of (line, fields), and {line: number of fields, or a word for its flaw}."""
     rows, others = [], {}
     for number, line in enumerate(data.split(b"\n")[:-1]):
         if comment is not None and line.startswith(comment):

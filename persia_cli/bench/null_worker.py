@@ -17,11 +17,11 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.nn_worker.pipeline import JobEndedError, Pipeline
 from persia_cli.roles.session import CoordinatorSession
-from persia_cli.roles.start import address_beside
+from persia_cli.roles.start import default_address
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.wire.figures import IntervalFigures
 from persia_cli.wire.job_messages import PhaseWork, TrainSteps
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.reports import IntervalMetrics
 from persia_cli.wire.sockets import Context
 
 LOADED_AHEAD = 8
@@ -36,7 +36,7 @@ class NullWorker:
     def __init__(self, context: Context, coordinator: str) -> None:
         self._loop = Loop(context, "nn-worker-0")
         self._session = CoordinatorSession(self._loop, coordinator, "nn-worker", 0)
-        self._pipeline = Pipeline(self._loop, self._session, address_beside(coordinator, "nn-worker-0"))
+        self._pipeline = Pipeline(self._loop, self._session, default_address(coordinator, "nn-worker-0"))
         self._instructions: queue.SimpleQueue[tuple[int, PhaseWork]] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nn-worker-0")
@@ -90,7 +90,7 @@ class NullWorker:
             self._gradients[-1][...] = encoded
 
     def _on_instruction(self, number: int, work: PhaseWork) -> None:
-        if self._pipeline.obey(number, work):
+        if self._pipeline.execute(number, work):
             self._instructions.put((number, work))
 
     def _follow(self) -> None:
@@ -127,7 +127,7 @@ class NullWorker:
 
     def _report(self, done: int, samples: int, staleness: Counter[int], since: float) -> None:
         steps, seconds = dict(staleness), time.monotonic() - since
-        figures = IntervalFigures(
+        figures = IntervalMetrics(
             "train", done, samples, staleness.total(), steps, seconds, (0.0,) * self._scores.tasks
         )
         report = (figures, self._scores.encode(), None)

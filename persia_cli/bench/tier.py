@@ -23,7 +23,7 @@ from persia_cli.data.read.source import open_source
 from persia_cli.engines.job import SWITCH_INTERVAL_S
 from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import UserError
-from persia_cli.kernels.memory import keep_freed_memory
+from persia_cli.kernels.memory import retain_freed_memory
 from persia_cli.observe.usage import cpu_seconds
 
 SPARE = 0.85
@@ -43,7 +43,7 @@ def measure_tier(run: Run, steps: int, rounds: int, ring: int, note: Callable[[s
         raise UserError("the tier is measured in processes with one NN worker: use cluster=local cluster.nn_workers=1")
     facts = inspect(run.dataset)
     ring = min(ring, facts.train_rows // run.train.batch_size)
-    keep_freed_memory()
+    retain_freed_memory()
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:

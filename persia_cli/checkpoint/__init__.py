@@ -1,1 +1,1 @@
-"""What `persia checkpoint` runs: checkpoints listed, described, verified, compared, exported and removed."""
+"""The functions of `persia checkpoint`: list, describe, verify, compare, export and remove checkpoints."""

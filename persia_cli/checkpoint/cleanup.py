@@ -1,10 +1,10 @@
-"""The removal of checkpoints that nobody needs any more, and of what was left unfinished."""
+"""The removal of checkpoints and leftovers that are no longer needed."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from persia_cli.checkpoint.listing import BARE, require_run
+from persia_cli.checkpoint.listing import NO_MANIFEST, require_run
 from persia_cli.config.record import read_run
 from persia_cli.disk import writing
 from persia_cli.engines.resumed import locked
@@ -17,10 +17,10 @@ from persia_cli.store.checkpoints.chain import ancestors, newest_whole
 from persia_cli.store.checkpoints.claim import writer_of
 from persia_cli.store.checkpoints.manifest import (
     MANIFEST,
-    bare_folders,
     checkpoint_folder,
     checkpoints_of,
     finished_steps,
+    folders_without_manifest,
     unfinished_folders,
 )
 from persia_cli.store.checkpoints.retention import best_checkpoint
@@ -31,7 +31,7 @@ READERS = ("evals", "predictions")
 
 @dataclass(frozen=True)
 class Doomed:
-    """A folder that would go, and why."""
+    """A folder to remove, and the reason."""
 
     folder: Place
     why: str
@@ -40,22 +40,22 @@ class Doomed:
 
 @dataclass(frozen=True)
 class CleanUp:
-    """What would go, and the steps of checkpoints that stay with the reason for each."""
+    """The folders to remove, and the steps of the retained checkpoints with the reason for each."""
 
     doomed: list[Doomed]
     kept: dict[int, str]
 
     @property
     def nbytes(self) -> int:
-        """Space that it frees."""
+        """Disk space that the removal frees."""
         return sum(each.nbytes for each in self.doomed)
 
 
 def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
-    """Return what would go if the newest `keep` checkpoints stay; None stands for `checkpoint.keep` of the run.
+    """Return the folders to remove if the newest `keep` checkpoints are retained; None stands for `checkpoint.keep`.
 
-    The best stays, the newest, and all that one that stays depends on. Raises UserError for a folder that is no run,
-    CheckpointError if the note of the best is damaged, since then the best is not known.
+    The best and the newest are always retained, and all that a retained checkpoint depends on. Raises UserError for a
+    folder that is no run, CheckpointError if `best.json` is damaged, since then the best is unknown.
     """
     require_run(run_dir)
     settings = read_run(run_dir / CONFIG).checkpoint
@@ -78,15 +78,15 @@ def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
     old = [checkpoint_folder(checkpoints, step) for step in steps if step not in kept]
     doomed = [Doomed(folder, "older than those to keep", nbytes_below(folder)) for folder in old]
     left = [Doomed(folder, "left unfinished", nbytes_below(folder)) for folder in unfinished_folders(checkpoints)]
-    left += [Doomed(folder, BARE, nbytes_below(folder)) for folder in bare_folders(checkpoints)]
+    left += [Doomed(folder, NO_MANIFEST, nbytes_below(folder)) for folder in folders_without_manifest(checkpoints)]
     return CleanUp([*left, *doomed], dict(sorted(kept.items())))
 
 
 def clean_up(run_dir: Path, keep: int | None, expected: CleanUp) -> CleanUp:
-    """Remove what `plan_clean_up` names, the newest first, and return it.
+    """Remove the folders that `plan_clean_up` names, the newest first, and return them.
 
-    Raises UserError if the run still goes on, if an evaluation or prediction of it does, or if something else than
-    `expected` would go by now; DiskError for a folder that cannot be removed. A folder that is removed half-way never
+    Raises UserError if the run is still running, if an evaluation or prediction reads it, or if the folders to remove
+    are no longer `expected`; DiskError for a folder that cannot be removed. A folder that is removed half-way never
     looks like a checkpoint.
     """
     with locked(run_dir):
@@ -94,7 +94,7 @@ def clean_up(run_dir: Path, keep: int | None, expected: CleanUp) -> CleanUp:
         plan = plan_clean_up(run_dir, keep)
         if {str(each.folder) for each in plan.doomed} != {str(each.folder) for each in expected.doomed}:
             raise UserError(f"the checkpoints of {run_dir} have changed in between; give the command again")
-        # The newest first: at no moment is one there without those that it depends on.
+        # The newest first, so that each checkpoint on disk always has those that it depends on.
         for each in reversed(plan.doomed):
             with writing(each.folder) if isinstance(each.folder, Path) else nullcontext():
                 places.remove(each.folder, MANIFEST)

@@ -21,8 +21,8 @@ from persia_cli.store.checkpoints.chain import RowFile, read_chain
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, read_manifest
 from persia_cli.store.checkpoints.record_batches import understanding_rows
 
-MOST_CHANGED = 5
-"""Number of rows of a table that are named."""
+MAX_CHANGED = 5
+"""Maximum number of rows of a table that are named."""
 MEMORY = "2GB"
 MAX_ID = 2**64 - 1
 JOIN = """
@@ -44,7 +44,7 @@ FROM pairs GROUP BY "table"
 
 @dataclass(frozen=True)
 class ChangedRow:
-    """A row with how far its embedding has moved, as a Euclidean distance, and the cosine of both embeddings."""
+    """A row with the Euclidean distance and the cosine of its embeddings before and after."""
 
     id: int
     change: float
@@ -64,18 +64,18 @@ class TableDiff:
     changed: int = 0
     equal: int = 0
     touched: int = 0
-    """Number of the equal rows that were used in between."""
+    """Number of equal rows that were used in between."""
     mean_change: float = 0.0
     """Mean Euclidean distance of embeddings, over the rows of both that are not equal."""
     max_change: float = 0.0
     most_changed: list[ChangedRow] = field(default_factory=list)
     note: str = ""
-    """Why rows could not be compared."""
+    """The reason why rows could not be compared."""
 
 
 @dataclass(frozen=True)
 class DenseDiff:
-    """A dense tensor in two checkpoints: the norm of its change, and that relative to the norm before."""
+    """A dense tensor in two checkpoints: the norm of its change, and that norm relative to the norm before."""
 
     name: str
     change: float | None
@@ -85,7 +85,7 @@ class DenseDiff:
 
 @dataclass(frozen=True)
 class Diff:
-    """What differs between two checkpoints."""
+    """The differences between two checkpoints."""
 
     before: str
     after: str
@@ -96,10 +96,10 @@ class Diff:
 
 
 def compare_checkpoints(one: Place, other: Place, on_rows: Callable[[int, int], None] = lambda done, of: None) -> Diff:
-    """Return what differs between two checkpoints, or the best (else newest) of runs; `one` counts as the earlier.
+    """Return the differences between two checkpoints, or the best (else newest) of runs; `one` is the earlier.
 
-    DuckDB joins the rows in MEMORY, and in temporary files where that is too little. Calls `on_rows` with rows read so
-    far and in all. Raises CheckpointError for a damaged checkpoint.
+    DuckDB joins the rows in MEMORY, and in temporary files where that is too little. Calls `on_rows` with the number of
+    rows read so far and the total. Raises CheckpointError for a damaged checkpoint.
     """
     folders = [locate_model(each)[0] for each in (one, other)]
     manifests = [read_manifest(folder) for folder in folders]
@@ -142,7 +142,7 @@ def _compare_tables(folders: list[Place], manifests: list[Manifest], on_rows: Ca
 
 
 class _GroupRows:
-    """The rows of some tables of a group as a stream of record batches; `error` is why it has ended too early."""
+    """The rows of some tables of a group as a stream of record batches; `error` is why it ended too early."""
 
     def __init__(self, folder: Place, group: int, names: list[str], on_rows: Callable[[int], None]) -> None:
         self.folder = folder
@@ -184,7 +184,7 @@ def _compare_groups(one: _GroupRows, other: _GroupRows, tables: list[TableDiff])
     sql = JOIN.format(
         same=" AND ".join(same) if one.vectors == other.vectors else "false",
         dim=one.vectors["embedding"],
-        most=MOST_CHANGED,
+        most=MAX_CHANGED,
     )
     with TemporaryDirectory(prefix="persia-diff-") as folder, duckdb.connect() as database:
         settings = {"memory_limit": MEMORY, "temp_directory": folder, "preserve_insertion_order": "false"}
@@ -225,7 +225,7 @@ def _compare_dense(folders: list[Place], manifests: list[Manifest]) -> list[Dens
     for folder, manifest in zip(folders, manifests, strict=True):
         path = next((f for f in manifest.files if kind_of(f) == DENSE and f.name == WEIGHTS), None)
         if path is None:
-            raise CheckpointError(f"{folder} has no {WEIGHTS}; persia checkpoint verify says more")
+            raise CheckpointError(f"{folder} has no {WEIGHTS}; check it with persia checkpoint verify")
         sides.append(read_tensors(folder / path.folder / path.name).tensors)
     before, after = sides
     found = []

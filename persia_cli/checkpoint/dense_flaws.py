@@ -24,7 +24,7 @@ Tensor = NDArray[Any]
 
 
 class DenseFile(NamedTuple):
-    """The tensors of a file by name, and what it says of itself."""
+    """The tensors of a file by name, and its metadata."""
 
     tensors: dict[str, Tensor]
     record: dict[str, Any]

@@ -19,7 +19,7 @@ from persia_cli.store.layout import GroupSpec
 
 @dataclass(frozen=True)
 class DescribedTable:
-    """A table as it is in the files; `states` are the optimizer's columns and their sizes, None if they are unknown."""
+    """A table as stored in the files; `states` are the optimizer's columns and their sizes, None if unknown."""
 
     name: str
     rows: int
@@ -34,7 +34,7 @@ class DescribedTable:
 
 @dataclass(frozen=True)
 class Description:
-    """What a checkpoint holds, as its manifest says; `persia checkpoint verify` looks whether that is so."""
+    """The content of a checkpoint by its manifest; `persia checkpoint verify` checks the files against it."""
 
     path: str
     run_dir: str | None
@@ -62,7 +62,7 @@ class Description:
 
 
 def describe_checkpoint(folder: Place) -> Description:
-    """Return what a checkpoint, or the best (else newest) of a run directory, holds; reads no rows.
+    """Return the content of a checkpoint, or of the best (else newest) of a run directory; reads no rows.
 
     Raises UserError for a folder that is neither, CheckpointError if its manifest is damaged or a file is missing.
     """

@@ -1,4 +1,4 @@
-"""The export of a table of a checkpoint: a file of ids and vectors that other programs read, as Parquet or CSV."""
+"""The export of a table of a checkpoint: a file of ids and vectors for other programs, as Parquet or CSV."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ def require_exportable(manifest: Manifest, table: str, output: Path, overwrite: 
     if table not in names:
         raise UserError(f"there is no table {table} in the checkpoint; it has {', '.join(names)}")
     if output.suffix not in KINDS:
-        raise UserError(f"--output {output}: the name must end with {' or '.join(KINDS)}, which says what is written")
+        raise UserError(f"--output {output}: the name must end with {' or '.join(KINDS)}, which selects the format")
     if output.is_dir():
         raise UserError(f"--output {output} is a folder; give the name of a file in it")
     if output.exists() and not overwrite:
@@ -54,10 +54,10 @@ def export_table(
 ) -> int:
     """Write the rows of a table in the order of their keys; returns their number.
 
-    Columns are `id` (uint64), `last_used` (int64) if asked for, `vector`, and the states of the optimizer if asked for.
+    Columns are `id` (uint64), `last_used` (int64) if requested, `vector`, and the states of the optimizer if requested.
     In Parquet vectors are lists of float32 of fixed size; a CSV file has a column for each value, `vector_0` and so on.
-    The file appears when it is complete. Calls `on_rows` with rows read so far and in all. Raises CheckpointError for a
-    damaged checkpoint, DiskError.
+    The file appears when it is complete. Calls `on_rows` with the number of rows read so far and the total. Raises
+    CheckpointError for a damaged checkpoint, DiskError.
     """
     found = next(each for each in manifest.tables if each.name == table)
     of = sum(each.rows for each in manifest.tables if each.group == found.group)
@@ -74,7 +74,7 @@ def export_table(
 
 
 def _no_rows(manifest: Manifest, table: SavedTable) -> RowBlock:
-    """Return no rows of a table: an empty table has columns too."""
+    """Return an empty block of a table, since an empty table has columns too."""
     group = groups_of(manifest).get(table.name)
     vectors = {"embedding": table.dim, **(group.optimizer.states(group.dim) if group else {})}
     return RowBlock(
@@ -104,7 +104,7 @@ def _columns(rows: RowBlock, is_flat: bool, with_state: bool, with_last_used: bo
 
 @contextmanager
 def _writer(path: Path, suffix: str) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Yield a function that writes record batches of one schema; portions are gathered into row groups."""
+    """Yield a function that writes record batches of one schema; portions are collected into row groups."""
     writers: list[Any] = []
     waiting: list[pa.RecordBatch] = []
 

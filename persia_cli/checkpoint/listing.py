@@ -1,4 +1,4 @@
-"""The list of a run's checkpoints: what each one has, which is the best, and what was left unfinished."""
+"""The list of a run's checkpoints with their contents, the best one, and unfinished folders."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,30 +12,30 @@ from persia_cli.observe.saved_run import newest_of_run
 from persia_cli.storage.places import PARTIAL, Place, modified_s, nbytes_below
 from persia_cli.store.checkpoints.manifest import (
     MANIFEST,
-    bare_folders,
     checkpoint_folder,
     checkpoints_of,
     finished_steps,
+    folders_without_manifest,
     read_manifest,
     unfinished_folders,
 )
 from persia_cli.store.checkpoints.retention import best_checkpoint
 
 FULL, CHANGES = "full", "changes"
-"""A checkpoint has all rows, or only what changed since the one before."""
-BARE = "without its manifest"
+"""A checkpoint has all rows, or only the changes since the one before."""
+NO_MANIFEST = "without its manifest"
 
 
 @dataclass(frozen=True)
 class ListedCheckpoint:
-    """A complete checkpoint of a run; what a damaged manifest does not tell is None."""
+    """A complete checkpoint of a run; None stands for what a damaged manifest does not contain."""
 
     step: int
     path: str
     kind: str = FULL
     samples: int | None = None
     saved_s: float | None = None
-    """When its manifest was written, in seconds since 1970."""
+    """Time of writing of its manifest, in seconds since 1970."""
     nbytes: int | None = None
     """Size of all its files."""
     rows: int | None = None
@@ -43,7 +43,7 @@ class ListedCheckpoint:
     best: bool = False
     """True for the one that `best.json` names."""
     resumes: bool = False
-    """True for the one that `persia resume` would go on from."""
+    """True for the one from which `persia resume` would continue."""
     damage: str = ""
     """The first flaw that its manifest, and the names and sizes of its files, show; `verify` finds all."""
 
@@ -60,21 +60,21 @@ class Leftover:
 
 @dataclass(frozen=True)
 class CheckpointList:
-    """All checkpoints of a run, by step, and what was left of others."""
+    """All checkpoints of a run by step, and the remains of others."""
 
     run_dir: str
     running: bool
     checkpoints: tuple[ListedCheckpoint, ...]
     leftovers: tuple[Leftover, ...]
     note: str = ""
-    """What is wrong with the note of the best checkpoint."""
+    """The flaw of `best.json`."""
     elsewhere: str | None = None
-    """The checkpoint of another folder that `persia resume` would go on from, as nothing later is saved."""
+    """The checkpoint of another folder from which `persia resume` would continue, since no later one is saved."""
 
     @property
-    def bare(self) -> list[Leftover]:
+    def without_manifest(self) -> list[Leftover]:
         """Folders that would be complete checkpoints if they had a manifest."""
-        return [left for left in self.leftovers if left.state == BARE]
+        return [left for left in self.leftovers if left.state == NO_MANIFEST]
 
 
 def require_run(folder: Path) -> None:
@@ -86,20 +86,20 @@ def require_run(folder: Path) -> None:
 
 
 def is_running(run_dir: Path) -> bool:
-    """Return True if a process writes the record of the run, or if that cannot be known."""
+    """Return True if a process writes the record of the run, or if that is unknown."""
     return (run_dir / EVENTS).exists() and is_being_written(run_dir / EVENTS)
 
 
 def run_checkpoints(run_dir: Path) -> Place:
-    """Return the folder of a run's checkpoints, wherever its configuration says that they are."""
+    """Return the folder of a run's checkpoints by its configuration."""
     return checkpoints_of(run_dir, read_run(run_dir / CONFIG).checkpoint.path)
 
 
 def list_checkpoints(run_dir: Path) -> CheckpointList:
-    """Return what a run directory has of checkpoints; raises UserError for another folder."""
+    """Return the checkpoints of a run directory; raises UserError for another folder."""
     require_run(run_dir)
     checkpoints = run_checkpoints(run_dir)
-    running, steps, bare = is_running(run_dir), finished_steps(checkpoints), bare_folders(checkpoints)
+    running, steps, bare = is_running(run_dir), finished_steps(checkpoints), folders_without_manifest(checkpoints)
     note, best, newest = "", None, None
     with suppress(CheckpointError):
         newest = newest_of_run(run_dir)
@@ -115,7 +115,7 @@ def list_checkpoints(run_dir: Path) -> CheckpointList:
         checkpoints=tuple(_listed(checkpoint_folder(checkpoints, step), step, best, newest) for step in steps),
         leftovers=(
             *(_leftover(folder, running) for folder in unfinished_folders(checkpoints)),
-            *(Leftover(str(folder), BARE, nbytes_below(folder)) for folder in bare),
+            *(Leftover(str(folder), NO_MANIFEST, nbytes_below(folder)) for folder in bare),
         ),
         note=note,
         elsewhere=str(newest) if newest is not None and newest.parent != checkpoints else None,

@@ -1,4 +1,4 @@
-"""The flaws of a file of rows: everything that a sound file of a checkpoint never has."""
+"""The flaws of a file of rows: properties that a sound file of a checkpoint never has."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,12 +11,12 @@ from persia_cli.errors import CheckpointError, one_line
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec
-from persia_cli.wire.figures import SavedRows
+from persia_cli.wire.reports import SavedRows
 
 
 @dataclass
 class _Found:
-    """How many rows have a flaw, and the id of the first."""
+    """Number of rows with a flaw, and the id of the first."""
 
     rows: int
     first: int
@@ -24,22 +24,22 @@ class _Found:
 
 @dataclass
 class RowFlaws:
-    """The check of one file, block by block; memory does not grow with the rows."""
+    """The check of one file, block by block, in memory of fixed size."""
 
     path: Place
     saved: SavedRows
     manifest: Manifest
     layout: EmbeddingLayout | None
-    """Layout of the checkpoint's configuration; None if it cannot be made, then optimizer states are not known."""
+    """Layout of the checkpoint's configuration; None if it cannot be made, then optimizer states are unknown."""
     found: dict[tuple[str, str], _Found] = field(default_factory=dict)
-    """By table and what is wrong."""
+    """Found flaws by table and kind."""
     columns: dict[str, int] | None = None
     rows: dict[str, int] = field(default_factory=dict)
     last: tuple[int, int] = (-1, 0)
-    """Key and table of the row before."""
+    """Key and table of the previous row."""
 
     def sentences(self, on_rows: Callable[[int], None]) -> Iterator[str]:
-        """Yield a sentence for each kind of flaw and table; calls `on_rows` with the rows of each portion."""
+        """Yield a sentence for each kind of flaw and table; calls `on_rows` with the number of rows of each portion."""
         names = tables_of(self.manifest, self.saved.group)
         try:
             for block in row_blocks(self.path, names):
@@ -59,7 +59,7 @@ class RowFlaws:
 
     @property
     def group(self) -> GroupSpec | None:
-        """The file's feature group, as the configuration describes it."""
+        """The file's feature group by the configuration."""
         groups = {group.number: group for group in self.layout.groups} if self.layout else {}
         return groups.get(self.saved.group)
 
@@ -90,10 +90,10 @@ class RowFlaws:
         self._check_values(block)
 
     def _check_places(self, block: RowBlock) -> None:
-        """Check order, repeats and partitions: no row is twice in a file, nor in two."""
+        """Check order, repeats and partitions: no row is twice in a file, nor in two files."""
         if not block.keys.size:
             return
-        # A key in front, so that the first row is compared with the last of the block before.
+        # With the last key of the previous block in front, since the order has to hold across blocks too.
         keys = np.concatenate([np.array([max(self.last[0], 0)], np.uint64), block.keys])
         tables = np.concatenate([np.array([self.last[1]], np.uint16), block.tables])
         same = keys[1:] == keys[:-1]

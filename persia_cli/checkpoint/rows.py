@@ -16,7 +16,7 @@ from persia_cli.store.checkpoints.record_batches import record_batches, understa
 from persia_cli.store.layout import table_salt
 
 FIRST_COLUMNS = {"table": pa.dictionary(pa.int32(), pa.string()), "id": pa.uint64(), "last_used": pa.int64()}
-"""The columns of every file of rows; those of vectors follow, the embedding first."""
+"""Columns of each file of rows; those of vectors follow, the embedding first."""
 
 
 class RowBlock(NamedTuple):
@@ -45,12 +45,12 @@ class RowBlock(NamedTuple):
 
 
 def tables_of(manifest: Manifest, group: int) -> list[str]:
-    """Return the names of a feature group's tables; rows of equal keys are in this order."""
+    """Return the names of a feature group's tables, in the order of rows with equal keys."""
     return [table.name for table in manifest.tables if table.group == group]
 
 
 def row_blocks(path: Place, names: list[str]) -> Iterator[RowBlock]:
-    """Yield the rows of a file, whose tables are `names`; raises CheckpointError if it is not a file of such rows."""
+    """Yield the rows of a file, whose tables are `names`; raises CheckpointError if it is no file of such rows."""
     with record_batches(path) as batches:
         for batch in batches:
             yield decoded(batch, names)
@@ -87,7 +87,7 @@ def decoded(batch: pa.RecordBatch, names: list[str]) -> RowBlock:
 
 
 def keys_of(ids: NDArray[np.uint64], tables: NDArray[np.uint16], names: list[str]) -> NDArray[np.uint64]:
-    """Return the key of each id, by which rows are placed and ordered."""
+    """Return the key of each id, which determines its partition and its order."""
     salts, keys = np.array([table_salt(name) for name in names], np.uint64), np.empty(ids.size, np.uint64)
     hashing.hash_ids(ids, tables, salts, keys)
     return keys
@@ -101,13 +101,13 @@ def _vectors(column: pa.FixedSizeListArray) -> NDArray[np.float32]:
 class SortedRows:
     """The rows of one feature group of a checkpoint, in the order of their keys, over all of its files.
 
-    Files are named after ranges of keys, and each is ordered, so no more than a record batch is in memory.
+    Files are named after ranges of keys, and each is ordered, so at most one record batch is in memory.
     """
 
     def __init__(self, folder: Place, manifest: Manifest, group: int) -> None:
-        """Take the group's files, whose contents should have been verified.
+        """Take the group's files, whose contents should be verified before.
 
-        Raises CheckpointError if the checkpoint depends on another that is not there.
+        Raises CheckpointError if the checkpoint depends on another that is missing.
         """
         self.names = tables_of(manifest, group)
         files = read_chain(folder).row_files(with_dense=True)
@@ -121,7 +121,7 @@ class SortedRows:
                 if not block.keys.size:
                     continue
                 if int(block.keys[0]) < last or (block.keys[1:] < block.keys[:-1]).any():
-                    raise CheckpointError(f"{file.path} is not ordered by key; persia checkpoint verify says more")
+                    raise CheckpointError(f"{file.path} is not ordered by key; check it with persia checkpoint verify")
                 last = int(block.keys[-1])
                 yield block
 

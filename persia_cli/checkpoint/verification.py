@@ -1,4 +1,4 @@
-"""The verification of checkpoints: every file is read whole, and every flaw is a sentence."""
+"""The verification of checkpoints: every file is read completely, and every flaw is a sentence."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,27 +28,27 @@ from persia_cli.store.checkpoints.manifest import (
 )
 from persia_cli.store.checkpoints.merged_rows import ordered_rows
 from persia_cli.store.layout import EmbeddingLayout
-from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.reports import SavedFile
 
 
 @dataclass
 class Verification:
-    """What came of the verification of one checkpoint; it is sound if there are no flaws."""
+    """The result of the verification of one checkpoint; it is sound if there are no flaws."""
 
     path: str
     step: int | None = None
     rows: int = 0
-    """Rows that were read."""
+    """Number of rows that were read."""
     nbytes: int = 0
-    """Bytes whose checksum was computed."""
+    """Number of bytes whose checksum was computed."""
     flaws: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What could not be verified, and why."""
+    """Parts that could not be verified, and why."""
 
 
 @dataclass
 class VerifyingProgress:
-    """How far a verification has come; its numbers only rise, and work is in bytes."""
+    """The progress of a verification; its numbers only rise, and work is in bytes."""
 
     work: int = 0
     of: int = 0
@@ -56,13 +56,13 @@ class VerifyingProgress:
     on_change: Callable[["VerifyingProgress"], None] = lambda progress: None
 
     def add(self, work: int, rows: int = 0) -> None:
-        """Note work that is done."""
+        """Add finished work."""
         self.work, self.rows = self.work + work, self.rows + rows
         self.on_change(self)
 
 
 def checkpoints_in(folder: Place) -> tuple[list[Place], Path | None, list[str]]:
-    """Return the checkpoints in a run directory, or the one that `folder` is; their run directory; the run's flaws.
+    """Return the checkpoints of a folder, which is a run directory or one of them; the run directory; the run's flaws.
 
     Raises UserError for a folder that is neither, CheckpointError for a run without a checkpoint.
     """
@@ -73,7 +73,7 @@ def checkpoints_in(folder: Place) -> tuple[list[Place], Path | None, list[str]]:
     found = list_checkpoints(folder)
     if not found.checkpoints:
         raise CheckpointError(f"{folder} has no complete checkpoint")
-    bare = [f"{left.path} has no {MANIFEST}: it is damaged, or was copied in part" for left in found.bare]
+    bare = [f"{left.path} has no {MANIFEST}: it is damaged, or was copied in part" for left in found.without_manifest]
     return (
         [checkpoint_folder(run_checkpoints(folder), each.step) for each in found.checkpoints],
         folder,
@@ -82,7 +82,7 @@ def checkpoints_in(folder: Place) -> tuple[list[Place], Path | None, list[str]]:
 
 
 def verify_checkpoint(folder: Place, progress: VerifyingProgress) -> Verification:
-    """Return all flaws of a checkpoint; needs the memory of a few record batches and of its dense weights."""
+    """Return all flaws of a checkpoint; needs memory for a few record batches and its dense weights."""
     found = Verification(str(folder))
     try:
         manifest = decode_manifest(folder)
@@ -133,7 +133,7 @@ def _verify_file(
 
 
 def _flaws_of_ids(path: Place, file: SavedFile, manifest: Manifest) -> list[str]:
-    """Return the flaws of a file of ids whose rows are gone."""
+    """Return the flaws of a file of deleted ids."""
     assert file.rows is not None
     try:
         ids = sum(block.keys.size for block in ordered_rows(path, tables_of(manifest, file.rows.group)))

@@ -59,7 +59,7 @@ def ls(run: RunDir, as_json: AsJson = False) -> None:
         say_json(asdict(found))
         return
     show_list(out(), err(), found)
-    if found.bare or any(each.damage for each in found.checkpoints):
+    if found.without_manifest or any(each.damage for each in found.checkpoints):
         propose(err(), f"persia checkpoint verify {shlex.quote(str(run))}")
     elif found.checkpoints or found.elsewhere:
         propose(err(), f"persia resume {shlex.quote(str(run))} --dry-run")

@@ -10,8 +10,8 @@ from persia_cli.commands.options import Model, Overrides, Step, examples
 if TYPE_CHECKING:
     from persia_cli.observe.saved_run import SavedModel
     from persia_cli.plan.job import JobPlan
-    from persia_cli.retrieval.approximate import ApproximateFigures
-    from persia_cli.retrieval.evaluation import RetrievalFigures
+    from persia_cli.retrieval.approximate import ApproximateMetrics
+    from persia_cli.retrieval.evaluation import RetrievalMetrics
 
 RETRIEVAL = "retrieval.json"
 """File of the figures of retrieval, in the evaluation's folder beside its configuration."""
@@ -94,7 +94,7 @@ def evaluate(
     carry_out(claimed(plan), [f"conf={model.config}"])
 
 
-def _show(judged: "RetrievalFigures") -> None:
+def _show(judged: "RetrievalMetrics") -> None:
     """Print the figures of the model and of popularity: a table on a terminal, else every digit."""
     from persia_cli.commands.screen import key_values, out, say
     from persia_cli.commands.screen_tables import columns, print_whole
@@ -102,7 +102,7 @@ def _show(judged: "RetrievalFigures") -> None:
     sizes = {"queries": judged.queries, "items": judged.items, "relevant": judged.relevant}
     rows = {"model": judged.model, "popularity": judged.popularity}
     if judged.approximate:
-        rows["approximate"] = judged.approximate.figures
+        rows["approximate"] = judged.approximate.metrics
     console = out()
     if not console.is_terminal:
         for name, figures in rows.items():
@@ -119,12 +119,12 @@ def _show(judged: "RetrievalFigures") -> None:
         say(console, f"approximate search: {', '.join(words)}")
 
 
-def _speeds(found: "ApproximateFigures") -> dict[str, float]:
+def _speeds(found: "ApproximateMetrics") -> dict[str, float]:
     speeds = {"queries_per_s": found.queries_per_s, "exact_queries_per_s": found.exact_queries_per_s}
     return found.search_recall | speeds | {"build_s": found.build_s}
 
 
-def _keep(judged: "RetrievalFigures", model: "SavedModel", plan: "JobPlan", keep_seen: bool) -> None:
+def _keep(judged: "RetrievalMetrics", model: "SavedModel", plan: "JobPlan", keep_seen: bool) -> None:
     """Write the figures and the configuration into a new folder of the run's evaluations; raises DiskError."""
     from dataclasses import asdict
 

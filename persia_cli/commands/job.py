@@ -30,7 +30,7 @@ from persia_cli.observe.recordings import join_recordings, remove_recordings
 from persia_cli.observe.saved_run import SavedModel, find_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import COORDINATOR, Job, JobPlan, Replica, Task, plan_job
-from persia_cli.plan.saved_model import require_room, require_same_widths, require_saved_model
+from persia_cli.plan.saved_model import require_same_widths, require_saved_model, require_space
 from persia_cli.store.checkpoints.manifest import checkpoints_of, finished_steps, read_manifest
 
 FOLDERS: dict[Task, str] = {"evaluate": "evals", "predict": "predictions"}
@@ -119,7 +119,7 @@ def plan_saved(
     if test:
         run = _on_test(run)
     require_saved_model(model.run, run, DOING[task], tuple(word.partition("=")[0] for word in without))
-    require_room(read_manifest(model.checkpoint).tables, embedding_layout(run))
+    require_space(read_manifest(model.checkpoint).tables, embedding_layout(run))
     place = timed(model.run_dir / FOLDERS[task])
     facts = facts_of(run.dataset)
     if facts.settled is not None:

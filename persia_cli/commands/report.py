@@ -34,7 +34,7 @@ def report(
     The page needs no other file, so that it can be sent and archived. Running and failed runs have a page too.
     """
     from persia_cli.commands.run_at_uri import uri_of
-    from persia_cli.observe.record_elsewhere import newest_record, records_at
+    from persia_cli.observe.remote_records import newest_record, records_at
     from persia_cli.storage.places import address_of, place_of
 
     if (uri := uri_of(run)) is None:

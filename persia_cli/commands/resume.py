@@ -114,7 +114,7 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     from persia_cli.plan.embedding import embedding_layout
     from persia_cli.plan.job import plan_job
     from persia_cli.plan.resumed import require_same_training, require_steps_left
-    from persia_cli.plan.saved_model import require_room
+    from persia_cli.plan.saved_model import require_space
     from persia_cli.storage.places import address_of
     from persia_cli.store.checkpoints.claim import require_writer
     from persia_cli.store.checkpoints.manifest import checkpoints_of, read_manifest
@@ -138,7 +138,7 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     meant = run if facts.settled is None else run.model_copy(update={"dataset": facts.settled})
     require_same_training(model.run, anchored(meant))
     manifest = read_manifest(model.checkpoint)
-    require_room(manifest.tables, embedding_layout(run))
+    require_space(manifest.tables, embedding_layout(run))
     plan = plan_job(run, facts, "train", run_dir, model.checkpoint, manifest)
     require_steps_left(plan, manifest)
     return replace(plan, resumes=model.run_dir)
@@ -151,7 +151,7 @@ def plan_if_begun(run: "Run", run_dir: Path) -> "JobPlan | None":
     Raises typer.Exit if the training is finished, and what `plan_resumed` does.
     """
     from persia_cli.commands.screen import err, say
-    from persia_cli.observe.record_elsewhere import fetch_record, is_to_be_fetched
+    from persia_cli.observe.remote_records import fetch_record, is_to_be_fetched
     from persia_cli.observe.saved_run import has_checkpoint
     from persia_cli.plan.resumed import FinishedError
     from persia_cli.store.checkpoints.manifest import checkpoints_of

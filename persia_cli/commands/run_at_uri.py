@@ -18,7 +18,7 @@ from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
 from persia_cli.engines.job import ROLES, URI, timed
 from persia_cli.errors import UserError
-from persia_cli.observe.record_elsewhere import fetch_record, owner_here, run_at
+from persia_cli.observe.remote_records import fetch_record, owner_here, run_at
 from persia_cli.storage.credentials import without_credentials
 from persia_cli.storage.places import place_of
 

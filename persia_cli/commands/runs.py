@@ -65,14 +65,14 @@ def compare(
     from persia_cli.commands.runs_view import show_side_by_side
     from persia_cli.commands.screen import err, out, propose, say_json
     from persia_cli.errors import UserError
-    from persia_cli.observe.history import key_figures, read_history
+    from persia_cli.observe.history import key_metrics, read_history
     from persia_cli.observe.overview import differing_settings
 
     if len(runs) < 2:
         raise UserError("name two or more runs to compare; `persia runs ls` lists them")
     histories = [read_history(run) for run in runs]
     settings = differing_settings(histories)
-    figures = [key_figures(history) for history in histories]
+    figures = [key_metrics(history) for history in histories]
     side_by_side = {
         name: [each.get(name, "-") for each in figures] for name in dict.fromkeys(name for f in figures for name in f)
     }

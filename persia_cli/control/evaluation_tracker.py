@@ -9,7 +9,7 @@ from persia_cli.config.schema import DenseOptimizer, Optimizer, PlateauSchedule,
 from persia_cli.config.schema.metric import Aim, goodness, value_of
 
 Part = Literal["dense", "embedding"]
-"""What has a learning rate: the dense weights, or the rows."""
+"""The two parts of the model with a learning rate: dense weights and rows."""
 
 
 @dataclass(slots=True)
@@ -22,10 +22,10 @@ class Best:
     step: int | None = None
     value: float | None = None
     since: int = 0
-    """Number of evaluations since the best; a figure that is not defined is never better."""
+    """Number of evaluations since the best; an undefined metric is never better."""
 
     def note(self, step: int, value: float | None) -> bool:
-        """Add the metric of an evaluation; returns True if it is the best so far by more than `min_delta`."""
+        """Add the metric of an evaluation; return True if it is the best so far by more than `min_delta`."""
         if self._is_better(value):
             self.step, self.value, self.since = step, value, 0
             return True
@@ -34,12 +34,12 @@ class Best:
 
     @property
     def standstill(self) -> str:
-        """Words that say since when there was nothing better, as the end of a sentence."""
+        """The end of a sentence about the evaluations since the best one."""
         delta = f" by more than {self.min_delta:g}" if self.min_delta else ""
         times = f"{self.since} evaluation{'s' if self.since > 1 else ''}"
         if self.value is None:
             return f"{self.metric} was not defined in {times}"
-        return f"{self.metric} has not got better{delta} than the {self.value:.6g} of step {self.step} in {times}"
+        return f"{self.metric} has not improved{delta} over {self.value:.6g} of step {self.step} in {times}"
 
     def _is_better(self, value: float | None) -> bool:
         if value is None or not math.isfinite(value):
@@ -49,7 +49,7 @@ class Best:
 
 @dataclass(slots=True)
 class Plateau:
-    """The evaluations that reduce the learning rate of dense weights or of rows, when they do not improve."""
+    """The reductions of the learning rate of dense weights or of rows when evaluations do not improve."""
 
     of: Part
     best: Best
@@ -58,20 +58,20 @@ class Plateau:
     floor: float
     """Fraction of the learning rate below which it does not fall."""
     reductions: int = 0
-    """How often the learning rate has been reduced."""
+    """Number of reductions of the learning rate so far."""
     reduced: bool = False
     """True if the last evaluation has reduced it."""
 
     def note(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Add the metrics of an evaluation: each `patience` in a row that are no improvement reduce the rate."""
+        """Add the metrics of an evaluation; `patience` evaluations in a row without improvement reduce the rate."""
         risen = self.best.note(step, value_of(metrics, self.best.metric))
         due = not risen and self.best.since % self.patience == 0
-        # 0.1 squared is a little above 0.01.
+        # 0.1 squared is a little above 0.01 in floating point.
         self.reduced = due and self.factor**self.reductions > self.floor * (1.0 + 1e-9)
         self.reductions += self.reduced
 
     def restore(self, metric: str, step: int | None, value: float | None, since: int, reductions: int) -> None:
-        """Go on from what another was; where that went by another metric, only its reductions count."""
+        """Continue another plateau; if that one tracked another metric, only its reductions count."""
         self.reductions = reductions
         if metric == self.best.metric:
             self.best.step, self.best.value, self.best.since = step, value, since
@@ -94,7 +94,7 @@ class EvaluationTracker:
         self.plateaus = tuple(plateaus)
         self._stop, self._patience, self._keep = stop, patience, keep
         self.improved = False
-        """True if the last evaluation is the best so far and its weights are to be kept."""
+        """True if the last evaluation is the best so far and its weights must be saved."""
         self.over = False
         """True if training is to end."""
 
@@ -104,7 +104,7 @@ class EvaluationTracker:
         return self._keep or self._stop
 
     def note(self, step: int, metrics: Mapping[str, float | None]) -> bool:
-        """Add the metrics of the evaluation at a step; returns True if `best` is now of this step."""
+        """Add the metrics of the evaluation at a step; return True if `best` is now of this step."""
         risen = self._stop is not None and self._stop.note(step, value_of(metrics, self._stop.metric))
         self.over = self._stop is not None and self._stop.since >= self._patience
         self.improved = self._keep is not None and self._keep.note(step, value_of(metrics, self._keep.metric))
@@ -113,11 +113,11 @@ class EvaluationTracker:
         return self.improved if self._keep else risen
 
     def without(self, metrics: Mapping[str, float | None]) -> dict[str, list[str]]:
-        """Return the metrics that an evaluation does not have, and what is not decided by each, as ends of sentences.
+        """Return the metrics that an evaluation lacks, each with the consequences as ends of sentences.
 
         Such an evaluation is never better than another one.
         """
-        asked = [(self._keep, "no checkpoint is kept as the best")] if self._keep else []
+        asked = [(self._keep, "no checkpoint is selected as the best")] if self._keep else []
         asked += [(self._stop, "train.stop_early counts it as no better")] if self._stop else []
         asked += [
             (plateau.best, f"the schedule of optimizer.{plateau.of} counts it as no better")
@@ -132,7 +132,7 @@ class EvaluationTracker:
 
     @property
     def reductions(self) -> tuple[int, int]:
-        """How often evaluations have reduced the learning rates of dense weights and of rows."""
+        """The number of reductions of the learning rates of dense weights and of rows."""
         found = {plateau.of: plateau.reductions for plateau in self.plateaus}
         return found.get("dense", 0), found.get("embedding", 0)
 
@@ -142,9 +142,9 @@ class EvaluationTracker:
         return [best for best in (self._stop, self._keep) if best is not None]
 
     def restore(self, tracked: Sequence[tuple[str, int | None, float | None, int]]) -> None:
-        """Go on from what `tracked` of another tracker was: metric, step, value and since of each, in its order.
+        """Continue another tracker from its `tracked`: metric, step, value and since of each, in its order.
 
-        Where both decisions go by one metric they still differ, by `min_delta`. Other metrics are passed over.
+        If both decisions use one metric they still differ, by `min_delta`. Other metrics are ignored.
         """
         for best, order in ((self._stop, tracked), (self._keep, tracked[::-1])):
             for metric, step, value, since in order:
@@ -152,13 +152,13 @@ class EvaluationTracker:
                     best.step, best.value, best.since = step, value, since
                     break
 
-    def kept_at(self, step: int) -> Best | None:
+    def best_at(self, step: int) -> Best | None:
         """Return the best evaluation if it is of this step and its weights should be saved."""
         return self._keep if self._keep and self._keep.step == step else None
 
     @property
-    def keeps_next(self) -> bool:
-        """True if the next evaluation is the first one, whose weights are kept as the best so far."""
+    def saves_next(self) -> bool:
+        """True if the next evaluation is the first one, whose weights are saved as the best so far."""
         return self._keep is not None and self._keep.value is None
 
     @property

@@ -1,4 +1,4 @@
-"""The members of a job: replicas that have joined, each in its present process; whether they live, move and run."""
+"""The members of a job: its replicas, each in its present process, and whether they live and make progress."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ class Member:
     died: bool = False
     """True from the death of its process until a new one has joined."""
     lost_s: float = 0.0
-    """When its last process died."""
+    """Time at which its last process died."""
     last_seen_s: float = 0.0
     doing: str = ""
     doing_s: float = 0.0
@@ -59,37 +59,39 @@ class Membership:
             raise MisplacedError(
                 f"this job has {self.expected[role]} of {role}, numbered from 0, so there is no {role}-{index}"
             )
-        known = self.members.get((role, index))
-        if known is not None and known.died:
-            lost_s, life = known.lost_s, known.incarnation + 1
-            known = Member(role, index, process, life, host=host, address=address, lost_s=lost_s)
-            self.members[role, index] = known
-        if known is not None and (known.process, known.host, known.address) != (process, host, address):
-            raise MisplacedError(f"{known.name} is already running as process {known.process.pid} on {known.host}")
-        if known is None:
-            known = Member(role, index, process, 1, host=host, address=address)
-            self.members[role, index] = known
-        known.last_seen_s = now
-        return known
+        member = self.members.get((role, index))
+        if member is not None and member.died:
+            lost_s, life = member.lost_s, member.incarnation + 1
+            member = Member(role, index, process, life, host=host, address=address, lost_s=lost_s)
+            self.members[role, index] = member
+        if member is not None and (member.process, member.host, member.address) != (process, host, address):
+            raise MisplacedError(f"{member.name} is already running as process {member.process.pid} on {member.host}")
+        if member is None:
+            member = Member(role, index, process, 1, host=host, address=address)
+            self.members[role, index] = member
+        member.last_seen_s = now
+        return member
 
     def find(self, role: str, index: int, incarnation: int) -> Member:
         """Return the replica that sent a request; raises WireError if it never joined or is an older incarnation."""
-        known = self.members.get((role, index))
-        if known is None:
+        member = self.members.get((role, index))
+        if member is None:
             raise WireError(f"{role}-{index} has not joined this job")
-        if known.incarnation != incarnation:
-            raise WireError(f"{known.name} is at incarnation {known.incarnation}, so incarnation {incarnation} is over")
-        if known.died:
-            raise WireError(f"process {known.process.pid} of {known.name} has died")
-        return known
+        if member.incarnation != incarnation:
+            raise WireError(
+                f"{member.name} is at incarnation {member.incarnation}, so incarnation {incarnation} is over"
+            )
+        if member.died:
+            raise WireError(f"process {member.process.pid} of {member.name} has died")
+        return member
 
     def lose(self, role: str, index: int, now: float) -> Member:
-        """Note that the process of a replica has died; raises WireError if the replica never joined."""
-        known = self.members.get((role, index))
-        if known is None:
+        """Record the death of a replica's process; raise WireError if the replica never joined."""
+        member = self.members.get((role, index))
+        if member is None:
             raise WireError(f"{role}-{index} has not joined this job")
-        known.died, known.ready, known.doing, known.doing_s, known.lost_s = True, False, "", 0.0, now
-        return known
+        member.died, member.ready, member.doing, member.doing_s, member.lost_s = True, False, "", 0.0, now
+        return member
 
     @property
     def missing(self) -> list[str]:
@@ -109,7 +111,7 @@ class Membership:
         return found
 
     def silent(self, now: float, limit_s: float) -> list[Member]:
-        """Return the replicas without a message for more than `limit_s` seconds, but for those known to be dead."""
+        """Return the replicas without a message for more than `limit_s` seconds, except dead ones."""
         return [m for m in self.members.values() if not m.died and now - m.last_seen_s > limit_s]
 
     def stuck(self, limit_s: float) -> list[Member]:
@@ -118,7 +120,7 @@ class Membership:
 
     @property
     def replaced(self) -> list[Member]:
-        """The replicas whose process has died, and whose new one is not ready yet, of a job that has begun."""
+        """The replicas of a running job whose process has died, and whose new one is not ready yet."""
         return [member for member in self.members.values() if not member.ready and (member.died or member.lost_s)]
 
     @property
@@ -130,7 +132,7 @@ class Membership:
 class StallDetector:
     """A detector of a stalled job, whose replicas are all alive but wait for each other; `now` is given in seconds.
 
-    A change of a replica's counters is progress. The caller leaves out counters that change by themselves (CPU time,
+    A change of a replica's counters is progress. The caller omits counters that change by themselves (CPU time,
     repeated messages).
     """
 
@@ -158,7 +160,7 @@ LONGEST_GAP_S = 1.0
 
 
 class RunningClock:
-    """The seconds in which this process ran; `now` is given in seconds of a monotonic clock.
+    """The seconds for which this process ran; `now` is in seconds of a monotonic clock.
 
     A debugger, a paused container or a batch system may suspend a process for minutes. In that time it received no
     messages, and the other processes were most likely suspended too.

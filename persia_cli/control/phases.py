@@ -1,4 +1,4 @@
-"""The phases of a job: train up to a step, drain, evaluate or save, go on, stop."""
+"""The phases of a job: train up to a step, drain, evaluate or save, continue, stop."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -13,8 +13,7 @@ from persia_cli.errors import WireError
 class StepAgreement:
     """The answers of ranks that start no more steps until all of them have answered.
 
-    A step that one rank has started is awaited by all others, in the sum of gradients and at the gates of servers. So
-    each rank goes on to the highest of the answers, and no further; then no step is in flight anywhere.
+    All ranks continue to the highest of the answers, and no further; then no step is in flight anywhere.
     """
 
     number: int
@@ -35,6 +34,8 @@ class StepAgreement:
         if name in self.answers:
             return None
         self.answers[name] = step
+        # A step that one rank has started is awaited by all others, in the sum of gradients and at the gates of
+        # servers: so the highest answer is the first step that no rank has started.
         return max(self.answers.values()) if self.answers.keys() == self.ranks else None
 
 
@@ -42,9 +43,9 @@ PhaseKind = Literal["training", "evaluating", "predicting", "saving", "paused", 
 
 
 Trigger = Literal["steps", "minutes", "request", "signal", "best", "end"]
-"""Why a checkpoint is saved: at every so many steps or minutes, on request, on a signal, as the best, at the end."""
+"""The reason for saving: every so many steps or minutes, on request, on a signal, as the best, or at the end."""
 AWAITED: tuple[Trigger, ...] = ("request", "signal", "end")
-"""Why somebody waits for a checkpoint: then it is written as fast as can be."""
+"""The reasons for which a process waits for the checkpoint, so that it is written at full speed."""
 
 
 @dataclass(slots=True)
@@ -52,31 +53,31 @@ class Phase:
     """A part of the job between two drains.
 
     `first` and `last` are the steps [first, last) of a training, evaluating or predicting phase, numbered within their
-    split over the whole job; of a saving phase `last` is the step that is saved, of a paused one the step before which
-    it waits. `last` becomes less if the phase is cut short.
+    split over the whole job. Of a saving phase, `last` is the step that is saved; of a paused one, the step before
+    which it waits. `last` becomes less if the phase is cut short.
     """
 
     kind: PhaseKind
     first: int = 0
     last: int = 0
     is_cut: bool = field(default=False, compare=False)
-    """True if the phase ended before it had done what it began for."""
+    """True if the phase ended before its planned end."""
     trigger: Trigger = field(default="end", compare=False)
-    """Of a saving phase: why the model is saved."""
+    """Of a saving phase: the reason for saving."""
     evaluation_due: bool = field(default=False, compare=False)
-    """Of a saving phase: the model is to be evaluated at this step, and has not been yet."""
+    """Of a saving phase: the model is due for evaluation at this step, which has not happened yet."""
     reductions: tuple[int, int] = (0, 0)
-    """Of a training phase: how often evaluations have reduced the learning rates of dense weights and of rows."""
+    """Of a training phase: the number of reductions of the learning rates of dense weights and of rows."""
 
 
 @dataclass(slots=True)
 class PendingRequests:
-    """What is wanted of a job besides its schedule, as soon as may be."""
+    """The requests to a job outside its schedule, fulfilled as soon as possible."""
 
     save: Trigger | None = None
-    """Why a checkpoint is wanted, if one is; the schedule forgets this once there is one of the step."""
+    """The reason of a requested checkpoint; the schedule clears it once the step is saved."""
     end: bool = False
-    """True if the job is to end after that."""
+    """True if the job must end after that."""
 
 
 def schedule(
@@ -88,23 +89,23 @@ def schedule(
     tracker: EvaluationTracker | None = None,
     first: int = 0,
     *,
-    wishes: PendingRequests | None = None,
+    requests: PendingRequests | None = None,
     evaluation_due: bool = False,
     is_saved: bool = False,
 ) -> Iterator[Phase]:
     """Yield the phases of training the steps [first, steps), with an evaluation split of `eval_steps` steps.
 
     After each evaluation, which must be added to `tracker` before the next phase is requested, `tracker` may end the
-    job or have the step saved. `wishes` is looked at whenever a phase is over. With `evaluation_due`, the evaluation
-    at step `first` is still to be done; with `is_saved`, the model of that step is in a checkpoint of this run.
+    job or select the step for saving. `requests` is read whenever a phase is over. With `evaluation_due`, the
+    evaluation at step `first` is still due; with `is_saved`, the model of that step is in a checkpoint of this run.
 
-    A model that will be in a checkpoint anyway is saved before the first evaluation and before the last one, which
-    may fail on rows that training does not read. The phase that saves it afterwards then only notes the evaluation.
+    A model that will be saved in any case is saved before the first evaluation and before the last one, which may fail
+    on rows that training does not read. The phase that saves it afterwards then only records the evaluation.
     """
-    tracker, wishes = tracker or EvaluationTracker(), wishes or PendingRequests()
+    tracker, requests = tracker or EvaluationTracker(), requests or PendingRequests()
     position, passes, over = first, 0, False
     saved = (first, evaluation_due) if is_saved or not first else None
-    while (position < steps or evaluation_due) and not over and not wishes.end:
+    while (position < steps or evaluation_due) and not over and not requests.end:
         if not evaluation_due:
             last = _next_stop(position, steps, eval_every, save_every)
             phase = Phase("training", position, last, reductions=tracker.reductions)
@@ -114,13 +115,13 @@ def schedule(
             evaluation_due = bool(eval_steps and stops and position > phase.first)
         improved = False
         at_end = position == steps and save_at_end
-        is_certain = at_end or (not passes and tracker.keeps_next)
-        if evaluation_due and is_certain and not wishes.end and (saved is None or saved[0] != position):
+        is_certain = at_end or (not passes and tracker.saves_next)
+        if evaluation_due and is_certain and not requests.end and (saved is None or saved[0] != position):
             saved = (position, True)
             due = bool(save_every and position % save_every == 0)
-            trigger = _trigger(due, not at_end, at_end, PendingRequests(wishes.save), at_end)
+            trigger = _trigger(due, not at_end, at_end, PendingRequests(requests.save), at_end)
             yield Phase("saving", last=position, trigger=trigger or "end", evaluation_due=True)
-        if evaluation_due and not wishes.end:
+        if evaluation_due and not requests.end:
             phase = Phase("evaluating", passes * eval_steps, (passes + 1) * eval_steps)
             yield phase
             passes, evaluation_due = passes + 1, phase.is_cut
@@ -128,9 +129,9 @@ def schedule(
                 over, improved = tracker.over, tracker.improved
         over |= position == steps and not evaluation_due
         trigger = _trigger(
-            bool(save_every and position % save_every == 0), improved, over and save_at_end, wishes, over
+            bool(save_every and position % save_every == 0), improved, over and save_at_end, requests, over
         )
-        wishes.save = None
+        requests.save = None
         if trigger and saved != (position, evaluation_due):
             saved = (position, evaluation_due)
             yield Phase("saving", last=position, trigger=trigger, evaluation_due=evaluation_due)
@@ -141,13 +142,13 @@ def _next_stop(position: int, steps: int, eval_every: int | None, save_every: in
     return min([steps, *(position + every - position % every for every in (eval_every, save_every) if every)])
 
 
-def _trigger(every: bool, improved: bool, at_end: bool, wishes: PendingRequests, over: bool) -> Trigger | None:
-    """Return why the model is to be saved now, None if it is not."""
+def _trigger(every: bool, improved: bool, at_end: bool, requests: PendingRequests, over: bool) -> Trigger | None:
+    """Return the reason to save the model now, None if there is none."""
     if every:
         return "steps"
-    if wishes.save:
-        return wishes.save
-    if wishes.end and not over:
+    if requests.save:
+        return requests.save
+    if requests.end and not over:
         return "signal"
     return "best" if improved else "end" if at_end else None
 
@@ -165,7 +166,7 @@ def prediction_only(steps: int) -> Iterator[Phase]:
 
 
 def in_turns(phases: Iterator[Phase], steps: int) -> Iterator[Phase]:
-    """Cut training into turns of at most `steps` steps, each after a paused phase, which the driver ends."""
+    """Split training into parts of at most `steps` steps, each after a paused phase, which the driver ends."""
     for phase in phases:
         if phase.kind != "training":
             yield phase
@@ -203,7 +204,7 @@ class PhaseMachine:
     writing: set[str] = field(default_factory=set)
     """Participants that have not yet written their part of that checkpoint."""
     agreement: StepAgreement | None = None
-    """The one about the step at which the phase is cut short, once it is sought."""
+    """The agreement on the step at which the phase is cut short, once it has begun."""
     _upcoming: Phase | None = None
     _saving: Phase | None = None
     """The phase in which that checkpoint was begun."""
@@ -216,7 +217,7 @@ class PhaseMachine:
         if self._upcoming is None:
             self._upcoming = next(self.phases)
         if self._upcoming.kind == "evaluating" and self._saving is not None and self._saving.evaluation_due:
-            return bool(self.writing)  # it is saved first since evaluations may fail
+            return bool(self.writing)  # a model is saved before its evaluation, since evaluations may fail
         return bool(self.writing) and (self.waits_for_files or self._upcoming.kind in ("saving", "done"))
 
     def advance(self) -> Phase:
@@ -238,7 +239,7 @@ class PhaseMachine:
         return self._upcoming.kind == "done" and self._saving is not None and self._saving.last == step
 
     def save_again(self) -> None:
-        """Begin the last checkpoint anew before what comes next."""
+        """Repeat the last checkpoint before the next phase."""
         assert self._upcoming is not None
         assert self._saving is not None
         self.phases, self._upcoming = chain([self._upcoming], self.phases), replace(self._saving)
@@ -258,12 +259,12 @@ class PhaseMachine:
         return not self.waiting
 
     def hold(self) -> bool:
-        """Seek the step at which a phase of steps is cut short; returns False if it cannot be, or it is sought already.
+        """Begin the agreement that cuts a phase of steps short; return False if it cannot be, or has already begun.
 
         The instruction to hold carries `number`.
         """
         phase = self.current
-        # A phase that is over may wait for the files of a checkpoint; there is nothing to cut then.
+        # A phase that is over may wait for the files of a checkpoint; then there is nothing to cut.
         if phase is None or phase.kind not in ("training", "evaluating") or self.agreement or not self.waiting:
             return False
         self.number += 1
@@ -271,10 +272,10 @@ class PhaseMachine:
         return True
 
     def cut(self, name: str, number: int, step: int) -> Phase | None:
-        """Record the first step that a rank has not started; returns the phase once it is known where all ranks end it.
+        """Record the first step that a rank has not started; return the phase once all ranks have answered.
 
-        That is its `last` from now on, and the instruction for it carries `number`. Repeats, and answers about another
-        phase, change nothing. Raises WireError for a step that is not of the phase.
+        The phase's `last` is the agreed step from then on, and the instruction for it carries `number`. Repeats and
+        answers about another phase change nothing. Raise WireError for a step outside the phase.
         """
         if self.agreement is None or self.current is None or self.agreement.number != number:
             return None
@@ -288,11 +289,11 @@ class PhaseMachine:
 
     @property
     def is_cut(self) -> bool:
-        """True if the phase is, or was, cut short; the last phase is, where not all is done."""
+        """True if the phase is, or was, cut short; for the last phase, if the job ends before its planned end."""
         return self.current is not None and self.current.is_cut
 
     def skip(self) -> None:
-        """Cut a pause short, whoever has not ended it yet."""
+        """Cut a pause short, for the participants that have not ended it yet."""
         if self.current is not None and self.current.kind == "paused":
             self.current.is_cut = True
             self.waiting.clear()

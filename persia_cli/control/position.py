@@ -17,7 +17,7 @@ SPLIT_NAMES: dict[int, SplitName] = {TRAIN: "train", EVAL: "eval"}
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """Where a training split lies: a position means the same samples as long as this is the same.
+    """The identity of a training split: a position in the data means the same samples as long as this is equal.
 
     Generated samples are in no file.
     """
@@ -26,11 +26,11 @@ class TrainingData:
     row_groups: int = 0
     """Row groups that have training samples; 0 without shuffle, where they do not count."""
     digest: str = ""
-    """A checksum of the files' names, below the folder they share, and of their training rows in each row group."""
+    """A checksum of the files' names, below their common folder, and of the training rows in each row group."""
 
 
 MADE_UP = TrainingData()
-"""Of generated samples."""
+"""The training data of generated samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class WorkItems:
 
 @dataclass(frozen=True, slots=True)
 class JobBatches:
-    """The batches of a job of `steps` training steps; a split without rows has no grid, evaluation steps never end."""
+    """The batches of a job with `steps` training steps; a split without rows has no grid, evaluation is unbounded."""
 
     grids: Mapping[int, StepGrid]
     steps: int

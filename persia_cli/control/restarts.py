@@ -10,11 +10,11 @@ MAX_WAIT_S = 30.0
 
 
 NEVER_AGAIN = (UserError.exit_code, PreemptedError.exit_code)
-"""Exit codes after which a new process would end as the last one did: a user's mistake, and a job that was saved."""
+"""Exit codes after which a new process would end in the same way: a user's mistake, and a job that was saved."""
 
 
 LOST_WITH_SUPERVISOR = -signal.SIGHUP
-"""The code of a process that was killed with the supervisor that kept its memory."""
+"""The exit code of a process that was killed together with the supervisor that held its memory."""
 
 
 def killed_by(number: int) -> str:
@@ -23,7 +23,7 @@ def killed_by(number: int) -> str:
 
 
 def ended_how(exit_code: int) -> str:
-    """Return a phrase for the end of a process by what waitpid says: an exit code, or minus a signal's number."""
+    """Return a phrase for the end of a process, from the result of waitpid: an exit code or minus a signal's number."""
     if exit_code == LOST_WITH_SUPERVISOR:
         return "was killed with its supervisor, so its memory is lost"
     return killed_by(-exit_code) if exit_code < 0 else f"ended with exit code {exit_code}"
@@ -37,9 +37,9 @@ class RestartPolicy:
         self._restarts: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def next(self, name: str, now: float) -> float | None:
-        """Count one more restart of a replica; return the seconds before it, None if that is one too many.
+        """Count one more restart of a replica; return the seconds to wait before it, None if the limit is reached.
 
-        The first one is at once; then 1, 2, 4, … seconds, at most MAX_WAIT_S.
+        The first restart is immediate; then 1, 2, 4, … seconds, at most MAX_WAIT_S.
         """
         recent = self._restarts[name]
         while recent and now - recent[0] > self.window_s:

@@ -1,6 +1,6 @@
-"""The order of steps: which are done, which a rank may start, and what a server holds back in sync mode.
+"""The order of steps: the finished ones, those that a rank may start, and those that a server holds in sync mode.
 
-A watermark and a small window above it say which steps are done; they are the memory behind exactly-once.
+A watermark and a small window above it identify the finished steps; exactly-once updates depend on this.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,14 +15,14 @@ Update = TypeVar("Update")
 
 @dataclass(slots=True)
 class Window:
-    """The steps of one sequence that are done: all up to `watermark`, and a few above it."""
+    """The finished steps of one sequence: all up to `watermark`, and a few above it."""
 
     watermark: int = -1
     limit: int = 4096
     above: set[int] = field(default_factory=set)
 
     def done(self, step: int) -> bool:
-        """Return True if the step is done."""
+        """Return True if the step is finished."""
         return step <= self.watermark or step in self.above
 
     def check(self, step: int) -> None:
@@ -33,7 +33,7 @@ class Window:
             )
 
     def mark(self, step: int) -> bool:
-        """Mark the step done; returns False if it was done already. Raises WireError as `check` does."""
+        """Mark the step as finished; return False if it was already. Raise WireError as `check` does."""
         if self.done(step):
             return False
         self.check(step)
@@ -44,7 +44,7 @@ class Window:
         return True
 
     def skip(self, watermark: int) -> bool:
-        """Mark all steps up to this one done; returns True if that is news."""
+        """Mark all steps up to this one as finished; return True if the watermark rises."""
         if watermark <= self.watermark:
             return False
         self.watermark = watermark
@@ -67,7 +67,7 @@ class Permits:
     end: int = 0
     finished: Window = field(default_factory=Window)
     held: bool = False
-    """True while no more steps may start, until it is known which is to be the last."""
+    """True while no more steps may start, until the last step of the phase is agreed."""
 
     def take(self) -> int | None:
         """Return the next step that may start, or None."""
@@ -78,11 +78,11 @@ class Permits:
         return step
 
     def begin(self, end: int) -> None:
-        """Let steps start up to (not including) `end`."""
+        """Allow steps up to (not including) `end`."""
         self.end, self.held = end, False
 
     def hold(self) -> int:
-        """Start no more steps for now; returns the first that has not started."""
+        """Start no more steps for now; return the first that has not started."""
         self.held = True
         return self.next
 
@@ -92,7 +92,7 @@ class Permits:
 
     @property
     def drained(self) -> bool:
-        """Return whether every step up to `end` is finished, and `end` is known."""
+        """True if every step up to `end` is finished, and `end` is fixed."""
         return not self.held and self.finished.watermark >= self.end - 1
 
     def credit(self, window: int) -> int:
@@ -101,7 +101,7 @@ class Permits:
 
 
 class StepGate(Generic[LookUp, Update]):
-    """A gate that holds look-ups until they are due, and updates until those of all ranks are here.
+    """A gate that holds look-ups until they are due, and updates until those of all ranks have arrived.
 
     Payloads are opaque. A payload with the (step, rank) of a held one replaces it, since it is a repeated request.
     """
@@ -120,7 +120,7 @@ class StepGate(Generic[LookUp, Update]):
         self._updates.setdefault(step, {})[rank] = update
 
     def complete(self, applied: int) -> list[Update] | None:
-        """Return and remove the updates of the step after `applied`, in the order of ranks, if all are here."""
+        """Return and remove the updates of the step after `applied`, in the order of ranks, if all have arrived."""
         held = self._updates.get(applied + 1, {})
         if len(held) < self._ranks:
             return None
@@ -128,7 +128,8 @@ class StepGate(Generic[LookUp, Update]):
         return [held[rank] for rank in sorted(held)]
 
     def released(self, is_due: Callable[[LookUp], bool]) -> Iterator[LookUp]:
-        """Yield and remove the look-ups that are due, in the order of steps and ranks; each is asked after the last."""
+        """Yield and remove the look-ups that are due, in the order of steps and ranks."""
         for key in sorted(self._look_ups):
+            # Each is checked after the one before it was answered, which may have made it due.
             if is_due(self._look_ups[key]):
                 yield self._look_ups.pop(key)

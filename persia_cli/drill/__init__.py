@@ -1,1 +1,1 @@
-"""Drills: processes of a job are killed on purpose, and what that costs is measured."""
+"""Drills: kill processes of a job on purpose, and measure the cost of the recovery."""

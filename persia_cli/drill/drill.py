@@ -1,4 +1,4 @@
-"""A drill: a fresh job whose processes are killed at a step, and the same job undisturbed."""
+"""A drill: a new job whose processes are killed at a step, and the same job undisturbed."""
 
 import signal
 import time
@@ -36,9 +36,9 @@ class Drill:
     follow: Callable[[int, str], None]
 
     def carry_out(self, folder: Path, compare: bool) -> DrillResult:
-        """Train the job in a folder, with its kill; then the same job undisturbed, if that is to be compared.
+        """Train the job in a folder, with its kill; then the same job undisturbed, if `compare`.
 
-        Raises UserError or RoleError if the job ends before the kill. No process outlives this call.
+        Raises UserError or RoleError if the job ends before the kill. All processes have ended when this call returns.
         """
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ class Drill:
         return result
 
     def _measure(self, result: DrillResult, problem: str) -> None:
-        """Take the measurements from the record of the run; `problem` is why the job did not end well."""
+        """Read the measurements from the record of the run; `problem` is why the job failed."""
         history, run = read_history(result.run_dir), self.run
         if problem:
             result.problems.append(problem)
@@ -93,7 +93,7 @@ class Drill:
         result.auc = _auc(result.run_dir)
 
     def _compare(self, result: DrillResult, undisturbed: Path, problem: str) -> None:
-        """Note how the result differs from that of an undisturbed run."""
+        """Note the differences between the result and that of an undisturbed run."""
         if problem:
             result.problems.append(f"the undisturbed job: {problem}")
             return
@@ -107,11 +107,11 @@ class Drill:
 def _auc(run_dir: Path) -> dict[str, float | None]:
     history = read_history(run_dir)
     labels = [label for label, link in history.links.items() if link == "logistic"]
-    return {label: history.figure(line, "auc", label) for line in history.evaluations[-1:] for label in labels}
+    return {label: history.metric(line, "auc", label) for line in history.evaluations[-1:] for label in labels}
 
 
 def _same_model(run: Run, one: Path, other: Path) -> bool | None:
-    """Return whether the last checkpoints of two runs have the same rows and weights; None if one has none."""
+    """Return True if the last checkpoints of two runs have the same rows and weights; None if one has none."""
     if run.checkpoint.path is not None or not run.checkpoint.at_end:
         return None
     found = [newest_of(checkpoints_of(each, None)) for each in (one, other)]

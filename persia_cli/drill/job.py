@@ -20,9 +20,9 @@ from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 ERROR = ("error: ", "internal error: ")
 LAUNCH_ROLE = "launch-role"
 TAIL_BYTES = 1 << 15
-"""More than a line of metrics has."""
+"""Upper bound of the bytes of a line of metrics."""
 END_S = 30.0
-"""Seconds that processes have to end after they were asked to, or after their launcher was killed."""
+"""Seconds in which processes have to end after a signal, or after their launcher was killed."""
 POLL_S = 0.01
 
 
@@ -47,7 +47,7 @@ def replicas_of(launcher: int) -> dict[str, RunningProcess]:
 
 
 def wait_until_ended(processes: Iterable[RunningProcess], limit_s: float) -> list[RunningProcess]:
-    """Wait until processes have ended; return those that have not within so many seconds."""
+    """Wait until processes have ended; return those that are still running after so many seconds."""
     deadline = time.monotonic() + limit_s
     left = list(processes)
     while (left := [each for each in left if each.lives]) and time.monotonic() < deadline:
@@ -56,7 +56,7 @@ def wait_until_ended(processes: Iterable[RunningProcess], limit_s: float) -> lis
 
 
 def recorded_step(metrics: Path) -> int:
-    """Return the step of the last whole line of metrics; -1 if there is none. The file may become shorter meanwhile."""
+    """Return the step of the last complete line of metrics; -1 if there is none. The file may shrink meanwhile."""
     try:
         with metrics.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
@@ -67,7 +67,7 @@ def recorded_step(metrics: Path) -> int:
 
 
 class DrilledJob:
-    """A job that runs while the block does: a context manager after which no process of it is left."""
+    """A job that runs while the block does: a context manager that ends all its processes on exit."""
 
     def __init__(self, run_dir: Path, words: Sequence[str], follow: Callable[[int], None]) -> None:
         """`words` configure the job; `follow` is called with the last step while the drill waits."""
@@ -92,11 +92,11 @@ class DrilledJob:
             )
 
     def replicas(self) -> dict[str, RunningProcess]:
-        """Return the processes that the replicas have now, by name."""
+        """Return the current processes of the replicas by name."""
         return replicas_of(self._child.pid)
 
     def wait_for_step(self, step: int) -> int:
-        """Wait until the job has recorded a step; return the last one that it has.
+        """Wait until the job has recorded a step; return the last recorded one.
 
         Raises UserError or RoleError if the job ends before.
         """
@@ -109,7 +109,7 @@ class DrilledJob:
         return reached
 
     def wait(self) -> str:
-        """Wait for the end of the job; return why it did not end well, empty if it did."""
+        """Wait for the end of the job; return why it failed, empty if it did not."""
         while self._child.poll() is None:
             self._follow(recorded_step(self.run_dir / METRICS))
             time.sleep(POLL_S)
@@ -120,7 +120,7 @@ class DrilledJob:
         return errors[-1] if errors else f"the job ended with exit code {self._child.returncode}; see {self._log}"
 
     def kill_launcher(self) -> list[RunningProcess]:
-        """Kill the launcher; return the processes that have not ended with it, once they are killed too."""
+        """Kill the launcher; return the processes that did not end with it, after they are killed too."""
         replicas = self.replicas()
         self._child.kill()
         self._child.wait()

@@ -11,38 +11,38 @@ SERVER = "embedding-server"
 
 @dataclass
 class DrillResult:
-    """The result of a drill; times are in seconds after the kill. Without `problems` the job recovered as it should."""
+    """The result of a drill; times are in seconds after the kill. Without `problems` the job recovered correctly."""
 
     targets: tuple[str, ...]
     run_dir: Path
     mode: str
     step: int
-    """Last step that was recorded when the targets were killed."""
+    """Last recorded step when the targets were killed."""
     at: float
-    """When they were killed, in seconds since 1970."""
+    """Time of the kill, in seconds since 1970."""
     noticed_s: float | None = None
     """Until the job recorded that it noticed."""
     recovered_s: float | None = None
     """Until the job recorded that it had recovered, or after a new start its next line of metrics."""
     standstill_s: float | None = None
-    """The longest time from then on in which it recorded no new step, until it had recovered."""
+    """The longest time without a new step that began before the job had recovered."""
     cause: str = ""
-    """What happened, in the words of the job."""
+    """The cause, by the record of the job."""
     repeated: dict[str, int] = field(default_factory=dict)
-    """What was done again, as the job recorded."""
+    """Repeated work, by the record of the job."""
     samples_repeated: int = 0
     updates_applied: int | None = None
-    """In the model, as servers counted them since the job last went back to a checkpoint."""
+    """Updates missing in the model, by the counters of servers since the job last went back to a checkpoint."""
     updates_applied_twice: int | None = None
     updates_lost: int | None = None
     repeats_refused: int | None = None
-    """Updates that came again and changed nothing."""
+    """Updates that arrived again and changed nothing."""
     auc: dict[str, float | None] = field(default_factory=dict)
     """AUC of each label in the last evaluation."""
     undisturbed: Path | None = None
     auc_undisturbed: dict[str, float | None] | None = None
     same_model: bool | None = None
-    """Whether all rows and weights are those of the undisturbed run; None without one, and where two runs may differ
+    """True if all rows and weights equal those of the undisturbed run; None without one, and where two runs may differ
     anyway: in other modes than sync, and with several NN workers."""
     problems: list[str] = field(default_factory=list)
 
@@ -54,13 +54,13 @@ class DrillResult:
         return max(found, key=abs, default=None)
 
     def as_object(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the result as a JSON object."""
         folders = {"run_dir": str(self.run_dir), "undisturbed": str(self.undisturbed) if self.undisturbed else None}
         more = {"recovered": not self.problems, "auc_difference": self.auc_difference}
         return asdict(self) | folders | more
 
     def take_recovery(self, events: Iterable[Mapping[str, Any]], batch_size: int) -> None:
-        """Take over what the job has recorded of deaths and recoveries."""
+        """Add the deaths and recoveries that the job recorded."""
         since = [event for event in events if event["time"] >= self.at]
         recovered = [event for event in since if event["event"] == "recovered"]
         # The event of a job that went back has the seconds since it noticed.
@@ -91,9 +91,9 @@ class DrillResult:
         self.standstill_s = round(max(gaps, default=0.0), 3)
 
     def take_updates(self, events: Sequence[Mapping[str, Any]], expected: int) -> None:
-        """Compare the updates that each server has counted with those that it should have applied since its job began.
+        """Compare the number of updates of each server with the number that it should have applied since its job began.
 
-        A server's count goes from process to process with its memory.
+        A server's counter is in its shared memory, so it survives the process.
         """
         roles = [event for event in events if event["event"] == "roles"][-1]["roles"]
         servers = [role["updates"] for role in roles if role["role"] == SERVER]

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from persia_cli.kernels.cache import cache_folder, can_keep, is_kept
-from persia_cli.kernels.needed import SAVING, SERVER, WORKER, kept_kernels, pooling_kernels, training_kernels
+from persia_cli.kernels.cache import cache_folder, can_cache, is_cached
+from persia_cli.kernels.needed import SAVING, SERVER, WORKER, pooling_kernels, recoverable_kernels, training_kernels
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.plan.job import JobPlan
-from persia_cli.plan.replacement import keeps_memory
+from persia_cli.plan.replacement import retains_memory
 
 
 def job_kernels(plan: JobPlan) -> list[str]:
@@ -14,7 +14,7 @@ def job_kernels(plan: JobPlan) -> list[str]:
     train = plan.job.task == "train"
     names = [*SERVER, *WORKER]
     if train:
-        kernels = kept_kernels if keeps_memory(plan.run, plan.job, "embedding-server") else training_kernels
+        kernels = recoverable_kernels if retains_memory(plan.run, plan.job, "embedding-server") else training_kernels
         names += [*kernels(group.optimizer.kind for group in plan.layout.groups), *SAVING]
     names += pooling_kernels((feature.pooling for feature in plan.layout.features), train)
     return list(dict.fromkeys(names))
@@ -25,12 +25,12 @@ class Compiling:
 
     def __init__(self, plan: JobPlan) -> None:
         self._events = Journal(plan.run_dir / EVENTS)
-        self._missing = [name for name in job_kernels(plan) if not is_kept(name)]
+        self._missing = [name for name in job_kernels(plan) if not is_cached(name)]
         self._total = len(self._missing)
         if not self._missing:
             return
         self._note()
-        if not can_keep():
+        if not can_cache():
             self._events.write(
                 event="warning",
                 text=f"compiled kernels cannot be stored in {cache_folder()}, so each process compiles them "
@@ -43,7 +43,7 @@ class Compiling:
 
     def check(self) -> None:
         """Record the kernels that roles have compiled since the last call; cheap if there are none."""
-        for name in [name for name in self._missing if is_kept(name)]:
+        for name in [name for name in self._missing if is_cached(name)]:
             self._missing.remove(name)
             self._note(kernel=name)
 

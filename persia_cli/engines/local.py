@@ -31,8 +31,8 @@ from persia_cli.errors import (
     UserError,
 )
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
-from persia_cli.plan.replacement import keeps_memory
-from persia_cli.roles.start import address_beside
+from persia_cli.plan.replacement import retains_memory
+from persia_cli.roles.start import default_address
 from persia_cli.wire.addresses import SOCKETS, ipc_address
 from persia_cli.wire.secret import TOKEN, new_keys, new_token, read_secret, write_keys, write_token
 from persia_cli.wire.sockets import Context
@@ -115,7 +115,7 @@ class Processes:
             replica.role,
             replica.index,
             coordinator,
-            bind=address_beside(coordinator, replica.name) if advertised else None,
+            bind=default_address(coordinator, replica.name) if advertised else None,
             advertise=advertised,
             run_dir=self._plan.run_dir if replica.role == COORDINATOR else None,
             token_file=None if has_keys else self.secret_file,
@@ -123,7 +123,7 @@ class Processes:
             cpus=self._plan.run.cluster.processors_of(replica.role, replica.index) or None,
         )
         reports = self._reports if replica.role != COORDINATOR else None
-        keeps = keeps_memory(self._plan.run, self._plan.job, replica.role)
+        keeps = retains_memory(self._plan.run, self._plan.job, replica.role)
         self._started.append(Supervised(options, reports, keeps, self._log_of(replica.name)))
 
     def _log_of(self, name: str) -> Path:

@@ -40,7 +40,7 @@ def end_on_signals(say: Callable[[str], None]) -> AbstractContextManager[None]:
     """End this process with a sentence when a signal comes in the block, before its job begins or after its end."""
 
     def end(number: int) -> None:
-        say(f"{signal.Signals(number).name}: no job is running; the same command goes on")
+        say(f"{signal.Signals(number).name}: stopped before the job began; run the same command again")
         sys.exit(PreemptedError.exit_code)
 
     return handling(ENDING_SIGNALS, end)

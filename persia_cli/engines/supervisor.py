@@ -73,15 +73,15 @@ class Supervised:
     """
 
     def __init__(
-        self, options: RoleOptions, reports: DeathReports | None, keeps_memory: bool = False, log: Path | None = None
+        self, options: RoleOptions, reports: DeathReports | None, retains_memory: bool = False, log: Path | None = None
     ) -> None:
         """Start the first process. Without `reports`, a death is final.
 
-        With `keeps_memory`, all processes inherit one memory file. They write to `log`, else to where this one does.
+        With `retains_memory`, all processes inherit one memory file. They write to `log`, else to where this one does.
         """
         self.options, self.log = options, log
         self._reports = reports
-        self._memory = new_file(options.name) if keeps_memory else None
+        self._memory = new_file(options.name) if retains_memory else None
         self._asked = False
         self._due_s: float | None = None
         self.life = 1
@@ -201,7 +201,7 @@ def supervise_role(options: RoleOptions) -> None:
     log_to_stderr(f"{options.name} supervisor")
     reports = DeathReports(f"supervisor of {options.name}", lambda: options.coordinator, options.context)
     is_final = options.role == COORDINATOR
-    child = Supervised(options, None if is_final else reports, keeps_memory=options.role == WITH_MEMORY)
+    child = Supervised(options, None if is_final else reports, retains_memory=options.role == WITH_MEMORY)
     try:
         _watch(child, reports)
     finally:

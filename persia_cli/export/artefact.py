@@ -1,4 +1,4 @@
-"""An exported model as a folder: complete, with checksums, or not there at all."""
+"""An exported model as a folder, which is complete and has checksums, or does not exist."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,13 +43,13 @@ from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be exported: a model, under which name, in which form its rows, and whose samples are golden."""
+    """The arguments of an export: a model, its name, the dtype of its rows, and the source of golden samples."""
 
     model: SavedModel
     name: str
     form: Form
     golden: Run
-    """The run, perhaps with samples of elsewhere."""
+    """The run, perhaps with samples of other data."""
 
 
 def write_artefact(
@@ -59,10 +59,10 @@ def write_artefact(
     on_work: OnWork = lambda what, done, of: None,
     prove: Callable[[Path], None] = lambda folder: None,
 ) -> ModelDescription:
-    """Write an exported model, which appears when it is complete and on disk, in place of what was there.
+    """Write an exported model, which replaces the output when it is complete and on disk.
 
-    Before that, `prove` gets the folder under a temporary name, and can raise an error that ends it. Raises UserError,
-    CheckpointError, DiskError.
+    Before that, `prove` gets the folder under a temporary name, and can raise an error that ends the export. Raises
+    UserError, CheckpointError, DiskError.
     """
     with output.replaced() as part:
         (part / ROWS).mkdir()
@@ -132,7 +132,7 @@ def _write_groups(
 
 
 def golden_samples(order: Order, network: SavedNetwork) -> Golden:
-    """Return the first evaluation samples of a run, or of training where there are none, with their logits."""
+    """Return the first evaluation samples of a run, else of training, with their logits."""
     remedy = "an export keeps some samples with their scores; name files that have some by --verify"
     for split in ("eval", "train"):
         try:
@@ -156,9 +156,9 @@ def _features(network: SavedNetwork) -> list[FrozenFeature]:
 
 
 def _lists(run: Run, golden: Golden, network: SavedNetwork) -> frozenset[str]:
-    """Return the features whose columns hold lists, those of which a golden sample has no or several ids, sequences.
+    """Return the features whose columns contain lists: sequences, and those of which a golden sample has not one id.
 
-    A feature that drops nulls has no id of a null alone.
+    A feature that drops nulls has no id for a null.
     """
     size, found = golden.batch.size, list_features(run)
     for number, (feature, declared) in enumerate(zip(network.layout.features, sparse_features(run), strict=True)):
@@ -170,7 +170,7 @@ def _lists(run: Run, golden: Golden, network: SavedNetwork) -> frozenset[str]:
 
 
 def list_features(run: Run) -> set[str]:
-    """Return the sparse features of a run whose columns hold lists in its files."""
+    """Return the sparse features of a run whose columns contain lists in its files."""
     if not isinstance(run.dataset, ParquetDataset) or uses_stand_in(run.dataset):
         return set()
     columns = scan(run.dataset).lists

@@ -19,7 +19,7 @@ from persia_cli.serving.row_reader import pooled_name, sequence_names
 from persia_cli.train.inputs import GroupShape
 
 EXAMPLES = 3
-"""Samples of the batch by which the network is followed; it may have any number of them later."""
+"""Number of samples of the batch that traces the network; exported networks take any number."""
 OPERATION = re.compile(r"\b(?:aten|prims|torchvision|quantized)[.:]+[a-z_0-9]+(?:\.\w+)?")
 
 
@@ -51,7 +51,7 @@ class Example(NamedTuple):
 
 
 def example_of(network: nn.Module, shape: InputShape, groups: tuple[GroupShape, ...]) -> Example:
-    """Return a network in the state of evaluations with a batch by which it can be followed."""
+    """Return a network in evaluation mode with a batch for tracing."""
     names = [[feature.name for feature in group.features if feature.pooling != "none"] for group in groups]
     numbers = [number for number, feature in enumerate(shape.features) if feature.pooling == "none"]
     pooled = [
@@ -70,9 +70,9 @@ def example_of(network: nn.Module, shape: InputShape, groups: tuple[GroupShape, 
 
 
 def write_network(network: nn.Module, shape: InputShape, groups: tuple[GroupShape, ...], path: Path, what: str) -> None:
-    """Write a network in the state of evaluations as an ONNX file.
+    """Write a network in evaluation mode as an ONNX file.
 
-    Raises UserError that names `what` it is and the operation, for one that cannot be followed or has no form in ONNX.
+    Raises UserError that names `what` and the operation, for a network that cannot be traced or written as ONNX.
     """
     _require_onnx()
     example = example_of(network, shape, groups)
@@ -92,11 +92,11 @@ def write_network(network: nn.Module, shape: InputShape, groups: tuple[GroupShap
 
 @contextmanager
 def following(what: str) -> Iterator[None]:
-    """Raise errors of torch's exporter as a UserError that names `what` it is, but those of the disk as OSError."""
-    with unheard_warnings(), torch.no_grad():
+    """Raise errors of torch's exporter as a UserError that names `what`, but those of the disk as OSError."""
+    with suppressed_warnings(), torch.no_grad():
         try:
             yield
-        except Exception as error:  # what may go wrong has no common base
+        except Exception as error:  # errors of the exporter have no common base class
             for each in causes(error):
                 # Python's own OSErrors, such as that a class has no source, have no number.
                 if isinstance(each, OSError) and each.errno is not None:
@@ -105,7 +105,7 @@ def following(what: str) -> Iterator[None]:
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """Return an error, and what it was raised from."""
+    """Return an error and its causes."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
@@ -113,8 +113,8 @@ def causes(error: BaseException) -> list[BaseException]:
 
 
 @contextmanager
-def unheard_warnings() -> Iterator[None]:
-    """Keep what torch's exporter warns of from the screen: it concerns torch, and an error says what went wrong."""
+def suppressed_warnings() -> Iterator[None]:
+    """Suppress warnings of torch's exporter: they concern torch, and failures raise errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
@@ -139,7 +139,7 @@ def refusal(error: BaseException, what: str) -> str:
         found = OPERATION.search(str(each))
         if found:
             return (
-                f"{what} cannot be exported, for ONNX has no form of its operation {found.group()}; write it by other "
+                f"{what} cannot be exported, since ONNX has no operation {found.group()}; write it by other "
                 "operations, or export it with --format torch"
             )
     reason = one_line(chain[-1]).split(". ")[0][:200]

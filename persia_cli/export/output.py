@@ -20,20 +20,20 @@ from persia_cli.serving.description import FEATURES, GOLDEN, MODEL, NETWORK
 PLAIN = ("predict.py", "network.py", "network.safetensors", MODEL)
 """Files of an export to plain torch."""
 SERVED = (MODEL, NETWORK, FEATURES, GOLDEN)
-"""Files of an export that serves; one that is damaged or of another format can be replaced too."""
+"""Files of a serving export; a damaged one, or one of another format, can be replaced too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where an export is written, and whether it replaces what is there."""
+    """The path of an export, and whether it replaces an existing folder."""
 
     folder: Path
-    """Absolute; the folder may be there or not, the one above it is."""
+    """Absolute; the folder need not exist, its parent does."""
     overwrite: bool = False
 
     @classmethod
     def at(cls, folder: Path, overwrite: bool) -> Self:
-        """Return the output at a path; raises UserError if nothing can be written there."""
+        """Return the output at a path; raises UserError if the path is not writable."""
         if not folder.absolute().parent.is_dir():
             raise UserError(f"-o {folder}: there is no folder {folder.absolute().parent}; create it first")
         if folder.is_symlink():
@@ -52,7 +52,7 @@ class Output:
                     raise UserError(f"-o {self.folder} would be mixed with {other}, which is exported; choose another")
 
     def require_replaceable(self) -> None:
-        """Raise UserError unless what is there may be replaced: with `overwrite` an empty folder or an export."""
+        """Raise UserError unless the path is free or may be replaced: with `overwrite` an empty folder or an export."""
         folder = self.folder
         if not self.overwrite:
             raise UserError(f"{folder} exists already; choose another name, or give --overwrite")
@@ -68,8 +68,8 @@ class Output:
     def replaced(self) -> Iterator[Path]:
         """Yield a new folder to write into; at the end its files are on disk, and it gets the name of the output.
 
-        After a failure it is gone, and what was there is still there. Raises DiskError, and UserError if by then there
-        is something that may not be replaced.
+        After a failure it is removed, and an existing folder is unchanged. Raises DiskError, and UserError if by then
+        the path has content that may not be replaced.
         """
         folder = self.folder
         part = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.part")
@@ -89,7 +89,7 @@ class Output:
             shutil.rmtree(part, ignore_errors=True)
 
     def _exchange(self, part: Path) -> None:
-        """Replace the folder, and remove the one that was there."""
+        """Replace the existing folder, and remove it."""
         replaced = self.folder.with_name(f"{self.folder.name}.{secrets.token_hex(4)}.old")
         rename(self.folder, replaced)
         try:
@@ -101,22 +101,22 @@ class Output:
         shutil.rmtree(replaced)
 
     def _appear(self, part: Path) -> None:
-        """Give the new folder its name, which the operating system refuses if there is a file or a folder of files."""
+        """Rename the new folder, which the operating system refuses if there is a file or a folder of files."""
         try:
             rename(part, self.folder)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                 raise
             raise UserError(
-                f"{self.folder} has appeared during the export, and is left as it is; export again under another name"
+                f"{self.folder} has appeared during the export, and is unchanged; export again under another name"
             ) from error
 
 
 @contextmanager
 def ended_by_exit() -> Iterator[Callable[[], None]]:
-    """Make SIGTERM raise SystemExit in the block, so that what is not complete is removed.
+    """Make SIGTERM raise SystemExit in the block, so that an incomplete output is removed.
 
-    Yields what raises it again if it has come: it is lost where it comes in a callback or a finaliser of a library.
+    Yields a function that raises it again: it is lost if it arrives in a callback or a finaliser of a library.
     """
     has_come = False
 

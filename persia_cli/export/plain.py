@@ -56,9 +56,9 @@ class Network(torch.nn.Module):
 
 
 def write_plain(model: SavedModel, output: Output, network: SavedNetwork, on_work: OnWork) -> int:
-    """Write a model for plain torch, as `Output` says; returns the number of rows.
+    """Write a model for plain torch to an `Output`; returns the number of rows.
 
-    Raises UserError for a network that cannot be followed, CheckpointError, DiskError.
+    Raises UserError for a network that cannot be traced, CheckpointError, DiskError.
     """
     manifest = read_manifest(model.checkpoint)
     total, done = manifest.row_count(with_dense=False), 0
@@ -81,7 +81,7 @@ def write_plain(model: SavedModel, output: Output, network: SavedNetwork, on_wor
 
 
 def table_file(number: int) -> str:
-    """Return the path of a table's file, by its number."""
+    """Return the path of the file of a table number."""
     return f"tables/{number}.parquet"
 
 
@@ -105,13 +105,13 @@ def write_network(folder: Path, network: SavedNetwork, what: str) -> list[str]:
     listed = json.dumps(names).replace("true", "True").replace("false", "False")
     text = HEAD.format(tensors=listed, inputs=", ".join(example.inputs)) + body + "\n"
     (folder / "network.py").write_text(text)
-    # Not save_file: its errors of a full disk are no OSErrors, and only its user could read the file.
+    # Not save_file: it raises no OSError on a full disk, and only its user could read the file.
     (folder / "network.safetensors").write_bytes(save(kept))
     return example.inputs
 
 
 class _TableWriter:
-    """Gathers the rows of a table, and writes them as row groups of one file."""
+    """A writer that collects the rows of a table, and writes them as row groups of one file."""
 
     def __init__(self, writer: Any) -> None:
         self._writer, self._waiting, self._rows = writer, list[Any](), 0
@@ -126,7 +126,7 @@ class _TableWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the pending rows."""
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting))
         self._waiting, self._rows = [], 0
@@ -147,7 +147,7 @@ def _tables(folder: Path, group: GroupSpec) -> Iterator[dict[str, _TableWriter]]
 
 
 def _described(model: SavedModel, network: SavedNetwork, inputs: list[str]) -> dict[str, Any]:
-    """Return what the script has to know: the order of inputs, and which rows are pooled to what."""
+    """Return the description for the script: the order of inputs, and the pooling of rows."""
     tables = {table.number: table for table in network.layout.tables()}
     columns = [feature.column_name for feature in sparse_features(model.run)]
     return {

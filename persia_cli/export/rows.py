@@ -13,13 +13,13 @@ from persia_cli.store.layout import GroupSpec
 
 OnRows = Callable[[int], None]
 OnWork = Callable[[str, int, int], None]
-"""Takes what is done now, and how much of it is done of how much."""
+"""Receives the name of the work, the finished part and the total."""
 
 
 def require_rows(checkpoint: Place, on_work: OnWork) -> None:
-    """Compare the content of every file of rows, also of those that the checkpoint depends on, with its checksum.
+    """Compare the content of every file of rows, including those that the checkpoint depends on, with its checksum.
 
-    Raises CheckpointError for one that has changed.
+    Raises CheckpointError for a changed file.
     """
     files = read_chain(checkpoint).row_files(with_dense=True)
     total, done = sum(part.nbytes for file in files for _, part in file.parts), 0
@@ -36,9 +36,9 @@ def require_rows(checkpoint: Place, on_work: OnWork) -> None:
 def write_rows(
     checkpoint: Place, manifest: Manifest, group: GroupSpec, form: Form, folder: Path, on_rows: OnRows
 ) -> FrozenGroup:
-    """Write the rows of a feature group; returns where they are. Calls `on_rows` with the rows of each portion.
+    """Write the rows of a feature group; returns their files. Calls `on_rows` with the number of rows of each portion.
 
-    Raises UserError for rows that the form cannot hold, CheckpointError.
+    Raises UserError for rows that the dtype cannot represent, CheckpointError.
     """
     rows = {table.name: table.rows for table in manifest.tables}
     rules = [

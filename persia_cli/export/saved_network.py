@@ -1,4 +1,4 @@
-"""The training code's own scores of a saved model, without a job and without its tables in memory."""
+"""The scores of a saved model by the training code, without a job and without its tables in memory."""
 
 from collections.abc import Callable
 
@@ -26,14 +26,14 @@ from persia_cli.train.staging import Staging
 from persia_cli.wire.messages import GroupRows
 
 SAMPLES = 4096
-"""Samples that the network computes at once."""
+"""Number of samples that the network computes at once."""
 OnRows = Callable[[int], None]
 
 
 class SavedNetwork:
-    """A network in the state of evaluations, in float32 on the CPU, and the rows of its checkpoint.
+    """A network in evaluation mode, in float32 on the CPU, and the rows of its checkpoint.
 
-    Rows reach it as they are kept, not rounded to the dtype in which they travel in a job.
+    Rows are used as stored, not rounded to the dtype of the wire.
     """
 
     def __init__(self, run: Run, checkpoint: Place) -> None:
@@ -70,7 +70,7 @@ class SavedNetwork:
         return np.concatenate(logits)
 
     def _rows(self, group: GroupSpec, unique: UniqueRows, on_rows: OnRows) -> NDArray[np.float32]:
-        """Return the embeddings of a batch's unique rows, zeros for those that the checkpoint has not."""
+        """Return the embeddings of a batch's unique rows, zeros for those that are not in the checkpoint."""
         found = np.zeros((unique.keys.size, group.dim), np.float32)
         order = np.argsort(unique.keys, kind="stable")
         keys, tables = unique.keys[order], unique.tables[order]
@@ -81,7 +81,7 @@ class SavedNetwork:
             first = np.searchsorted(keys, block.keys[0], "left")
             wanted = np.arange(first, np.searchsorted(keys, block.keys[-1], "right"))
             place = np.searchsorted(block.keys, keys[wanted], "left")
-            # Keys of two tables may be equal; then their rows lie side by side.
+            # Keys of two tables may be equal; then their rows are neighbours.
             for _ in range(len(known)):
                 inside = place < block.keys.size
                 wanted, place = wanted[inside], place[inside]

@@ -1,4 +1,4 @@
-"""A folder for an export that is needed only as long as the command runs."""
+"""A temporary folder for an export that is needed only while the command runs."""
 
 import signal
 import sys
@@ -16,10 +16,10 @@ PREFIX = "persia-export-"
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Yield a new folder of this user alone, which is removed at the end, also if signals end the block.
+    """Yield a new folder with access for this user alone, which is removed at the end, also after signals.
 
-    The first SIGTERM, SIGHUP or Ctrl-C ends it by an exception; those that come while it ends are ignored. What SIGKILL
-    has left goes at the next start. Raises DiskError.
+    The first SIGTERM, SIGHUP or Ctrl-C ends the block by an exception; later ones are ignored. The next start removes
+    folders that remain after SIGKILL. Raises DiskError.
     """
     before = {number: signal.getsignal(number) for number in ENDING}
 

@@ -12,9 +12,9 @@ from persia_cli.serving.request_texts import CsvFields, Held
 
 
 def csv_fields(trained: Run, samples: Run) -> CsvFields | None:
-    """Return how a run read the fields of its CSV files; None if it was trained from other data.
+    """Return the rules by which a run read its CSV files; None if it was trained from other data.
 
-    `samples` is the run with the files that are there, which may be others than it was trained from.
+    `samples` is the run with the present files, which may differ from the training data.
     """
     own, dataset = trained.dataset, samples.dataset
     if not isinstance(own, ParquetDataset) or not isinstance(dataset, ParquetDataset) or uses_stand_in(dataset):
@@ -34,7 +34,7 @@ def _columns(dataset: ParquetDataset) -> list[str]:
 
 
 def _format_of(dataset: ParquetDataset) -> Format | None:
-    """Return the format of a data set's files, by their names if they are gone; None if these do not tell."""
+    """Return the format of a data set's files, by their names if they are gone; None if the names do not show it."""
     if dataset.format != "auto":
         return dataset.format
     with suppress(DataError):  # such as a store that does not answer
@@ -44,7 +44,7 @@ def _format_of(dataset: ParquetDataset) -> Format | None:
 
 
 def _held(found: ParquetScan, column: str) -> Held:
-    """Return what a column holds in all files; numbers, where they have no value and a feature reads numbers."""
+    """Return the type of a column in all files; numbers, if it has no value and a feature reads numbers."""
     dataset = found.settled
     if any(each.name == column and each.values == "time" for each in dataset.dense_features) or any(
         each.column_name == column and each.ids == "time" for each in dataset.sparse

@@ -1,4 +1,4 @@
-"""The proof of an export: the same samples by the training code and by the exported model."""
+"""The verification of an export: the same samples scored by the training code and by the exported model."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,34 +22,34 @@ from persia_cli.serving.golden import DIFFERENCE
 from persia_cli.serving.predictor import Predictor
 
 PORTION = 2**18
-"""Ids of the samples for which the checkpoint's rows are read at once."""
+"""Number of ids of the samples for which the checkpoint's rows are read at once."""
 LARGEST_PORTION = 2**16
 """Largest number of samples of a portion."""
 AUC: dict[Form, float] = {"float32": 1e-5, "bfloat16": 1e-4, "float16": 1e-4, "int8": 2e-4, "int4": 1e-3}
-"""How far AUC may be from that of the training code, if there are enough samples."""
+"""Maximum difference of AUC to that of the training code, if there are enough samples."""
 GRAIN = 2.0**-16
-"""Logits that round to one multiple of it are equal for AUC.
+"""Logits that round to the same multiple of it are equal for AUC.
 
-Samples that are alike have one score but for the rounding of sums, which depends on their place in a batch: which of
-them comes first says nothing of a model, and is another one by each way of scoring.
+Scores of alike samples differ only by the rounding of sums, which depends on their place in a batch. Their order is
+no property of the model, and differs between ways of scoring.
 """
 PAIRS = 4
-"""Pairs of a positive and a negative sample whose order may be another one: with few samples each is much of AUC."""
+"""Pairs of a positive and a negative sample whose order may differ: with few samples, each is much of AUC."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelProof:
-    """What the two ways of scoring differ by for a label: the greatest difference of a prediction, and AUC by each."""
+    """The differences of two ways of scoring for a label: the largest difference of predictions, and AUC by each."""
 
     label: str
     difference: float
     auc: tuple[float, float] | None
-    """Of the training code and of the exported model; None for a number, and where all samples are of one class."""
+    """By the training code and by the exported model; None for a number, and if all samples are of one class."""
     pairs: float
-    """Pairs of a positive and a negative sample."""
+    """Number of pairs of a positive and a negative sample."""
 
     def allowed(self, form: Form) -> float:
-        """Return how far AUC may be from that of the training code."""
+        """Return the maximum difference of AUC to that of the training code."""
         return max(AUC[form], PAIRS / self.pairs)
 
 
@@ -61,7 +61,7 @@ class Proof:
     labels: list[LabelProof]
 
     def require(self, form: Form) -> None:
-        """Raise PersiaError if a difference is beyond its bound."""
+        """Raise PersiaError if a difference exceeds its bound."""
         for each in self.labels:
             if not each.difference <= DIFFERENCE[form]:
                 raise PersiaError(
@@ -78,7 +78,7 @@ class Proof:
 
 
 def portions(run: Run, split: SplitName, samples: int | None = None) -> Iterator[Batch]:
-    """Yield the samples of a split in portions whose rows fit in memory, at most so many samples."""
+    """Yield at most `samples` samples of a split in portions whose rows fit in memory."""
     source = open_source(run.dataset, split, run.seed, run.links)
     try:
         end = source.rows if samples is None else min(source.rows, samples)
@@ -125,7 +125,7 @@ def compare(
 
 
 def _differences(one: NDArray[np.float32], other: NDArray[np.float32], links: list[Link]) -> NDArray[np.float64]:
-    """Return the greatest difference of each label's predictions; of those beyond 1, relative to their size."""
+    """Return the largest difference of each label's predictions; of those above 1, relative to their size."""
     found = []
     for task, link in enumerate(links):
         p, q = (predictions(each[:, task].astype(np.float64), link) for each in (one, other))

@@ -1,6 +1,6 @@
-"""Bags of a feature group: the rows that a sample's entries name, their sum, and the way of a gradient back to them.
+"""Bags of a feature group: the rows of a sample's entries, their sum, and the gradient back to them.
 
-Rows are addressed as an embedding worker numbers them: `inverse[i]` is the unique row of the i-th entry of a feature
+Rows are addressed by the embedding worker's numbers: `inverse[i]` is the unique row of the i-th entry of a feature
 group, feature-major. `offsets` is the CSR of that order, or None when every feature has one entry per sample. An id is
 `rounds` consecutive entries (1, or the rounds of a hash stack) and stands for the sum of their rows.
 """
@@ -28,7 +28,7 @@ _NO_OFFSETS = np.empty(0, np.uint32)
 
 
 def flat(result: NDArray[Any]) -> NDArray[Any]:
-    """Return a flat view of an array that is to be written; raises ValueError if it is not C-contiguous."""
+    """Return a flat view of an array for writing; raise ValueError if it is not C-contiguous."""
     require(result.flags.c_contiguous, "the array for the result must be C-contiguous")
     return result.reshape(-1)
 
@@ -67,7 +67,7 @@ def check_bags(
 def sequence_offsets(
     inverse: NDArray[np.int32], offsets: NDArray[np.uint32] | None, size: int, rows: int, rounds: int
 ) -> NDArray[np.uint32]:
-    """Return the n+1 offsets of one feature's samples, made up if None; raises ValueError as `check_bags` does."""
+    """Return the n+1 offsets of one feature's samples, 0, 1, 2, … for None; raise ValueError as `check_bags` does."""
     check_bags(inverse, offsets, size, rows, np.array([rounds], np.int64))
     return np.arange(size + 1, dtype=np.uint32) if offsets is None else offsets
 
@@ -101,11 +101,9 @@ def bag_of(offsets, feature, size, sample):
 
 @inlined
 def _write_block(vectors, last, rows, inverse, start, stop, dim, column, values, to):
-    """Write the sum of up to four vectors of a bag's rows, added in registers; the last vector has `last` lanes.
-
-    `vectors` is a constant at each call, so that each of the four callers gets code without these branches.
-    """
+    """Write the sum of up to four vectors of a bag's rows, added in registers; the last vector has `last` lanes."""
     one = two = three = four = splat(np.float32(0))
+    # `vectors` is a constant at each call, so each of the four callers gets code without these branches.
     for i in range(start, stop):
         if vectors > 1 and i + AHEAD < np.uint64(inverse.size):
             later = np.uint64(inverse[i + AHEAD]) * dim + column

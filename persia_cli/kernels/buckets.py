@@ -30,9 +30,9 @@ NOWHERE = np.uint64(2**64 - 1)
 CHUNK = 128
 """Number of keys whose buckets are prefetched before the first of them is read."""
 FEW = np.uint64(64)
-"""Largest number of buckets of a partition that counts as having few."""
+"""Maximum number of buckets of a partition that counts as having few."""
 PATHS = 256
-"""Largest number of buckets that are searched to free a slot of a full bucket."""
+"""Maximum number of buckets that are searched to free a slot of a full bucket."""
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -60,19 +60,19 @@ class Index(NamedTuple):
     scratch: NDArray[np.uint64]
     """uint64[SCRATCH]: memory for intermediate results."""
     evicted_keys: NDArray[np.uint64]
-    """uint64[n]: keys that lost their rows to others since the last cut, as far as there is room for them."""
+    """uint64[n]: keys that lost their rows to others since the last snapshot, as far as there is space for them."""
     evicted_tables: NDArray[np.uint16]
     """uint16[n]: their table numbers."""
     evictions: NDArray[np.int64]
-    """int64[1]: number of these, counted on beyond `n`."""
+    """int64[1]: number of evicted keys, also of those beyond `n`."""
     uses: NDArray[np.uint32]
-    """uint32[rows]: how often, and when last, each row was looked up (see `sightings`); empty if nobody asks."""
+    """uint32[rows]: frequency and last step of each row's look-ups (see `frequency`); empty if not needed."""
     sketch: NDArray[np.uint64]
-    """uint64[8 * lines * own partitions]: how often ids without a row were looked up; empty if nobody asks."""
+    """uint64[8 * lines * own partitions]: frequencies of ids without a row; empty if not needed."""
     lines: np.uint64
     """Lines of the sketch of each partition."""
     epoch_bits: np.uint64
-    """Counts are halved each 2^epoch_bits steps."""
+    """Counts are halved every 2^epoch_bits steps."""
 
 
 SCRATCH = 2 * max(CHUNK, PATHS)
@@ -187,10 +187,8 @@ def slot_of(index, key, table, bucket):
 
 @inlined
 def seek(index, keys, start, stop):
-    """Write the likely slots of keys[start:stop] to the scratch memory, NOWHERE for none; `confirm_slot` confirms them.
-
-    All buckets are prefetched before the first one is read, so that the waits for memory overlap.
-    """
+    """Write the likely slots of keys[start:stop] to the scratch memory, NOWHERE for none, for `confirm_slot`."""
+    # All buckets are prefetched before the first one is read, so that the waits for memory overlap.
     for i in range(stop - start):
         bucket = first_bucket(index, keys[start + i])
         index.scratch[i] = bucket

@@ -1,7 +1,8 @@
 """The cache of compiled kernels on disk: one folder for each combination of sources, versions and processor.
 
-This module does not import numba, so that a launcher can check the cache quickly. A kernel is three files: numba writes
-an index and the machine code; then comes the SHA-256 of both. A kernel whose files do not match is compiled again.
+This module does not import numba, so that a launcher can check the cache quickly. A kernel is three files: the index
+and the machine code, as numba writes them, and then the SHA-256 of both. A kernel whose files do not match is compiled
+again.
 """
 
 import fcntl
@@ -18,8 +19,8 @@ from pathlib import Path
 
 from persia_cli.disk import write_whole
 
-FOLDERS_KEPT = 8
-"""Number of cache folders that are kept, the most recently used ones."""
+MAX_FOLDERS = 8
+"""Maximum number of cache folders; the most recently used ones are retained."""
 CPU_FACTS = {
     *("vendor_id", "cpu family", "model", "stepping", "flags"),
     *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features"),
@@ -34,7 +35,7 @@ def cache_folder() -> Path:
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     facts = [version("numba"), version("llvmlite"), sys.implementation.cache_tag, platform.machine(), *_processor()]
-    # NUMBA_CPU_NAME, NUMBA_OPT and others decide what code is generated.
+    # NUMBA_CPU_NAME, NUMBA_OPT and others determine the generated code.
     facts += sorted(f"{k}={v}" for k, v in os.environ.items() if k.startswith("NUMBA_") and k != "NUMBA_CACHE_DIR")
     digest.update("\n".join(map(str, facts)).encode())
     return _base() / f"kernels-{digest.hexdigest()[:16]}"
@@ -58,13 +59,13 @@ def kernel_files(name: str) -> tuple[Path, Path]:
     return cache_folder() / f"{name}.nbi", cache_folder() / f"{name}.1.nbc"
 
 
-def is_kept(name: str) -> bool:
+def is_cached(name: str) -> bool:
     """Return True if there is a compiled kernel to load."""
     return _seal(name).exists()
 
 
 def is_whole(name: str) -> bool:
-    """Return True if there is a compiled kernel and its checksum is right."""
+    """Return True if there is a compiled kernel with the right checksum."""
     try:
         return _seal(name).read_text(encoding="ascii") == _digest(name)
     except OSError:
@@ -72,7 +73,7 @@ def is_whole(name: str) -> bool:
 
 
 def seal(name: str) -> None:
-    """Write the checksum of a kernel, which publishes it to other processes; raises OSError or DiskError."""
+    """Write the checksum of a kernel, which publishes it to other processes; raise OSError or DiskError."""
     write_whole(_seal(name), _digest(name))
     _remove_old_folders(cache_folder())
 
@@ -92,7 +93,7 @@ def _digest(name: str) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in kernel_files(name))).hexdigest()
 
 
-def can_keep() -> bool:
+def can_cache() -> bool:
     """Return True if the cache folder can be written."""
     folder = next(path for path in (cache_folder(), *cache_folder().parents) if path.exists())
     return os.access(folder, os.W_OK | os.X_OK)
@@ -101,17 +102,17 @@ def can_keep() -> bool:
 def _remove_old_folders(own: Path) -> None:
     """Remove all but the most recently written cache folders; a process that still needs one compiles again."""
     folders = sorted(own.parent.glob("kernels-*"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for folder in folders[FOLDERS_KEPT:]:
+    for folder in folders[MAX_FOLDERS:]:
         if folder != own:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def turn(name: str, wait: bool) -> Iterator[bool]:
-    """Lock a kernel while it is compiled; yields True if the lock is held.
+    """Lock a kernel while it is compiled; yield True if the lock is held.
 
-    Without `wait`, yields False while another process holds it. The system frees the lock when its process ends. Where
-    the file system cannot lock, yields True: several processes may then compile the same kernel.
+    Without `wait`, yield False while another process holds it. The system releases the lock when its process ends. If
+    the file system cannot lock, yield True: several processes may then compile the same kernel.
     """
     try:
         cache_folder().mkdir(parents=True, exist_ok=True)

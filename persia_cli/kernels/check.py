@@ -22,16 +22,16 @@ from persia_cli.kernels.intrinsics import bits_set
 
 U64 = types.uint64
 SOUND, GAP, FOREIGN, MISPLACED, UNREACHABLE, NO_SUCH_ROW, TWICE = range(7)
-"""What `check_index` finds: nothing wrong, or the first fault."""
+"""Results of `check_index`: no fault, or the kind of the first one."""
 
 
 class IndexCounts(NamedTuple):
-    """What an index holds, counted anew."""
+    """The counts of an index, made anew."""
 
     seen: NDArray[np.uint64]
-    """uint64[rows / 64, rounded up], zeros at first: a bit for each row that a slot has."""
+    """uint64[rows / 64, rounded up], zeros at first: a bit for each row of a slot."""
     fault: NDArray[np.uint64]
-    """uint64[2]: the slot of the first fault, and the rows found up to there."""
+    """uint64[2]: the slot of the first fault, and the rows found before it."""
 
 
 INDEX_COUNTS = types.NamedUniTuple(write(U64), 2, IndexCounts)
@@ -39,12 +39,12 @@ INDEX_COUNTS = types.NamedUniTuple(write(U64), 2, IndexCounts)
 
 @kernel(types.int64(INDEX, U64, U64, INDEX_COUNTS))
 def check_index(index, own, capacity, counts):
-    """Check each slot of all buckets and count rows; returns SOUND or the kind of the first fault.
+    """Check each slot of all buckets and count rows; return SOUND or the kind of the first fault.
 
-    The server has `own` partitions, and rows must be below `capacity`. The tables of rows are not looked at.
+    The server has `own` partitions, and rows must be below `capacity`. The tables of rows are not checked.
     Slots are filled from the first on; a key lies in its partition, in its first bucket, or in the second if the first
     is full or buckets are few; no row belongs to two slots. `index.fill` gets the number of rows of each partition,
-    as far as there is no fault.
+    up to the first fault.
     """
     for partition in range(own):
         before = counts.fault[1]
@@ -53,7 +53,7 @@ def check_index(index, own, capacity, counts):
             if bits & (bits + np.uint64(1)) != np.uint64(0):
                 counts.fault[0] = bucket * np.uint64(SLOTS)
                 return GAP
-            # Whether a row has been seen is in memory at random places: the processor goes on while it waits for them.
+            # The bits of seen rows are at random places in memory: the processor continues while it waits for them.
             for place in range(bits_set(bits)):
                 slot = bucket * np.uint64(SLOTS) + place
                 fault = _check_slot(index, partition, capacity, bucket, slot, counts.seen)
@@ -67,7 +67,7 @@ def check_index(index, own, capacity, counts):
 
 @inlined
 def _check_slot(index, partition, capacity, bucket, slot, seen):
-    """Check one slot of a partition and note its row; returns SOUND or a fault."""
+    """Check one slot of a partition and record its row; return SOUND or a fault."""
     key, row = index.buckets[bucket * KEYS + (slot & np.uint64(3))], np.uint64(row_at(index, slot))
     if partition_of(index, key) != partition:
         return FOREIGN

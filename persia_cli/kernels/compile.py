@@ -14,14 +14,14 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
 from persia_cli.errors import DiskError
-from persia_cli.kernels.cache import cache_folder, discard, is_kept, is_whole, seal, turn
+from persia_cli.kernels.cache import cache_folder, discard, is_cached, is_whole, seal, turn
 
 KERNELS: list["Kernel"] = []
 
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
-"""Division as in C, and no reference counting: counting would make passing an array dearer than reading it."""
+"""Division as in C, and no reference counting, which would make passing an array slower than reading it."""
 INTERNAL: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""No entry points for Python and C: these would take a third of the time it takes to compile kernels."""
+"""No entry points for Python and C, which would take a third of the compile time."""
 
 
 class Helper(CPUDispatcher):
@@ -38,7 +38,7 @@ def helper(function: Callable[..., Any]) -> Any:
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Compile a function like `helper` and inline it: to pass a tuple of arrays costs as much as a short function."""
+    """Compile a function like `helper` and inline it: passing a tuple of arrays costs as much as a short function."""
     return _helper(function, forceinline=True, **OPTIONS, **INTERNAL)
 
 
@@ -59,11 +59,10 @@ def write(dtype: types.Type) -> types.Array:
 
 
 class KernelCache(NullCache):
-    """The cache entry of one kernel, with the interface that numba's dispatchers expect (private `numba.core` API).
+    """The cache entry of one kernel, with the interface that numba's dispatchers expect (private `numba.core` API)."""
 
-    It replaces numba's own class, which checks the file of a function but not the files of functions inlined into it,
-    takes a new date of that file for a change, and fails if the disk is full or a file is damaged.
-    """
+    # It replaces numba's own class, which checks the file of a function but not the files of functions inlined into it,
+    # takes a new date of that file for a change, and fails if the disk is full or a file is damaged.
 
     def __init__(self, name: str, source: str) -> None:
         self._name = name
@@ -76,7 +75,7 @@ class KernelCache(NullCache):
         return None if parts is None else CompileResult._rebuild(target, *parts)
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
-        """Write the compiled kernel to the cache; does nothing if files cannot be written."""
+        """Write the compiled kernel to the cache; do nothing if files cannot be written."""
         discard(self._name)
         try:
             self._files().save(compiled.target_context.codegen().magic_tuple(), compiled._reduce())
@@ -94,13 +93,14 @@ def _digest(source: str) -> str:
 
 
 class Kernel:
-    """A numba function that has exactly one compiled form.
+    """A numba function with exactly one compiled signature.
 
-    Otherwise an argument of another type (a read-only array, a Python float) would start a second compilation in the
-    middle of a run. Scalars are converted to the declared type; an array of another dtype raises TypeError.
+    Scalars are converted to the declared type; an array of another dtype raises TypeError.
     """
 
     def __init__(self, function: Callable[..., Any], signature: Any) -> None:
+        # Without a declared signature, an argument of another type (such as a read-only array) would start a second
+        # compilation in the middle of a run.
         module = function.__module__.removeprefix("persia_cli.kernels.")
         self.name = f"{module}.{function.__name__.lstrip('_')}"
         self._dispatcher: Any = njit(nogil=True, **OPTIONS)(function)
@@ -110,7 +110,7 @@ class Kernel:
         KERNELS.append(self)
 
     def compile(self, wait: bool = True) -> bool:
-        """Load the kernel from the cache or compile it; returns True if it is ready to be called.
+        """Load the kernel from the cache or compile it; return True if it is ready to be called.
 
         If another process is compiling it, wait for that and load the result; without `wait`, return False at once.
         """
@@ -118,7 +118,7 @@ class Kernel:
         with global_compiler_lock:
             if self._ready:
                 return True
-            with nullcontext(True) if is_kept(self.name) else turn(self.name, wait) as own:
+            with nullcontext(True) if is_cached(self.name) else turn(self.name, wait) as own:
                 if own:
                     self._dispatcher.compile(self._signature)
                     self._dispatcher.disable_compile()
@@ -126,7 +126,7 @@ class Kernel:
             return self._ready
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the kernel; the first call compiles it if need be."""
+        """Run the kernel; the first call compiles it if needed."""
         if not self._ready:
             self.compile()
         return self._dispatcher(*arguments)

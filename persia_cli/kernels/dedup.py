@@ -3,8 +3,8 @@
 A scratch table maps a key to its number. It is an open-addressing hash table with linear probing: 2^k words of
 epoch << 32 | number, at least twice as many as one epoch has keys. A word of another epoch counts as free. So the table
 is never cleared: a new batch takes a new epoch, where clearing would cost more than numbering a small batch. A word has
-no room for the key, so keys are compared in the array of unique keys: half the memory for the table, of which more
-then stays in the cache.
+no space for the key, so keys are compared in the array of unique keys. This halves the table, of which more then stays
+in the cache.
 """
 
 from typing import NamedTuple
@@ -38,7 +38,7 @@ class UniqueKeys(NamedTuple):
 
 
 class FeatureIds(NamedTuple):
-    """Where the ids of some features lie, and how they become keys; every array has one value per feature."""
+    """The positions of some features' ids, and their conversion to keys; every array has one value per feature."""
 
     firsts: NDArray[np.int64]
     """The feature's ids are ids[first:last]."""
@@ -74,7 +74,7 @@ def _number(unique, key, table, one_table, mask, epoch, count):
     slot = key & mask
     while True:
         word = unique.scratch[slot]
-        # An old epoch ends the search as an empty slot does: nothing of this epoch was ever pushed past this slot.
+        # An old epoch ends the search as an empty slot does: no key of this epoch was ever pushed past this slot.
         if word >> HIGH != epoch:
             unique.scratch[slot] = epoch << HIGH | count
             unique.keys[count] = key
@@ -140,8 +140,8 @@ def order_by_server(keys, tables, owners, place, inverse, ordered_keys, ordered_
     `owners` is the server of each partition. The keys of server s end up in [bounds[s], bounds[s + 1]). `place` [keys]
     is scratch: the new number of each key.
     """
-    # Stable, so that keys keep the order of first appearance within a server: new keys then
-    # get their rows, and evict others, in the same order whatever the number of servers.
+    # Stable, so that keys keep the order of first appearance within a server: then new keys get their rows, and evict
+    # others, in the same order for any number of servers.
     partitions, size = np.uint64(owners.size), np.uint64(keys.size)
     for s in range(bounds.size):
         bounds[s] = 0
@@ -152,7 +152,8 @@ def order_by_server(keys, tables, owners, place, inverse, ordered_keys, ordered_
             bounds[server + np.uint64(2)] += 1
     for s in range(1, bounds.size):
         bounds[s] += bounds[s - 1]
-    # Here bounds[s + 1] is the begin of server s. It grows by one with each key, so it ends as the end of server s.
+    # Here bounds[s + 1] is the begin of server s. It grows by one with each key, so its last value is the end of server
+    # s.
     for i in range(size):
         end = np.uint64(place[i]) + ONE
         to = bounds[end]

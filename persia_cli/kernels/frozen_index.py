@@ -1,4 +1,4 @@
-"""The index of tables that do not change any more: made in one pass over sorted keys, and read from a mapped file.
+"""The index of frozen tables: made in one pass over sorted keys, and read from a mapped file.
 
 A bucket is one cache line of eight uint64 words. Word 0 is the row number of the bucket's first key times 8, plus the
 number of its keys; then come up to seven keys, ascending. Rows are numbered in the order of their keys, so a key's row
@@ -28,10 +28,10 @@ ABSENT = np.int64(-1)
 
 @kernel(types.int64(read(U64), U64, U64, I64, I64, write(U64)))
 def fill_buckets(keys, homes, buckets, first, begun, words):
-    """Add ascending keys of one table, whose first one has row `first`; returns the bucket of the last one.
+    """Add ascending keys of one table, whose first one has row `first`; return the bucket of the last one.
 
-    `words` are those of the table's buckets. `begun` is what the call for the keys before returned, -1 at first; the
-    last call has no keys and closes the table. Returns -2 if keys do not ascend, or if the buckets do not suffice.
+    `words` are those of the table's buckets. `begun` is the result of the call for the keys before, -1 at first; the
+    last call has no keys and closes the table. Return -2 if keys do not ascend, or if the buckets do not suffice.
     """
     bucket, row = begun, np.uint64(first)
     if bucket < 0:
@@ -80,7 +80,7 @@ def row_of(words, key, first, homes, buckets):
         head = words[at]
         count = head & COUNT
         equal = match_four(words, at, key) | match_four(words, at + FOUR, key) << FOUR
-        # Bit 0 is that of the head, and words behind the last key may hold anything.
+        # Bit 0 is the head's, and words behind the last key may have any value.
         equal &= (TWO << count) - TWO
         if equal:
             return np.int64((head >> SHIFT) + lowest_bit(equal) - ONE)

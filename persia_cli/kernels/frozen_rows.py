@@ -1,6 +1,6 @@
-"""The rows of tables that do not change any more: how a batch of ids reads them from a mapped file.
+"""The rows of frozen tables: how a batch of ids reads them from a mapped file.
 
-Values are bytes, row after row, in one of five forms. `int8` and `int4` have the layouts of FBGEMM: numbers q of 8
+Values are bytes, row after row, in one of five formats. `int8` and `int4` have the layouts of FBGEMM: numbers q of 8
 bits, or of 4 (the lower half of a byte first), then scale and bias, as float32 for int8 and as float16 for int4. A
 value is q * scale + bias.
 """
@@ -31,13 +31,13 @@ CHUNK = 64
 
 
 class FrozenFeatures(NamedTuple):
-    """The features that read one file of rows, each with what is known of its table; all arrays have an entry each."""
+    """The features that read one file of rows, each with the data of its table; all arrays have an entry each."""
 
     feature: NDArray[np.int64]
     """The feature's position among those of a batch."""
     salt: NDArray[np.uint64]
     rounds: NDArray[np.int64]
-    """Rows per id of a hash stack; 0 if an id has a row of its own."""
+    """Rows per id of a hash stack; 0 if each id has one row."""
     size: NDArray[np.uint64]
     """Rows of each round of a hash stack."""
     first_bucket: NDArray[np.uint64]
@@ -48,11 +48,11 @@ class FrozenFeatures(NamedTuple):
     admission: NDArray[np.uint64]
     """An id would get a row if its 24-bit draw is below this value."""
     substitute: NDArray[np.int64]
-    """The row that ids without one get; -1 where there is none."""
+    """The row for ids without one; -1 if there is none."""
 
 
 class Frozen(NamedTuple):
-    """What the rows of one file have in common, and memory for intermediate results."""
+    """The common properties of the rows of one file, and memory for intermediate results."""
 
     dim: np.uint64
     stride: np.uint64
@@ -64,7 +64,7 @@ class Frozen(NamedTuple):
     seed: np.uint64
     """The training run's seed."""
     trained: int
-    """The form in which rows were kept while they were trained; new rows begin with values rounded to it."""
+    """The format in which rows were stored during training; new rows begin with values rounded to it."""
     keys: NDArray[np.uint64]
     """uint64[n], n at least the rows per id: entries that are fetched before the first of them is read."""
     rows: NDArray[np.int64]
@@ -91,8 +91,8 @@ def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, 
 
     An id of a hash stack has one entry per round, any other has one. `words` are those of the index. `ids` and the
     feature-major CSR `offsets` are those of a batch of `size` samples. With `by_sample`, where each feature has one
-    entry in every sample, all entries of a sample lie side by side instead. Adds the entries of the f-th feature that
-    have no row to missing[f]. Returns the number of entries whose row by the index is beyond the file: it is damaged.
+    entry in every sample, all entries of a sample are adjacent instead. Add the entries of the f-th feature without a
+    row to missing[f]. Return the number of entries whose row is beyond the file, which means that the index is damaged.
     """
     to, width, beyond = ZERO, frozen.dim, 0
     if by_sample:
@@ -144,7 +144,7 @@ def _find(frozen, features, f, words, values, count):
         if i == ZERO or frozen.keys[i] != frozen.keys[i - ONE]:
             fetch_home(words, frozen.keys[i], first, homes)
     for i in range(count):
-        # A user's id stands in each of his candidates.
+        # A user's id occurs in each of the user's candidates.
         if i > ZERO and frozen.keys[i] == frozen.keys[i - ONE]:
             frozen.rows[i] = frozen.rows[i - ONE]
             continue
@@ -190,7 +190,7 @@ def _decode(frozen, values, at, out, to):
 
 @helper
 def _begin(frozen, features, f, key, out, to):
-    """Write what training would have looked up for a key that it sees for the first time."""
+    """Write the embedding that training would return for a key at its first look-up."""
     dim, bound, salt = frozen.dim, features.bound[f], features.salt[f]
     id_ = unmix(key) ^ salt
     table = mix(mix(frozen.seed) ^ salt)

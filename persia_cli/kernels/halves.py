@@ -50,7 +50,7 @@ def _widened(builder, halves):
     bits = builder.zext(halves, INTS)
     sign = builder.shl(builder.and_(bits, all_lanes(INTS, 0x8000)), all_lanes(INTS, 16))
     size = builder.shl(builder.and_(bits, all_lanes(INTS, 0x7FFF)), all_lanes(INTS, 13))
-    # The exponent's bias differs by 112; a multiplication sets subnormal values right too.
+    # The exponent's bias differs by 112; a multiplication handles subnormal values too.
     value = builder.bitcast(builder.fmul(builder.bitcast(size, FLOATS), all_lanes(FLOATS, 2.0**112)), INTS)
     special = builder.icmp_unsigned(">=", size, all_lanes(INTS, 0x7C00 << 13))
     value = builder.select(special, builder.or_(size, all_lanes(INTS, 0x7F800000)), value)
@@ -112,8 +112,8 @@ def store_bfloat16(builder, data, at, value, lanes):
     bits = builder.bitcast(value, INTS)
     odd = builder.and_(builder.lshr(bits, all_lanes(INTS, 16)), all_lanes(INTS, 1))
     rounded = builder.lshr(builder.add(bits, builder.add(odd, all_lanes(INTS, 0x7FFF))), all_lanes(INTS, 16))
-    kept = builder.select(builder.fcmp_unordered("uno", value, value), all_lanes(INTS, 0x7FC0), rounded)
-    _write(builder, data, at, kept, lanes)
+    result = builder.select(builder.fcmp_unordered("uno", value, value), all_lanes(INTS, 0x7FC0), rounded)
+    _write(builder, data, at, result, lanes)
 
 
 def _noise(builder, start, at):
@@ -135,11 +135,9 @@ def store_bfloat16_at_random(builder, data, at, value, lanes, start, column):
 
 @instruction(types.void, ARRAY, types.uintp, f32x16, types.int64, types.uint32, types.int64)
 def store_float16_at_random(builder, data, at, value, lanes, start, column):
-    """Write lanes as float16 with stochastic rounding; values beyond its range become its greatest value.
-
-    From 2^-14 on, random bits are added to the 13 mantissa bits that float16 lacks. Smaller values are subnormal: they
-    are rounded to multiples of 2^-24.
-    """
+    """Write lanes as float16 with stochastic rounding; values beyond its range become its greatest value."""
+    # From 2^-14 on, random bits are added to the 13 mantissa bits that float16 lacks. Smaller values are subnormal:
+    # they are rounded to multiples of 2^-24.
 
     def scaled(numbers, exponent):
         return builder.fmul(numbers, all_lanes(FLOATS, 2.0**exponent))

@@ -41,10 +41,10 @@ def recover_ids(keys, tables, salts, ids):
 
 @njit(inline="always")
 def keys_of_id(id_, salt, rounds, size, keys, to):
-    """Write the keys of an id's rows from keys[to] on; returns the position behind the last one.
+    """Write the keys of an id's rows from keys[to] on; return the position behind the last one.
 
-    With rounds 0, an id has a row of its own. Otherwise the table is a hash stack: each round has `size` rows (at most
-    2^32) of its own, a hash picks one of them for the id, and the sum of the picked rows is the id's embedding.
+    With rounds 0, each id has one row. Otherwise the table is a hash stack: each round has `size` separate rows (at
+    most 2^32), a hash picks one of them for the id, and the sum of the picked rows is the id's embedding.
     """
     one, high = np.uint64(1), np.uint64(32)
     if rounds == 0:
@@ -60,7 +60,7 @@ def keys_of_id(id_, salt, rounds, size, keys, to):
 def check_offsets(offsets, size, single):
     """Return True if the CSR offsets of features of `size` samples never decrease.
 
-    Sets single[f] to True if every sample has exactly one id of feature f.
+    Set single[f] to True if every sample has exactly one id of feature f.
     """
     falls = False
     for f in range(single.size):

@@ -68,14 +68,14 @@ def find_and_touch(index, keys, tables, step, rows):
 
 
 @kernel(types.int64(read(U64), read(U16), read(U64), read(U16), read(I64)))
-def same_keys(keys, tables, kept_keys, kept_tables, kept_rows):
-    """Compare keys with those of a look-up: returns 0 if they differ, 1 if some have no row, 2 if all have one."""
-    if keys.size != kept_keys.size:
+def same_keys(keys, tables, found_keys, found_tables, found_rows):
+    """Compare keys with those of a look-up: return 0 if they differ, 1 if some have no row, 2 if all have one."""
+    if keys.size != found_keys.size:
         return 0
     same, all_there = True, True
     for i in range(np.uint64(keys.size)):
-        same &= (keys[i] == kept_keys[i]) & (tables[i] == kept_tables[i])
-        all_there &= kept_rows[i] >= 0
+        same &= (keys[i] == found_keys[i]) & (tables[i] == found_tables[i])
+        all_there &= found_rows[i] >= 0
     return (2 if all_there else 1) if same else 0
 
 
@@ -84,7 +84,7 @@ def verify(index, keys, tables, step, since, age, rows):
     """Correct the rows that an earlier look-up found, after rows were given to other keys.
 
     `since` is that look-up's number modulo 256 and `age`, below 256, the number of look-ups after it. Keys whose row
-    was reused since then, and keys that had no row, are searched again.
+    was reused since then, and keys without a row, are searched again.
     """
     for i in range(keys.size):
         row = rows[i]

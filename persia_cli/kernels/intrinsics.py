@@ -1,4 +1,4 @@
-"""Instructions that numba does not offer by itself; they are inlined into the kernels that use them."""
+"""Instructions that numba does not offer; they are inlined into the kernels that use them."""
 
 from collections.abc import Callable
 from inspect import Parameter, Signature, signature
@@ -15,7 +15,7 @@ ARRAY = None
 
 
 def instruction(result: Any, *kinds: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator: it makes an instruction, for kernels, of a function that writes LLVM code for it.
+    """Return a decorator that makes an instruction for kernels of a function that generates its LLVM code.
 
     The function takes llvmlite's IRBuilder and an LLVM value for each argument, whose numba types are `kinds`; for an
     ARRAY it is the address of element 0. It returns the value of the result, which is dropped if `result` is void.
@@ -55,7 +55,7 @@ def address(builder: Any, data: Any, at: Any, kind: Any) -> Any:
 
 
 def unaligned(builder: Any, data: Any, at: Any, kind: Any) -> Any:
-    """Read a value of an LLVM type from element `at` of an array, at whatever byte it lies."""
+    """Read a value of an LLVM type from element `at` of an array, at any byte address."""
     value = builder.load(address(builder, data, at, kind))
     value.align = 1
     return value
@@ -70,7 +70,7 @@ def prefetch(builder, data, at):
 
 @instruction(types.void, ARRAY, types.uint64)
 def prefetch_to_l2(builder, data, at):
-    """Start to load the cache line of data[at] as far as the second cache: more lines can be under way than to L1."""
+    """Start to load the cache line of data[at] into the second-level cache, which allows more pending loads than L1."""
     read, keep, data_cache = I32(0), I32(2), I32(1)
     return call(builder, "llvm.prefetch.p0", ir.VoidType(), address(builder, data, at, BYTE), read, keep, data_cache)
 
@@ -90,5 +90,5 @@ def lowest_bit(builder, bits):
 
 @instruction(types.uint64, types.uint64)
 def bits_set(builder, bits):
-    """Return how many bits are set."""
+    """Return the number of set bits."""
     return call(builder, "llvm.ctpop.i64", I64, bits)

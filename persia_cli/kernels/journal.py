@@ -1,17 +1,17 @@
-"""The journal of a shard in a memory file: what a kernel does right now, so that a later process can repair it.
+"""The journal of a shard in a memory file: the present action of a kernel, so that a later process can repair it.
 
 A process that is killed leaves its memory as its last instruction left it: every store before that one, in the order of
 the machine code, is there, and none after it. No cache needs to be flushed for that, and only the compiler can change
-the order. So each step of a kernel that changes more than one word is written down first, then `publish` stores one
-word that says so, and then the step is done. Two notes take turns, so that the next one can be written while the last
-one is valid.
+the order. So a kernel writes down each step that changes more than one word, then `publish` stores one word that makes
+the note valid, and then it does the step. Two notes alternate, so that the next one can be written while the last one
+is valid.
 
-- Undo: an update notes which row it is about to change, and its old content. That is written back.
-- Redo: a look-up notes all stores that give a new key its row: the keys that move, the counts, the row. They are
-  repeated.
+- Undo: an update notes the row that it will change, and its old content. A repair writes that back.
+- Redo: a look-up notes all stores that give a new key its row: the keys that move, the counts, the row. A repair
+  repeats them.
 
-Look-ups always take a journal. Updates take a journal or None; None is a constant of the call, so what a journal needs
-is then not even compiled.
+Look-ups always take a journal. Updates take a journal or None; None is a constant of the call, so the code for a
+journal is then not even compiled.
 """
 
 from typing import NamedTuple
@@ -30,7 +30,7 @@ U64, F32 = types.uint64, types.float32
 PROGRESS = np.uint64(0)
 """The word of `KernelJournal.words` of the work in progress: flags | group << GROUP | position in the request."""
 UNDO = np.uint64(1)
-"""The first of two words of `KernelJournal.words`, in turns: where in the arena the noted row starts."""
+"""The first of two alternating words of `KernelJournal.words`: the position in the arena of the noted row."""
 IDLE = np.uint64(1 << 63)
 """Flag: all positions before this one are done, this one has not begun, and no note is valid."""
 ADDING = np.uint64(1 << 62)
@@ -41,12 +41,12 @@ NOTE = np.uint64(128)
 """Words of the note of a new key: WRITES to LINE_WORDS, then three words for each slot that is written."""
 WRITES, KEY, TABLE, ROW, FILL, OUTCOME, COUNT, LOSER, EVICTED, LOSER_KEY, PLACE = (np.uint64(i) for i in range(11))
 EXPIRED, USES, LINE, LINE_WORDS = (np.uint64(i) for i in range(11, 15))
-"""Words of a note: number of slots written; key, its table and its row (-1 for none); then the rows of its partition,
-the number of the counter that rises and its value; the table of the evicted row (-1 for none), its count of evicted
-rows, the key that loses the row, and the count of evictions before it; that table's count of rows that had expired;
-the row's word of `Index.uses`; where the key's line of the sketch begins (-1 for no change), and the line's words."""
+"""Words of a note: number of slots written; key, its table and its row (-1 for none). Then the rows of its partition,
+and number and value of the counter that rises. Then the table of the evicted row (-1 for none), its count of evicted
+rows, the key that loses the row, the count of evictions before it, and that table's count of expired rows. Then the
+row's word of `Index.uses`, the begin of the key's line of the sketch (-1 for no change), and the line's words."""
 SLOTS_AT = np.uint64(22)
-"""Word of a note where its slots begin: slot, key, and row + 1 | step of last use << 32."""
+"""Word of a note at which its slots begin: slot, key, and row + 1 | step of last use << 32."""
 WORDS_OF_SLOT = np.uint64(3)
 NONE = np.uint64(2**64 - 1)
 FOUR = np.uint64(4)
@@ -59,9 +59,9 @@ class KernelJournal(NamedTuple):
     words: NDArray[np.uint64]
     """uint64[3] or more, shared by all groups of the shard; see PROGRESS and UNDO."""
     rows: NDArray[np.float32]
-    """float32[2 * words of a row, rounded up to 16]: the old content of the row that is changed, in turns."""
+    """float32[2 * words of a row, rounded up to 16]: the old content of the changed row, alternating."""
     notes: NDArray[np.uint64]
-    """uint64[2 * NOTE], shared by all groups: the notes of new keys, in turns."""
+    """uint64[2 * NOTE], shared by all groups: the notes of new keys, alternating."""
     unknown: NDArray[np.int64]
     """int64[1]: number of the new keys of the group's look-up, valid from ADDING on."""
     group: np.uint64
@@ -87,11 +87,9 @@ def whole_lines(width: int) -> int:
 
 @instruction(types.void, ARRAY, U64, U64)
 def publish(builder, words, at, value):
-    """Write words[at], after all earlier stores and before all later ones, as far as this process can be interrupted.
-
-    A release store keeps earlier stores before it but lets the compiler move later ones before it too; the fence, which
-    is no instruction, forbids that.
-    """
+    """Write words[at], after all earlier stores and before all later ones, also if this process is interrupted."""
+    # A release store keeps earlier stores before it, but the compiler may move later ones before it. The fence, which
+    # emits no instruction, forbids that.
     builder.store_atomic(value, address(builder, words, at, I64), "release", 8)
     builder.fence("acq_rel", "singlethread")
 
@@ -112,13 +110,13 @@ def _copy_line(source, at, target, to):
 
 
 @inlined
-def keep_row(journal, rows, at, position):
+def note_row(journal, rows, at, position):
     """Note the content of the row that starts at word `at` before the update at a position changes it."""
     turn = position & np.uint64(1)
     to = turn * (np.uint64(journal.rows.size) >> np.uint64(1))
     journal.words[UNDO + turn] = at
     if rows.width == LANES + FOUR or (rows.width <= LANES * np.uint64(3) and rows.width % LANES == ZERO):
-        # The common rows of dim 16, for which a loop takes longer than what it does.
+        # The common rows of dim 16, for which a loop would take longer than its body.
         _copy_line(rows.arena, at, journal.rows, to)
         if rows.width >= LANES * np.uint64(2):
             _copy_line(rows.arena, at + LANES, journal.rows, to + LANES)
@@ -130,7 +128,7 @@ def keep_row(journal, rows, at, position):
         whole = rows.width & ~(LANES - np.uint64(1))
         for word in range(ZERO, whole, LANES):
             _copy_line(rows.arena, at + word, journal.rows, to + word)
-        # Sixteen lanes would reach into a cache line behind the row, for which nobody has asked before.
+        # Sixteen lanes would reach into a cache line behind the row, which was not prefetched.
         for word in range(whole, rows.width, FOUR):
             copy_four(rows.arena, at + word, journal.rows, to + word)
     publish(journal.words, PROGRESS, journal.group | position)
@@ -138,10 +136,8 @@ def keep_row(journal, rows, at, position):
 
 @inlined
 def record_skip(journal, position, flags):
-    """Say that nothing was to be changed at a position.
-
-    Notes take turns by position, so without this word the next note but one would overwrite the valid one.
-    """
+    """Record that nothing changes at a position."""
+    # Notes alternate by position: without this word, the next note but one would overwrite the valid one.
     if position >= journal.done:
         publish(journal.words, PROGRESS, IDLE | flags | journal.group | (position + np.uint64(1)))
 

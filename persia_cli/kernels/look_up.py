@@ -1,4 +1,4 @@
-"""The look-up of a whole batch in one call: find rows, send them, and give rows to ids that have none."""
+"""The look-up of a whole batch in one call: find rows, send them, and give rows to ids without one."""
 
 from typing import NamedTuple
 
@@ -22,21 +22,21 @@ from persia_cli.kernels.buckets import (
     touch,
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
+from persia_cli.kernels.frequency import count_use, is_counted, prefetch_line
 from persia_cli.kernels.intrinsics import prefetch
 from persia_cli.kernels.journal import ADDING, IDLE, JOURNAL, PROGRESS, note_of, publish, record_skip
 from persia_cli.kernels.new_keys import COUNTS, ROW_INIT, carry_out_note, counts_new, note_new
 from persia_cli.kernels.old_rows import OLD_ROWS
-from persia_cli.kernels.room import EVICT_LFU, EVICT_LRU, least_used
 from persia_cli.kernels.rows import NO_ROW, ROWS, prefetch_words, send_row, send_rows
-from persia_cli.kernels.sightings import count_use, is_counted, prefetch_line
+from persia_cli.kernels.slots import EVICT_LFU, EVICT_LRU, least_used
 
 F32, U16, U32, U64, I64, U8 = types.float32, types.uint16, types.uint32, types.uint64, types.int64, types.uint8
 FAR, NEAR = np.uint64(16), np.uint64(8)
-"""Number of new keys ahead whose candidate buckets are prefetched, and ahead whose rows to evict are."""
+"""Number of new keys ahead whose candidate buckets, or whose rows to evict, are prefetched."""
 
 
 class FoundRows(NamedTuple):
-    """What a look-up writes."""
+    """The results of a look-up."""
 
     rows: NDArray[np.int64]
     """int64[keys]: the row of each key, -1 for none."""
@@ -68,14 +68,15 @@ ARGUMENTS = (JOURNAL, INDEX, ROWS, OLD_ROWS, ROW_INIT, COUNTS, read(U64), read(U
 
 @kernel(types.int64(*ARGUMENTS))
 def look_up(journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
-    """Send the row of each (key, table) and give rows to new keys; returns the new number of rows in use.
+    """Send the row of each (key, table) and give rows to new keys; return the new number of rows in use.
 
-    `used` is the number of rows in use before, `number` that of this look-up modulo 256. First all known keys are
-    served and their steps of last use raised to `step`. Then new keys get rows in their order. So no new key evicts a
-    row that this batch uses. Rows of a cut that they evict are kept in `old`, which has room for them. How each new key
-    gets its row is noted in the journal, whose `unknown` gets their number.
+    `used` is the number of rows in use before, `number` that of this look-up modulo 256. Rows of a snapshot that new
+    keys evict are copied to `old`, which has space for them. The journal notes how each new key gets its row, and its
+    `unknown` gets their number.
     """
-    unknown = _serve_known(index, rows, row_init.room, counts, keys, tables, step, wire, found)
+    # First all known keys are served and their steps of last use raised to `step`, then new keys get rows. So no new
+    # key evicts a row that this batch uses.
+    unknown = _serve_known(index, rows, row_init.eviction, counts, keys, tables, step, wire, found)
     journal.unknown[0] = unknown
     publish(journal.words, PROGRESS, IDLE | ADDING | journal.group)
     return _add_rows(
@@ -95,12 +96,9 @@ def finish_look_up(journal, index, rows, old, row_init, counts, keys, tables, st
 
 @helper
 def _serve_known(index, rows, rules, counts, keys, tables, step, wire, found):
-    """Send the rows of known keys, zeros for others; returns the number of others, whose positions are `found.new`.
-
-    Look-ups of rows are counted in partitions that are nearly full: in others no row has to make room soon. That is
-    done after the rows were sent, when the counts have come from memory.
-    """
-    counting = index.uses.size > 0 and is_counted(_fullest(index), rules.most)
+    """Send the rows of known keys, zeros for others; return the number of others, whose positions are `found.new`."""
+    # Look-ups of rows are counted only in partitions that are nearly full: no other partition evicts rows soon.
+    counting = index.uses.size > 0 and is_counted(_fullest(index), rules.capacity)
     unknown = np.uint64(0)
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
@@ -118,14 +116,15 @@ def _serve_known(index, rows, rules, counts, keys, tables, step, wire, found):
                     prefetch(index.uses, np.uint64(found.rows[i]))
                 counts.hits[tables[i]] += 1
         send_rows(rows, found.rows, start, stop, found.out, wire)
+        # Counted after the rows were sent: by then the prefetched counts have arrived from memory.
         if counting:
-            _count_uses(index, rules.most, keys, step, found.rows, start, stop)
+            _count_uses(index, rules.capacity, keys, step, found.rows, start, stop)
     return unknown
 
 
 @helper
 def _fullest(index):
-    """Return the number of rows of the partition that has most."""
+    """Return the number of rows of the fullest partition."""
     most = np.int64(0)
     for partition in range(index.fill.size):
         most = max(most, np.int64(index.fill[partition]))
@@ -133,10 +132,10 @@ def _fullest(index):
 
 
 @helper
-def _count_uses(index, most, keys, step, found, start, stop):
+def _count_uses(index, capacity, keys, step, found, start, stop):
     """Count the look-ups of rows found[start:stop] (-1 for none), of partitions that are nearly full."""
     for i in range(start, stop):
-        if found[i] >= 0 and is_counted(index.fill[partition_of(index, keys[i])], most):
+        if found[i] >= 0 and is_counted(index.fill[partition_of(index, keys[i])], capacity):
             count_use(index, found[i], step)
 
 
@@ -150,7 +149,7 @@ def _add_rows(
             ahead = np.uint64(found.new[m + FAR])
             _prefetch_candidates(index, keys[ahead], tables[ahead], row_init)
         if m + NEAR < unknown:
-            _prefetch_victim(index, rows, keys[np.uint64(found.new[m + NEAR])], step, row_init.room)
+            _prefetch_victim(index, rows, keys[np.uint64(found.new[m + NEAR])], step, row_init.eviction)
         at = np.uint64(found.new[m])
         row = _admit(journal, index, rows, old, row_init, counts, keys[at], tables[at], step, number, used, m)
         found.rows[at] = row
@@ -171,8 +170,8 @@ def _prefetch_candidates(index, key, table, row_init):
 
 @inlined
 def _prefetch_victim(index, rows, key, step, rules):
-    """Prefetch the row that a new key will most likely take from another key, or what decides on that."""
-    if index.fill[partition_of(index, key)] >= rules.most:
+    """Prefetch the row that a new key will most likely take from another key, or the counts that decide on that."""
+    if index.fill[partition_of(index, key)] >= rules.capacity:
         one = first_bucket(index, key)
         two = second_bucket(index, key, one)
         if rules.policy == EVICT_LFU:
@@ -190,7 +189,7 @@ def _prefetch_victim(index, rows, key, step, rules):
 
 @helper
 def _admit(journal, index, rows, old, row_init, counts, key, table, step, number, used, position):
-    """Give a new key a row, all of which is noted before it is done; returns the row, -1 if it gets none.
+    """Give a new key a row, and note all changes first; return the row, -1 if it gets none.
 
     `position` is that of the key among the new ones.
     """

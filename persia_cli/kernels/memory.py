@@ -1,4 +1,4 @@
-"""Memory of embedding servers: aligned to cache lines, in huge pages, and taken from the system when it is written."""
+"""Memory of embedding servers: aligned to cache lines, in huge pages, and taken from the system when written."""
 
 import contextlib
 import ctypes
@@ -13,7 +13,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's `mallopt`."""
 HUGE_PAGE = 2 << 20
 COLLAPSE = 25
-"""Advice of madvise (Linux 6.1): put what is there into huge pages."""
+"""Advice of madvise (Linux 6.1): move present memory into huge pages."""
 
 
 class Empty(Protocol):
@@ -40,12 +40,10 @@ def zeros(size: int, dtype: DTypeLike) -> NDArray[Any]:
     return _from(np.frombuffer(pages, np.uint8), HUGE_PAGE, size, dtype)
 
 
-def keep_freed_memory() -> None:
-    """Make this process keep the memory that it frees, for its next arrays.
-
-    By default glibc returns large blocks to the system at once. Then the system would clear new pages for every batch,
-    which takes longer than the work on them. Does nothing if the C library has no such setting.
-    """
+def retain_freed_memory() -> None:
+    """Make this process retain the memory that it frees, for its next arrays."""
+    # By default glibc returns large blocks to the system at once. Then the system would clear new pages for every
+    # batch, which takes longer than the work on them. Other C libraries have no such setting.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(MMAP_THRESHOLD, 32 << 20)

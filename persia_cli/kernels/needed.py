@@ -15,22 +15,22 @@ TAKE_OVER = (
     "look_up.finish_look_up",
     "new_keys.carry_out",
 )
-"""Kernels with which a process takes over the shard of another; it is not to wait for them."""
+"""Kernels with which a process takes over the shard of another; it must not wait for their compilation."""
 SAVING = (
     "index.find",
     "old_rows.list_rows",
     "old_rows.take_rows",
-    "old_rows.keep_before_write",
+    "old_rows.copy_before_write",
     "old_rows.count_changing",
     "row_order.order_rows",
-    "sightings.count_at_last_use",
-    "sightings.used_lines",
+    "frequency.count_at_last_use",
+    "frequency.used_lines",
     "hashing.recover_ids",
 )
-"""Kernels that save rows while training goes on.
+"""Kernels that save rows during training.
 
-To compile them takes many seconds, in which training would stand still at its first checkpoint. To load them from the
-cache takes a moment, so that is left to the first call."""
+Compiling them takes many seconds, in which training would stop at its first checkpoint. Loading them from the cache is
+quick, so that is left to the first call."""
 WORKER = ("hashing.check_offsets", "dedup.number_ids", "dedup.order_by_server")
 """Kernels of an embedding worker in every job."""
 
@@ -40,22 +40,21 @@ SERVED = ("hashing.check_offsets", "hashing.rebase_offsets", "frozen_rows.read_f
 
 
 def training_kernels(optimizers: Iterable[str]) -> list[str]:
-    """Return the kernels that an embedding server needs, beside `SERVER`, to train with these kinds of optimizers."""
+    """Return the kernels that an embedding server needs, in addition to `SERVER`, to train with these optimizers."""
     updates = [f"update.update_{kind}" for kind in dict.fromkeys(optimizers)]
     return ["look_up.look_up", "index.same_keys", *updates]
 
 
-def kept_kernels(optimizers: Iterable[str]) -> list[str]:
-    """Return what `training_kernels` does for a shard in a memory file, and the kernels that take such a shard over."""
+def recoverable_kernels(optimizers: Iterable[str]) -> list[str]:
+    """Return the kernels of `training_kernels` for a shard in a memory file, and those that take such a shard over."""
     kinds = list(dict.fromkeys(optimizers))
-    return ["look_up.look_up", "index.same_keys", *(f"update.update_{kind}_kept" for kind in kinds), *TAKE_OVER]
+    return ["look_up.look_up", "index.same_keys", *(f"update.update_{kind}_journaled" for kind in kinds), *TAKE_OVER]
 
 
 def pooling_kernels(poolings: Iterable[str], train: bool) -> list[str]:
-    """Return the kernels that an NN worker most likely needs to pool features on the CPU.
-
-    If all poolings are `sum`, the default, features most likely have one id per sample. A faster kernel pools these.
-    """
+    """Return the kernels that an NN worker most likely needs to pool features on the CPU."""
+    # If all poolings are `sum`, the default, features most likely have one id per sample, for which a faster kernel
+    # exists.
     kinds = set(poolings)
     forward, backward = ["bags.within"], []
     if kinds <= {"sum"}:

@@ -1,4 +1,4 @@
-"""New keys: which of them are admitted, how their rows begin, and the note by which a journal gives them one."""
+"""New keys: their admission, their initial rows, and the journal's note that gives them a row."""
 
 from typing import NamedTuple
 
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from persia_cli.kernels.buckets import INDEX, NOWHERE, partition_of, row_at
 from persia_cli.kernels.compile import helper, inlined, kernel, write
+from persia_cli.kernels.frequency import WORDS, count_without_row, is_counted, line_of, word_of
 from persia_cli.kernels.hashing import mix, unmix
 from persia_cli.kernels.journal import (
     COUNT,
@@ -32,10 +33,17 @@ from persia_cli.kernels.journal import (
     note_of,
     note_slot,
 )
-from persia_cli.kernels.old_rows import keep_row, must_save
-from persia_cli.kernels.room import ROOM_RULES, RoomRules, claim, is_expired, key_at, put, remember_evicted
+from persia_cli.kernels.old_rows import copy_row, must_save
 from persia_cli.kernels.rows import ROWS, begin_row
-from persia_cli.kernels.sightings import WORDS, count_sighting, is_counted, line_of, word_of
+from persia_cli.kernels.slots import (
+    EVICTION_RULES,
+    EvictionRules,
+    claim_slot,
+    is_expired,
+    key_at,
+    put,
+    remember_evicted,
+)
 
 F32, U64, I64, U8 = types.float32, types.uint64, types.int64, types.uint8
 ADMISSION = np.uint64(0xD1B54A32D192ED03)
@@ -47,19 +55,19 @@ class RowInit(NamedTuple):
 
     seed: np.uint64
     salts: NDArray[np.uint64]
-    """uint64[tables]: salt of each table; what follows up to `least` is indexed by table number too."""
+    """uint64[tables]: salt of each table; the next arrays up to `min_count` are indexed by table number too."""
     bounds: NDArray[np.float32]
     """Initial values lie in [-bound, bound)."""
     admission: NDArray[np.uint64]
     """An id gets a row if its 24-bit random draw is below this value."""
-    least: NDArray[np.uint64]
-    """An id gets a row if it was looked up so often; 0 or 1 if the first time will do."""
+    min_count: NDArray[np.uint64]
+    """An id gets a row at the look-up of this number; 0 and 1 mean the first."""
     states: NDArray[np.float32]
     """float32[width - state_at]: initial values of the optimizer's states."""
-    room: RoomRules
+    eviction: EvictionRules
 
 
-ROW_INIT = types.NamedTuple((U64, write(U64), write(F32), write(U64), write(U64), write(F32), ROOM_RULES), RowInit)
+ROW_INIT = types.NamedTuple((U64, write(U64), write(F32), write(U64), write(U64), write(F32), EVICTION_RULES), RowInit)
 
 
 class Counts(NamedTuple):
@@ -91,24 +99,22 @@ def begin(rows, row_init, row, key, table):
     begin_row(rows, row, row_init.seed, salt, unmix(key) ^ salt, row_init.bounds[table], row_init.states)
 
 
-GOT_ROW, NO_ROOM, LEFT_OUT = np.uint64(0), np.uint64(1), np.uint64(2)
-"""What may come of a new key, in its note."""
+GOT_ROW, NO_SPACE, LEFT_OUT = np.uint64(0), np.uint64(1), np.uint64(2)
+"""Outcomes of a new key, in its note."""
 
 
 @inlined
 def counts_new(index, key, table, row_init):
-    """Return whether the look-up of a key without a row is counted: if its admission or that of others depends on it.
-
-    Where a partition has room, the key gets a row whatever was counted.
-    """
+    """Return whether to count the look-up of a key without a row: if its admission or that of others depends on it."""
+    # If a partition has space, the key gets a row for any count.
     if not index.sketch.size:
         return False
-    return row_init.least[table] > 1 or is_counted(index.fill[partition_of(index, key)], row_init.room.most)
+    return row_init.min_count[table] > 1 or is_counted(index.fill[partition_of(index, key)], row_init.eviction.capacity)
 
 
 @helper
 def note_new(journal, base, index, rows, old, row_init, counts, key, table, step, used):
-    """Write the note of a new key, from word `base` on: what it gets, and each count's new value."""
+    """Write the note of a new key, from word `base` on: its row and slots, and each count's new value."""
     note = journal.notes
     note[base + WRITES] = np.uint64(0)
     note[base + KEY], note[base + TABLE] = key, np.uint64(table)
@@ -117,23 +123,23 @@ def note_new(journal, base, index, rows, old, row_init, counts, key, table, step
     times = np.uint64(1)
     if admitted and counts_new(index, key, table, row_init):
         note[base + LINE] = line_of(index, key)
-        times = count_sighting(index, key, step, note, base + LINE_WORDS)
-    if not admitted or times < row_init.least[table]:
+        times = count_without_row(index, key, step, note, base + LINE_WORDS)
+    if not admitted or times < row_init.min_count[table]:
         note[base + OUTCOME], note[base + COUNT] = LEFT_OUT, np.uint64(counts.not_admitted[table] + 1)
         return
-    slot, loser = claim((journal, base), index, key, step, row_init.room, times)
+    slot, loser = claim_slot((journal, base), index, key, step, row_init.eviction, times)
     if slot == NOWHERE:
-        note[base + OUTCOME], note[base + COUNT] = NO_ROOM, np.uint64(counts.refused[table] + 1)
+        note[base + OUTCOME], note[base + COUNT] = NO_SPACE, np.uint64(counts.refused[table] + 1)
         return
     row, fill = used, index.fill[partition_of(index, key)]
     if loser != NOWHERE:
         row = row_at(index, loser)
         note[base + LOSER] = np.uint64(index.tables[row])
         note[base + EVICTED] = np.uint64(counts.evicted[index.tables[row]] + 1)
-        expired = is_expired(index, loser, step, row_init.room)
+        expired = is_expired(index, loser, step, row_init.eviction)
         note[base + EXPIRED] = np.uint64(counts.expired[index.tables[row]] + np.int64(expired))
         if must_save(old, row):
-            keep_row(index, rows, old, loser, row)
+            copy_row(index, rows, old, loser, row)
         note[base + LOSER_KEY], note[base + PLACE] = key_at(index, loser), np.uint64(index.evictions[0])
     else:
         fill += np.int32(1)
@@ -148,7 +154,7 @@ def note_new(journal, base, index, rows, old, row_init, counts, key, table, step
 
 @helper
 def carry_out_note(note, base, index, rows, row_init, counts, number):
-    """Do what a note says; returns the row, -1 for none. To do it again, or after a part of it, changes nothing."""
+    """Execute a note; return the row, -1 for none. Executing it again, or after a part of it, changes nothing."""
     for i in range(note[base + WRITES]):
         at = base + SLOTS_AT + WORDS_OF_SLOT * i
         mark_and_step = note[at + np.uint64(2)]
@@ -163,7 +169,7 @@ def carry_out_note(note, base, index, rows, row_init, counts, number):
     count = np.int64(note[base + COUNT])
     if note[base + OUTCOME] == LEFT_OUT:
         counts.not_admitted[table] = count
-    elif note[base + OUTCOME] == NO_ROOM:
+    elif note[base + OUTCOME] == NO_SPACE:
         counts.refused[table] = count
     else:
         counts.admitted[table] = count
@@ -183,5 +189,5 @@ def carry_out_note(note, base, index, rows, row_init, counts, number):
 
 @kernel(types.int64(JOURNAL, INDEX, ROWS, ROW_INIT, COUNTS, U8, U64))
 def carry_out(journal, index, rows, row_init, counts, number, position):
-    """Give a row to the new key at a position, whose note is valid; returns the row, -1 if it gets none."""
+    """Give a row to the new key at a position, whose note is valid; return the row, -1 if it gets none."""
     return carry_out_note(journal.notes, note_of(position), index, rows, row_init, counts, number)

@@ -1,8 +1,8 @@
-"""Rows of a cut that have changed since, as they were: a checkpoint is written while training goes on.
+"""Copy-on-write of rows: a checkpoint is written while training continues.
 
-A cut is the content of a row store at one moment. Its rows are copied one after the other. A row that is to change, or
-to be given to another key, before its turn is kept here first. A row is *saved* once it has been copied or kept: what
-happens to it afterwards is none of the cut's business. Rows beyond those in use at the cut do not concern it either.
+A snapshot is the content of a row store at one moment. Its rows are copied one after the other. A row that will change,
+or be given to another key, before its turn is copied here first. A row is *saved* once it has been copied in either
+way; later changes do not affect the snapshot. Rows beyond those in use at the snapshot do not belong to it.
 """
 
 from typing import NamedTuple
@@ -42,32 +42,32 @@ F32, U8, U16, U32, U64, I64 = types.float32, types.uint8, types.uint16, types.ui
 AHEAD = np.uint64(64)
 """Number of rows ahead that are prefetched while rows are listed and copied."""
 NEAR = np.uint64(32)
-"""The same for rows that are copied without a loop."""
+"""The same number for rows that are copied without a loop."""
 NONE = -1
 """End of a chain of places."""
 
 
 class OldRows(NamedTuple):
-    """Room for rows as they were at the cut; all arrays are empty while there is no cut."""
+    """Memory for old rows of a snapshot; all arrays are empty while there is none."""
 
     saved: NDArray[np.uint8]
-    """uint8[rows in use at the cut]: 1 for rows that have been copied or kept."""
+    """uint8[rows in use at the snapshot]: 1 for rows that are saved."""
     keys: NDArray[np.uint64]
     """uint64[places]; `last_used`, `uses` (both uint32) and `tables` (uint16) have as many."""
     last_used: NDArray[np.uint32]
     uses: NDArray[np.uint32]
-    """As in the index; 0 where it does not keep them."""
+    """As in the index; 0 if it does not have them."""
     tables: NDArray[np.uint16]
     words: NDArray[np.float32]
     """float32[places * width]: the row's words in the arena."""
     free: NDArray[np.int64]
-    """int64[places]: the free places, the next one to take last."""
+    """int64[places]: the free places; the last one is taken next."""
     counts: NDArray[np.int64]
-    """int64[2]: number of these, and of the rows that are not saved."""
+    """int64[2]: number of free places, and of rows that are not saved."""
     heads: NDArray[np.int64]
-    """int64[partitions]: place of the last row kept of each of the server's partitions, NONE without one."""
+    """int64[partitions]: place of the last copied row of each of the server's partitions, NONE without one."""
     following: NDArray[np.int64]
-    """int64[places]: place of the row kept before of the same partition, or NONE."""
+    """int64[places]: place of the row copied before of the same partition, or NONE."""
 
 
 OLD_ROWS = types.NamedTuple(
@@ -81,13 +81,13 @@ OLD_ROWS = types.NamedTuple(
 
 @inlined
 def must_save(old, row):
-    """Return whether a row is in the cut and neither copied nor kept yet."""
+    """Return whether a row is in the snapshot and not saved yet."""
     return np.uint64(row) < np.uint64(old.saved.size) and old.saved[row] == 0
 
 
 @helper
-def keep_row(index, rows, old, slot, row):
-    """Keep the row of a slot as it is now; there must be a free place."""
+def copy_row(index, rows, old, slot, row):
+    """Copy the present row of a slot; there must be a free place."""
     old.counts[0] -= 1
     old.counts[1] -= 1
     place = old.free[old.counts[0]]
@@ -108,10 +108,10 @@ def keep_row(index, rows, old, slot, row):
 
 
 @kernel(types.int64(INDEX, ROWS, OLD_ROWS, read(U64), read(U16), I64))
-def keep_before_write(index, rows, old, keys, tables, first):
-    """Keep the rows of (key, table) from position `first` on, which are about to change.
+def copy_before_write(index, rows, old, keys, tables, first):
+    """Copy the rows of (key, table) from position `first` on, which are about to change.
 
-    Returns the position of the first one that there is no free place for, or that of one beyond the last.
+    Return the position of the first row without a free place, or the number of keys.
     """
     for start in range(np.uint64(first), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
@@ -129,17 +129,17 @@ def keep_before_write(index, rows, old, keys, tables, first):
                 index.scratch[i - start] = NOWHERE
         for i in range(start, stop):
             slot = index.scratch[i - start]
-            # Asked again: a message from outside may have a key twice.
+            # Checked again: a message from another process may have a key twice.
             if slot != NOWHERE and must_save(old, row_at(index, slot)):
                 if old.counts[0] == 0:
                     return np.int64(i)
-                keep_row(index, rows, old, slot, row_at(index, slot))
+                copy_row(index, rows, old, slot, row_at(index, slot))
     return np.int64(keys.size)
 
 
 @kernel(types.UniTuple(types.int64, 2)(INDEX, OLD_ROWS, read(U64), read(U16)))
 def count_changing(index, old, keys, tables):
-    """Return how many rows of (key, table) would have to be kept, and how many have no row."""
+    """Return how many rows of (key, table) would have to be copied, and how many have no row."""
     known, unknown = 0, 0
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
@@ -154,14 +154,14 @@ def count_changing(index, old, keys, tables):
 
 
 class Listed(NamedTuple):
-    """Room for the rows of some partitions, in no particular order; all arrays have as many elements."""
+    """Memory for the rows of some partitions, in no particular order; all arrays have the same length."""
 
     keys: NDArray[np.uint64]
     tables: NDArray[np.uint16]
     last_used: NDArray[np.uint32]
     uses: NDArray[np.uint32]
     sources: NDArray[np.int64]
-    """Where each row's words are: row number, or -1 - place for those that are kept."""
+    """The position of each row's words: row number, or -1 - place for copied rows."""
 
 
 LISTED = types.NamedTuple((write(U64), write(U16), write(U32), write(U32), write(I64)), Listed)
@@ -169,11 +169,11 @@ LISTED = types.NamedTuple((write(U64), write(U16), write(U32), write(U32), write
 
 @kernel(types.int64(INDEX, OLD_ROWS, U64, U64, U32, LISTED, write(I64)))
 def list_rows(index, old, first, last, since, listed, held):
-    """List the rows of the cut in the partitions [first, last), counted from the server's own first one.
+    """List the rows of the snapshot in the partitions [first, last), counted from the server's own first one.
 
-    `listed` must have room for one more than all of them. Those that were last used before step `since` are left out;
-    `held`, int64[tables], gets the number of all. Returns the number of rows listed. All of them are saved, and the
-    places of those that were kept are free: they must be taken before anything else happens to the store.
+    `listed` must have space for one more than all of them. Rows last used before step `since` are omitted; `held`,
+    int64[tables], gets the number of all. Return the number of rows listed. All of them count as saved, and the places
+    of copied rows are free: the caller must take their values before the store changes.
     """
     found, size = 0, _list_slots(index, first * index.size, last * index.size, listed)
     for i in range(size):
@@ -201,11 +201,9 @@ def list_rows(index, old, first, last, since, listed, held):
 
 @inlined
 def _list_slots(index, first, last, listed):
-    """List key, last use and row of what is in the buckets [first, last); returns how many these are.
-
-    Empty slots are written too, and overwritten by the next one: whether one is empty cannot be foretold, and to be
-    wrong about that takes longer than to write it.
-    """
+    """List key, last use and row of the slots of the buckets [first, last); return their number."""
+    # Empty slots are written too, and overwritten by the next one: a branch on emptiness is mispredicted too often,
+    # which takes longer than the write.
     size = np.uint64(0)
     for bucket in range(first, last):
         for slot in range(bucket * np.uint64(SLOTS), (bucket + np.uint64(1)) * np.uint64(SLOTS)):
@@ -219,7 +217,7 @@ def _list_slots(index, first, last, listed):
 
 @inlined
 def _prefetch_facts(index, old, row):
-    """Start to load what is known of a row beside its bucket."""
+    """Start to load the data of a row outside its bucket."""
     prefetch_to_l2(old.saved, row)
     prefetch_to_l2(index.tables, row)
     if index.uses.size:
@@ -228,7 +226,7 @@ def _prefetch_facts(index, old, row):
 
 @inlined
 def _list(listed, found, key, table, last_used, uses, source, since, held):
-    """Count a row, and list it at place `found` unless it is too old; returns the next place."""
+    """Count a row, and list it at place `found` unless it is too old; return the next place."""
     held[table] += 1
     listed.keys[found], listed.tables[found] = key, table
     listed.last_used[found], listed.uses[found], listed.sources[found] = last_used, uses, source
@@ -237,11 +235,11 @@ def _list(listed, found, key, table, last_used, uses, source, since, held):
 
 @kernel(types.void(ROWS, OLD_ROWS, read(I64), read(I64), write(F32)))
 def take_rows(rows, old, sources, states, values):
-    """Copy rows, as float32, from where `sources` says: all embeddings, then for each state all its values.
+    """Copy rows, as float32, from their `sources`: all embeddings, then for each state all its values.
 
-    `states` has the columns of each of the optimizer's states, and `values` room for n * (dim + columns).
+    `states` has the columns of each of the optimizer's states; the size of `values` is n * (dim + columns).
     """
-    kept = RowArena(old.words, rows.width, rows.dim, rows.state_at, rows.storage, rows.line)
+    copied = RowArena(old.words, rows.width, rows.dim, rows.state_at, rows.storage, rows.line)
     size = np.uint64(sources.size)
     one_line = rows.storage == FLOAT32 and rows.dim == LANES
     if one_line and rows.width == TWO * LANES and states.size == 1 and states[0] == np.int64(LANES):
@@ -264,7 +262,7 @@ def take_rows(rows, old, sources, states, values):
         if sources[i] >= 0:
             _take(rows, np.uint64(sources[i]) * rows.width, states, values, i, size)
         else:
-            _take(kept, np.uint64(-1 - sources[i]) * rows.width, states, values, i, size)
+            _take(copied, np.uint64(-1 - sources[i]) * rows.width, states, values, i, size)
 
 
 @inlined

@@ -2,7 +2,7 @@
 
 They compute in float32, without fused multiply-add. SGD, Adagrad and SparseAdam give the results of torch's for sparse
 gradients, row-wise Adagrad those of FBGEMM's exact one. In formulas w is the embedding, g its gradient, and t counts
-from 1. Decay, if there is any, multiplies w by 1 - lr * weight_decay before it changes, for all but FTRL.
+from 1. Decay, if any, multiplies w by 1 - lr * weight_decay before it changes, for all but FTRL.
 """
 
 from typing import NamedTuple
@@ -46,9 +46,9 @@ class Rule(NamedTuple):
     beta: np.float32
     """FTRL: beta."""
     l2: np.float32
-    """Multiple of the weights that is added to their gradient; not for FTRL, which has a penalty of its own."""
-    kept: np.float32
-    """Fraction of the weights that decay leaves before the step: 1 - learning rate times weight decay."""
+    """Multiple of the weights that is added to their gradient; not for FTRL, which has its own penalty."""
+    decay: np.float32
+    """Factor of decay before the step: 1 - learning rate times weight decay."""
     clip: np.float32
     """Greatest Euclidean norm of a row's gradient; 0 for no limit."""
     bound: np.float32
@@ -92,8 +92,8 @@ def _gradient(plain, rows, rule, at, column, gradients, start, scale):
 
 @inlined
 def _left(plain, rule, w):
-    """Return what decay leaves of weights (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019)."""
-    return w if plain or rule.kept == np.float32(1.0) else splat(rule.kept) * w
+    """Return weights after decay (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019)."""
+    return w if plain or rule.decay == np.float32(1.0) else splat(rule.decay) * w
 
 
 @inlined
@@ -117,10 +117,11 @@ def scale_of(plain, gradients, at, dim, clip):
 
 @inlined
 def _change(plain, rows, rule, at, column, weight, lanes, noise):
-    """Write changed weights, within the bound; 16-bit weights are rounded stochastically, so that small steps add up.
+    """Write changed weights, within the bound; 16-bit weights are rounded stochastically.
 
     Stochastic rounding as in Gupta et al., "Deep learning with limited numerical precision", 2015.
     """
+    # Rounding to nearest would lose all steps smaller than half a unit; stochastic rounding adds them up in the mean.
     if not plain and rule.bound > np.float32(0.0):
         weight = smaller(greater(weight, splat(-rule.bound)), splat(rule.bound))
     if plain or rows.storage == FLOAT32:
@@ -212,9 +213,9 @@ def _adam(plain, rows, rule, at, gradients, start, scale, noise):
 def _rowwise_adam(plain, rows, rule, at, gradients, start, scale, noise):
     """g += l2 w; v += (1-b2)(mean(g*g) - v); w -= lr sqrt(1-b2^t) / (sqrt(v) + eps) * g.
 
-    Adam with b1 = 0 and one v for the row: rows change only with gradients of their own, so that most of what a running
-    mean of gradients holds back would never be applied. A mean beyond float32 counts as the greatest float32.
+    Adam with b1 = 0 and one v for the row. A mean beyond float32 counts as the greatest float32.
     """
+    # Rows change only with their own gradients, so that most of a running mean of gradients would never be applied.
     v = rows.arena[at + rows.state_at]
     mean = min(_mean_square(plain, rows, rule, at, gradients, start, scale), GREATEST)
     v = v + rule.second * (mean - v)
@@ -228,10 +229,11 @@ def _ftrl(plain, rows, rule, at, gradients, start, scale, noise):
     """z += s a g - (sqrt(n + g*g) - sqrt(n)) * w; n += g*g; w = (sign(z) a l1 - z) / (beta + sqrt(n) + a l2).
 
     a is the learning rate and s the factor of its schedule, so s a = rule.lr; w is 0 if |z| <= a l1. With s = 1 this is
-    algorithm 1 of McMahan et al., "Ad click prediction", 2013, with z multiplied by a. A schedule scales only what
-    gradients add to z: if a itself changed, weights would change without a gradient. For the same reason a weight whose
-    gradient is 0 is left as it is: neither an initial weight nor one rounded to 16 bits equals the formula's solution.
+    algorithm 1 of McMahan et al., "Ad click prediction", 2013, with z multiplied by a.
     """
+    # A schedule scales only the part of z that gradients add: if a itself changed, weights would change without a
+    # gradient. For the same reason a weight whose gradient is 0 stays unchanged: neither an initial weight nor one
+    # rounded to 16 bits equals the formula's solution.
     zs = at + rows.state_at
     ns = zs + rows.dim
     zero, l1 = splat(np.float32(0.0)), splat(rule.first)

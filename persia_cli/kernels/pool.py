@@ -1,6 +1,6 @@
 """Pooling of unique rows into one vector per sample and feature, padded sequences, and their gradients.
 
-See `kernels.bags` for how rows are addressed.
+Rows are addressed as in `kernels.bags`.
 """
 
 import numpy as np
@@ -93,8 +93,8 @@ def sequence_forward(
 ) -> None:
     """Write one feature's rows to values float32[n, L, dim] and set mask bool[n, L] to True where there is an id.
 
-    Takes inverse int32[entries of the group] and the feature's own n+1 entries of the group's offsets; or its own n
-    entries of inverse, and None. A sample keeps its last L ids, from position 0 on; the rest is zeros.
+    Take inverse int32[entries of the group] and the feature's own n+1 entries of the group's offsets; or its own n
+    entries of inverse, and None. A sample's last L ids are used, from position 0 on; the rest is zeros.
     """
     size, length, dim = values.shape
     require(mask.shape == (size, length) and rows.shape[1] == dim, "rows, values and mask must have matching shapes")

@@ -13,11 +13,11 @@ I64, U64 = types.int64, types.uint64
 def order_rows(listed, size, ordered, starts):
     """Write the first `size` rows of a list to another one, ordered by key, then table number.
 
-    Keys are hashes, so those between the lowest and the highest are spread evenly. The range is divided into as many
-    equal parts as `starts`, int64 of at least 2, has room for; rows are placed by part, and then those of a part, which
-    are few, sorted by insertion. Takes a third of the time of a general sort; keys of any other kind are ordered as
-    well, but slowly.
+    `starts`, int64 of at least 2, is scratch memory: the more it has, the faster the sort.
     """
+    # Keys are hashes, so they are spread evenly between the lowest and the highest. The range is divided into equal
+    # parts; rows are placed by part, and the few rows of a part sorted by insertion. That takes a third of the time of
+    # a general sort. Keys of any other kind are ordered as well, but slowly.
     if size == 0:
         return
     low = high = listed.keys[0]

@@ -19,7 +19,7 @@ from persia_cli.kernels.simd import greater_magnitude, greatest_magnitude, load,
 from persia_cli.kernels.splitmix import GOLDEN
 
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
-"""The dtypes in which values are kept or sent."""
+"""The dtypes in which values are stored or sent."""
 CODES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 NO_ROW = np.int64(-1)
 ZERO, ONE, TWO = np.uint64(0), np.uint64(1), np.uint64(2)
@@ -29,9 +29,9 @@ LINE = np.uint64(16)
 NEAREST = np.uint64(6144)
 """Number of float32 words of the L1 cache that prefetched rows may take."""
 WIDE, AHEAD = np.uint64(256), np.uint64(8)
-"""Smallest number of words of a wide row, and the number of wide rows that are prefetched ahead."""
+"""Minimum number of words of a wide row, and the number of wide rows that are prefetched ahead."""
 FAR = np.uint64(48)
-"""Number of rows ahead that are prefetched as far as the second cache."""
+"""Number of rows ahead that are prefetched into the second-level cache."""
 
 
 class RowArena(NamedTuple):
@@ -64,11 +64,9 @@ def start_of(rows, row):
 
 @inlined
 def prefetch_words(rows, row, words):
-    """Prefetch the first words of a row.
-
-    A vector of which not all lanes count touches the memory of the others too: that may be one cache line more, which
-    would be waited for if nobody had asked for it before.
-    """
+    """Prefetch the first words of a row."""
+    # A vector of which only some lanes count touches the memory of the others too. That may be one cache line more, for
+    # which the processor would wait if it were not prefetched.
     at = start_of(rows, row)
     beyond = ZERO if rows.dim % LANES == ZERO else LINE
     for word in range(ZERO, words + beyond, LINE):
@@ -86,7 +84,7 @@ def embedding_lanes(rows, at, column, lanes):
 
 
 @inlined
-def keep_lanes(rows, at, column, value, lanes):
+def store_lanes(rows, at, column, value, lanes):
     """Write lanes of an embedding, rounded to nearest."""
     if rows.storage == FLOAT32:
         store(rows.arena, at + column, value, lanes)
@@ -104,13 +102,13 @@ def halves_per_row(dim, wire):
     return dim if wire == BFLOAT16 else dim + TWO
 
 
-# Rows are prefetched while others are worked on. Of narrow rows as many as the L1 cache holds are requested at once;
+# Rows are prefetched while others are processed. Of narrow rows as many as the L1 cache holds are requested at once;
 # of wide rows only the next few, since the processor can wait for only so many cache lines at a time.
 
 
 @inlined
 def burst_of(rows, words, size):
-    """Return the number of rows, of `size`, to prefetch and work on at once; `words` of each are needed."""
+    """Return the number of rows, of `size`, to prefetch and process at once; `words` of each are needed."""
     if rows.width >= WIDE:
         return size
     return max(np.uint64(4), min(np.uint64(128), NEAREST // words))
@@ -128,14 +126,14 @@ def prefetch_first(rows, found, start, stop, words):
 
 @inlined
 def prefetch_later(rows, found, i, stop, words):
-    """Prefetch a row some places behind found[i], which is worked on now, if rows are wide."""
+    """Prefetch a row some places behind found[i], the present one, if rows are wide."""
     if rows.width >= WIDE and i + AHEAD < stop and found[i + AHEAD] >= 0:
         prefetch_words(rows, found[i + AHEAD], words)
 
 
 @inlined
 def prefetch_far(rows, found, i, stop):
-    """Prefetch the row found[i], if there is one before `stop`, as far as the second cache: it is needed much later."""
+    """Prefetch the row found[i] into the second-level cache, if it is before `stop`: it is needed much later."""
     if i < stop and found[i] >= 0:
         for word in range(ZERO, rows.width, LINE):
             prefetch_to_l2(rows.arena, start_of(rows, found[i]) + word)
@@ -217,7 +215,7 @@ def begin_row(rows, row, seed, salt, id_, bound, states):
     at = start_of(rows, row)
     for column in range(ZERO, rows.dim, LANES):
         lanes = np.int64(rows.dim - column)
-        keep_lanes(rows, at, column, load(line, column, lanes), lanes)
+        store_lanes(rows, at, column, load(line, column, lanes), lanes)
     for word in range(rows.width - rows.state_at):
         rows.arena[at + rows.state_at + word] = states[word]
 

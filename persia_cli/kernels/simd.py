@@ -1,8 +1,8 @@
 """A vector of sixteen float32 lanes, `f32x16`, and the operations of kernels on it.
 
-LLVM's vectorizer gives up on numba's slices, strided views and constant trip counts; explicit vector loads and stores
-do not depend on it. `lanes` is the number of lanes that count: the others read as zero and are not written, so one loop
-body serves any dim. Positions count elements of the array.
+LLVM's vectorizer does not handle numba's slices, strided views and constant trip counts; explicit vector loads and
+stores do not depend on it. `lanes` is the number of lanes that count: the others read as zero and are not written, so
+one loop body serves any dim. Positions count elements of the array.
 """
 
 import operator

@@ -1,4 +1,4 @@
-"""Ids of texts that lie in one array, as in Arrow: their hash, or the hexadecimal number that they are.
+"""Ids of texts that lie in one array, as in Arrow: their hash, or their value as a hexadecimal number.
 
 The hash is XXH64 (Yann Collet, https://xxhash.com, specification of XXH64).
 """
@@ -80,7 +80,7 @@ def hash_texts(data, offsets, seed, ids):
 
 @kernel(types.void(read(U8), read(I64), U64, write(U64), write(BOOL)))
 def parse_hexadecimal(data, offsets, digits, ids, good):
-    """Write the number that each text is, and True if it has exactly `digits` hexadecimal digits (0: 1 to 16)."""
+    """Write the number of each text, and True if it has exactly `digits` hexadecimal digits (0: 1 to 16)."""
     for i in range(ids.size):
         start, stop = np.uint64(offsets[i]), np.uint64(offsets[i + 1])
         value, seen = np.uint64(0), np.uint8(0)

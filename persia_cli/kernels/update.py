@@ -1,4 +1,4 @@
-"""The kernels that update rows, one for each optimizer; one for all of them would be slower for each."""
+"""The kernels that update rows, one for each optimizer; a common one would be slower for each."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from persia_cli.kernels.compile import inlined, kernel, read, write
 from persia_cli.kernels.hashing import mix
-from persia_cli.kernels.journal import JOURNAL, keep_row, record_skip
+from persia_cli.kernels.journal import JOURNAL, note_row, record_skip
 from persia_cli.kernels.optimizers import CHANGES, REFUSED, RULE, scale_of
 from persia_cli.kernels.rows import (
     FAR,
@@ -27,7 +27,7 @@ from persia_cli.kernels.simd import splat
 
 F32, I64, U16, U64 = types.float32, types.int64, types.uint16, types.uint64
 SHORT_WIDTHS = {"sgd": 16, "adagrad": 32, "rowwise_adagrad": 20, "adam": 48, "rowwise_adam": 20, "ftrl": 48}
-"""Words of a row of dim 16 in float32, the most common one: code that knows them has no loops within a row."""
+"""Words of a row of dim 16 in float32, the most common one: with them as constants, code has no loops in a row."""
 
 
 class GradientCounts(NamedTuple):
@@ -36,23 +36,20 @@ class GradientCounts(NamedTuple):
     missing: NDArray[np.int64]
     """Gradients of keys without a row."""
     refused: NDArray[np.int64]
-    """Gradients with a value whose square is not finite: sums of squares, which most optimizers keep, could never
-    recover from it."""
+    """Gradients with a value whose square is not finite: the sums of squares in most optimizers would never recover."""
 
 
 GRADIENT_COUNTS = types.NamedUniTuple(write(I64), 2, GradientCounts)
 
 
 def _updater(name, change_row):
-    """Return the kernels of one optimizer; the second one takes a journal before everything else."""
+    """Return the kernels of one optimizer; the second one has a journal as first argument."""
     short_width = np.uint64(SHORT_WIDTHS[name])
 
     @inlined
     def change_rows(journal, plain, short, rows, rule, keys, found, tables, gradients, start, stop, counts):
-        """Update the rows found[start:stop]; `plain`: float32, whole vectors, no l2, decay, clip or bound.
-
-        `plain` and `short` are constants at each call, so that code for what they exclude is not compiled.
-        """
+        """Update the rows found[start:stop]; `plain`: float32, whole vectors, no l2, decay, clip or bound."""
+        # `plain` and `short` are constants at each call, so that the code they exclude is not compiled.
         for i in range(start, stop):
             if short:
                 prefetch_far(rows, found, i + FAR, stop)
@@ -74,7 +71,7 @@ def _updater(name, change_row):
             if journal is not None:
                 if i < journal.done:
                     continue
-                keep_row(journal, rows, row_at, i)
+                note_row(journal, rows, row_at, i)
             noise = np.uint32(0)
             if not plain and rows.storage != FLOAT32:
                 noise = np.uint32(mix(rule.noise ^ keys[i]) & np.uint64(2**32 - 1))
@@ -103,19 +100,19 @@ def _updater(name, change_row):
         """Apply the optimizer to the rows `found` with gradients (flat [n, dim]); row -1 is skipped and counted."""
         change(None, rows, rule, keys, found, tables, gradients, counts)
 
-    def update_kept(journal, rows, rule, keys, found, tables, gradients, counts):
-        """Do what `update` does, and note each row in the journal before it is changed."""
+    def update_journaled(journal, rows, rule, keys, found, tables, gradients, counts):
+        """Do the same as `update`, and note each row in the journal before it is changed."""
         change(journal, rows, rule, keys, found, tables, gradients, counts)
 
     # Files of the cache are named after the qualified name, which would otherwise be the same for all optimizers.
     update.__name__ = update.__qualname__ = f"update_{name}"
-    update_kept.__name__ = update_kept.__qualname__ = f"update_{name}_kept"
+    update_journaled.__name__ = update_journaled.__qualname__ = f"update_{name}_journaled"
     arguments = (ROWS, RULE, read(U64), read(I64), read(U16), read(F32), GRADIENT_COUNTS)
-    return kernel(types.void(*arguments))(update), kernel(types.void(JOURNAL, *arguments))(update_kept)
+    return kernel(types.void(*arguments))(update), kernel(types.void(JOURNAL, *arguments))(update_journaled)
 
 
 _PAIRS = {name: _updater(name, change) for name, change in CHANGES.items()}
 UPDATES = {name: pair[0] for name, pair in _PAIRS.items()}
 """The kernel of each kind of optimizer: (rows, rule, keys, found, tables, gradients, counts)."""
-UPDATES_KEPT = {name: pair[1] for name, pair in _PAIRS.items()}
-"""The same with a journal, which is the first argument."""
+JOURNALED_UPDATES = {name: pair[1] for name, pair in _PAIRS.items()}
+"""The same kernels with a journal as first argument."""

@@ -7,6 +7,7 @@ from persia_cli.kernels import (
     cast,
     check,
     dedup,
+    frequency,
     frozen_index,
     frozen_rows,
     hashing,
@@ -15,9 +16,8 @@ from persia_cli.kernels import (
     new_keys,
     old_rows,
     pool,
-    room,
     row_order,
-    sightings,
+    slots,
     unpack,
     update,
 )
@@ -36,9 +36,9 @@ MODULES = (
     new_keys,
     old_rows,
     pool,
-    room,
+    slots,
     row_order,
-    sightings,
+    frequency,
     unpack,
     update,
 )
@@ -46,13 +46,11 @@ MODULES = (
 
 
 def warm(names: Iterable[str] | None = None, after_each: Callable[[], object] = lambda: None) -> None:
-    """Compile the kernels of these names (None: all), or load them from the cache on disk.
-
-    Kernels that other processes are compiling come last, so that processes that start together share the work.
-    """
+    """Compile the kernels of these names (None: all), or load them from the cache on disk."""
     kernels = {kernel.name: kernel for kernel in KERNELS}
     wanted = [kernels[name] for name in (kernels if names is None else names)]
     left = []
+    # Kernels that other processes are compiling come last, so that processes that start together share the work.
     for kernel in wanted:
         if not kernel.compile(wait=False):
             left.append(kernel)

@@ -1,1 +1,1 @@
-"""Dense networks, found by kind and imported lazily; they take plain values."""
+"""Dense networks, found by kind and imported when they are needed; they take plain values."""

@@ -11,10 +11,10 @@ from persia_cli.model.shape import InputShape
 
 
 class AttentionalFactorizationMachine(nn.Module):
-    """A bias, first-order weights, and p of the products of all pairs, each weighed by attention (section 3).
+    """A bias, first-order weights, and p of the products of all pairs, each weighted by attention (section 3).
 
     Pair (i, j) has the weight a_ij = softmax(h relu(W (v_i * v_j) + b)) among all pairs, where * is column by column.
-    Of a row, the first `tasks` columns are its id's first-order weights, one for each task, the others its vector.
+    The first `tasks` columns of a row are its id's first-order weights, one for each task, the others its vector.
     """
 
     def __init__(self, shape: InputShape, settings: Afm) -> None:
@@ -37,7 +37,7 @@ class AttentionalFactorizationMachine(nn.Module):
 
 def products_of_pairs(vectors: torch.Tensor) -> torch.Tensor:
     """Return [n, fields (fields - 1) / 2, dim]: vector i times vector j for all i < j, ordered by i, then j."""
-    # Neither gathers nor a whole square of products: half the time, and a gradient that sums in one order everywhere.
+    # Neither gathers nor a whole square of products: half the time, and gradients add up in one order on each device.
     rows = vectors.unbind(1)[:-1]
     return torch.cat([row.unsqueeze(1) * vectors[:, first:] for first, row in enumerate(rows, start=1)], dim=1)
 

@@ -1,4 +1,4 @@
-"""What networks have in common that read sequences beside a target: DIN, DIEN, BST."""
+"""The common part of networks that read sequences with a target: DIN, DIEN, BST."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,12 +14,12 @@ from persia_cli.model.requirements import attended_pairs
 from persia_cli.model.shape import FeatureShape, InputShape
 
 Reader = Callable[[FeatureShape, FeatureShape], nn.Module]
-"""Makes what reads a target and its sequence: of a target [n, dim], values [n, length, dim] and a mask it returns
+"""Builds the reader of a target and its sequence: of a target [n, dim], values [n, length, dim] and a mask it returns
 [n, dim]."""
 
 
 class AttendingNetwork(nn.Module):
-    """Dense features, pooled embeddings and sequences that were read, side by side, through a multi-layer perceptron.
+    """Dense features, pooled embeddings and read sequences, concatenated, through a multi-layer perceptron.
 
     Raises ConfigError for targets and sequences that do not fit each other.
     """
@@ -42,6 +42,6 @@ class AttendingNetwork(nn.Module):
         return self.logits(batch, read)
 
     def logits(self, batch: ModelBatch, read: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return logits float32 [n, tasks] of a batch by what was read of each pair, [n, dim]."""
+        """Return logits float32 [n, tasks] of a batch and the reader's output for each pair, [n, dim]."""
         logits: torch.Tensor = self.network(torch.cat([self.inputs(batch), *read], dim=1))
         return logits

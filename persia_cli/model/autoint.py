@@ -32,7 +32,7 @@ class Interacting(nn.Module):
 
 
 class AutomaticInteractions(nn.Module):
-    """Layers of self-attention over fields, then one linear layer; a multi-layer perceptron beside it makes AutoInt+.
+    """Layers of self-attention over fields, then one linear layer; with a parallel perceptron it is AutoInt+.
 
     The perceptron reads the fields' vectors and is left out where it has no hidden layer. Dense features are fields
     too: a learned vector times the value.

@@ -8,13 +8,13 @@ from torch import nn
 from torch.nn.functional import batch_norm
 
 MIN_RATE = 0.1
-"""Least weight of a step's statistics in the running ones, torch's default."""
+"""Minimum weight of a step's statistics in the running ones, torch's default."""
 
 LOCAL = (
     nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
     | nn.LazyBatchNorm1d | nn.LazyBatchNorm2d | nn.LazyBatchNorm3d
 )  # fmt: skip
-"""Layers of torch that keep statistics of one rank's samples."""
+"""Layers of torch whose statistics are those of one rank's samples."""
 
 
 class BatchNorm(nn.Module):
@@ -25,7 +25,7 @@ class BatchNorm(nn.Module):
     have no variance.
 
     The running statistics are the mean of all steps so far, and after ten steps an exponential average: step n has the
-    weight max(0.1, 1/n) in them. So they do not depend on where they begin, and suit the first evaluations too.
+    weight max(0.1, 1/n) in them. So they are independent of their first values, and suit the first evaluations too.
     """
 
     weight: nn.Parameter | None
@@ -66,14 +66,14 @@ class BatchNorm(nn.Module):
         return normal if self.weight is None or self.bias is None else normal * self.weight + self.bias
 
     def _moments(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mean and variance over the samples of all ranks, in the shape of the running ones, which learn them.
+        """Return mean and variance over the samples of all ranks, in the shape of the running ones, which it updates.
 
         The variance is computed from differences to the mean, since a difference of large sums would lose its digits.
         """
         shape = self.running_mean.shape
         sums, total = inputs.sum(-2).flatten(), float(inputs.shape[-2])
         if self.ranks > 1:
-            # In one message; and without ranks no number is read from a tensor, which the compiler could not follow.
+            # In one message; and a tensor without ranks, since the compiler cannot trace a number read from a tensor.
             sums = self._over_ranks(torch.cat([sums, sums.new_full((1,), total)]))
             sums, total = sums[:-1], float(sums[-1].detach())
         if total < 2:
@@ -85,7 +85,7 @@ class BatchNorm(nn.Module):
 
     @torch.no_grad()
     def _learn(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """Take the statistics of a step into the running ones; the variance is that of n - 1."""
+        """Add the statistics of a step to the running ones; the variance is that of n - 1."""
         self.updates.add_(1)
         rate = self.updates.to(mean.dtype).reciprocal().clamp(min=MIN_RATE)
         self.running_mean.lerp_(mean, rate)
@@ -115,7 +115,7 @@ class SumOverRanks(torch.autograd.Function):
 
 
 def share_statistics(module: nn.Module, ranks: int) -> None:
-    """Let every `BatchNorm` in `module` normalise over the samples of so many ranks, all of torch's default group."""
+    """Make every `BatchNorm` in `module` normalise over the samples of so many ranks, all of torch's default group."""
     for part in module.modules():
         if isinstance(part, BatchNorm):
             part.ranks = ranks

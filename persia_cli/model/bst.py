@@ -26,7 +26,7 @@ class TransformerBlock(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        """Return [n, length, width] of the same; `seen` bool [n, length, length] says which element sees which."""
+        """Return [n, length, width] of the same; `seen` bool [n, length, length] has what each element attends to."""
         values = self.attended(values + self.dropout(self.attention(values, seen)))
         fed = self.outer(leaky_relu(self.inner(values)))
         result: torch.Tensor = self.norm(values + self.dropout(fed))
@@ -34,7 +34,7 @@ class TransformerBlock(nn.Module):
 
 
 class BehaviourTransformer(nn.Module):
-    """A sequence with its target as the newest element through transformer blocks; the mean of what is there."""
+    """A sequence with its target as the newest element through transformer blocks; the mean over its elements."""
 
     def __init__(self, dim: int, length: int, settings: Bst) -> None:
         super().__init__()

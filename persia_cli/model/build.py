@@ -1,4 +1,4 @@
-"""Find a network by its kind, which is the name of its module, and build it from a seed."""
+"""The construction of a network by its kind, the name of its module, from a seed."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -18,10 +18,10 @@ from persia_cli.model.uncertainty import learn_uncertainty
 
 
 def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
-    """Build the network of `model.kind`, whose forward(ModelBatch) gives logits float32 [n, tasks], and see `outputs`.
+    """Build the network of `model.kind`, whose forward(ModelBatch) returns logits float32 [n, tasks]; see `outputs`.
 
-    Initial weights are drawn from `seed` alone; the caller's random state is left as it was.
-    Raises ConfigError where the model does not fit the features.
+    Initial weights are drawn from `seed` alone; the caller's random state is unchanged.
+    Raises ConfigError if the model does not fit the features.
     """
     require_fit(model, shape)
     build: Callable[[Model, InputShape], nn.Module] = import_module(f"{__package__}.{model.kind}").build

@@ -19,7 +19,7 @@ from persia_cli.model.shape import InputShape
 
 
 def build(model: CustomModel, shape: InputShape) -> nn.Module:
-    """Load the class, build it and try it on two made-up samples; raises ConfigError that says what to correct."""
+    """Load the class, build it and try it on two samples of zeros; raises ConfigError with the correction."""
     path = Path(model.file).expanduser()
     network = _construct(_find(_load(path), model.name, path), shape, model.args, path)
     _try_out(network, shape, f"{model.name} of {path}")
@@ -70,7 +70,7 @@ def _construct(wanted: type[nn.Module], shape: InputShape, args: dict[str, Any],
 
 
 def _try_out(network: nn.Module, shape: InputShape, what: str) -> None:
-    """Check what forward gives, for two samples and for none, before the job starts."""
+    """Check the output of forward, for two samples and for none, before the job starts."""
     training, buffers = network.training, [buffer.clone() for buffer in network.buffers()]
     for size, trains in ((2, False), (0, False), (2, True)):
         network.train(trains)

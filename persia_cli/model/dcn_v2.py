@@ -13,7 +13,7 @@ from persia_cli.model.shape import InputShape
 
 
 class Cross(nn.Module):
-    """A cross layer, x0 * (W x + b) + x, as in the paper's cross network; of a rank, W is U V."""
+    """A cross layer, x0 * (W x + b) + x, as in the paper's cross network; with a rank, W is U V."""
 
     def __init__(self, width: int, rank: int | None) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Cross(nn.Module):
         self.up = nn.Linear(rank or width, width)
 
     def forward(self, first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-        """Return [n, width] of the input x0 of all cross layers and of this one, both [n, width]."""
+        """Return [n, width], given the input x0 of all cross layers and that of this one, both [n, width]."""
         return first * self.up(self.down(last)) + last
 
 
@@ -45,18 +45,18 @@ class ExpertCross(nn.Module):
         return self.mix.transpose(1, 2).unbind()
 
     def forward(self, first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-        """Return [n, width] of the input x0 of all cross layers and of this one, both [n, width]."""
+        """Return [n, width], given the input x0 of all cross layers and that of this one, both [n, width]."""
         gates = self.gates(last).softmax(1)
         inner = torch.tanh(self.down(last)).view(-1, self.experts, self.rank)
         inner = torch.tanh(torch.einsum("nkr,krs->nks", inner, self.mix))
-        # Gates add up to 1, so one product with all U side by side also adds the bias just once.
+        # Gates add up to 1, so one product with all U concatenated also adds the bias just once.
         return first * self.up((inner * gates.unsqueeze(2)).flatten(1)) + last
 
 
 class DeepCross(nn.Module):
-    """Cross layers on all inputs side by side, and a multi-layer perceptron after them or beside them.
+    """Cross layers on all concatenated inputs, and a multi-layer perceptron after them or parallel to them.
 
-    Section 3 of the paper: `stacked`, the perceptron reads what the cross layers give, or parallel to them, the inputs.
+    Section 3 of the paper: `stacked`, the perceptron reads the output of the cross layers, else their input.
     """
 
     def __init__(self, shape: InputShape, settings: DcnV2 | Gdcn, cross: Callable[[int], nn.Module]) -> None:

@@ -14,7 +14,7 @@ from persia_cli.model.shape import InputShape
 class DeepFactorizationMachine(nn.Module):
     """A factorization machine and a multi-layer perceptron on the same vectors, added up (section 2.1 of the paper).
 
-    Of a row, the first `tasks` columns are its id's first-order weights, one for each task, the others its vector.
+    The first `tasks` columns of a row are its id's first-order weights, one for each task, the others its vector.
     With several tasks the products of vectors are part of every task's logit. A dense feature has weights and a
     vector too, both times its value.
     """

@@ -15,14 +15,14 @@ from persia_cli.model.shape import InputShape
 class GatedUnits(nn.Module):
     """Gated recurrent units whose update gate is multiplied by a share of each step: AUGRU, section 4.3 of the paper.
 
-    h_t = (1 - a_t u_t) * h_(t-1) + a_t u_t * tanh(W i_t + b + r_t * (U h_(t-1) + c)), with gates u_t and r_t. A share
-    of 1 makes it the plain GRU; one of 0 leaves the state as it is, as that of a step that is not there does.
+    h_t = (1 - a_t u_t) * h_(t-1) + a_t u_t * tanh(W i_t + b + r_t * (U h_(t-1) + c)), with gates u_t and r_t. With a
+    share of 1 it is the plain GRU; a share of 0, as of padding, leaves the state unchanged.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
-        # Of update gate, reset gate and candidate, side by side.
+        # Update gate, reset gate and candidate, concatenated.
         self.read = JoinedLinear(width, width, parts=3)
         self.keep = JoinedLinear(width, width, parts=3)
 
@@ -30,7 +30,7 @@ class GatedUnits(nn.Module):
         """Return the states [n, length, width] after each of the values [n, length, width], with shares [n, length]."""
         state = values.new_zeros(values.shape[0], self.width)
         states = []
-        # A loop, for torch's GRU knows no shares, and its compiler takes no GRU.
+        # A loop, since torch's GRU has no shares, and its compiler supports no GRU.
         for read, share in zip(self.read(values).unbind(1), shares.unbind(1), strict=True):
             update_in, reset_in, new_in = read.chunk(3, dim=1)
             update_kept, reset_kept, new_kept = self.keep(state).chunk(3, dim=1)
@@ -42,7 +42,7 @@ class GatedUnits(nn.Module):
 
 
 class InterestEvolution(nn.Module):
-    """How interests in a target evolved: the last state of AUGRU on the interests that a GRU found in a sequence.
+    """The evolution of interests in a target: the last state of AUGRU on the interests that a GRU finds in a sequence.
 
     An interest's share is a softmax over the sequence of h_t W e, where e is the target.
     """
@@ -68,12 +68,12 @@ class InterestEvolution(nn.Module):
 def next_item_losses(
     interests: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, elements: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return [n], how badly the interests of each sample tell the next element of its sequence from another's.
+    """Return [n], how badly each sample's interests discriminate the next element of its sequence from another's.
 
     It is the sum over t of -log s(h_t . e_(t+1)) - log(1 - s(h_t . o_(t+1))), where s is the logistic function and o
-    the sequence of another sample (equation 6 of the paper), over the number of elements that can be a next one, as in
-    the authors' code: so its size does not depend on how long sequences may be. Where the other sample has the same
-    element, that is no negative; `elements` tells, which are `values` without dropout.
+    the sequence of another sample (equation 6 of the paper). As in the authors' code it is divided by the number of
+    elements that can be a next one, so its size does not depend on the maximum length of sequences. An equal element
+    of the other sample is no negative; `elements`, which are `values` without dropout, are compared.
     """
     others, there = others_of(values, mask)
     own, rival, interests = values[:, 1:], others[:, 1:], interests[:, :-1]
@@ -85,10 +85,10 @@ def next_item_losses(
 
 
 def others_of(values: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return sequences of other samples, and bool [n] whether they have elements: that of a sample half a batch away.
+    """Return sequences of other samples, and bool [n] whether they have elements: of the sample half a batch away.
 
-    It is repeated to the full length. Nothing is drawn, so every device, and a step that is computed again, has the
-    same; and neighbours, which may be of one user, are not compared.
+    It is repeated to the full length. Nothing is drawn, so every device, and a repeated step, has the same; and
+    neighbours, which may be of one user, are not compared.
     """
     size, length = mask.shape
     away = size // 2
@@ -99,14 +99,14 @@ def others_of(values: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, t
 
 
 class DeepInterestEvolution(AttendingNetwork):
-    """Sequences read by their evolving interests, which with `auxiliary_weight` also learn to know the next element."""
+    """Sequences read by their evolving interests, which with `auxiliary_weight` learn to predict the next element."""
 
     def __init__(self, shape: InputShape, settings: Dien) -> None:
         super().__init__(shape, settings, lambda target, _: InterestEvolution(target.dim))
         self.auxiliary_weight = settings.auxiliary_weight
 
     def forward(self, batch: ModelBatch) -> Output:
-        """Return logits float32 [n, tasks], and while it trains with `auxiliary_weight` losses [n, 1]."""
+        """Return logits float32 [n, tasks], and in training with `auxiliary_weight` losses [n, 1]."""
         evolved, losses = [], []
         for reader, (target, sequence) in zip(self.readers, self.pairs, strict=True):
             assert isinstance(reader, InterestEvolution)

@@ -12,7 +12,7 @@ from persia_cli.model.shape import InputShape
 
 
 class Attention(nn.Module):
-    """The weighted sum of a sequence, each element weighed by a network that sees it beside the target.
+    """The weighted sum of a sequence; a network weights each element by the element and the target.
 
     This is the local activation unit of section 4.3 of the paper. Weights are not normalised by a softmax, so their sum
     expresses the strength of an interest. The unit reads element, target, their difference and their product.

@@ -13,7 +13,7 @@ class DeepRecommender(nn.Module):
     """Bottom network on dense features, dot product of every pair of vectors, top network on both.
 
     The vectors are the bottom network's output and the F pooled embeddings, all of `dim` columns; the top network
-    sees `dim` + (F + 1) F / 2 numbers (section 2.1 of the paper, without products of a vector with itself).
+    reads `dim` + (F + 1) F / 2 numbers (section 2.1 of the paper, without products of a vector with itself).
     """
 
     pairs: torch.Tensor

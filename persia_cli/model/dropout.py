@@ -5,16 +5,16 @@ from torch import nn
 from torch.nn import functional
 
 CASES = 2**16
-"""A share is a whole number of so many equally likely cases."""
+"""Number of equally likely cases; a share is a whole number of them."""
 DRAWN = 4
-"""Numbers that one draw of 64 bits is for."""
+"""Number of values for which one draw of 64 bits is used."""
 
 
 def dropped(values: torch.Tensor, share: float) -> torch.Tensor:
-    """Return values with this share of them 0, by torch's random numbers, and the others scaled up to the same mean.
+    """Return values of which this share is 0, by torch's random numbers, and the others scaled to the same mean.
 
-    Torch's own draws a double for each number, on a processor, which takes as long as the layer before. Elsewhere, and
-    in what the compiler traces, it is torch's own.
+    On a CPU, torch's own function draws a double for each number, which takes as long as the layer before. Elsewhere,
+    and in code that the compiler traces, torch's own is used.
     """
     if values.device.type != "cpu" or torch.compiler.is_compiling():
         return functional.dropout(values, share)
@@ -27,8 +27,8 @@ def dropped(values: torch.Tensor, share: float) -> torch.Tensor:
 
 
 class Dropout(nn.Dropout):
-    """`dropped` while it trains; in evaluation nothing."""
+    """`dropped` in training; the identity in evaluation."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return inputs of any shape, dropped if it trains."""
+        """Return inputs of any shape, dropped in training."""
         return dropped(inputs, self.p) if self.training and self.p else inputs

@@ -26,7 +26,7 @@ class EntireSpace(nn.Module):
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
         towers: torch.Tensor = self.towers(self.inputs(batch).expand(self.tasks, -1, -1)).squeeze(2)
-        # Half types have too few digits for what is added up here.
+        # Half types have too few digits for these sums.
         first, *others = towers.to(torch.promote_types(towers.dtype, torch.float32)).unbind(0)
         logits = [first]
         for tower in others:

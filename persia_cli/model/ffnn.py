@@ -11,7 +11,7 @@ from persia_cli.model.shape import InputShape
 
 
 class FeedForward(nn.Module):
-    """Dense features and embeddings side by side, through hidden layers to one logit per task."""
+    """Dense features and embeddings, concatenated, through hidden layers to one logit per task."""
 
     def __init__(self, shape: InputShape, settings: Ffnn) -> None:
         super().__init__()

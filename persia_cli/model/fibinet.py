@@ -51,7 +51,7 @@ class Bilinear(nn.Module):
 class ImportanceAndInteraction(nn.Module):
     """A perceptron on the bilinear products of vectors, and of vectors times their importance; and first-order weights.
 
-    Of a row, the first `tasks` columns are its id's first-order weights, one for each task, the others its vector.
+    The first `tasks` columns of a row are its id's first-order weights, one for each task, the others its vector.
     """
 
     def __init__(self, shape: InputShape, settings: FibiNet) -> None:

@@ -1,4 +1,4 @@
-"""What networks read: features side by side, as vectors of one dim, and as first-order weights beside vectors."""
+"""The inputs of networks: concatenated features, vectors of one dim, and first-order weights with vectors."""
 
 import torch
 from torch import nn
@@ -57,7 +57,7 @@ class Fields(nn.Module):
 class WeightedFields(nn.Module):
     """Fields whose first `tasks` columns are first-order weights, one for each task, and the others vectors.
 
-    So a row is [w, v] of a factorization machine (Rendle, ICDM 2010): one table holds both, under one optimizer.
+    So a row is [w, v] of a factorization machine (Rendle, ICDM 2010): one table has both, under one optimizer.
     """
 
     def __init__(self, shape: InputShape, dim: int) -> None:
@@ -72,5 +72,5 @@ class WeightedFields(nn.Module):
 
 
 def learned_vectors(count: int, dim: int) -> nn.Parameter:
-    """Return [count, dim], begun as rows are."""
+    """Return [count, dim], initialized as rows are."""
     return nn.Parameter(torch.empty(count, dim).uniform_(-INIT_BOUND, INIT_BOUND))

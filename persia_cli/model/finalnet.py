@@ -41,7 +41,7 @@ class FieldGate(nn.Module):
         self.begin()
 
     def begin(self) -> None:
-        """Set gates of 1, so that training begins with the vectors as they are."""
+        """Set gates of 1, so that training begins with the vectors unchanged."""
         nn.init.zeros_(self.linear.weight)
         nn.init.ones_(self.linear.bias)
 
@@ -54,8 +54,8 @@ class FieldGate(nn.Module):
 class FactorizedBlocks(nn.Module):
     """Blocks of factorized interaction layers on the same vectors, a linear layer on each; their logits are averaged.
 
-    With `teaching` each block also learns from what both say together. Dense features have a vector too: a learned one
-    times the value.
+    With `teaching` each block also learns from the mean of both. Dense features have a vector too: a learned one times
+    the value.
     """
 
     def __init__(self, shape: InputShape, settings: FinalNet) -> None:
@@ -70,7 +70,7 @@ class FactorizedBlocks(nn.Module):
         self.teaching = settings.teaching
 
     def forward(self, batch: ModelBatch) -> Output:
-        """Return logits float32 [n, tasks], and while it trains with `teaching` losses of the same shape."""
+        """Return logits float32 [n, tasks], and in training with `teaching` losses of the same shape."""
         vectors = self.fields(batch)
         first: torch.Tensor = self.first(self.gate(vectors).flatten(1))
         if self.second is None:
@@ -81,11 +81,11 @@ class FactorizedBlocks(nn.Module):
 
 
 def teaching_losses(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Return how far each block's probability is from that of both, by cross-entropy, in the shape of their logits.
+    """Return the cross-entropy of each block's probability and that of both, in the shape of their logits.
 
-    The probability of both is a soft label and learns nothing from it.
+    The probability of both is a soft label, through which no gradient passes.
     """
-    # The gradient is a difference of probabilities, of which half precision would leave little.
+    # The gradient is a difference of probabilities, of which half precision would leave few digits.
     first, second = (logits.to(torch.promote_types(logits.dtype, torch.float32)) for logits in (first, second))
     label = torch.sigmoid(0.5 * (first + second)).detach()
     losses = [binary_cross_entropy_with_logits(logits, label, reduction="none") for logits in (first, second)]

@@ -12,7 +12,7 @@ from persia_cli.model.shape import InputShape
 class FactorizationMachine(nn.Module):
     """A bias, first-order weights and the dot products of all pairs of vectors, added up (equation 1 of the paper).
 
-    Of a row, the first `tasks` columns are its id's first-order weights, one for each task, the others its vector.
+    The first `tasks` columns of a row are its id's first-order weights, one for each task, the others its vector.
     With several tasks the products of vectors are part of every task's logit.
     """
 

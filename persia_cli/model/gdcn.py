@@ -17,7 +17,7 @@ class GatedCross(nn.Module):
         self.gate = nn.Linear(width, width, bias=False)
 
     def forward(self, first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-        """Return [n, width] of the input x0 of all cross layers and of this one, both [n, width]."""
+        """Return [n, width], given the input x0 of all cross layers and that of this one, both [n, width]."""
         return first * self.cross(last) * torch.sigmoid(self.gate(last)) + last
 
 

@@ -19,15 +19,15 @@ INITS: dict[Init, Callable[[torch.Tensor], torch.Tensor]] = {
 
 @runtime_checkable
 class SeveralMatrices(Protocol):
-    """A module whose parameters hold several matrices: their bounds are those of one, not of all together."""
+    """A module whose parameters contain several matrices: their bounds are those of one, not of all together."""
 
     def matrices(self) -> Sequence[torch.Tensor]:
-        """Return each [outputs, inputs], as a view of the parameters."""
+        """Return each matrix [outputs, inputs] as a view of the parameters."""
 
 
 @runtime_checkable
 class OwnStart(Protocol):
-    """A module that begins in the same way whatever `init` is."""
+    """A module with the same initial weights for every `init`."""
 
     def begin(self) -> None:
         """Set the parameters."""
@@ -35,7 +35,7 @@ class OwnStart(Protocol):
 
 @torch.no_grad()
 def initialize(network: nn.Module, init: Init) -> None:
-    """Draw the weights of all linear layers by `init`, with biases of 0; `torch` leaves them as torch drew them.
+    """Draw the weights of all linear layers by `init`, with biases of 0; `torch` leaves them unchanged.
 
     Each matrix is drawn by itself, also where a parameter has several.
     """

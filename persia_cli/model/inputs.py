@@ -12,11 +12,11 @@ from persia_cli.model.shape import FeatureShape
 
 @dataclass(frozen=True)
 class ModelBatch:
-    """The n samples a network computes logits for.
+    """The n samples of which a network computes logits.
 
-    `dense` is float32 [n, dense]. `groups` holds float32 [n, F_g, dim_g] for each feature group (F_g may be 0) and
+    `dense` is float32 [n, dense]. `groups` has float32 [n, F_g, dim_g] for each feature group (F_g may be 0) and
     `names` the features along its second axis. `sequences` maps a feature to (values float32 [n, max_length, dim],
-    mask bool [n, max_length]). n may be 0: a rank without samples takes part in the step all the same.
+    mask bool [n, max_length]). n may be 0, since a rank without samples takes part in the step too.
     """
 
     dense: torch.Tensor
@@ -24,12 +24,12 @@ class ModelBatch:
     names: Sequence[Sequence[str]]
     sequences: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
     undropped: Mapping[str, torch.Tensor] | None = None
-    """Values of the sequences before dropout, by which their elements are told apart; None without dropout."""
+    """Values of the sequences before dropout, by which equal elements are found; None without dropout."""
     pooled: Mapping[str, torch.Tensor] = field(init=False)
-    """Pooled vectors float32 [n, dim] by feature, in no order to rely on: `shape.pooled` has the data set's."""
+    """Pooled vectors float32 [n, dim] by feature, in no fixed order: `shape.pooled` has the data set's order."""
 
     def __post_init__(self) -> None:
-        """Take the groups apart, once for all readers: later would be within what torch.compile traces."""
+        """Split the groups once for all readers: later, torch.compile would trace it."""
         found: dict[str, torch.Tensor] = {}
         for names, group in zip(self.names, self.groups, strict=True):
             # One unbind has one backward; a slice per feature would fill and add a whole group each.
@@ -37,14 +37,14 @@ class ModelBatch:
         object.__setattr__(self, "pooled", found)
 
     def with_dropout(self, share: float) -> "ModelBatch":
-        """Return the batch with each number of its vectors 0 by chance, in this share of cases, others scaled up."""
+        """Return the batch with dropout of its vectors: this share of numbers is 0, the others are scaled up."""
         groups = [dropped(group, share) for group in self.groups]
         sequences = {name: (dropped(values, share), mask) for name, (values, mask) in self.sequences.items()}
         undropped = {name: values for name, (values, _) in self.sequences.items()}
         return replace(self, groups=groups, sequences=sequences, undropped=undropped)
 
     def elements(self, sequence: str) -> torch.Tensor:
-        """Return float32 [n, max_length, dim], the elements of a sequence as they are without dropout."""
+        """Return float32 [n, max_length, dim], the elements of a sequence without dropout."""
         return self.sequences[sequence][0] if self.undropped is None else self.undropped[sequence]
 
     @property
@@ -53,7 +53,7 @@ class ModelBatch:
         return int(self.dense.shape[0])
 
     def concatenated(self, features: Sequence[FeatureShape]) -> torch.Tensor:
-        """Pooled vectors side by side, float32 [n, sum of dims], in the order of `features` whatever the groups."""
+        """Pooled vectors concatenated, float32 [n, sum of dims], in the order of `features`, of any groups."""
         if self._is_whole_group(features):
             return self.groups[0].flatten(1)
         if not features:
@@ -61,7 +61,7 @@ class ModelBatch:
         return torch.cat([self.pooled[feature.name] for feature in features], dim=1)
 
     def stacked(self, features: Sequence[FeatureShape]) -> torch.Tensor:
-        """Pooled vectors of one dim as float32 [n, features, dim], in the order of `features` whatever the groups."""
+        """Pooled vectors of one dim as float32 [n, features, dim], in the order of `features`, of any groups."""
         if self._is_whole_group(features):
             return self.groups[0]
         return torch.stack([self.pooled[feature.name] for feature in features], dim=1)
@@ -72,7 +72,7 @@ class ModelBatch:
 
 
 def drop_embeddings(network: nn.Module, share: float) -> None:
-    """Let a network train on batches with dropout of their embeddings; in evaluation it sees all of them."""
+    """Make a network drop embeddings in training; in evaluation it reads all of them."""
 
     def before(module: nn.Module, inputs: tuple[ModelBatch]) -> tuple[ModelBatch]:
         return (inputs[0].with_dropout(share),) if module.training else inputs

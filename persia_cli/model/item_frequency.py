@@ -1,4 +1,4 @@
-"""How probably a batch has an item: estimated from the stream of batches, as a part of the network's state.
+"""The probability that a batch has an item, estimated from the stream of batches, in the network's state.
 
 Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019, section 4.
 """
@@ -12,9 +12,9 @@ NAME = "item_frequency"
 class ItemFrequency(nn.Module):
     """The mean number of steps from one batch with an item to the next, whose inverse is its probability.
 
-    As algorithm 2 of the paper, with one array of buckets: an item that comes in step t, and came in step s before,
-    has B := (1 - rate) B + rate (t - s). Its first step is its first estimate, where the paper leaves open what B
-    begins with. An item that comes several times in a step came once: B is about batches.
+    Algorithm 2 of the paper, with one array of buckets: an item of step t whose previous step is s updates
+    B := (1 - rate) B + rate (t - s). Its first step is its first estimate, where the paper does not define the initial
+    B. An item that occurs several times in a step counts once, since B is about batches.
     """
 
     steps: torch.Tensor
@@ -40,7 +40,7 @@ class ItemFrequency(nn.Module):
     def log_probability(self, keys: torch.Tensor) -> torch.Tensor:
         """Return float32 [n], the logarithm of the probability that a batch has each item int64 [n].
 
-        Of an item that has not come yet it is that of one that comes next.
+        A new item is treated as one that occurs in the next batch.
         """
         where = keys % len(self.gap)
         unseen = (self.steps + 1).to(self.gap.dtype)
@@ -48,11 +48,11 @@ class ItemFrequency(nn.Module):
 
 
 def count_items(network: nn.Module, buckets: int, rate: float) -> None:
-    """Let a network know how frequent items are, in buffers that are saved with its weights."""
+    """Make a network count the frequency of items, in buffers that are saved with its weights."""
     network.add_module(NAME, ItemFrequency(buckets, rate))
 
 
 def item_frequency_of(network: nn.Module) -> ItemFrequency | None:
-    """Return what a network knows of the frequency of items; None if it does not count them."""
+    """Return a network's counters of items; None if it does not count them."""
     part = getattr(network, NAME, None)
     return part if isinstance(part, ItemFrequency) else None

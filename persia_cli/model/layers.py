@@ -1,4 +1,4 @@
-"""Perceptrons of all networks: linear layers and what follows each, as `model.activation`, `norm`, ... say."""
+"""Perceptrons of all networks: linear layers, and `model.activation`, `norm`, ... after each."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class ParametricRelu(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return [..., width] of [..., width]."""
-        # Of clamp, the gradient at 0 is 1. So the slope there, where biases and empty lists begin, is torch's own.
+        # The gradient of clamp at 0 is 1. So the slope there, of zero biases and empty lists, is torch's own.
         return relu(inputs) + self.weight * inputs.clamp(max=0.0)
 
 
@@ -76,7 +76,7 @@ NORMS: dict[Norm, Callable[..., nn.Module]] = {"batch": BatchNorm, "layer": Laye
 
 @dataclass(frozen=True)
 class LayerStyle:
-    """What follows the linear part of each hidden layer; activation and dropout are one for all, or one for each."""
+    """The parts after each hidden linear layer; activation and dropout are one for all, or one for each."""
 
     activation: Activation | Sequence[Activation] = "relu"
     norm: Norm = "none"
@@ -88,17 +88,17 @@ class LayerStyle:
     def hidden_bias(self) -> bool:
         """True if the linear part of a hidden layer has a bias: batch normalisation would subtract it again.
 
-        Its gradient would be rounding noise, of which Adam makes full steps, and the running mean would lag behind.
+        Its gradient would be rounding noise, which Adam scales to full steps, and the running mean would lag behind.
         """
         return self.bias and self.norm != "batch"
 
     def activate(self, layer: int, *shape: int) -> nn.Module:
-        """Return the activation of a layer, counted from 0; beyond the last that has its own, that of the last."""
+        """Return the activation of a layer, counted from 0; layers without their own have the last one."""
         kinds = [self.activation] if isinstance(self.activation, str) else self.activation
         return ACTIVATIONS[kinds[min(layer, len(kinds) - 1)]](*shape)
 
     def after(self, layer: int, *shape: int) -> list[nn.Module]:
-        """Return normalisation, activation and dropout of a hidden layer, those that it has, in this order."""
+        """Return those of normalisation, activation and dropout that a hidden layer has, in this order."""
         share = self.dropout if isinstance(self.dropout, float | int) else self.dropout[layer]
         return [
             *([NORMS[self.norm](*shape)] if self.norm != "none" else ()),
@@ -126,14 +126,14 @@ def hidden_layers(inputs: int, widths: Sequence[int], style: LayerStyle) -> nn.S
 def fully_connected(
     inputs: int, hidden: Sequence[int], outputs: int, style: LayerStyle = PLAIN, activate_last: bool = False
 ) -> nn.Sequential:
-    """Hidden layers and a linear one of `outputs` columns, which with `activate_last` has an activation but no more."""
+    """Hidden layers and a linear one of `outputs` columns; with `activate_last` it has an activation only."""
     last = nn.Linear([inputs, *hidden][-1], outputs, bias=style.bias)
     layers = [*hidden_layers(inputs, hidden, style), last]
     return nn.Sequential(*layers, *([style.activate(len(hidden), outputs)] if activate_last else ()))
 
 
 class JoinedLinear(nn.Linear):
-    """Linear layers in one matrix, one below the other, which read the same; each begins as it would alone."""
+    """Linear layers with the same input, as one matrix of stacked rows; each is initialized as if it were alone."""
 
     def __init__(self, inputs: int, outputs: int, parts: int, bias: bool = True) -> None:
         """Join as many layers as `parts`, each of as many `outputs`."""
@@ -146,9 +146,9 @@ class JoinedLinear(nn.Linear):
 
 
 class SummedLinear(nn.Linear):
-    """Linear layers in one matrix, side by side, each with inputs of its own; their results are added up.
+    """Linear layers with an input each, as one matrix of concatenated columns; their outputs are added up.
 
-    Each begins as it would alone. They have one bias.
+    Each is initialized as if it were alone. They have one bias.
     """
 
     def __init__(self, inputs: int, outputs: int, parts: int) -> None:
@@ -167,7 +167,7 @@ class SummedLinear(nn.Linear):
 
 
 class ParallelLinear(nn.Module):
-    """Linear layers of one shape side by side, computed at once; they begin as torch's `nn.Linear` does."""
+    """Linear layers of one shape, computed at once; they are initialized as torch's `nn.Linear`."""
 
     bias: nn.Parameter | None
 

@@ -15,7 +15,7 @@ from persia_cli.model.shape import InputShape
 class MaskBlock(nn.Module):
     """A layer whose inputs are multiplied by a mask: activation(norm(W (mask * x))), with the mask U relu(V e + c) + d.
 
-    Here e are the embeddings, side by side (sections 3.2 and 3.3 of the paper).
+    Here e are the concatenated embeddings (sections 3.2 and 3.3 of the paper).
     """
 
     def __init__(self, embeddings: int, inputs: int, width: int, reduction: float, after: list[nn.Module]) -> None:
@@ -30,10 +30,10 @@ class MaskBlock(nn.Module):
 
 
 class MaskedBlocks(nn.Module):
-    """Mask blocks one after the other, or beside each other, then a perceptron (section 3.4 of the paper).
+    """Mask blocks in series or in parallel, then a perceptron (section 3.4 of the paper).
 
-    The first blocks read the normalised embeddings; each mask is made of them as they are. Dense features have a
-    vector too: a learned one times the value.
+    The first blocks read the normalised embeddings; masks are computed from the unnormalised ones. Dense features have
+    a vector too: a learned one times the value.
     """
 
     def __init__(self, shape: InputShape, settings: MaskNet) -> None:

@@ -13,8 +13,8 @@ from persia_cli.model.shape import InputShape
 class MultiGateExperts(nn.Module):
     """Experts that all tasks share, and for each task a gate over them and a tower on its mixture of them.
 
-    Task k's logit is tower_k(sum over i of g_ki expert_i(x)) with g_k = softmax(W_k x). Inputs x are dense
-    features and embeddings side by side. All experts are computed at once, and all towers.
+    Task k's logit is tower_k(sum over i of g_ki expert_i(x)) with g_k = softmax(W_k x). Inputs x are the concatenated
+    dense features and embeddings. All experts are computed at once, and all towers.
     """
 
     def __init__(self, shape: InputShape, settings: Mmoe) -> None:

@@ -1,4 +1,4 @@
-"""Where the output of an untrained network begins: the bias of the layer that gives its logits."""
+"""The initial output of a network: the bias of the layer that computes its logits."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _LAST: Mapping[str, Mapping[str, float]] = {
     "mmoe": {"towers": 1.0},
     "ple": {"towers": 1.0},
 }
-"""The modules whose last layer gives logits, and how often the wanted output is in each one's bias.
+"""The modules whose last layer computes logits, and the multiple of the output in each one's bias.
 
 AutoInt adds up two of them, FinalNet takes their mean; a module without a name is the network itself.
 """
@@ -35,9 +35,9 @@ _PERCEPTRON = {"network": 1.0}
 
 @torch.no_grad()
 def begin_output(network: nn.Module, model: Model) -> None:
-    """Set the biases of a network's output as `model.output_bias` says, which `require_fit` has accepted, in place.
+    """Set the biases of a network's output by `model.output_bias`, which `require_fit` has accepted, in place.
 
-    Of a base rate that is not known yet nothing is set: a job's plan has numbers in its place.
+    For an unknown base rate nothing is set: the plan of a job has numbers in its place.
     """
     if model.output_bias in ("init", "base_rate"):
         return

@@ -1,4 +1,4 @@
-"""What a network returns: logits, and while it trains perhaps auxiliary losses beside them."""
+"""The output of a network: logits, and in training optional auxiliary losses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,9 +17,9 @@ def split_output(output: Output) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 
 def checked_output(output: Any, shape: Sequence[int], whose: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return what `split_output` does of anything that a network returned; raises ConfigError for what does not fit.
+    """Return the `split_output` of a network's output of any type; raises ConfigError for one that does not fit.
 
-    `shape` is that of logits; `whose` output it is, in the message.
+    `shape` is that of logits; `whose` names the network in the message.
     """
     samples, tasks = shape
     logits, auxiliary = output if isinstance(output, tuple) and len(output) == 2 else (output, None)
@@ -27,7 +27,7 @@ def checked_output(output: Any, shape: Sequence[int], whose: str) -> tuple[torch
         raise ConfigError(f"{whose} must return logits [samples, tasks] = {[samples, tasks]}, not {_shape(logits)}")
     if auxiliary is not None and _shape(auxiliary) not in ([samples, tasks], [samples, 1]):
         raise ConfigError(
-            f"{whose} must return auxiliary losses beside its logits as [samples, tasks] or [samples, 1], here "
+            f"{whose} must return auxiliary losses with its logits as [samples, tasks] or [samples, 1], here "
             f"{[samples, tasks]} or {[samples, 1]}, not {_shape(auxiliary)}"
         )
     return logits, auxiliary

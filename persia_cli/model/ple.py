@@ -14,7 +14,7 @@ class Extraction(nn.Module):
     """A level of experts: some of each task, some shared; a task's gate mixes its own with the shared ones.
 
     A further gate mixes the experts of all, for the shared experts of the next level; the last level has none. A gate
-    is the softmax of a linear function of what its experts read (sections 4.1 and 4.2 of the paper).
+    is the softmax of a linear function of its experts' input (sections 4.1 and 4.2 of the paper).
     """
 
     def __init__(self, tasks: int, inputs: int, settings: Ple, last: bool) -> None:
@@ -26,9 +26,9 @@ class Extraction(nn.Module):
         self.shared_gate = None if last else nn.Linear(inputs, count, bias=False)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return what the next level reads, of the same: [tasks + 1, n, width], the last block for shared experts.
+        """Return the next level's input, of the same shape: [tasks + 1, n, width], the last block for shared experts.
 
-        The last level gives blocks of tasks alone.
+        The last level returns only the blocks of tasks.
         """
         of_tasks, of_all = inputs[:-1], inputs[-1:]
         read = torch.cat([of_tasks.repeat_interleave(self.own, 0), of_all.expand(self.shared, -1, -1)])
@@ -46,7 +46,7 @@ class Extraction(nn.Module):
 
 
 class ProgressiveExtraction(nn.Module):
-    """Levels of experts one after the other, then a tower for each task. The first level reads all inputs alike."""
+    """Levels of experts in series, then a tower for each task. All experts of the first level read the same inputs."""
 
     def __init__(self, shape: InputShape, settings: Ple) -> None:
         super().__init__()

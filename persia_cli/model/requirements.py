@@ -92,10 +92,10 @@ def require_fit(model: Model, shape: InputShape) -> None:
 
 
 def _require_output_bias(model: Model, shape: InputShape) -> None:
-    """Raise ConfigError if the network has no bias of its output, or the numbers it is to begin with do not fit."""
+    """Raise ConfigError if the network has no bias of its output, or its initial values do not fit."""
     begins = model.output_bias
     if isinstance(model, CustomModel | SasRec | TwoTower):
-        why = "keeps to your class, which sets its own" if isinstance(model, CustomModel) else "has no such bias"
+        why = "is your own class, which sets its bias" if isinstance(model, CustomModel) else "has no such bias"
         raise ConfigError(f"model.output_bias: model.kind={model.kind} {why}; leave it out")
     own = isinstance(model, AutoInt | DcnV2 | Gdcn | FinalMlp)
     if isinstance(model, Perceptrons) and not (model.bias or own):
@@ -147,7 +147,7 @@ def gate_contexts(gate: Gate | None, shape: InputShape) -> list[tuple[FeatureSha
 
 
 def sequence_and_candidate(attend: Mapping[str, Sequence[str]], shape: InputShape) -> Pair:
-    """Return the only candidate and its sequence; raises ConfigError where there are other features or labels."""
+    """Return the only candidate and its sequence; raises ConfigError for other features or several labels."""
     [pair] = attended_pairs(attend, shape)
     _require_one_label("sasrec", shape)
     others = [feature.name for feature in shape.features if feature not in pair]
@@ -190,7 +190,7 @@ def require_heads(heads: int, pairs: Sequence[Pair]) -> None:
 
 
 def _require_next_items(weight: float, pairs: Sequence[Pair]) -> None:
-    """Raise ConfigError if next elements are to be learned of a sequence that never has one."""
+    """Raise ConfigError if next elements are to be predicted in a sequence that never has one."""
     for _, sequence in pairs:
         if weight and sequence.max_length == 1:
             raise ConfigError(
@@ -231,8 +231,8 @@ def _require_dim(kind: str, shape: InputShape, dim: int) -> None:
     other = [f"{feature.name} ({feature.dim})" for feature in shape.features if feature.dim != dim]
     if other:
         raise ConfigError(
-            f"model.kind={kind} needs rows of model.dim={dim} for every feature, not so: {', '.join(other)}; "
-            "give their tables the same dim or use model.kind=ffnn"
+            f"model.kind={kind} needs rows of model.dim={dim} for every feature, but these have another dim: "
+            f"{', '.join(other)}; give their tables the same dim or use model.kind=ffnn"
         )
 
 
@@ -241,8 +241,8 @@ def _require_one_weight_each(shape: InputShape) -> None:
     other = [f"{feature.name} ({feature.dim})" for feature in shape.pooled if feature.dim != shape.tasks]
     if other:
         raise ConfigError(
-            f"model.kind=lr needs rows of one column for each label, which is {shape.tasks}, not so: "
-            f"{', '.join(other)}; set model.dim={shape.tasks}, and give no table another dim"
+            f"model.kind=lr needs rows of one column for each label, which is {shape.tasks}, but these have "
+            f"another dim: {', '.join(other)}; set model.dim={shape.tasks}, and give no table another dim"
         )
 
 
@@ -265,13 +265,13 @@ def _require_both(kind: str, shape: InputShape) -> None:
 
 
 def _require_first_order(kind: str, shape: InputShape, vector: int) -> None:
-    """Raise ConfigError if rows have no room for a first-order weight of each task and `vector` columns beside them."""
+    """Raise ConfigError if rows are too short for a first-order weight of each task and `vector` columns."""
     least = shape.tasks + vector
     narrow = [f"{feature.name} ({feature.dim})" for feature in shape.pooled if feature.dim < least]
     if narrow:
         raise ConfigError(
-            f"model.kind={kind} keeps a weight for each label in the first columns of a row, so rows need at least "
-            f"{least} of them, not so: {', '.join(narrow)}; raise model.dim or the dim of these tables"
+            f"model.kind={kind} has a weight for each label in the first columns of a row, so rows need at least "
+            f"{least} columns, but these have fewer: {', '.join(narrow)}; raise model.dim or the dim of these tables"
         )
 
 

@@ -23,7 +23,7 @@ class CausalBlock(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        """Return [n, length, width] of the same; `seen` bool [n, length, length] says which element sees which."""
+        """Return [n, length, width] of the same; `seen` bool [n, length, length] has what each element attends to."""
         values = values + self.dropout(self.attention(self.before(values), seen))
         fed = self.outer(self.dropout(torch.relu(self.inner(self.between(values)))))
         result: torch.Tensor = values + self.dropout(fed)

@@ -9,7 +9,7 @@ from persia_cli.model.layers import JoinedLinear
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention of each element of a sequence to elements that it may see."""
+    """Multi-head attention of each element of a sequence to the elements that `seen` allows."""
 
     def __init__(self, width: int, heads: int) -> None:
         """`heads` divides `width`."""
@@ -20,7 +20,7 @@ class SelfAttention(nn.Module):
         self.last = nn.Linear(width, width)
 
     def forward(self, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-        """Return [n, length, width] of the same; `seen` bool [n, length, length] says which element sees which."""
+        """Return [n, length, width] of the same; `seen` bool [n, length, length] has what each element attends to."""
         parts = self.project(values).chunk(3, dim=2)
         query, key, value = (part.unflatten(2, (self.heads, self.head)).transpose(1, 2) for part in parts)
         # Torch's own attention has no reproducible gradient on every device.

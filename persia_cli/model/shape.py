@@ -1,11 +1,11 @@
-"""The shape of a dense network's input: columns of a sample as the network sees them; imported without torch."""
+"""The shape of a dense network's input, the columns of a sample; imported without torch."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureShape:
-    """One sparse feature as the network sees it: a vector of `dim`, or up to `max_length` of them (pooling `none`)."""
+    """One sparse feature as the network's input: a vector of `dim`, or up to `max_length` of them (pooling `none`)."""
 
     name: str
     dim: int
@@ -17,17 +17,17 @@ class FeatureShape:
 
 @dataclass(frozen=True, slots=True)
 class InputShape:
-    """Columns of a sample: `dense` numbers, sparse features in the order of the data set, `tasks` logits wanted."""
+    """Columns of a sample: `dense` numbers, sparse features in the order of the data set, and the number of logits."""
 
     dense: int
     features: tuple[FeatureShape, ...]
     tasks: int
     uncertainty: bool = False
-    """True if the network learns how uncertain each task is, beside its logits."""
+    """True if the network also learns the uncertainty of each task."""
     item_buckets: int = 0
-    """Numbers of items that the network counts, for a loss that corrects for how frequent they are; 0 if none does."""
+    """Number of buckets for counting items, for a loss that corrects for their frequency; 0 without one."""
     item_rate: float = 0.0
-    """Weight of the newest observation in what it knows of an item."""
+    """Weight of the newest observation in the estimate of an item."""
 
     @property
     def pooled(self) -> tuple[FeatureShape, ...]:

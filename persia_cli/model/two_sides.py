@@ -1,4 +1,4 @@
-"""What networks have in common whose score is the dot product of two vectors: one of the user, one of the item."""
+"""The common part of networks whose score is the dot product of two vectors: of the user and of the item."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ class Sides(NamedTuple):
 
 
 class TwoSides(nn.Module):
-    """A network that gives vectors of users and of items; its logit is their dot product over its temperature."""
+    """A network of vectors of users and of items; its logit is their dot product over its temperature."""
 
     temperature = 1.0
     gives_vectors = False

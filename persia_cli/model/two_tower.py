@@ -15,7 +15,7 @@ from persia_cli.model.two_sides import TwoSides
 
 
 class Tower(nn.Module):
-    """A perceptron on some features; its output, of length 1 if it is to be, is what a user or an item is known by."""
+    """A perceptron on some features; its output, optionally of length 1, represents a user or an item."""
 
     def __init__(self, features: Sequence[FeatureShape], dense: int, settings: TwoTower) -> None:
         super().__init__()
@@ -31,9 +31,9 @@ class Tower(nn.Module):
 
 
 class TwoTowers(TwoSides):
-    """The dot product of a user's and an item's vector, over a temperature: each tower sees the features of its side.
+    """The dot product of a user's and an item's vector, over a temperature: each tower reads the features of its side.
 
-    Items can so be found by their vectors alone, which depend on no user. Dense features are the user's.
+    So items can be found by their vectors alone, which depend on no user. Dense features are the user's.
     """
 
     def __init__(self, shape: InputShape, settings: TwoTower) -> None:

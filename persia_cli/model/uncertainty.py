@@ -11,7 +11,7 @@ NAME = "task_uncertainty"
 
 
 class TaskUncertainty(nn.Module):
-    """The logarithms of the tasks' variances, float32 [tasks]; they begin with 0, so that all losses count as they are.
+    """The logarithms of the tasks' variances, float32 [tasks]; they are 0 at first, which leaves losses unchanged.
 
     Kendall, Gal and Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses" (2018).
     """
@@ -22,13 +22,13 @@ class TaskUncertainty(nn.Module):
 
 
 def learn_uncertainty(network: nn.Module, tasks: int) -> None:
-    """Give a network the uncertainty of its tasks; its logits stay what they are."""
+    """Add the uncertainty of tasks to a network; its logits stay the same."""
     part = TaskUncertainty(tasks)
     network.add_module(NAME, part)
 
     def after(module: nn.Module, inputs: Any, output: Output) -> Output:
         logits, auxiliary = split_output(output)
-        # Several ranks need every weight to be one that the logits depend on.
+        # With several ranks, the logits have to depend on every weight.
         logits = logits + 0.0 * part.log_variances.sum()
         return logits if auxiliary is None else (logits, auxiliary)
 

@@ -13,7 +13,7 @@ class WideAndDeep(nn.Module):
     """A linear model and a multi-layer perceptron, added up and trained together (section 3.3 of the paper).
 
     The first `tasks` columns of a row are its id's weights in the linear model, one for each task, the others are
-    what the perceptron reads; dense features take part in both. A cross of features is a sparse feature of the data
+    input of the perceptron; dense features take part in both. A cross of features is a sparse feature of the data
     set; with a table of dim `tasks` it is in the linear model alone, as in the paper.
     """
 
@@ -25,7 +25,7 @@ class WideAndDeep(nn.Module):
         self.features = shape.pooled
         dims = [feature.dim for feature in self.features]
         rows = torch.split(torch.arange(sum(dims)), dims)
-        # Columns of the features side by side; they follow from the shape, so no checkpoint has them.
+        # Columns of the concatenated features; they follow from the shape, so no checkpoint has them.
         self.register_buffer("wide", torch.cat([columns[: shape.tasks] for columns in rows]), persistent=False)
         self.register_buffer("deep", torch.cat([columns[shape.tasks :] for columns in rows]), persistent=False)
         self.tasks = shape.tasks

@@ -13,12 +13,12 @@ from persia_cli.model.layers import fully_connected, style_of
 from persia_cli.model.shape import InputShape
 
 PRODUCTS_AT_ONCE = 2**19
-"""Products of a processor's cache: 2 MiB. Those of a whole batch are hundreds of MiB, which take longer to write and
-read than to compute."""
+"""Size of products that fit in a processor's cache: 2 MiB. Those of a whole batch are hundreds of MiB, which take
+longer to write and read than to compute."""
 
 
 class InParts(torch.autograd.Function):
-    """A linear layer of all products of two vectors, of which only some exist at a time, here and in the gradient."""
+    """A linear layer of all products of two vectors, of which only a part exists at a time, also in the gradient."""
 
     @staticmethod
     def forward(ctx: Any, maps: torch.Tensor, fields: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -36,7 +36,7 @@ class InParts(torch.autograd.Function):
         of_maps, of_fields, of_weight = torch.empty_like(maps), torch.empty_like(fields), torch.zeros_like(weight)
         for rows, products in products_in_parts(maps, fields):
             of_weight.addmm_(gradient[rows].t(), products.flatten(1))
-            # The products are not needed any more, so their gradient takes their place.
+            # The gradient of the products overwrites them, since they are not needed any more.
             torch.mm(gradient[rows], weight, out=products.flatten(1))
             torch.bmm(products, fields[rows].unsqueeze(2), out=of_maps[rows].unsqueeze(2))
             torch.bmm(maps[rows].unsqueeze(1), products, out=of_fields[rows].unsqueeze(1))
@@ -44,7 +44,7 @@ class InParts(torch.autograd.Function):
 
 
 def products_in_parts(maps: torch.Tensor, fields: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Return rows and their products [rows, a, b], part by part; the memory of a part is that of the next one too."""
+    """Return rows and their products [rows, a, b], part by part; each part overwrites the previous one."""
     own, other = maps.shape[1], fields.shape[1]
     size = max(1, PRODUCTS_AT_ONCE // (own * other))
     memory = maps.new_empty(min(size, len(maps)), own, other)
@@ -56,7 +56,7 @@ def products_in_parts(maps: torch.Tensor, fields: torch.Tensor) -> Iterator[tupl
 
 
 def pays_in_parts(values: torch.Tensor) -> bool:
-    """Return whether to compute in parts: on a CPU in float32, where neither autocast nor a compiler takes over."""
+    """Return True if computing in parts is faster: on a CPU in float32, without autocast and compiler."""
     takes_over = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
     return values.device.type == "cpu" and torch.is_grad_enabled() and not takes_over
 
@@ -64,8 +64,8 @@ def pays_in_parts(values: torch.Tensor) -> bool:
 class CompressedInteractions(nn.Module):
     """The compressed interaction network, CIN (section 3.1 of the paper), with the identity as activation.
 
-    A layer of H maps makes of the maps x before it and the m fields H maps more: map h is the sum over all pairs
-    (i, j) of W_hij times the elementwise product of x_i and field j. A map's columns are then summed.
+    A layer computes H maps from the maps x before it and the m fields: map h is the sum over all pairs (i, j) of W_hij
+    times the elementwise product of x_i and field j. A map's columns are then summed.
     """
 
     def __init__(self, fields: int, maps: Sequence[int]) -> None:
@@ -83,7 +83,7 @@ class CompressedInteractions(nn.Module):
                 rows = InParts.apply(maps.flatten(0, 1), fields.flatten(0, 1), layer.weight)  # type: ignore[no-untyped-call]
                 maps = rows.unflatten(0, fields.shape[:2])
             else:
-                # A product of matrices, for its gradient takes no further memory of this size.
+                # A product of matrices, since its gradient takes no further memory of this size.
                 products = maps.unsqueeze(3) @ fields.unsqueeze(2)
                 maps = layer(products.flatten(2))
             sums.append(maps.sum(1))
@@ -93,7 +93,7 @@ class CompressedInteractions(nn.Module):
 class ExtremeDeepFactorizationMachine(nn.Module):
     """A linear model, a CIN and a multi-layer perceptron on the same vectors, added up (section 3.2 of the paper).
 
-    Of a row, the first `tasks` columns are its id's first-order weights, one for each task, the others its vector. A
+    The first `tasks` columns of a row are its id's first-order weights, one for each task, the others its vector. A
     dense feature has weights and a vector too, both times its value.
     """
 

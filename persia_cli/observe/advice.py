@@ -11,9 +11,9 @@ from persia_cli.config.schema.perceptrons import Perceptrons
 CLEAR = 0.003
 """Relative change of a metric that is more than the noise of a seed."""
 GAIN = 0.001
-"""Relative improvement by the last evaluation from which on longer training is worth it."""
+"""Relative improvement by the last evaluation from which on longer training is worthwhile."""
 RISE = 1.05
-"""Training loss, divided by the least before, from which on training diverges."""
+"""Training loss relative to its lowest value before, above which training diverges."""
 
 Line = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ class _Point(NamedTuple):
 def advice(run: Run, steps: int, metrics: Sequence[Line]) -> str | None:
     """Return a sentence with the KEY=VALUE that would help most; None if the curves show nothing clear.
 
-    `metrics` are the run's lines of metrics, `steps` the steps that it was planned to have at most.
+    `metrics` are the run's lines of metrics, `steps` the maximum number of planned steps.
     """
     metric = judging_metric(run)
     points = _points(metric, metrics)
@@ -78,14 +78,14 @@ def _points(metric: str, metrics: Sequence[Line]) -> list[_Point]:
 def _swings(points: Sequence[_Point]) -> bool:
     """Return True if each evaluation goes clearly the other way than the one before.
 
-    The first change is left out of the size: it is what a new model learns, not a swing.
+    The first change is left out of the size: a new model learns much, which is no swing.
     """
     changes = [after.quality - before.quality for before, after in pairwise(points)]
     return all(a * b < 0 for a, b in pairwise(changes)) and min(map(abs, changes[1:])) > CLEAR
 
 
 def _against_overfitting(run: Run, metric: str, best: int) -> str:
-    """Return what helps a model that overfits after step `best`."""
+    """Return advice for a model that overfits after step `best`."""
     found = f"{metric} was best at step {best:,} and got worse while the training loss fell"
     if run.checkpoint.best_by is None and run.checkpoint.at_end:
         return f"{found}: keep the best model, by checkpoint.best_by={metric}"

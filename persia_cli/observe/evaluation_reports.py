@@ -1,18 +1,18 @@
-"""The reports of ranks, put together: of one interval, and of a whole evaluation."""
+"""The merged reports of ranks: of one interval, and of a whole evaluation."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.wire.figures import IntervalFigures
 from persia_cli.wire.job_messages import ScoreCounts, ScoredSamples
+from persia_cli.wire.reports import IntervalMetrics
 
 
 class RankReport(NamedTuple):
-    """What one rank reported of an interval."""
+    """The report of one rank on an interval."""
 
-    figures: IntervalFigures
+    metrics: IntervalMetrics
     scores: ScoreCounts
     samples: ScoredSamples | None
 
@@ -29,7 +29,7 @@ class EvaluationReports:
     """The reports of one evaluation, merged in the order of its intervals."""
 
     def __init__(self, tasks: int) -> None:
-        self.intervals: list[IntervalFigures] = []
+        self.intervals: list[IntervalMetrics] = []
         self.seconds = 0.0
         """Duration by the slowest rank of each interval."""
         self.scores = ScoreHistogram(tasks)
@@ -37,9 +37,9 @@ class EvaluationReports:
 
     def add(self, reports: Sequence[RankReport]) -> bool:
         """Add the reports of all ranks of one interval; returns True if it was the last."""
-        self.intervals += [report.figures for report in reports]
-        self.seconds += max(report.figures.seconds for report in reports)
+        self.intervals += [report.metrics for report in reports]
+        self.seconds += max(report.metrics.seconds for report in reports)
         self.scores.merge(merged_scores(reports, self.scores.tasks))
         for report in reports:
             self.by_query.merge_encoded(report.samples)
-        return not reports[0].figures.more
+        return not reports[0].metrics.more

@@ -1,4 +1,4 @@
-"""What the roles of a job exchanged, and which ids of an evaluation had no row, by the events at its end."""
+"""The bytes between the roles of a job, and the ids of an evaluation without a row, by the events at its end."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def lookups(events: Sequence[Event]) -> list[FeatureLookups]:
 def bytes_per_sample(events: Sequence[Event], metrics: Sequence[Event], batch_size: int) -> list[LinkBytes]:
     """Return the bytes per sample, trained or evaluated, that the roles exchanged since the job's last start.
 
-    What a process that was replaced had exchanged is missing.
+    The bytes of replaced processes are missing.
     """
     begin = next((e["step"] for e in reversed(events) if e.get("phase") == "training" and "step" in e), 0)
     evaluated = sum(line["eval_samples"] for line in metrics if "eval_samples" in line and line["step"] > begin)

@@ -1,4 +1,4 @@
-"""The history of a run, read from its run directory, whether the run has ended, failed or still goes on."""
+"""The history of a run, read from its run directory: of a run that has ended, failed or is still running."""
 
 import socket
 import time
@@ -23,10 +23,10 @@ EVALS = "evals"
 """Folder of later evaluations in a run directory."""
 
 EARLIER = "earlier"
-"""Folder of a run directory; its folders `start`, `start-2`, … have what each start before the last one recorded."""
+"""Folder of a run directory; its folders `start`, `start-2`, … have the record of each earlier start."""
 
 COPIED = "copied-from"
-"""File of a folder with a copy of a record, which no process writes: where that is from."""
+"""File of a folder with a copy of a record, which no process writes: the source of the copy."""
 
 ENDS = ("done", "failed", "stopped")
 """Phases that are the last one of a job."""
@@ -48,12 +48,12 @@ QUALITY = {
     "mae": "MAE",
     "r2": "R²",
 }
-"""Figures of an evaluation, and their names in a table."""
+"""Metrics of an evaluation, and their names in a table."""
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The state of a run and, if there is more to say, a sentence about it."""
+    """The state of a run and, if there is more to report, a sentence about it."""
 
     state: str
     """`done`, `failed`, `stopped`, `dead`, `running` or `silent`."""
@@ -75,11 +75,11 @@ class RunHistory:
     test: Line | None = None
     """The line of the test samples, scored at the end of the training."""
     is_written: bool | None = None
-    """True if a process has the record open; None if that is not known, since it is written on another machine."""
+    """True if a process has the record open; None if that is unknown, since it is written on another machine."""
     heard_s: float | None = None
-    """When a file of the record was last written, by this machine's clock: that of the coordinator may be wrong."""
+    """Time of the last write to the record, by this machine's clock: that of the coordinator may be wrong."""
     is_copy: bool = False
-    """True of a copy of a record at a URI, which is as old as the newest checkpoint there."""
+    """True for a copy of a record at a URI, which is as old as the newest checkpoint there."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class RunHistory:
 
     @property
     def links(self) -> dict[str, Link]:
-        """What predicts each label."""
+        """The link function of each label's predictions."""
         return self.run.links
 
     @property
@@ -110,7 +110,7 @@ class RunHistory:
     def outcome(self, now: float) -> RunOutcome:
         """Return the state of the run; `now` in seconds since 1970."""
         phases = [event for event in self.events if event["event"] == "phase"]
-        # The last one, since a launcher may record an end after that of the coordinator, and knows more.
+        # The last one, since a launcher may record an end after that of the coordinator, with more information.
         for event in reversed(phases):
             if event["phase"] in ENDS:
                 return RunOutcome(event["phase"], event.get("error", ""))
@@ -135,8 +135,8 @@ class RunHistory:
         """Return the last event of a kind."""
         return next((event for event in reversed(self.events) if event["event"] == kind), None)
 
-    def figure(self, line: Mapping[str, Any], name: str, label: str) -> float | None:
-        """Return a figure of one label in a line of metrics; None if it is not there or not defined."""
+    def metric(self, line: Mapping[str, Any], name: str, label: str) -> float | None:
+        """Return a metric of one label in a line of metrics; None if it is missing or undefined."""
         value: float | None = line.get(name if len(self.labels) == 1 else f"{name}_{label}")
         return value
 
@@ -173,12 +173,12 @@ def _of(metrics: Sequence[Line], split: str) -> list[Line]:
     return [line for line in metrics if line["split"] == split]
 
 
-def key_figures(history: RunHistory) -> dict[str, str]:
+def key_metrics(history: RunHistory) -> dict[str, str]:
     """Return metrics of the evaluation that counts for a run and of its test, and speed and staleness of training.
 
     Without an evaluation, they are those of training so far.
     """
-    figures: dict[str, str] = {}
+    metrics: dict[str, str] = {}
     judged = history.judged
     scored = [("", judged)] if judged else [(" in training", line) for line in history.training[-1:]]
     if history.test:
@@ -186,24 +186,24 @@ def key_figures(history: RunHistory) -> dict[str, str]:
     for of, line in scored:
         for label, link in history.links.items():
             for key in HEADLINES[link]:
-                value = history.figure(line, key, label)
+                value = history.metric(line, key, label)
                 name = QUALITY[key] if len(history.labels) == 1 else f"{QUALITY[key]}, {label}"
-                figures[name + of] = "-" if value is None else f"{value:.4f}"
-        figures |= {key + of: f"{line[key]:.4f}" for key in line if is_of_retrieval(key)}
+                metrics[name + of] = "-" if value is None else f"{value:.4f}"
+        metrics |= {key + of: f"{line[key]:.4f}" for key in line if is_of_retrieval(key)}
     if judged:
-        figures["evaluated at step"] = f"{judged['step']:,}"
+        metrics["evaluated at step"] = f"{judged['step']:,}"
     best = history.last_event("best")
     if best is not None:
-        figures[f"best {best['metric']}"] = f"{best['value']:.4f} at step {best['step']:,}"
+        metrics[f"best {best['metric']}"] = f"{best['value']:.4f} at step {best['step']:,}"
     if history.training:
         last = history.training[-1]
         rate = speed_of(history.training)
-        figures["steps"] = f"{last['step']:,}"
-        figures["samples"] = f"{last['samples']:,}"
-        figures["samples/s"] = "-" if rate is None else f"{rate:,.0f}"
-        figures["max staleness"] = str(max(line["staleness_max"] for line in history.training))
-        figures["rows"] = f"{history.lines[-1]['rows']:,}"
+        metrics["steps"] = f"{last['step']:,}"
+        metrics["samples"] = f"{last['samples']:,}"
+        metrics["samples/s"] = "-" if rate is None else f"{rate:,.0f}"
+        metrics["max staleness"] = str(max(line["staleness_max"] for line in history.training))
+        metrics["rows"] = f"{history.lines[-1]['rows']:,}"
     recoveries = len(recoveries_in(history.events))
     if recoveries:
-        figures["recoveries"] = f"{recoveries:,}"
-    return figures
+        metrics["recoveries"] = f"{recoveries:,}"
+    return metrics

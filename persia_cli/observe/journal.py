@@ -13,29 +13,29 @@ from persia_cli.disk import is_held, writing
 from persia_cli.errors import DiskError, UserError
 
 CLAIM_S = 0.2
-"""Seconds for which a writer tries to lock a journal, since readers lock it for a moment to see if it is written."""
+"""Seconds for which a writer tries to lock a journal, since readers lock it briefly to see if it is written."""
 
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
 
 
 class Journal:
-    """A file to which objects are appended, one per line; readers can detect a line that is not complete.
+    """A file to which objects are appended, one per line; readers can detect an incomplete line.
 
-    Raises DiskError if a line cannot be written, and removes what was written of it.
+    Raise DiskError if a line cannot be written, and remove its written part.
     """
 
     def __init__(self, path: Path, alone: bool = False) -> None:
         """Open or create the file; `alone` locks it against other writers that do the same.
 
-        Raises UserError if another process has locked it.
+        Raise UserError if another process has locked it.
         """
         self._path = path
         with writing(path):
             self._file = path.open("ab", buffering=0)
             if alone and not self._claim():
                 self._file.close()
-                raise UserError(f"{path} is being written by another process: this run still goes on")
+                raise UserError(f"{path} is being written by another process: this run is still running")
 
     def _claim(self) -> bool:
         deadline = time.monotonic() + CLAIM_S
@@ -93,7 +93,7 @@ def is_being_written(path: Path) -> bool:
         with path.open("rb") as file:
             return is_held(file.fileno())
     except OSError:
-        return True  # as it is not known
+        return True  # since it is unknown
 
 
 def _plain(value: Any) -> Any:

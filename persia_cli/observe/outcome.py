@@ -1,4 +1,4 @@
-"""The figures of a finished job, from its record, by which jobs are compared."""
+"""The metrics of a finished job, from its record, by which jobs are compared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,53 +9,53 @@ from typing import Any
 from persia_cli.config.schema.metric import AIMS, AUC_MINUS_LOG_LOSS, aim_of, goodness, is_of_retrieval, value_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 
-LEAST_STEPS = 50
-"""Smallest number of steps after the first log interval from which a speed is computed."""
+MIN_STEPS = 50
+"""Minimum number of steps after the first log interval for computing a speed."""
 
 Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Figures:
-    """A job's speed and quality; None where it is not defined."""
+class JobMetrics:
+    """A job's speed and quality; None where it is undefined."""
 
     samples_per_s: float | None
     """Training samples per second by the ranks' clocks, without the first log interval, which includes the start."""
     quality: dict[str, float | None]
-    """Figures of the evaluation that counts for the job, by key; for several labels, their mean by figure as well.
+    """Metrics of the evaluation that counts for the job, by key; for several labels, also the mean of each metric.
 
-    Without an evaluation split they are the progressive figures of training.
+    Without an evaluation split they are the progressive metrics of training.
     """
     judged_step: int | None
     """Step of that evaluation; None without an evaluation."""
     steps: int
     staleness_max: int
-    """Greatest staleness of any look-up, in steps."""
+    """Maximum staleness of any look-up, in steps."""
 
     @property
     def staleness_fraction(self) -> float:
-        """Greatest staleness divided by the steps of the job."""
+        """Maximum staleness divided by the steps of the job."""
         return self.staleness_max / self.steps if self.steps else 0.0
 
 
-def figures_in(run_dir: Path, metric: str) -> Figures | None:
-    """Return the figures of the job in a run directory; None if it recorded no training.
+def metrics_in(run_dir: Path, metric: str) -> JobMetrics | None:
+    """Return the metrics of the job in a run directory; None if it recorded no training.
 
     The evaluation that counts is the one that the job chose itself (`train.stop_early`, `checkpoint.best_by`), else the
     one with the best `metric`.
     """
     best = [event["step"] for event in read_journal(run_dir / EVENTS) if event["event"] == "best"]
-    return figures_of(read_journal(run_dir / METRICS), metric, best[-1] if best else None)
+    return metrics_of(read_journal(run_dir / METRICS), metric, best[-1] if best else None)
 
 
-def figures_of(metrics: Sequence[Line], metric: str, chosen: int | None = None) -> Figures | None:
-    """Return the figures of a job from its lines of metrics; `chosen` is the step of the evaluation it chose itself."""
+def metrics_of(metrics: Sequence[Line], metric: str, chosen: int | None = None) -> JobMetrics | None:
+    """Return the metrics of a job from its lines of metrics; `chosen` is the step of the evaluation that it chose."""
     training = [line for line in metrics if line["split"] == "train"]
     if not training:
         return None
     evaluations = [line for line in metrics if line["split"] == "eval"]
     judged = judged_by(evaluations, metric, chosen) if evaluations else training[-1]
-    return Figures(
+    return JobMetrics(
         samples_per_s=speed_of(training),
         quality=_quality(judged, metric),
         judged_step=judged["step"] if evaluations else None,
@@ -65,8 +65,8 @@ def figures_of(metrics: Sequence[Line], metric: str, chosen: int | None = None) 
 
 
 def speed_of(training: Sequence[Line]) -> float | None:
-    """Return samples per second over all log intervals but the first; None for fewer than LEAST_STEPS steps."""
-    if not training or training[-1]["step"] - training[0]["step"] < LEAST_STEPS:
+    """Return samples per second over all log intervals but the first; None for fewer than MIN_STEPS steps."""
+    if not training or training[-1]["step"] - training[0]["step"] < MIN_STEPS:
         return None
     before = [line["samples"] for line in training[:-1]]
     intervals = [
@@ -86,7 +86,7 @@ def judged_by(evaluations: Sequence[Line], metric: str, chosen: int | None) -> L
 
 
 def _quality(line: Line, metric: str) -> dict[str, float | None]:
-    """Return a line's figures of quality, each one's mean over labels, and `metric` if it is made of two."""
+    """Return a line's metrics of quality, their means over labels, and `metric` if it combines two."""
     found: dict[str, float | None] = {"loss": line.get("loss")}
     for figure in AIMS:
         values = {key: value for key, value in line.items() if key == figure or key.startswith(f"{figure}_")}

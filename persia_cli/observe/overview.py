@@ -10,8 +10,8 @@ from persia_cli.config.explain import leaves
 from persia_cli.config.schema.metric import FIGURES
 from persia_cli.errors import PersiaError
 from persia_cli.observe.history import CONFIG, RunHistory, read_history
-from persia_cli.observe.record_elsewhere import records_at
 from persia_cli.observe.recoveries import recoveries_in
+from persia_cli.observe.remote_records import records_at
 from persia_cli.storage.places import Place, address_of
 from persia_cli.store.checkpoints.manifest import checkpoints_of, finished_steps
 
@@ -38,7 +38,7 @@ class Summary:
     log_loss: dict[str, float | None] | None = None
     """Log loss of each label in the same evaluation."""
     judged_step: int | None = None
-    """Step of that evaluation: the one the run chose itself, else the first of the best AUC, or of the best RMSE where
+    """Step of that evaluation: the one the run chose itself, else the first of the best AUC, or of the best RMSE if
     no label has an AUC; None without any."""
     checkpoints: tuple[int, ...] = ()
     """Steps of the complete checkpoints, ascending."""
@@ -114,7 +114,7 @@ def differing_settings(histories: Sequence[RunHistory]) -> dict[str, list[str]]:
     return {key: texts for key, texts in values.items() if len(set(texts)) > 1}
 
 
-def _by_label(history: RunHistory, line: Mapping[str, Any], figure: str) -> dict[str, float | None]:
-    """Return a figure of each label that has it."""
-    labels = [label for label, link in history.links.items() if figure in FIGURES[link]]
-    return {label: history.figure(line, figure, label) for label in labels}
+def _by_label(history: RunHistory, line: Mapping[str, Any], metric: str) -> dict[str, float | None]:
+    """Return a metric of each label that has it."""
+    labels = [label for label, link in history.links.items() if metric in FIGURES[link]]
+    return {label: history.metric(line, metric, label) for label in labels}

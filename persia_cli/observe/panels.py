@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 COLOURS = ("#1f6f8b", "#d1495b", "#8a5fbf", "#2a9d8f", "#c9822b", "#5b6770")
 """Colours of labels, in order; the first one also for panels with one line."""
 BLUE, RED = COLOURS[:2]
-MOST_POINTS = 1200
-"""Largest number of points of a line; of a longer run only every n-th is drawn."""
+MAX_POINTS = 1200
+"""Maximum number of points of a line; of a longer run only every n-th is drawn."""
 WIDE_RANGE = 50.0
 """Ratio of the greatest to the least predicted probability from which a calibration plot has logarithmic axes."""
 MINUTE_S = 60.0
 TRAINING = "training, as it learns"
-"""Name of the figures of samples that were scored just before the model was trained with them."""
+"""Name of the metrics of samples that were scored just before the model was trained with them."""
 
 Line = Mapping[str, Any]
 
@@ -37,12 +37,12 @@ class Panel:
     missing: str
     """Text of the panel if there is nothing to draw."""
     figure: str | None = None
-    """Figure of evaluations that it draws."""
+    """Metric of evaluations that it draws."""
 
 
 def thinned(lines: Sequence[Line]) -> Sequence[Line]:
-    """Return every n-th line and the last one, at most about MOST_POINTS."""
-    every = -(-len(lines) // MOST_POINTS) or 1
+    """Return every n-th line and the last one, at most about MAX_POINTS."""
+    every = -(-len(lines) // MAX_POINTS) or 1
     return [*lines[:-1][::every], *lines[-1:]]
 
 
@@ -57,23 +57,23 @@ def draw_loss(history: RunHistory, axes: "Axes") -> None:
 
 def draw_auc(history: RunHistory, axes: "Axes") -> None:
     """Draw the AUC of training, over the last few lines of metrics, and of each evaluation, per label."""
-    _draw_figure(history, axes, "auc", "AUC")
+    _draw_metric(history, axes, "auc", "AUC")
 
 
 def draw_error(history: RunHistory, axes: "Axes") -> None:
     """Draw the root mean squared error of labels that are numbers, in the same way as `draw_auc`."""
-    _draw_figure(history, axes, "rmse", "root mean squared error")
+    _draw_metric(history, axes, "rmse", "root mean squared error")
 
 
 def draw_r2(history: RunHistory, axes: "Axes") -> None:
     """Draw the coefficient of determination of labels that are numbers, in the same way as `draw_auc`."""
-    _draw_figure(history, axes, "r2", "R²")
+    _draw_metric(history, axes, "r2", "R²")
 
 
 def draw_ratio(history: RunHistory, axes: "Axes") -> None:
     """Draw predicted over observed positives, in the same way as `draw_auc`."""
     axes.axhline(1.0, color=INK, linewidth=0.8, linestyle="--")
-    _draw_figure(history, axes, "calibration", "predicted over observed positives")
+    _draw_metric(history, axes, "calibration", "predicted over observed positives")
 
 
 def draw_retrieval(history: RunHistory, axes: "Axes") -> None:
@@ -200,21 +200,21 @@ PANELS = (
 
 
 def panels_of(history: RunHistory) -> list[Panel]:
-    """Return the panels of a run: those of figures that its evaluations do not have are left out."""
+    """Return the panels of a run, without those of metrics that its evaluations do not have."""
     there = {figure for link in history.links.values() for figure in FIGURES[link]}
     there |= {"recall"} if history.run.eval.retrieval else set()
     return [panel for panel in PANELS if panel.figure is None or panel.figure in there]
 
 
-def _draw_figure(history: RunHistory, axes: "Axes", key: str, y: str) -> None:
-    """Draw a figure of quality, of training and of evaluations, for each label."""
+def _draw_metric(history: RunHistory, axes: "Axes", key: str, y: str) -> None:
+    """Draw a metric of training and of evaluations, for each label."""
     alone = len(history.labels) == 1
     for label, colour in _coloured(history.labels):
         for lines, name_of, style, what in (
             (thinned(history.training), f"window_{key}", "-", TRAINING),
             (history.evaluations, key, "o--", "evaluation"),
         ):
-            points = [(line["step"], history.figure(line, name_of, label)) for line in lines]
+            points = [(line["step"], history.metric(line, name_of, label)) for line in lines]
             drawn = [(step, value) for step, value in points if value is not None]
             if drawn:
                 steps, values = zip(*drawn, strict=True)

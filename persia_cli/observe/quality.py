@@ -1,4 +1,4 @@
-"""The figures of quality in a line of metrics: those that each label has, by its kind of predictions."""
+"""The quality metrics in a line of metrics: those of each label, by its kind of predictions."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,21 +18,21 @@ QUALITY = {
     "mae": ScoreHistogram.mean_absolute_error,
     "r2": ScoreHistogram.r2,
 }
-"""Key in a line of metrics -> figure of the scores of a task."""
+"""Key in a line of metrics -> metric of the scores of a task."""
 
 
 def quality(links: Mapping[str, Link], scores: ScoreHistogram) -> dict[str, float | None]:
-    """Return all figures of scores by their keys; `links` has what predicts each label, in the order of tasks."""
+    """Return all metrics of scores by their keys; `links` has the link of each label, in the order of tasks."""
     return {
         key: value
-        for name, figure in QUALITY.items()
-        for key, value in by_label(links, name, partial(figure, scores)).items()
+        for name, metric in QUALITY.items()
+        for key, value in by_label(links, name, partial(metric, scores)).items()
     }
 
 
 def by_label(
-    links: Mapping[str, Link], figure: str, value_of: Callable[[int], float | None]
+    links: Mapping[str, Link], metric: str, value_of: Callable[[int], float | None]
 ) -> dict[str, float | None]:
-    """Return a figure of each task that has it, by its key, which includes the label if there are several."""
-    keys = keys_of(figure, list(links))
-    return {keys[task]: value_of(task) for task, link in enumerate(links.values()) if figure in FIGURES[link]}
+    """Return a metric of each task that has it, by its key, which includes the label if there are several."""
+    keys = keys_of(metric, list(links))
+    return {keys[task]: value_of(task) for task, link in enumerate(links.values()) if metric in FIGURES[link]}

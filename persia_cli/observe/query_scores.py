@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 
 class QueryScores:
-    """The scores of single samples with their query ids; GAUC is exact however queries are spread over parts.
+    """The scores of single samples with their query ids; GAUC is exact for any division of queries into parts.
 
     It needs 8 + 8 T bytes per sample of T tasks, and 4 more if samples have weights.
     """
@@ -34,7 +34,7 @@ class QueryScores:
 
         Samples whose query id is null belong to no query and are left out.
         """
-        # Copies, since an array of a message may keep the memory of the whole message.
+        # Copies, since an array of a message may retain the memory of the whole message.
         rows = np.flatnonzero(query_ids != np.uint64(NULL_ID))
         self._parts.append(
             ScoredSamples(query_ids[rows], logits[rows], labels[rows], None if weights is None else weights[rows])
@@ -61,7 +61,7 @@ class QueryScores:
         """Return the mean of the AUC of each query, weighted by the query's samples (their weights).
 
         Samples without a known label are left out, and queries with labels of one class, which have no AUC; None if
-        all are left out. Pairs of equal logits count half. This is the impression-weighted form of Zhu et al.,
+        all are left out. Pairs of equal logits count half. This is the impression-weighted variant of Zhu et al.,
         "Optimized Cost per Click in Taobao Display Advertising" (KDD 2017), which DIN (KDD 2018) reports. A million
         samples take about 0.3 s on an idle core, and 130 MB of memory meanwhile.
         """

@@ -1,4 +1,4 @@
-"""The scores of the last lines of training, of which the oldest are dropped."""
+"""The scores of the last lines of training; the oldest are dropped."""
 
 from collections.abc import Mapping
 from typing import Self
@@ -8,13 +8,12 @@ from persia_cli.wire.job_messages import ScoreCounts
 
 
 class RecentScores:
-    """The scores of the last intervals, at most `intervals` of them.
+    """The scores of the last intervals, at most `intervals` of them."""
 
-    Merged scores cannot be removed again. So this is a queue of two stacks: one histogram of all newer intervals, and
-    for each older interval a histogram from it up to the newest of the older ones. To drop the oldest interval is to
-    drop its histogram. When no older intervals are left, the newer ones become the older ones. This takes about two
-    merges for each interval, and one more for each call of `together`.
-    """
+    # Merged scores cannot be removed again. So this is a queue of two stacks: one histogram of all newer intervals, and
+    # for each older interval a histogram from it up to the newest of the older ones. Dropping the oldest interval drops
+    # its histogram. When no older intervals are left, the newer ones become the older ones. This takes about two merges
+    # for each interval, and one more for each call of `together`.
 
     def __init__(self, tasks: int, intervals: int) -> None:
         """Begin without any scores."""

@@ -1,4 +1,4 @@
-"""The record of a run: it merges the reports of ranks into `metrics.jsonl` and checks the roles' figures."""
+"""The record of a run: it merges the reports of ranks into `metrics.jsonl` and checks the roles' counters."""
 
 import time
 from collections import Counter
@@ -25,9 +25,9 @@ from persia_cli.observe.scores import ScoreHistogram, reliability
 from persia_cli.observe.table_notes import TableNotes
 from persia_cli.observe.tensorboard import TensorBoardWriter
 from persia_cli.plan.columns import has_query_ids, label_names
-from persia_cli.wire.figures import FINISHED, SENT_AGAIN, IntervalFigures, ReplicaFigures, latest, together
 from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
 from persia_cli.wire.message import TableTotals
+from persia_cli.wire.reports import FINISHED, SENT_AGAIN, IntervalMetrics, ReplicaUsage, latest, together
 
 Array = np.ndarray[Any, Any]
 
@@ -57,7 +57,7 @@ class RunRecord:
     ) -> None:
         """Begin the record of a model that has been trained for `step` steps and `samples` samples so far.
 
-        A resumed run goes on from the `state` of its record. `metrics` is the journal of its lines, if it is open;
+        A resumed run continues from the `state` of its record. `metrics` is the journal of its lines, if it is open;
         `scored_part` is the split of its lines of evaluations.
         """
         self._metrics = metrics or Journal(run_dir / METRICS)
@@ -81,8 +81,8 @@ class RunRecord:
         """Counters of the tables when the run was resumed; servers count from there."""
         self._ids = self._unknown = 0
         """Number of look-ups of training so far, and of those that found no row."""
-        self._figures: dict[tuple[str, int], ReplicaFigures] = {}
-        """(name, incarnation) -> figures"""
+        self._usage: dict[tuple[str, int], ReplicaUsage] = {}
+        """(name, incarnation) -> usage"""
         self._table_notes = TableNotes(run)
         self._notified: set[str] = set()
         self._unwritten, self._why_unwritten = Counter[str](), ""
@@ -92,23 +92,23 @@ class RunRecord:
             self._tables_before, self._recent = state.tables, state.recent
 
     def state(self) -> RecordState:
-        """Return what a resumed run needs to go on with the record; its file is synced to disk."""
+        """Return the state from which a resumed run continues the record; its file is synced to disk."""
         totals = together([self._tables_before, *self._tables])
         size = self._metrics.sync()
         return RecordState(self._progressive, self._ids, self._unknown, totals, size, self._recent)
 
-    def note(self, name: str, figures: ReplicaFigures, incarnation: int = 1) -> None:
-        """Store the latest figures of a replica's process, and notify the user once of each problem in them."""
-        self._figures[name, incarnation] = figures
-        before = self._figures.get((name, incarnation - 1))
-        if before is not None and FINISHED in figures.counters.updates:
-            # It has taken over the memory of the process before, and what that had counted there.
-            self._figures[name, incarnation - 1] = without_kept(before)
-        for table, counters in figures.counters.tables.items():
+    def note(self, name: str, usage: ReplicaUsage, incarnation: int = 1) -> None:
+        """Store the latest usage of a replica's process, and notify the user once of each problem in it."""
+        self._usage[name, incarnation] = usage
+        before = self._usage.get((name, incarnation - 1))
+        if before is not None and FINISHED in usage.counters.updates:
+            # It has taken over the memory of an earlier process, with its counts.
+            self._usage[name, incarnation - 1] = without_recovered(before)
+        for table, counters in usage.counters.tables.items():
             for event, text in self._table_notes.of(table, counters):
                 self._notify(event, text, text)
-        refused = {"refused messages": figures.messages.get("refused", 0)}
-        for count, value in (figures.counters.counts | refused).items():
+        refused = {"refused messages": usage.messages.get("refused", 0)}
+        for count, value in (usage.counters.counts | refused).items():
             if value and count not in WORK:
                 about = f"{name} reports {count.replace('_', ' ')}"
                 self._notify("warning", about, f"{about}: {value} so far")
@@ -131,14 +131,14 @@ class RunRecord:
 
     @property
     def steps_scored(self) -> int:
-        """Number of steps of evaluations or of a prediction that all ranks have finished, by their last figures."""
+        """Number of steps of evaluations or of a prediction that all ranks have finished, by their last counters."""
         scored = dict.fromkeys((f"nn-worker-{rank}" for rank in range(len(self._reports))), 0)
-        for (name, _), figures in sorted(self._figures.items()):
+        for (name, _), usage in sorted(self._usage.items()):
             if name in scored:
-                scored[name] = figures.counters.counts.get("steps_scored", 0)
+                scored[name] = usage.counters.counts.get("steps_scored", 0)
         return min(scored.values())
 
-    def _table_figures(self, intervals: list[IntervalFigures]) -> dict[str, Any]:
+    def _table_metrics(self, intervals: list[IntervalMetrics]) -> dict[str, Any]:
         """Return the rows of the tables after the look-ups of intervals, and the fraction of ids that had a row.
 
         `hit_rate` counts the distinct ids of each batch, `look_up_hit_rate` all look-ups, repeats included.
@@ -147,19 +147,19 @@ class RunRecord:
         totals = together([self._tables_before, *self._tables])
         hit_rate = _fraction(totals.hits, totals.hits + totals.misses)
         of_look_ups = _fraction(self._ids - self._unknown, self._ids)
-        figures = {"rows": totals.rows, "hit_rate": hit_rate, "look_up_hit_rate": of_look_ups}
-        return figures | {"evicted": totals.evicted}
+        metrics = {"rows": totals.rows, "hit_rate": hit_rate, "look_up_hit_rate": of_look_ups}
+        return metrics | {"evicted": totals.evicted}
 
     def has_written(self, number: int) -> bool:
         """Return True if all ranks have sent the report of this number, and it is in the record."""
         return number < self._next_report
 
     def add_report(
-        self, rank: int, number: int, figures: IntervalFigures, scores: ScoreCounts, samples: ScoredSamples | None
+        self, rank: int, number: int, metrics: IntervalMetrics, scores: ScoreCounts, samples: ScoredSamples | None
     ) -> list[dict[str, Any]]:
-        """Add a rank's figures of an interval, and write the lines that are complete now; repeats change nothing.
+        """Add a rank's metrics of an interval, and write the lines that are complete now; repeats change nothing.
 
-        Returns the lines of evaluations among them. Raises WireError if the figures are not valid, or too far ahead.
+        Return the lines of evaluations among them. Raise WireError if the metrics are not valid, or too far ahead.
         """
         ScoreHistogram.decode(len(self._labels), scores)
         QueryScores(len(self._labels)).merge_encoded(samples)
@@ -167,14 +167,14 @@ class RunRecord:
             raise WireError(f"report {number} arrived, but report {self._next_report} is still missing")
         if number < self._next_report or number in self._reports[rank]:
             return []
-        # Copies, since an array of a message may keep the memory of the whole message.
+        # Copies, since an array of a message may retain the memory of the whole message.
         samples = samples and ScoredSamples(*map(_copied, samples))
-        self._reports[rank][number] = RankReport(figures, ScoreCounts(*map(_copied, scores)), samples)
+        self._reports[rank][number] = RankReport(metrics, ScoreCounts(*map(_copied, scores)), samples)
         evaluated = []
         while all(self._next_report in reports for reports in self._reports):
             complete = [reports.pop(self._next_report) for reports in self._reports]
             self._next_report += 1
-            if complete[0].figures.split == "train":
+            if complete[0].metrics.split == "train":
                 self._write(self._training(complete))
             elif self._evaluation.add(complete):
                 evaluated.append(self._evaluated())
@@ -189,7 +189,7 @@ class RunRecord:
 
     def _training(self, reports: list[RankReport]) -> dict[str, Any]:
         """Return the line of an interval of training."""
-        intervals = [report.figures for report in reports]
+        intervals = [report.metrics for report in reports]
         first = intervals[0]
         scores = merged_scores(reports, len(self._labels))
         self._step = first.last
@@ -227,7 +227,7 @@ class RunRecord:
         line |= {"eval_samples": samples, "unknown": _fraction(unknown, ids)}
         return line | self._moment(done.intervals, done.seconds)
 
-    def _line(self, split: str, intervals: list[IntervalFigures], scores: ScoreHistogram) -> dict[str, Any]:
+    def _line(self, split: str, intervals: list[IntervalMetrics], scores: ScoreHistogram) -> dict[str, Any]:
         """Return step and samples of the model, and its loss over some intervals."""
         weights = [scores.weight(task) for task in range(scores.tasks)]
         # Plain additions, as scores have them: sum() rounds differently from Python 3.12 on.
@@ -237,10 +237,10 @@ class RunRecord:
         loss = reduce(add, means) if means else None
         return {"step": self._step, "samples": self._samples, "split": split, "loss": loss}
 
-    def _moment(self, intervals: list[IntervalFigures], seconds: float) -> dict[str, Any]:
-        """Return the speed by the clock of the slowest rank, and the figures of the tables."""
+    def _moment(self, intervals: list[IntervalMetrics], seconds: float) -> dict[str, Any]:
+        """Return the speed by the clock of the slowest rank, and the metrics of the tables."""
         samples = sum(interval.samples for interval in intervals)
-        return {"samples_per_s": round(samples / max(seconds, 1e-9), 1)} | self._table_figures(intervals)
+        return {"samples_per_s": round(samples / max(seconds, 1e-9), 1)} | self._table_metrics(intervals)
 
     def _write_reliability(self, scores: ScoreHistogram) -> None:
         """Write the reliability diagram of an evaluation for each label whose predictions are probabilities."""
@@ -249,28 +249,28 @@ class RunRecord:
         self._events.write(event="reliability", step=self._step, labels=labels)
 
     def write_roles(self) -> None:
-        """Write what the trace lacks, resources and counters of every process, and those of each table together."""
+        """Write the gaps of the trace, usage and counters of every process, and the summed counters of each table."""
         if self._unwritten:
             spans, names = sum(self._unwritten.values()), ", ".join(sorted(self._unwritten))
             text = f"the trace lacks {spans:,} spans of {names}, which could not be written: {self._why_unwritten}"
             self._events.write(event="warning", text=text)
         roles = []
-        for (name, _), figures in sorted(self._figures.items()):
+        for (name, _), usage in sorted(self._usage.items()):
             role, _, index = name.rpartition("-")
-            used = {"role": role, "index": int(index), "cpu_s": round(figures.cpu_s, 3), "rss": figures.rss}
+            used = {"role": role, "index": int(index), "cpu_s": round(usage.cpu_s, 3), "rss": usage.rss}
             if cpus := self._cluster.processors_of(role, int(index)):
                 used["cpus"] = cpus
             counted = {
-                "messages": figures.messages,
-                "links": figures.links,
-                "updates": figures.counters.updates,
-                "counts": figures.counters.counts,
+                "messages": usage.messages,
+                "links": usage.links,
+                "updates": usage.counters.updates,
+                "counts": usage.counters.counts,
             }
             roles.append(used | {kind: counts for kind, counts in counted.items() if counts})
         self._events.write(event="roles", roles=roles)
         tables: dict[str, dict[str, int]] = {}
-        for figures in self._figures.values():
-            for table, counters in figures.counters.tables.items():
+        for usage in self._usage.values():
+            for table, counters in usage.counters.tables.items():
                 total = tables.setdefault(table, {})
                 for counter, value in counters.items():
                     total[counter] = total.get(counter, 0) + value
@@ -288,10 +288,10 @@ class RunRecord:
             self._tensorboard.close()
 
 
-def without_kept(figures: ReplicaFigures) -> ReplicaFigures:
-    """Return the figures of an embedding server without those that it counted in its memory file."""
-    updates = {outcome: count for outcome, count in figures.counters.updates.items() if outcome != "applied"}
-    return structs.replace(figures, counters=structs.replace(figures.counters, updates=updates, tables={}))
+def without_recovered(usage: ReplicaUsage) -> ReplicaUsage:
+    """Return the usage of an embedding server without the counts that its memory file has."""
+    updates = {outcome: count for outcome, count in usage.counters.updates.items() if outcome != "applied"}
+    return structs.replace(usage, counters=structs.replace(usage.counters, updates=updates, tables={}))
 
 
 def _fraction(part: int, whole: int) -> float | None:

@@ -1,4 +1,4 @@
-"""The state of a run's record in a checkpoint: what lines of metrics count from the first step of the run on."""
+"""The state of a run's record in a checkpoint: the sums that lines of metrics count from the run's first step on."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,9 +15,9 @@ from persia_cli.observe.recent_scores import RecentScores
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.storage.places import Place, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
-from persia_cli.wire.figures import SavedFile
 from persia_cli.wire.job_messages import ScoreCounts
 from persia_cli.wire.message import TableTotals
+from persia_cli.wire.reports import SavedFile
 
 RECORD = "record"
 """Folder of a checkpoint that holds the state of the record."""
@@ -28,7 +28,7 @@ SCORES = "scores.safetensors"
 
 
 class RecordState(NamedTuple):
-    """The figures of a run that have no end of interval: they count from its first step."""
+    """The metrics of a run without an interval: they count from its first step."""
 
     scores: ScoreHistogram
     """Scores of all samples trained so far, each before the model learnt from it."""
@@ -59,7 +59,7 @@ def save_scores(folder: Place, scores: ScoreHistogram, recent: RecentScores) -> 
 
 
 def save_copies(run_dir: Path, checkpoint: Place, folder: str) -> list[SavedFile]:
-    """Put the files of a run's record into a folder of a checkpoint; raises DiskError.
+    """Put the files of a run's record into a folder of a checkpoint; raise DiskError.
 
     They have all lines so far, and so at least those that the checkpoint counts.
     """
@@ -82,7 +82,7 @@ def copies_in(manifest: Manifest) -> list[SavedFile]:
 def load_state(folder: Place, manifest: Manifest, tasks: int, window: int) -> RecordState:
     """Return the state in a checkpoint, with scores equal to the bit.
 
-    The scores of recent lines are those of the run if it had the same `window`; else they begin anew. Raises
+    The scores of recent lines are those of the run if it had the same `window`; else they begin empty. Raise
     CheckpointError if scores are damaged or not of so many tasks.
     """
     path, progress = folder / RECORD / SCORES, manifest.progress

@@ -1,4 +1,4 @@
-"""The recordings of a run's replicas: a file for each, in the run directory, and the timeline that they become.
+"""The recordings of a run's replicas: a file for each, in the run directory, and the timeline of all.
 
 A file has a line for each portion that the coordinator got of a process, on the coordinator's clock. All of them become
 one file in Chrome's trace format, which Perfetto and chrome://tracing open ("Trace Event Format", Google, 2016): the
@@ -20,10 +20,10 @@ RECORDINGS, SUFFIX = "trace", ".jsonl"
 
 
 class TracePortion(msgspec.Struct, frozen=True):
-    """Spans of one process, in the order of `number`; a number may come twice.
+    """Spans of one process, in the order of `number`; a number may occur twice.
 
-    The coordinator's clock is `ahead_ns` before that of the process, by a measurement that is at most `within_ns` off;
-    that is None before there was one.
+    The coordinator's clock is `ahead_ns` before that of the process, with a maximum error of `within_ns`, which is None
+    before the first measurement.
     """
 
     replica: str
@@ -31,7 +31,7 @@ class TracePortion(msgspec.Struct, frozen=True):
     """A random name: a later process of the replica has another."""
     number: int
     clock: str
-    """What `own_clock` says there; in the file, what it says at the coordinator."""
+    """The result of `own_clock` there; in the file, that of the coordinator."""
     ahead_ns: int
     within_ns: int | None
     dropped: int
@@ -42,21 +42,21 @@ class TracePortion(msgspec.Struct, frozen=True):
     """In the file, the coordinator's wall clock less its CLOCK_MONOTONIC, since a later one may have another clock."""
 
 
-# Made at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
+# Created at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
 PORTIONS = msgspec.json.Decoder(TracePortion)
 
 
 class ReplicaTrace(NamedTuple):
-    """What one replica has recorded, on the coordinator's clock."""
+    """The recording of one replica, on the coordinator's clock."""
 
     replica: str
     spans: list[Span]
     dropped: int = 0
     """Spans over the limit."""
     is_whole: bool = True
-    """False if a portion of a process is not there, or its clock was never compared."""
+    """False if a portion of a process is missing, or its clock was never compared."""
     within_ns: int = 0
-    """By how much it may be shifted."""
+    """Maximum error of its times."""
 
 
 class Joined(NamedTuple):
@@ -68,7 +68,7 @@ class Joined(NamedTuple):
     missing: list[str]
     """Names of replicas without spans, since they were killed or had no work in the window."""
     partial: list[str]
-    """Names of replicas that have spans, but not all: a process was killed, or cut off, or a disk was full."""
+    """Names of replicas with an incomplete recording: a process was killed or cut off, or a disk was full."""
 
 
 def recording_of(run_dir: Path, replica: str) -> Path:
@@ -96,14 +96,14 @@ def join_recordings(run_dir: Path, replicas: Sequence[str], path: Path) -> Joine
 
 
 def read_recordings(run_dir: Path) -> list[ReplicaTrace]:
-    """Return what the replicas of a run have recorded, ordered by name; lines that are cut off are passed over."""
+    """Return the recordings of a run's replicas, ordered by name; incomplete lines are skipped."""
     found = {path: list(_portions(path)) for path in sorted((run_dir / RECORDINGS).glob(f"*{SUFFIX}"))}
     first = next((portion for portions in found.values() for portion in portions), None)
     return [_replica_trace(path.name.removesuffix(SUFFIX), found[path], first) for path in found] if first else []
 
 
 def _replica_trace(replica: str, lines: Sequence[TracePortion], first: TracePortion) -> ReplicaTrace:
-    """Return what the lines of a file say, on the clock of the coordinator that wrote the first line of all."""
+    """Return the recording in the lines of a file, on the clock of the coordinator that wrote the first line of all."""
     portions = {(portion.process, portion.number): portion for portion in lines}
     whole, dropped, within_ns = True, 0, 0
     spans: list[Span] = []

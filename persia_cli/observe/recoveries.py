@@ -1,4 +1,4 @@
-"""What the record of a run says about the deaths that it outlived."""
+"""The recoveries in the record of a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ DONE_AGAIN = {
     "batches": ("batch", "sent again"),
     "requests": ("request", "continued"),
 }
-"""What a recovery repeats: its name for one of them, and what is done to them."""
+"""The work that a recovery repeats: its unit, and how it is repeated."""
 
 
 def amount(unit: str, number: int) -> str:
@@ -25,7 +25,7 @@ def amount(unit: str, number: int) -> str:
 
 
 def outcome_of(event: Line) -> str:
-    """Return a sentence about a recovery: how long it took, and what was done again."""
+    """Return a sentence about a recovery: its duration, and the repeated work."""
     took = f"after {event['seconds']:.1f} s"
     if not event["repeated"]:
         return f"{took}; nothing done again"

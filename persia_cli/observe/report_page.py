@@ -1,4 +1,4 @@
-"""The report of a run: an HTML page of figures, pictures, tables and configuration, or one picture."""
+"""The report of a run: an HTML page of metrics, pictures, tables and configuration, or one picture."""
 
 import time
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from persia_cli import __version__
 from persia_cli.config.schema.metric import is_of_retrieval
 from persia_cli.observe.drawing import INK, SMALL, empty_figure, plain, save_png, to_svg
 from persia_cli.observe.exchange import bytes_per_sample, lookups
-from persia_cli.observe.history import CONFIG, QUALITY, Line, RunHistory, key_figures
+from persia_cli.observe.history import CONFIG, QUALITY, Line, RunHistory, key_metrics
 from persia_cli.observe.panels import Panel, panels_of
 from persia_cli.observe.recoveries import outcome_of, recoveries_in
 
@@ -21,7 +21,7 @@ PANEL_INCHES = (6.2, 3.5)
 COUNTERS = ("rows", "hits", "misses", "evicted", "refused", "not_admitted", "gradients_refused")
 """Counters of a table that the page shows."""
 COLUMNS, WIDTH, HEIGHT = 2, 6.4, 3.5
-"""Panels side by side in a picture, and the inches of each."""
+"""Number of panels in a row of a picture, and the inches of each."""
 FIGURES_A_LINE = 6
 
 Rows = list[list[str]]
@@ -37,7 +37,7 @@ def report_page(history: RunHistory, summary: Mapping[str, str], now: float) -> 
         name=history.run.name,
         outcome=history.outcome(now),
         began=_began(history),
-        tiles=key_figures(history),
+        tiles=key_metrics(history),
         panels=[(panel.title, panel.missing, _svg(history, panel)) for panel in panels_of(history)],
         sections={
             "Evaluations": _evaluations(history),
@@ -94,18 +94,18 @@ def _evaluations(history: RunHistory) -> Rows:
         for key in QUALITY
         for _, line in lines
         for label in history.labels
-        if history.figure(line, key, label) is not None
+        if history.metric(line, key, label) is not None
     }
     there = [key for key in QUALITY if key in known]
     rows = [["", "step", "samples", *(QUALITY[key] for key in there), "ids without a row"]]
     for name, line in lines:
         for label in history.labels:
             what = f"{label}, {name or 'in training'}" if several else name or "in training"
-            values = [history.figure(line, key, label) for key in there]
-            figures = ["-" if value is None else f"{value:.6f}" for value in values]
+            values = [history.metric(line, key, label) for key in there]
+            metrics = ["-" if value is None else f"{value:.6f}" for value in values]
             unknown = line.get("unknown")
-            figures.append("-" if unknown is None else f"{unknown:.2%}")
-            rows.append([what, f"{line['step']:,}", f"{line['eval_samples']:,}", *figures])
+            metrics.append("-" if unknown is None else f"{unknown:.2%}")
+            rows.append([what, f"{line['step']:,}", f"{line['eval_samples']:,}", *metrics])
     return rows
 
 
@@ -115,8 +115,8 @@ def _retrieval(history: RunHistory) -> Rows:
     keys = list(dict.fromkeys(key for _, line in lines for key in line if is_of_retrieval(key)))
     rows = [["", "step", *keys]]
     for name, line in lines:
-        figures = [f"{line[key]:.6f}" if key in line else "" for key in keys]
-        rows.append([name or "in training", f"{line['step']:,}", *figures])
+        metrics = [f"{line[key]:.6f}" if key in line else "" for key in keys]
+        rows.append([name or "in training", f"{line['step']:,}", *metrics])
     return rows
 
 
@@ -130,7 +130,7 @@ def _processes(history: RunHistory) -> Rows:
     event = history.last_event("roles") or {"roles": []}
     used = [(f"{role['role']}-{role['index']}", role["cpu_s"], role["rss"]) for role in event["roles"]]
     if used and history.run.cluster.kind == "embedded":
-        # The roles are threads of one process, and each has reported the figures of the whole process.
+        # The roles are threads of one process, and each has reported the usage of the whole process.
         used = [("all roles", max(cpu_s for _, cpu_s, _ in used), max(rss for *_, rss in used))]
     shown = [[name, f"{cpu_s:,.1f}", f"{rss / 2**20:,.0f}"] for name, cpu_s, rss in used]
     head = ["process", "CPU seconds", "MiB at the end"]
@@ -177,7 +177,7 @@ def report_picture(history: RunHistory, path: Path, now: float) -> None:
 
 def _heading(history: RunHistory, now: float) -> str:
     outcome = history.outcome(now)
-    words = [f"{name} {value}" for name, value in key_figures(history).items()]
+    words = [f"{name} {value}" for name, value in key_metrics(history).items()]
     lines = [": ".join(word for word in (history.run.name, outcome.state, *outcome.text.splitlines()[:1]) if word)]
     lines += ["   ".join(words[first : first + FIGURES_A_LINE]) for first in range(0, len(words), FIGURES_A_LINE)]
     return plain("\n".join(lines))

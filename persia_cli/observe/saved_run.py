@@ -11,7 +11,7 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import CONFIG, COPIED, EARLIER
 from persia_cli.observe.journal import EVENTS, is_being_written
-from persia_cli.observe.record_elsewhere import copied_here
+from persia_cli.observe.remote_records import copied_here
 from persia_cli.plan.job import JOB, Job
 from persia_cli.plan.resumed import is_changeable
 from persia_cli.plan.saved_model import differences
@@ -54,8 +54,8 @@ def find_model(folder: Place, step: int | None = None, newest: bool = False) -> 
 
     Of a run it is the checkpoint of `step`, with `newest` the newest one, else the best, or the newest without a best.
 
-    Unfinished checkpoints of a killed run are removed, but not with `newest`: a run that goes on removes them once it
-    has begun. Raises UserError for a folder that is neither, CheckpointError for a checkpoint that does not exist, is
+    Unfinished checkpoints of a killed run are removed, but not with `newest`: a resumed run removes them when it
+    begins. Raise UserError for a folder that is neither, CheckpointError for a checkpoint that does not exist, is
     damaged, or was trained with other settings than those in the run's file.
     """
     checkpoint, run_dir = locate_model(folder, step, newest)
@@ -92,10 +92,10 @@ def locate_model(folder: Place, step: int | None = None, newest: bool = False) -
 
 
 def newest_of_run(run_dir: Path) -> Place:
-    """Return the checkpoint with which a run would go on, wherever it is.
+    """Return the checkpoint from which a run would continue, in any place.
 
-    That is its newest. Or the one that its last start loaded from elsewhere, a run of which this one is a branch or the
-    `checkpoint.path` of before, as long as nothing later was saved. Raises CheckpointError if there is none.
+    That is its newest, or, as long as nothing later was saved, the one that its last start loaded from elsewhere: of a
+    run of which this one is a branch, or of an earlier `checkpoint.path`. Raise CheckpointError if there is none.
     """
     checkpoints = checkpoints_of(run_dir, read_run(run_dir / CONFIG).checkpoint.path)
     steps, loaded = finished_steps(checkpoints), _loaded_from_elsewhere(run_dir, checkpoints)
@@ -105,9 +105,9 @@ def newest_of_run(run_dir: Path) -> Place:
 
 
 def has_checkpoint(run_dir: Path, run: Run) -> bool:
-    """Return whether there is a checkpoint with which the run in a folder would go on.
+    """Return whether there is a checkpoint from which the run in a folder would continue.
 
-    It is looked for where that run has saved, or, if its configuration cannot be read, where `run` would.
+    The place is that of the run's configuration, or, if that cannot be read, that of `run`.
     """
     path = run.checkpoint.path
     with suppress(UserError):
@@ -117,13 +117,13 @@ def has_checkpoint(run_dir: Path, run: Run) -> bool:
 
 
 def _loaded_from_elsewhere(run_dir: Path, checkpoints: Place) -> tuple[Place, int] | None:
-    """Return the checkpoint that the last start went on with, and its step, if it is not one of `checkpoints`."""
+    """Return the checkpoint from which the last start continued, and its step, if it is not one of `checkpoints`."""
     try:
         job = Job.from_json((run_dir / JOB).read_bytes())
     except (OSError, ValueError):
-        return None  # a start writes it anew
+        return None  # a start writes a new one
     if job.task != "train" or job.load is None or job.run_dir != str(run_dir.absolute()):
-        return None  # what a copied folder tells is of the run that it was copied from
+        return None  # the record of a copied folder describes the original run
     place = place_of(job.load)
     elsewhere = address_of(place.parent) != address_of(checkpoints)
     return (place, job.first_step) if elsewhere and (place / MANIFEST).is_file() else None
@@ -147,7 +147,7 @@ def _missing(checkpoint: Place) -> str:
 
 
 def _require_same(config: Path, run: Run, manifest: Manifest, is_its_own: bool) -> None:
-    """Raise CheckpointError if the run's file is not the configuration that the model was trained with.
+    """Raise CheckpointError if the run's file is not the configuration of the model's training.
 
     If the checkpoint is not one of the run's own, the run was resumed from it and has not saved another.
     """

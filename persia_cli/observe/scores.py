@@ -1,4 +1,4 @@
-"""The quality of predictions, from parts that are merged, in memory that does not grow with the samples."""
+"""The quality of predictions, from mergeable parts, in memory that does not grow with the samples."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _MINUS_INFINITY, _INFINITY = 0x007FFFFF, 0xFF800000
 """Numbers of both infinities in the ascending order of float32 values."""
 
 MANTISSA_BITS = 13
-"""Bits of a logit's mantissa that its bin keeps."""
+"""Bits of a logit's mantissa in its bin."""
 BIN_BITS = 1 + 8 + MANTISSA_BITS
 """Bits of a bin within its task: sign, exponent and mantissa."""
 GATHERED_AT = 3 * 2**15
@@ -40,7 +40,7 @@ class ScoreHistogram:
     A label y in 0..1 with weight w counts w y as positive and w (1 - y) as negative. The sums are of w l, w, w p,
     w y, w |p - y|, w (p - y)^2 and w y^2, where l is the log loss of a sample and p its prediction. A task whose
     predictions are probabilities has zeros in place of the last three; one whose predictions are other numbers has no
-    log loss and no counts, and so none of the figures that depend on them.
+    log loss and no counts, and so none of the metrics that depend on them.
 
     Bins are fixed: those of float32 values that agree in sign, exponent and the first 13 bits of the mantissa. So
     histograms are merged by addition, and a bin is at most 0.012 % of its logit wide at any scale. Logits of one bin
@@ -49,21 +49,21 @@ class ScoreHistogram:
     """
 
     def __init__(self, tasks: int, links: Sequence[Link] | None = None) -> None:
-        """Count `tasks` tasks; `links`, which `add` alone needs, has what predicts each: by default a probability."""
+        """Count `tasks` tasks; `links`, needed only by `add`, has the link of each: by default a probability."""
         self.tasks = tasks
         self._links = links
         self._sums = np.zeros((tasks, SUMS))
         self._parts: list[tuple[Bins, Columns]] = []
-        """Bins [n] and counts [2, n] of negatives and positives; after `_settle` one part, ascending."""
+        """Bins [n] and counts [2, n] of negatives and positives; after `_merge_parts` one part, ascending."""
         self._loose = 0
         """Number of bins in all parts but the first."""
 
     def add(self, logits: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> None:
         """Count n samples: logits [n, T] (as float32), labels [n, T], weights [n] or None for ones.
 
-        A label that is NaN is not known: its sample does not count in that task.
+        A NaN label is unknown: its sample does not count in that task.
 
-        An infinite logit is the probability 0 or 1: its log loss is 0 if it is right and infinite otherwise. Raises
+        An infinite logit is the probability 0 or 1: its log loss is 0 if it is right and infinite otherwise. Raise
         PersiaError if a logit is NaN.
         """
         z, y = np.asarray(logits, np.float32), np.asarray(labels, np.float64)
@@ -93,14 +93,14 @@ class ScoreHistogram:
         if other.tasks != self.tasks:
             raise ValueError(f"a histogram of {other.tasks} tasks cannot be merged into one of {self.tasks}")
         self._sums += other._sums
-        self._keep(*other._settle())
+        self._keep(*other._merge_parts())
 
     def encode(self) -> ScoreCounts:
-        """Return what is counted, the counts that are not 0, and the sums [T, 7].
+        """Return the codes of the counts that are not 0, these counts, and the sums [T, 7].
 
-        What is counted is encoded as twice a bin, plus one for its positives, ascending; see `decode`.
+        A code is twice a bin, plus one for its positives, ascending; see `decode`.
         """
-        bins, counts = self._settle()
+        bins, counts = self._merge_parts()
         where, positive = np.nonzero(counts.T)
         counted = bins[where] << np.uint64(1) | positive.astype(np.uint64)
         return ScoreCounts(counted, counts[positive, where], self._sums.copy())
@@ -110,7 +110,7 @@ class ScoreHistogram:
         """Return an encoded histogram, equal to the bit; raises WireError if the arrays are not valid."""
         made = cls(tasks)
         made.merge_encoded(encoded)
-        made._settle()
+        made._merge_parts()
         return made
 
     def merge_encoded(self, encoded: ScoreCounts) -> None:
@@ -128,9 +128,9 @@ class ScoreHistogram:
         self._parts.append((bins, counts))
         self._loose += len(bins)
         if self._loose > GATHERED_AT:
-            self._settle()
+            self._merge_parts()
 
-    def _settle(self) -> tuple[Bins, Columns]:
+    def _merge_parts(self) -> tuple[Bins, Columns]:
         """Merge all parts into one and return it."""
         if len(self._parts) != 1 or self._loose:
             bins = np.concatenate([np.empty(0, np.uint64), *(bins for bins, _ in self._parts)])
@@ -206,7 +206,7 @@ class ScoreHistogram:
     def r2(self, task: int = 0) -> float | None:
         """Return the coefficient of determination; None if all labels are the same.
 
-        It is 1 - the squared errors over those of predicting the mean label. It loses digits where labels are far from
+        It is 1 - the squared errors over those of predicting the mean label. It loses digits if labels are far from
         0 and close to each other: seven are left if their mean is 10,000 times their deviation.
         """
         weight = self.weight(task)
@@ -218,7 +218,7 @@ class ScoreHistogram:
 
     def _of_task(self, task: int) -> tuple[Bins, Columns, Columns]:
         """Return the bins of a task, ascending, with their negatives and positives."""
-        bins, (negatives, positives) = self._settle()
+        bins, (negatives, positives) = self._merge_parts()
         start, stop = np.searchsorted(bins, np.array([task, task + 1], np.uint64) << np.uint64(BIN_BITS))
         return bins[start:stop], negatives[start:stop], positives[start:stop]
 
@@ -253,7 +253,7 @@ def gathered(bins: Bins, counts: Columns) -> tuple[Bins, Columns]:
     bins, counts = bins[some], counts[:, some]
     if not len(bins):
         return bins, counts
-    order = np.argsort(bins, kind="stable")  # fast where parts are ascending already
+    order = np.argsort(bins, kind="stable")  # fast if parts are ascending already
     bins, counts = bins[order], np.take(counts, order, axis=1)
     starts = np.flatnonzero(np.r_[True, bins[1:] != bins[:-1]])
     return bins[starts], np.add.reduceat(counts, starts, axis=1)

@@ -6,7 +6,7 @@ Histogram = dict[int, int]
 """Number of steps by the staleness of their rows; a staleness without steps has no entry."""
 
 EXACT = 8
-"""Largest number of staleness values that are shown one by one; more are shown in ranges that double."""
+"""Maximum number of staleness values that are shown one by one; more are shown in ranges that double."""
 SPARKS = "▁▂▃▄▅▆▇█"
 
 

@@ -1,4 +1,4 @@
-"""What a user is notified of by the counters of tables: full tables, rows left out, gradients refused."""
+"""The notifications of users by the counters of tables: full tables, rows left out, gradients refused."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -8,12 +8,12 @@ from persia_cli.plan.embedding import embedding_layout
 NOTIFICATIONS = {
     "evicted": (
         "note",
-        "{room} is full: new ids replace rows that come less often; raise {budget} to keep more of them",
+        "{memory} is full: new ids replace rows that come less often; raise {budget} to keep more of them",
     ),
-    "refused": ("warning", "{room} is full and refuses new ids, which count as zeros; raise {budget}"),
+    "refused": ("warning", "{memory} is full and refuses new ids, which count as zeros; raise {budget}"),
     "left_out": (
         "warning",
-        "{room} could not take all rows of the checkpoint: those used longest ago were left out; raise {budget} to "
+        "{memory} could not take all rows of the checkpoint: those used longest ago were left out; raise {budget} to "
         "load all of them",
     ),
     "gradients_refused": (
@@ -21,25 +21,25 @@ NOTIFICATIONS = {
         "table {table} received gradients that are not finite or are beyond 1.8e19; those rows were not updated",
     ),
 }
-"""Counters of a table that the user is notified of when they first leave 0: the kind of event and its text."""
+"""Counters of a table of which the user is notified when they first leave 0: the kind of event and its text."""
 ALL_IN_USE = (
-    "{room} is too small for some batches: every row that a new id could have replaced was in use in the same step, so "
+    "{memory} is too small for some batches: every row that a new id could have replaced was in use in that step, so "
     "the id counts as zeros; raise {budget}"
 )
-"""Text for the counter "refused" where full tables evict the rows used longest ago."""
-USED_LONGEST_AGO = "{room} is full: new ids replace the rows used longest ago; raise {budget} to keep more of them"
+"""Text for the counter "refused" of full tables that evict the least recently used rows."""
+USED_LONGEST_AGO = "{memory} is full: new ids replace the rows used longest ago; raise {budget} to keep more of them"
 NOT_OFTEN_ENOUGH = (
-    "{room} is full: an id that comes less often than those that have a row counts as zeros; raise {budget} to keep "
+    "{memory} is full: an id that comes less often than those that have a row counts as zeros; raise {budget} to keep "
     "more of them"
 )
 """Texts for the counters "evicted" and "refused" by what full tables do."""
 
 
 class TableNotes:
-    """The notes and warnings about the tables of a run; tables that share room are named together."""
+    """The notes and warnings about the tables of a run; tables that share capacity are named together."""
 
     def __init__(self, run: Run) -> None:
-        """Find the room of each table, and the setting that bounds it."""
+        """Find the capacity of each table, and the setting that bounds it."""
         self._notifications = dict(NOTIFICATIONS)
         if run.embedding.when_full == "evict_lru":
             self._notifications["refused"] = ("warning", ALL_IN_USE)
@@ -47,22 +47,23 @@ class TableNotes:
         elif run.embedding.when_full != "refuse":
             self._notifications["refused"] = ("note", NOT_OFTEN_ENOUGH)
         self._budget = "embedding.memory" if run.embedding.capacity is None else "embedding.capacity"
-        self._rooms = {
-            table.name: _room([each.name for each in group.tables])
+        self._memories = {
+            table.name: _memory([each.name for each in group.tables])
             for group in embedding_layout(run).groups
             for table in group.tables
         }
 
     def of(self, table: str, counters: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         """Yield the kind of event and the text for each counter of the table that is not 0."""
-        room = self._rooms.get(table, f"table {table}")
+        memory = self._memories.get(table, f"table {table}")
         for counter, (event, template) in self._notifications.items():
             if counters.get(counter):
-                yield event, template.format(table=table, room=room, budget=self._budget)
+                yield event, template.format(table=table, memory=memory, budget=self._budget)
 
 
-def _room(tables: Sequence[str]) -> str:
-    """Name the room for rows that the tables of a feature group share: any of them may have any row."""
+def _memory(tables: Sequence[str]) -> str:
+    """Name the capacity that the tables of a feature group share."""
     if len(tables) == 1:
         return f"table {tables[0]}"
-    return f"the shared room of {len(tables)} tables ({', '.join([*tables[:3], *(['…'] if len(tables) > 3 else [])])})"
+    names = [*tables[:3], *(["…"] if len(tables) > 3 else [])]
+    return f"the shared memory of {len(tables)} tables ({', '.join(names)})"

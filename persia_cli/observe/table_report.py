@@ -17,7 +17,7 @@ from persia_cli.store.table_stats import TableStats, table_stats
 
 @dataclass(frozen=True)
 class TableReport:
-    """The report on a table; values that are not known are None."""
+    """The report on a table; unknown values are None."""
 
     stats: TableStats
     row_bytes: int | None
@@ -41,7 +41,7 @@ class TableReport:
 
     @property
     def hit_rate(self) -> float | None:
-        """Fraction of the distinct ids of each batch that had a row; None if not known or if there were no look-ups."""
+        """Fraction of the distinct ids of each batch that had a row; None if unknown or without look-ups."""
         counters = self.counters or {}
         asked = counters.get("hits", 0) + counters.get("misses", 0)
         return counters["hits"] / asked if asked else None

@@ -10,18 +10,17 @@ from typing import Any
 FOLDER = "tensorboard"
 """Folder of the event file in a run directory; `tensorboard --logdir runs` finds those of all runs."""
 FILE_VERSION = "brain.Event:2"
-"""First record of an event file, which tells TensorBoard the format."""
+"""First record of an event file, which identifies the format for TensorBoard."""
 
 NO_FIGURES = ("time", "step", "split")
-"""Fields of a line of metrics that are not figures."""
+"""Fields of a line of metrics that are not metrics."""
 
 
 class TensorBoardWriter:
-    """A writer of each figure of a line of metrics as a scalar `SPLIT/FIGURE` at the line's step.
+    """A writer of each metric of a line of metrics as a scalar `SPLIT/METRIC` at the line's step."""
 
-    It writes records at once in the caller's thread. TensorBoard's own writer uses a second thread, and blocks its
-    caller forever if that thread dies on a full disk.
-    """
+    # It writes records at once in the caller's thread. TensorBoard's own writer uses a second thread, and blocks its
+    # caller forever if that thread dies on a full disk.
 
     def __init__(self, run_dir: Path) -> None:
         """Create an event file; raises OSError if it cannot be written."""

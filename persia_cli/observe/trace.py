@@ -14,7 +14,7 @@ from persia_cli.control.position import TRAIN
 from persia_cli.wire.message import BatchId
 
 SPANS_LIMIT = 50_000
-"""Largest number of spans of a process; later ones are only counted."""
+"""Maximum number of spans of a process; later ones are only counted."""
 LOOP = "loop"
 """Name of the thread of a role's poll loop in traces."""
 
@@ -103,13 +103,13 @@ class Trace:
         return self.first < self.last
 
     def take(self, most: int) -> list[Span]:
-        """Return the oldest spans, so many at the most, and keep them no longer."""
+        """Remove and return the oldest spans, at most this number."""
         taken = self._spans[:most]
         del self._spans[: len(taken)]
         return taken
 
     def end_waits(self) -> None:
-        """Record the waits that are under way as spans without an end; nothing more is to come."""
+        """Record the present waits as spans without an end; no more spans follow."""
         for (name, what), begin in self._begun.copy().items():
             self.add(Span("", name, *_step_and_rank(what), begin, None))
         self._begun = {}
@@ -121,6 +121,6 @@ def _step_and_rank(what: BatchId | int) -> tuple[int, int | None]:
 
 @cache
 def own_clock() -> str:
-    """Return an identifier of the clock of this process: of the machine's boot, and of a namespace of times."""
+    """Return an identifier of this process's clock: of the machine's boot, and of a time namespace."""
     boot = _BOOT.read_text().strip() if _BOOT.exists() else socket.gethostname()
     return f"{boot} {_TIMES.readlink()}" if _TIMES.is_symlink() else boot

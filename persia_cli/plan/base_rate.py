@@ -1,4 +1,4 @@
-"""The base rate of each label, from which the output of a new network begins."""
+"""The base rate of each label, the initial output of a new network."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -21,8 +21,8 @@ _OUTPUTS: Mapping[Link, Callable[[float], float]] = {
 def with_base_rate(run: Run) -> Run:
     """Return the run with numbers in place of `model.output_bias=base_rate`: the outputs that predict labels' means.
 
-    The means are over the training rows, by their weights if they have any; their labels are read for it, once for a
-    training, whose configuration keeps the numbers. Raises DataError where no output predicts a mean, and ConfigError
+    The means are over the training rows, by their weights if they have any. Their labels are read for it once per
+    training, whose configuration then has the numbers. Raise DataError if no output predicts a mean, and ConfigError
     for a network without such a bias.
     """
     if run.model.output_bias != "base_rate":

@@ -11,7 +11,7 @@ from persia_cli.store.layout import OptimizerKind, RowOptimizer, bytes_per_row
 class CapacityRequest:
     """A table's request for capacity.
 
-    `row_cost` is the cost of a row in the budget, `most` the largest number of rows that the table can use (None: no
+    `row_cost` is the cost of a row in the budget, `most` the maximum number of rows that the table can use (None: no
     limit), `share` the fraction of the budget that is reserved for it.
     """
 
@@ -23,8 +23,8 @@ class CapacityRequest:
 def divide(budget: float, requests: Sequence[CapacityRequest]) -> list[int]:
     """Return the rows of each table; together they cost at most `budget`.
 
-    A table with a share gets the rows that fit its share; what it cannot use stays free. All others get equal numbers
-    of rows of the rest of the budget; what one of them cannot use goes to the others.
+    A table with a share gets the rows that fit its share; its unused part stays free. All others get equal numbers
+    of rows of the rest of the budget; the unused part of one of them goes to the others.
     """
     rows = [0] * len(requests)
     equal = [number for number, request in enumerate(requests) if request.share is None]

@@ -27,7 +27,7 @@ def trains_on_queries(run: Run) -> bool:
 
 
 def item_features(run: Run) -> tuple[int, ...]:
-    """Return the numbers of the features that make an item, if a loss tells items apart; otherwise none."""
+    """Return the numbers of the features that make an item, if a loss distinguishes items; otherwise none."""
     if not any(isinstance(loss, InBatchSoftmax) for loss in run.losses):
         return ()
     names = items_of(run.model)
@@ -35,7 +35,7 @@ def item_features(run: Run) -> tuple[int, ...]:
 
 
 def items_of(model: Model) -> tuple[str, ...]:
-    """Return the names of the features that make an item in a network of two sides; none in another."""
+    """Return the names of the features that make an item in a two-tower network; none in another."""
     match model:
         case TwoTower():
             return model.item
@@ -45,7 +45,7 @@ def items_of(model: Model) -> tuple[str, ...]:
 
 
 def metric_aims(run: Run) -> dict[str, Aim]:
-    """Return every metric that evaluations of a run have, and which values of it are better."""
+    """Return every metric of a run's evaluations, and which of its values are better."""
     return metrics_of(run.links, has_query_ids(run), run.eval.retrieval.at if run.eval.retrieval else ())
 
 

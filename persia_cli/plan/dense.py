@@ -14,20 +14,20 @@ from persia_cli.store.layout import (
 
 DIM = 1024
 """Number of weights per row; rows are long, so that finding them costs little compared to reading them."""
-MOST_WEIGHTS = 64 * 2**20
-"""Largest number of dense weights."""
+MAX_WEIGHTS = 64 * 2**20
+"""Maximum number of dense weights."""
 SPARE = 2
-"""Ratio of the capacity to the largest number of rows: hashing fills partitions unevenly, and no row may be evicted."""
+"""Ratio of the capacity to the maximum number of rows: hashing fills partitions unevenly, and no row may be evicted."""
 GRADIENT_ALONE = ("sgd", "adagrad", "adam")
 """Optimizers whose steps depend on gradients only, so that a row can store the difference to the initial weights."""
 
 
 STATES = {"sgd": 0, "adagrad": 1, "adam": 2, "adamw": 2}
-"""Numbers that each optimizer keeps for a dense weight."""
+"""Number of float32 states of each optimizer for a dense weight."""
 
 
 def dense_bytes(optimizer: DenseOptimizer, weights: int) -> int:
-    """Return the memory of so many dense weights, of their gradients and of what their optimizer keeps of each."""
+    """Return the memory of so many dense weights, of their gradients and of their optimizer states."""
     return 4 * weights * (2 + STATES[optimizer.kind])
 
 
@@ -35,7 +35,7 @@ def plain_schedule(optimizer: Optimizer | DenseOptimizer) -> Schedule:
     """Return the learning-rate schedule of an optimizer."""
     schedule = optimizer.schedule
     if isinstance(schedule, PlateauSchedule):
-        # How evaluations decide is the coordinator's business; tables that differ in it alone share a group.
+        # Only the coordinator needs the rest of a plateau's settings; tables that differ only in them share a group.
         floor = min(1.0, schedule.least / optimizer.lr)
         return Schedule(schedule.kind, schedule.warmup_steps, factor=schedule.factor, floor=floor)
     return Schedule(**schedule.model_dump())
@@ -61,10 +61,10 @@ def dense_group(run: Run, number: int, table: int) -> GroupSpec | None:
         return None
     if run.train.precision == "float16":
         raise ConfigError(
-            "train.precision=float16 skips steps whose gradients overflow, on all ranks together, and with "
-            "mode.kind=async every rank goes its own way; use train.precision=bfloat16"
+            "train.precision=float16 skips steps whose gradients overflow, on all ranks together, but with "
+            "mode.kind=async each rank trains separately; use train.precision=bfloat16"
         )
-    capacity = SPARE * MOST_WEIGHTS // DIM
+    capacity = SPARE * MAX_WEIGHTS // DIM
     return GroupSpec(
         number=number,
         dim=DIM,
@@ -75,17 +75,17 @@ def dense_group(run: Run, number: int, table: int) -> GroupSpec | None:
     )
 
 
-def require_room(weights: int) -> None:
-    """Raise ConfigError if there is no room for so many dense weights."""
-    if weights > MOST_WEIGHTS:
+def require_space(weights: int) -> None:
+    """Raise ConfigError for more dense weights than fit."""
+    if weights > MAX_WEIGHTS:
         raise ConfigError(
-            f"the model has {weights:,} dense weights, and mode.kind=async has room for {MOST_WEIGHTS:,}; "
+            f"the model has {weights:,} dense weights, but mode.kind=async allows at most {MAX_WEIGHTS:,}; "
             "make the model smaller, or set mode.kind to hybrid or sync"
         )
 
 
 def _row_optimizer(optimizer: DenseOptimizer, ranks: int) -> RowOptimizer:
-    """Return the dense optimizer for rows; its `l2`, part of the gradient, is left to the NN workers."""
+    """Return the dense optimizer for rows; NN workers apply its `l2`, a part of the gradient."""
     if optimizer.kind not in GRADIENT_ALONE:
         raise ConfigError(
             f"optimizer.dense.kind={optimizer.kind} cannot train with mode.kind=async, where servers know only how far "
@@ -93,7 +93,7 @@ def _row_optimizer(optimizer: DenseOptimizer, ranks: int) -> RowOptimizer:
         )
     if optimizer.clip_norm is not None:
         raise ConfigError(
-            "optimizer.dense.clip_norm: with mode.kind=async no one holds the gradient of all dense weights together; "
+            "optimizer.dense.clip_norm: with mode.kind=async no process has the gradient of all dense weights; "
             "leave it out, or choose another mode"
         )
     settings = optimizer.model_dump(exclude={"schedule", "l2", "clip_norm"})

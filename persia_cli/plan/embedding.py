@@ -31,12 +31,12 @@ SPARE = 1.15
 """Ratio of the capacity of a hash stack in several partitions to its rows: six standard deviations more."""
 
 FROZEN = RowOptimizer("sgd", lr=0.0)
-"""The optimizer of rows that never change: it keeps no state, and servers get no gradients for it."""
+"""The optimizer of rows that never change: it has no state, and servers get no gradients for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The properties that tables of one group have in common; `alone` is the name of a table with its own share."""
+    """The common properties of the tables of one group; `alone` is the name of a table with its own share."""
 
     dim: int
     dtype: Storage
@@ -47,10 +47,10 @@ class _Kind:
 def embedding_layout(run: Run) -> EmbeddingLayout:
     """Return the layout: tables in order of first use, grouped by equal dim, dtype and optimizer settings.
 
-    A table with a share is a group of its own. The others divide the rest as if each had equally many rows (a hash
+    A table with a share is a separate group. The others divide the rest as if each had equally many rows (a hash
     stack no more than it can use), and tables of one group share its rows. All groups together, with their index, never
     take more than `embedding.memory`, or have more than `embedding.capacity` rows: rows and buckets of each partition
-    are rounded down. In asynchronous mode one more group, outside the budget, stores the dense weights. Raises
+    are rounded down. In asynchronous mode one more group, outside the budget, stores the dense weights. Raise
     ConfigError for settings of a table that no feature reads, for shares that leave nothing to a table without one, and
     if there is less than one row for a table.
     """
@@ -103,8 +103,8 @@ def require_places(layout: EmbeddingLayout, servers: int) -> None:
             )
 
 
-def most_rows(table: TableSpec) -> int | None:
-    """Return the largest number of rows that a table can use; None if each id has its own row.
+def max_rows(table: TableSpec) -> int | None:
+    """Return the maximum number of rows that a table can use; None if each id has its own row.
 
     Hashing spreads the rows of a hash stack over partitions unevenly, so with several partitions it is a bit larger.
     """
@@ -146,10 +146,10 @@ def _table(run: Run, name: str, number: int) -> TableSpec:
 
 
 def _groups(run: Run, members: dict[_Kind, list[TableSpec]], rows: list[int]) -> tuple[GroupSpec, ...]:
-    """Return the groups of tables, with these rows per table; raises ConfigError if there is no room for them.
+    """Return the groups of tables, with these rows per table; raise ConfigError if there is no space for them.
 
     A bucket has several rows, so the index of a group may take more memory than planned. Then the group gets fewer
-    rows, unless other groups leave enough memory. The least comes first: what it cannot spare, larger ones do.
+    rows, unless other groups leave enough memory. The smallest comes first, since larger ones can spare more.
     """
     kinds = list(members.items())
     planned = [sum(rows[table.number] for table in tables) for _, tables in kinds]
@@ -168,9 +168,9 @@ def _groups(run: Run, members: dict[_Kind, list[TableSpec]], rows: list[int]) ->
             groups[number] = _group(run, number, kind, tables, groups[number].capacity - fewer)
         left = allowed - groups[number].nbytes
         if groups[number].capacity < len(tables):
-            raise _no_room(run, tables)
+            raise _too_small(run, tables)
     if left < 0:
-        raise _no_room(run, kinds[-1][1])
+        raise _too_small(run, kinds[-1][1])
     return tuple(groups)
 
 
@@ -201,7 +201,7 @@ def _group(run: Run, number: int, kind: _Kind, tables: list[TableSpec], rows: in
 
 
 def _counts_uses(run: Run, table: TableSpec) -> bool:
-    """Return whether rows of a table make room by how often they are looked up; those of hash stacks never do."""
+    """Return whether a table evicts rows by frequency; tables of hash stacks never do."""
     return run.embedding.when_full in ("auto", "evict_lfu") and not table.rounds
 
 
@@ -216,7 +216,7 @@ def _rows(run: Run, tables: list[TableSpec], kinds: list[_Kind]) -> list[int]:
     requests = [
         CapacityRequest(
             row_cost=1.0 if capacity is not None else _row_cost(run, table, kind),
-            most=most_rows(table),
+            most=max_rows(table),
             share=shares.get(table.name),
         )
         for table, kind in zip(tables, kinds, strict=True)
@@ -225,7 +225,7 @@ def _rows(run: Run, tables: list[TableSpec], kinds: list[_Kind]) -> list[int]:
     rows = divide(max(0, (memory if capacity is None else capacity) - spent), requests)
     for table, number in zip(tables, rows, strict=True):
         if not number:
-            raise _no_room(run, [table])
+            raise _too_small(run, [table])
     return rows
 
 
@@ -233,19 +233,19 @@ def _row_cost(run: Run, table: TableSpec, kind: _Kind) -> float:
     return bytes_per_row(kind.dim, kind.dtype, kind.optimizer, _counts_uses(run, table), table.min_count > 1)
 
 
-def _no_room(run: Run, tables: list[TableSpec]) -> ConfigError:
+def _too_small(run: Run, tables: list[TableSpec]) -> ConfigError:
     """Return the error for tables that do not get a row each."""
     capacity, memory = run.embedding.capacity, run.embedding.memory
     given = f"embedding.memory={memory}" if capacity is None else f"embedding.capacity={capacity}"
     share = _own(run, tables[0].name).share
     if share is not None:
         key = f"embedding.tables.{tables[0].name}.share"
-        return ConfigError(f"{key}={share:g} of {given} has no room for one row; raise one of them")
+        return ConfigError(f"{key}={share:g} of {given} is too small for one row; raise one of them")
     names = list(dict.fromkeys(feature.table or feature.name for feature in sparse_features(run)))
     common = [name for name in names if _own(run, name).share is None]
-    rest = f"what the shares leave of {given}" if len(common) < len(names) else given
+    rest = f"the rest of {given} after the shares" if len(common) < len(names) else given
     of = f"each of the {len(common)} tables" if len(common) > 1 else f"table {common[0]}"
-    return ConfigError(f"{rest} has no room for one row of {of}; give {given.partition('=')[0]} a higher value")
+    return ConfigError(f"{rest} is too small for one row of {of}; give {given.partition('=')[0]} a higher value")
 
 
 def _refuse_unread(run: Run, names: list[str]) -> None:

@@ -30,7 +30,7 @@ from persia_cli.plan.labels import require_labels
 from persia_cli.plan.length import evaluation_interval, training_steps, with_length
 from persia_cli.plan.network import require_network
 from persia_cli.plan.trace_steps import traced_steps
-from persia_cli.plan.training import require_sense
+from persia_cli.plan.training import check_settings
 from persia_cli.plan.warm_start import WarmStart
 from persia_cli.storage.credentials import printable
 from persia_cli.store.checkpoints.manifest import Manifest
@@ -50,19 +50,19 @@ ROLES = ("coordinator", "embedding-server", "embedding-worker", "data-loader", "
 
 COORDINATOR = ROLES[0]
 DRIVER = "driver"
-"""Name under which a benchmark joins a job that trains in turns, to start each turn; it is not a role."""
+"""Name under which a benchmark joins a job that trains in alternation, to start each part; it is not a role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What a benchmark asks of a job: all that production code does for benchmarks, it does because of this object."""
+    """The requests of a benchmark to a job; production code has no other special behaviour for benchmarks."""
 
     turn_steps: int
-    """Training pauses before each so many steps, in the phase `paused`, until the driver lets it go on."""
+    """Training pauses before each so many steps, in the phase `paused`, until the driver continues it."""
     ring: int
-    """Loaders repeat the first so many training batches from memory; 0: they read files as always."""
+    """Loaders repeat the first so many training batches from memory; 0: they read files as usual."""
     private_memory: bool = False
-    """True: memory of embedding servers ends with its process, to measure what it costs that it does not."""
+    """True: the memory of an embedding server ends with its process, to measure the cost of retaining it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """The death for which a job went back to the checkpoint of a step."""
+    """The death after which a job was rolled back to the checkpoint of a step."""
 
     replica: str
     cause: str
@@ -89,7 +89,7 @@ class Rollback:
     """Seconds since the epoch."""
     step: int
     steps_again: int
-    """Steps after that of the checkpoint whose figures had been recorded; they are trained again."""
+    """Steps after that of the checkpoint whose metrics had been recorded; they are trained again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +108,13 @@ class Job:
     steps: int
     eval_steps: int
     scored_part: Literal["eval", "test"] = "eval"
-    """The samples that are evaluated: those of evaluations, or those set aside for a test."""
+    """The split that is evaluated: that of evaluations, or that set aside for a test."""
     first_step: int = 0
     train_data: TrainingData | None = None
     evaluation_due: bool = False
-    """True if the model is to be evaluated at `first_step`, before the first step is trained."""
+    """True if the model is evaluated at `first_step`, before the first step is trained."""
     warm: WarmStart | None = None
-    """What a new training begins with, if not with what its seed draws."""
+    """The initial values of a new training, if they are not drawn from its seed."""
     rollback: Rollback | None = None
     """The death after which this job began, if it is not the first of its command."""
     benchmark: Benchmark | None = None
@@ -129,7 +129,7 @@ class Job:
     """True if the file may replace an existing one."""
     launcher: int = 0
     launcher_began: int = 0
-    """Process that launched the job, and starts it again if it goes back to a checkpoint, and the tick it began at."""
+    """Process that launched the job, and restarts it after a rollback, and the tick at which it began."""
 
     def to_json(self) -> bytes:
         """Encode for the wire."""
@@ -141,7 +141,7 @@ class Job:
         return _JOB_DECODER.decode(text)
 
 
-# Made while this module is imported: msgspec crashes if two threads decode a type for the first time at once.
+# Created while this module is imported: msgspec crashes if two threads decode a type for the first time at once.
 _JOB_DECODER = msgspec.json.Decoder(Job)
 
 
@@ -155,7 +155,7 @@ class JobPlan:
     replicas: tuple[Replica, ...]
     layout: EmbeddingLayout
     resumes: Path | None = None
-    """Run directory of the training that this one goes on with, if its checkpoint is not in that folder."""
+    """Run directory of the training that this one continues, if its checkpoint is not in that folder."""
 
     @property
     def run_dir(self) -> Path:
@@ -164,18 +164,18 @@ class JobPlan:
 
     @property
     def is_resumed(self) -> bool:
-        """True if the job goes on with the training that saved a checkpoint."""
+        """True if the job continues the training that saved a checkpoint."""
         return self.job.task == "train" and self.job.load is not None
 
     @property
     def memory(self) -> int:
-        """Largest number of bytes of rows and index of the features' tables, of all servers together."""
+        """Maximum number of bytes of rows and index of the features' tables, of all servers together."""
         return sum(group.nbytes for group in self.layout.feature_groups)
 
-    def commands(self, address: str, words: Sequence[str] = (), key_file: Path | None = None) -> list[str]:
+    def commands(self, address: str, arguments: Sequence[str] = (), key_file: Path | None = None) -> list[str]:
         """Return the command that starts each replica by hand, for a coordinator at `address`.
 
-        The coordinator composes the run again from the `words` of the command line; the others get it from the
+        The coordinator composes the run again from the `arguments` of the command line; the others get it from the
         coordinator. They also get the path of the file with the job's token, which the coordinator writes, or of the
         file with its keys, if it has any.
         """
@@ -185,7 +185,12 @@ class JobPlan:
             cpus = self.run.cluster.processors_of(replica.role, replica.index)
             line += ["--cpus", cpus] if cpus else []
             if replica.role == "coordinator":
-                line += ["--run-dir", str(self.run_dir), *(["--key-file", str(key_file)] if key_file else []), *words]
+                line += [
+                    "--run-dir",
+                    str(self.run_dir),
+                    *(["--key-file", str(key_file)] if key_file else []),
+                    *arguments,
+                ]
             else:
                 line += ["--key-file", str(key_file)] if key_file else ["--token-file", str(self.run_dir / TOKEN)]
             lines.append(shlex.join(map(printable, line)))
@@ -224,11 +229,11 @@ def plan_job(
     load: "Place | None" = None,
     resumed: Manifest | None = None,
 ) -> JobPlan:
-    """Return the plan of a job; raises DataError if the data set has no samples for the task.
+    """Return the plan of a job; raise DataError if the data set has no samples for the task.
 
-    A training that is `resumed` from the checkpoint `load` begins after its step, others with what `init_from` names.
-    Raises ConfigError for wrong tables, and for a network that does not fit the data, and what `plan_warm_start` does.
-    Of a custom network only the existence of its file is checked.
+    A training that is `resumed` from the checkpoint `load` begins after its step, others with the sources of
+    `init_from`. Raise ConfigError for wrong tables, and for a network that does not fit the data, and the errors of
+    `plan_warm_start`. Of a custom network only the existence of its file is checked.
     """
     if facts.settled is not None:
         run = run.model_copy(update={"dataset": facts.settled})
@@ -248,7 +253,7 @@ def plan_job(
         require_labels(run, facts, task == "train")
     if task == "train":
         run = with_length(run, facts)
-        require_sense(run, facts.eval_rows)
+        check_settings(run, facts.eval_rows)
         run = with_base_rate(run)
     steps = training_steps(run, facts.train_rows) if task == "train" else 0
     layout = embedding_layout(run)
@@ -295,9 +300,9 @@ def participants(run: Run, job: Job) -> dict[str, int]:
 
 
 def job_phases(
-    run: Run, job: Job, tracker: EvaluationTracker, wishes: PendingRequests | None = None, is_saved: bool = False
+    run: Run, job: Job, tracker: EvaluationTracker, requests: PendingRequests | None = None, is_saved: bool = False
 ) -> PhaseMachine:
-    """Return the state machine of the job's phases; in training `tracker` and `wishes` decide on saves and the end.
+    """Return the state machine of the job's phases; in training `tracker` and `requests` decide on saves and the end.
 
     `is_saved` is as in `schedule`.
     """
@@ -310,7 +315,7 @@ def job_phases(
             run.checkpoint.at_end,
             tracker,
             job.first_step,
-            wishes=wishes,
+            requests=requests,
             evaluation_due=job.evaluation_due,
             is_saved=is_saved,
         )

@@ -18,7 +18,7 @@ _TWO_CLASSES = ("auc", "gauc", "ne", AUC_MINUS_LOG_LOSS)
 def require_labels(run: Run, facts: "DatasetFacts", trains: bool) -> None:
     """Raise DataError for labels or weights from which nothing can be learned, or by which nothing can be judged.
 
-    Reads labels and weights up to the first rows that show that all is well.
+    Read labels and weights up to the first rows that show that all is well.
     """
     if facts.found is None:
         return
@@ -82,7 +82,7 @@ def _of_evaluation(run: Run, rows: int, found: "LabelEnds", trains: bool) -> Ite
 
 
 def _of_metric(key: str, metric: str, found: "LabelEnds") -> Iterator[str]:
-    """Yield why a metric, which a key names, is undefined for the evaluation rows, if it is."""
+    """Yield the reason why a metric, which a key names, is undefined for the evaluation rows, if it is."""
     names = list(found.ends)
     for figure in (*_TWO_CLASSES, "pr_auc", "calibration", "r2"):
         if metric in (keys := keys_of(figure, names)):
@@ -91,7 +91,7 @@ def _of_metric(key: str, metric: str, found: "LabelEnds") -> Iterator[str]:
 
 
 def _of_label(key: str, figure: str, label: str, ends: tuple[float, float] | None) -> Iterator[str]:
-    """Yield why the metric of a label is undefined for the evaluation rows, if it is."""
+    """Yield the reason why the metric of a label is undefined for the evaluation rows, if it is."""
     held = "null" if ends is None else f"{ends[0]:g}"
     instead, needs = ", or choose log_loss or loss", None
     if ends is None:

@@ -1,4 +1,4 @@
-"""The length of a training: what `train.epochs=auto` stands for, once the data set is known."""
+"""The length of a training: the values for `train.epochs=auto`, once the data set is known."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -29,11 +29,11 @@ PATIENCE = 2
 
 
 def with_length(run: Run, facts: "DatasetFacts") -> Run:
-    """Return the run with what `auto` stands for in its length, its evaluations, and what they decide.
+    """Return the run with values in place of `auto` in its length, its evaluations, and their decisions.
 
-    `train.epochs=auto` is as many as `train.steps` take; otherwise up to MAX_EPOCHS with an early stop for a small
-    data set, else one. A training of several epochs without `train.steps` is evaluated after each and keeps its best,
-    where evaluation rows exist and are real.
+    `train.epochs=auto` is the number of epochs that `train.steps` take; otherwise up to MAX_EPOCHS with an early stop
+    for a small data set, else one. A training of several epochs without `train.steps` is evaluated after each and saves
+    its best, if evaluation rows exist and are real.
     """
     steps = epoch_steps(run, facts.train_rows)
     is_auto = run.train.epochs == "auto"
@@ -59,7 +59,7 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
 
 
 def _with_epochs(run: Run, steps: int, most: int) -> Run:
-    """Return the run with epochs of so many steps in place of `auto`: what its steps or its schedules take, or most."""
+    """Return the run with epochs of so many steps in place of `auto`: for its steps or its schedules, or `most`."""
     if run.train.steps:
         return _with(run, epochs=-(-run.train.steps // steps) if steps else 1)
     end = min(max(_ends(run), default=most * steps), most * steps) if most > 1 else steps
@@ -68,7 +68,7 @@ def _with_epochs(run: Run, steps: int, most: int) -> Run:
 
 
 def _patience(run: Run, evaluations: int) -> int:
-    """Return the patience of the early stop: so many evaluations, and more where a rate falls on a plateau first."""
+    """Return the patience of the early stop: so many evaluations, and more if a rate falls on a plateau first."""
     parts = (run.optimizer.dense.schedule, run.optimizer.embedding.schedule)
     plateaus = [schedule.patience for schedule in parts if isinstance(schedule, PlateauSchedule)]
     return max(PATIENCE, evaluations) + max(plateaus, default=0)
@@ -107,7 +107,7 @@ def end_of(schedule: Schedule) -> int | None:
 
 
 def _metric(run: Run) -> str:
-    """Return the metric that decides: where the loss is of probabilities, their ranks and their calibration."""
+    """Return the metric that decides: if the loss is of probabilities, their ranks and their calibration."""
     [loss, *others] = run.losses
     is_of_probabilities = not others and isinstance(loss, Bce) and loss.pos_weight == 1.0
     return AUC_MINUS_LOG_LOSS if is_of_probabilities else run.headline

@@ -21,18 +21,18 @@ def require_network(run: Run, layout: EmbeddingLayout) -> None:
         correcting = isinstance(loss, InBatchSoftmax) and loss.correction == "log_q"
         if correcting and isinstance(run.mode, AsyncMode) and run.cluster.nn_workers > 1:
             raise ConfigError(
-                "train.losses: with mode.kind=async each NN worker would count the items of its own batches alone; use "
+                "train.losses: with mode.kind=async each NN worker would count only the items of its own batches; use "
                 "correction=none, cluster.nn_workers=1 or another mode"
             )
     if isinstance(run.mode, AsyncMode) and run.train.device not in ("auto", "cpu"):
         raise ConfigError(
-            f"train.device={run.train.device}: with mode.kind=async dense weights are on the cpu alone; "
+            f"train.device={run.train.device}: with mode.kind=async dense weights are only on the cpu; "
             "use train.device=cpu, or another mode"
         )
 
 
 def require_two_sides(run: Run, what: str) -> None:
-    """Raise ConfigError if the run's network has no vectors of users and items, which `what` asks for."""
+    """Raise ConfigError if the run's network has no vectors of users and items, which `what` needs."""
     if not items_of(run.model):
         raise ConfigError(
             f"{what} needs a network with a vector of the user and one of the item, and "

@@ -1,4 +1,4 @@
-"""Which processors of its machine a replica is pinned to, and whether it can run on them."""
+"""The pinning of replicas to processors of their machine, and the check that they can run on them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -10,11 +10,11 @@ from persia_cli.config.schema.resources import PART
 from persia_cli.errors import ConfigError
 
 if TYPE_CHECKING:
-    # It imports numpy, whose threads are to be there only after a process is pinned.
+    # It imports numpy, which must start its threads only after a process is pinned.
     from persia_cli.plan.job import Replica
 
 HERE = "this machine"
-MOST_NAMED = 6
+MAX_NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class MachineProcessors:
     """The processors of a machine, as texts such as `0-3,8`."""
 
     usable: str
-    """Those that processes may run on: a control group, or taskset, may leave them a part."""
+    """The processors that processes may use: a control group, or taskset, may restrict them."""
     online: str
     nodes: dict[int, str]
     """Of each NUMA node."""
@@ -42,7 +42,7 @@ def require_processors(run: Run, replica: "Replica", machine: MachineProcessors,
 def require_threads(run: Run, processors: Collection[int], said: str = "cluster.pin.nn_worker") -> None:
     """Raise ConfigError if an NN worker that is pinned to these processors has more threads.
 
-    Threads do not become fewer by themselves: sums depend on their number, and so would results.
+    The number of threads is not lowered automatically: sums depend on it, and so would results.
     """
     threads = run.train.threads
     if run.cluster.processors_of("nn-worker", 0) and threads > len(processors):
@@ -53,9 +53,9 @@ def require_threads(run: Run, processors: Collection[int], said: str = "cluster.
 
 
 def shared_processors(run: Run, replicas: Sequence["Replica"], where: str) -> str | None:
-    """Return a sentence if some of the replicas of a machine are pinned to the same processors; None if not.
+    """Return a warning if some of the replicas of a machine are pinned to the same processors; None if not.
 
-    NUMA nodes are not meant: a node is for several replicas.
+    NUMA nodes do not count: a node is for several replicas.
     """
     pinned: dict[str, set[int]] = {}
     for replica in sorted(replicas, key=lambda each: (each.role, each.index)):
@@ -66,17 +66,17 @@ def shared_processors(run: Run, replicas: Sequence["Replica"], where: str) -> st
     names = [name for name, each in pinned.items() if each & shared]
     if not names:
         return None
-    others = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+    others = f" and {len(names) - MAX_NAMED} others" if len(names) > MAX_NAMED else ""
     return (
-        f"{', '.join(names[:MOST_NAMED])}{others} share processors {as_text(shared)} of {where}, and wait for each "
+        f"{', '.join(names[:MAX_NAMED])}{others} share processors {as_text(shared)} of {where}, and wait for each "
         "other there; give each its own by cluster.pin, or all of them a NUMA node"
     )
 
 
 def chosen(text: str, machine: MachineProcessors, said: str, where: str = HERE) -> frozenset[int]:
-    """Return the processors that a text names, of a node those that may be used.
+    """Return the processors that a text names; of a node, those that may be used.
 
-    Raises ConfigError, which begins with `said`, for those that are not there or may not be used.
+    Raise ConfigError, which begins with `said`, for those that do not exist or may not be used.
     """
     usable, online = numbers(machine.usable), numbers(machine.online)
     found: set[int] = set()

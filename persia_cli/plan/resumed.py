@@ -1,4 +1,4 @@
-"""Checks of a training that goes on from a checkpoint against the run that saved it."""
+"""Checks of a resumed training against the run that saved its checkpoint."""
 
 from persia_cli.config.schema import Run
 from persia_cli.control.position import TrainingData
@@ -26,13 +26,13 @@ _CHANGEABLE = (
 )
 """Keys, with all keys below them, that a resumed run may change.
 
-They decide how long and where it trains. Of what a step computes they change at most the rounding of sums, and which
-rows are evicted.
+They decide how long and where it trains. In a step they change at most the rounding of sums, and which rows are
+evicted.
 """
 
 
 class FinishedError(UserError):
-    """A run that cannot go on since all its steps are done, or since `train.stop_early` has ended it."""
+    """A run that cannot continue since all its steps are done, or since `train.stop_early` has ended it."""
 
 
 def is_changeable(key: str) -> bool:
@@ -56,8 +56,8 @@ def require_same_training(saved: Run, run: Run) -> None:
 def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
     """Raise DataError if the data set has changed since the checkpoint, FinishedError if no step is left.
 
-    Steps that are left are refused on training data that lies in other files or row groups, for their samples would be
-    others than those not trained yet; so is the beginning of an epoch, after which its bits would be others.
+    Training data in other files or row groups are refused: the remaining samples of the epoch, and the order of later
+    epochs, would be others.
     """
     for split, before, now in (
         ("training", manifest.progress.train_rows, plan.job.train_rows),
@@ -73,8 +73,8 @@ def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
     saved, found = manifest.progress.train_data, plan.facts.train_data
     if saved is not None and saved != found and manifest.step < plan.job.steps:
         raise DataError(
-            f"{_change(saved, found)}, so their order is another, and going on would train some twice and leave others "
-            "out; put the files back as they were, or begin a new run with the model, by init_from"
+            f"{_change(saved, found)}, so their order is another, and a resumed run would repeat some and omit others; "
+            "restore the files, or begin a new run with the model, by init_from"
         )
 
 
@@ -91,7 +91,7 @@ def _require_unfinished(plan: JobPlan, manifest: Manifest) -> None:
         if stop and figure.metric == stop.metric:
             if figure.since >= stop.patience:
                 raise FinishedError(
-                    f"the training ended early, at step {manifest.step:,}, as {stop.metric} had not got better in "
+                    f"the training ended early, at step {manifest.step:,}, as {stop.metric} had not improved in "
                     f"{count(figure.since, 'evaluation')}; raise train.stop_early.patience to train on, or set "
                     "train.stop_early=null"
                 )
@@ -113,13 +113,13 @@ def _change(before: TrainingData, now: TrainingData) -> str:
 
 def _place(data: TrainingData) -> str:
     if not data.files:
-        return "made up"
+        return "generated"
     groups = f" with {count(data.row_groups, 'row group')}" if data.row_groups else ""
     return f"in {count(data.files, 'file')}{groups}"
 
 
 def _spelled(value: object) -> str:
-    """Return a value as one writes it in a configuration, without the keys that have none."""
+    """Return a value in the syntax of a configuration, without keys that have none."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {_spelled(each)}" for key, each in value.items() if each is not None) + "}"
     return "nothing" if value is None else str(value)

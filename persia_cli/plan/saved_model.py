@@ -64,10 +64,10 @@ def require_same_widths(saved: Run, dataset: ParquetDataset) -> None:
             )
 
 
-def require_room(saved: Sequence[SavedTable], layout: EmbeddingLayout) -> None:
-    """Raise CheckpointError if tables that share memory have more rows in the checkpoint than there is room for.
+def require_space(saved: Sequence[SavedTable], layout: EmbeddingLayout) -> None:
+    """Raise CheckpointError if tables that share memory have more rows in the checkpoint than fit.
 
-    Even if there is room for all of them together, a single server can have too little; it reports that as it loads.
+    Even if all of them fit together, a single server can have too little space; it reports that as it loads.
     """
     rows = {table.name: table.rows for table in saved}
     for group in layout.groups:
@@ -76,7 +76,7 @@ def require_room(saved: Sequence[SavedTable], layout: EmbeddingLayout) -> None:
         if wanted > room:
             raise CheckpointError(
                 f"the checkpoint has {wanted:,} rows of the tables that share memory "
-                f"({', '.join(table.name for table in group.tables)}), and there is room for {room:,}; give "
+                f"({', '.join(table.name for table in group.tables)}), but only {room:,} fit; give "
                 "embedding.memory or embedding.capacity a higher value"
             )
 
@@ -112,7 +112,7 @@ def _is_below(key: str, keys: tuple[str, ...]) -> bool:
 def _why(key: str, before: Any, verb: str) -> str:
     if key.startswith(("model.", "embedding.tables.")):
         return f"the saved model has {_spelled(before)}, which {verb} cannot change; leave it out"
-    return f"{verb} has no use for it, as nothing is trained; leave it out"
+    return f"{verb} has no use for it, since nothing is trained; leave it out"
 
 
 def _other_inputs(saved: Run, run: Run) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _other_inputs(saved: Run, run: Run) -> Iterator[str]:
             if first
             else f"{count(len(before), 'sparse feature')}, and not {len(now)}"
         )
-        yield f"dataset.sparse: the saved model reads {what}; keep names, tables, pooling and order as they were"
+        yield f"dataset.sparse: the saved model reads {what}; do not change names, tables, pooling and order"
 
 
 def _features(layout: EmbeddingLayout) -> list[str]:

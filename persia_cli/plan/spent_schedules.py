@@ -5,8 +5,8 @@ from persia_cli.errors import count
 from persia_cli.plan.length import end_of, schedules
 
 LEAST = 0.01
-"""Fraction of a learning rate below which next to nothing is learnt."""
-MOST_STEPS = 0.1
+"""Fraction of a learning rate below which next to nothing is learned."""
+MAX_REMAINDER = 0.1
 """Fraction of a training's steps that may come after the end of a schedule, such as those of a rounded number."""
 
 
@@ -16,7 +16,7 @@ def spent_schedules(run: Run, steps: int) -> list[str]:
     for key, schedule in schedules(run):
         if not isinstance(schedule, CosineSchedule | OneCycleSchedule) or schedule.floor >= LEAST:
             continue
-        if steps - (end := end_of(schedule) or steps) > MOST_STEPS * steps:
+        if steps - (end := end_of(schedule) or steps) > MAX_REMAINDER * steps:
             found.append(
                 f"{key}.kind={schedule.kind} is over at step {end:,} of {steps:,}: the learning rate stays at "
                 f"{schedule.floor:g} of its value from there on; raise {key}.over_steps, or lower train.steps"
@@ -25,10 +25,7 @@ def spent_schedules(run: Run, steps: int) -> list[str]:
 
 
 def unreached(run: Run, steps: int, every: int | None) -> list[str]:
-    """Return a sentence for each setting that a training of so many steps ends too soon for.
-
-    `every` is the number of steps between evaluations.
-    """
+    """Return a warning for each setting without effect; `every` is the number of steps between evaluations."""
     found = []
     for key, schedule in schedules(run):
         if isinstance(schedule, OneCycleSchedule):

@@ -4,7 +4,7 @@ from persia_cli.errors import ConfigError
 
 
 def traced_steps(wanted: tuple[int, int] | None, steps: int) -> tuple[int, int]:
-    """Return the steps [first, last) of a training of so many that are wanted; raises ConfigError if it has none."""
+    """Return the requested steps [first, last) within a training of so many; raise ConfigError if it has none."""
     if wanted is None or not steps:
         return 0, 0
     first, last = wanted

@@ -1,4 +1,4 @@
-"""Checks of a training: settings that are right each by itself, and from which together nothing is learned."""
+"""Checks of a training for settings that are valid separately, but together prevent learning."""
 
 from collections.abc import Iterator
 
@@ -7,8 +7,8 @@ from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.errors import ConfigError
 
 
-def require_sense(run: Run, eval_rows: int) -> None:
-    """Raise ConfigError for the first reason why a training would not do what its settings ask for."""
+def check_settings(run: Run, eval_rows: int) -> None:
+    """Raise ConfigError for the first reason why a training would not do what its settings request."""
     for reason in _reasons(run, eval_rows):
         raise ConfigError(reason)
 
@@ -52,7 +52,7 @@ def _of_losses(run: Run) -> Iterator[str]:
 
 
 def _of_one_sample(run: Run) -> Iterator[str]:
-    """Yield the reasons against steps of one sample, which has no other one to be compared with."""
+    """Yield the reasons against steps of one sample, which cannot be compared with another."""
     alone = run.train.batch_size // (run.cluster.nn_workers if isinstance(run.mode, AsyncMode) else 1)
     if alone == 1:
         for name, loss in zip(run.links, run.losses, strict=True):

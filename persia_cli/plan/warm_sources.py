@@ -1,4 +1,4 @@
-"""The sources that `init_from` names, compared with the tables of a new run: what it begins with."""
+"""The sources of `init_from`, compared with the tables of a new run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,9 +21,9 @@ from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout, GroupSpec, Tab
 
 
 def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
-    """Return what the run begins with; None without `init_from`.
+    """Return the initial values of the run; None without `init_from`.
 
-    Reads the manifest of the checkpoint and the footers of Parquet files. Raises ConfigError, DataError or
+    Read the manifest of the checkpoint and the footers of Parquet files. Raise ConfigError, DataError or
     CheckpointError with one line for each difference because of which something cannot be taken.
     """
     source = run.init_from
@@ -62,7 +62,7 @@ def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
         unused=_unused(manifest, pairs) if manifest else (),
         dense=manifest is not None and DENSE not in source.skip,
         states=manifest is not None and OPTIMIZER not in source.skip,
-        notes=(*_notes(saved, layout, pairs, source), *_notes_of_figures(saved, run, source)) if saved else (),
+        notes=(*_notes(saved, layout, pairs, source), *_notes_of_statistics(saved, run, source)) if saved else (),
     )
     if not found.tables and not found.vectors and not found.dense:
         raise ConfigError(
@@ -70,7 +70,7 @@ def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
             f"{', '.join(found.unused) or 'of dense weights alone'}, this run {', '.join(found.new) or 'none'}; name "
             "them in init_from.tables, or leave init_from out"
         )
-    _require_room(found, layout)
+    _require_space(found, layout)
     return found
 
 
@@ -80,13 +80,13 @@ def _tables(layout: EmbeddingLayout) -> dict[str, tuple[TableSpec, GroupSpec]]:
 
 
 def _checkpoint_of(path: str) -> Place:
-    """Return the folder of the checkpoint to begin with."""
+    """Return the folder of the initial checkpoint."""
     folder = place_of(path)
     try:
         is_file, has_model = folder.is_file(), (folder / MANIFEST).is_file()
         is_run = isinstance(folder, Path) and (folder / CONFIG).is_file()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"init_from.path={path} cannot be looked at: {error}") from error
+        raise ConfigError(f"init_from.path={path} cannot be read: {error}") from error
     if is_file:
         raise ConfigError(
             f"init_from.path={path} is a file, and not the folder of a run or a checkpoint; vectors are given as "
@@ -178,7 +178,7 @@ def _any_of(sources: frozenset[str]) -> str:
 
 
 def _sources_of_ids(run: Run, table: str) -> frozenset[str]:
-    """Return in words what the ids of a table are made from."""
+    """Return a description of the sources of a table's ids."""
     found = set()
     for feature in sparse_features(run):
         if feature.table_name == table:
@@ -190,7 +190,7 @@ def _sources_of_ids(run: Run, table: str) -> frozenset[str]:
 
 
 def _keeps_states(saved: Run | None, layout: EmbeddingLayout, old: SavedTable, new: str) -> bool:
-    """Return True if the optimizer of a table keeps the states that its rows were saved with."""
+    """Return True if the optimizer of a table has the states that its rows were saved with."""
     if saved is None:
         return False
     group = _tables(layout)[new][1]
@@ -240,14 +240,14 @@ def _notes(saved: Run, layout: EmbeddingLayout, pairs: dict[str, SavedTable], so
         for place, (name, had) in enumerate(zip(now, before, strict=True)):
             if old.get(name, name) != had:
                 yield (
-                    f"sparse feature {place} of the network reads table {name}, where the saved one read {had}: if the "
-                    "weights of its first layers are not to be taken for other features, add dense to init_from.skip"
+                    f"sparse feature {place} of the network reads table {name}, where the saved one read {had}; unless "
+                    "the weights of its first layers should be used for other features, add dense to init_from.skip"
                 )
                 return
 
 
-def _notes_of_figures(saved: Run, run: Run, source: InitFrom) -> Iterator[str]:
-    """Yield a sentence for each column of numbers that weights would be taken for, and know by other figures."""
+def _notes_of_statistics(saved: Run, run: Run, source: InitFrom) -> Iterator[str]:
+    """Yield a sentence for each column of numbers that is transformed by other statistics than in the saved run."""
     datasets = (saved.dataset, run.dataset)
     if DENSE in source.skip or not all(isinstance(each, ParquetDataset) for each in datasets):
         return
@@ -256,21 +256,21 @@ def _notes_of_figures(saved: Run, run: Run, source: InitFrom) -> Iterator[str]:
         old = before.get(name)
         if old and old != dense and (dense.transform or old.transform):
             yield (
-                f"dense feature {name} is transformed by figures of this run's training rows, and the saved "
-                f"model's weights know it by those of its own: take its entry in dataset.dense from the saved run's "
+                f"dense feature {name} is transformed by statistics of this run's training rows, but the saved "
+                f"model's weights need those of its own rows: take its entry in dataset.dense from the saved run's "
                 f"{CONFIG}, or add dense to init_from.skip"
             )
 
 
-def _require_room(found: WarmStart, layout: EmbeddingLayout) -> None:
-    """Raise CheckpointError if tables that share memory would begin with more rows than there is room for."""
+def _require_space(found: WarmStart, layout: EmbeddingLayout) -> None:
+    """Raise CheckpointError if tables that share memory would begin with more rows than fit."""
     rows = {each.name: each.rows for each in found.tables} | {each.name: each.rows for each in found.vectors}
     for group in layout.feature_groups:
         wanted = sum(rows.get(table.name, 0) for table in group.tables)
         if wanted > group.rows_per_partition * group.partitions:
             raise CheckpointError(
                 f"init_from has {wanted:,} rows for the tables that share memory "
-                f"({', '.join(table.name for table in group.tables)}), and there is room for "
-                f"{group.rows_per_partition * group.partitions:,}; give embedding.memory or embedding.capacity a "
+                f"({', '.join(table.name for table in group.tables)}), but only "
+                f"{group.rows_per_partition * group.partitions:,} fit; give embedding.memory or embedding.capacity a "
                 "higher value"
             )

@@ -1,4 +1,4 @@
-"""What a new run begins with: a part of the job, which every role gets."""
+"""The initial values of a new run: a part of the job, which every role gets."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +12,7 @@ class TakenTable:
     source: str
     rows: int
     states: bool
-    """True if the rows keep the state of their optimizer; otherwise it begins anew."""
+    """True if the rows have their optimizer states; otherwise those begin anew."""
     frozen: bool = False
     """True if the rows stay unchanged, without an optimizer."""
 
@@ -41,12 +41,12 @@ class DenseFit:
     new: tuple[str, ...]
     unused: tuple[str, ...]
     states: int = 0
-    """Number of parameters that keep the state of their optimizer."""
+    """Number of parameters with their optimizer states."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmStart:
-    """All that a run begins with, instead of what its seed draws."""
+    """All initial values of a run that are not drawn from its seed."""
 
     checkpoint: str | None
     step: int = 0
@@ -62,9 +62,9 @@ class WarmStart:
     states: bool = False
     """True if the states of optimizers are taken where they fit."""
     fit: DenseFit | None = None
-    """The dense weights; None as long as nobody has compared them."""
+    """The dense weights; None before they are compared."""
     notes: tuple[str, ...] = ()
-    """Sentences on what may not be meant."""
+    """Warnings about possibly unintended settings."""
 
     @property
     def rows(self) -> int:

@@ -1,1 +1,1 @@
-"""Retrieval judged: each user's items among all items, by the vectors of a saved network of two sides."""
+"""Retrieval metrics: each user's items among all items, by the vectors of a saved two-tower network."""

@@ -1,4 +1,4 @@
-"""Approximate search for the best items of each query, by a graph of near items (HNSW of faiss), beside exact search.
+"""Approximate search for the best items of each query, by a graph of near items (HNSW of faiss), and exact search.
 
 Malkov and Yashunin, "Efficient and robust approximate nearest neighbor search using hierarchical navigable small world
 graphs", arXiv 1603.09320.
@@ -13,23 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import DataError, UserError
-from persia_cli.retrieval.ranking import CELLS, Floats, Numbers, Pairs, figures_of
+from persia_cli.retrieval.ranking import CELLS, Floats, Numbers, Pairs, retrieval_metrics
 
 LINKS = 32
 """Neighbours of an item in the graph."""
-BUILD_EFFORT, LEAST_EFFORT = 200, 128
-"""Candidates that are kept in mind while an item is added, and at least for a query."""
+BUILD_EFFORT, MIN_EFFORT = 200, 128
+"""Candidates that are remembered while an item is added, and at least for a query."""
 
 
 @dataclass(frozen=True, slots=True)
-class ApproximateFigures:
-    """The figures of lists found by approximate search, and how these compare with those of exact search.
+class ApproximateMetrics:
+    """The metrics of lists found by approximate search, and their comparison with exact search.
 
     `search_recall` has for each cut k the mean fraction of the exact first k that were found. Speeds are in queries per
-    second: the time to build the graph is apart.
+    second, without the time to build the graph.
     """
 
-    figures: dict[str, float]
+    metrics: dict[str, float]
     search_recall: dict[str, float]
     build_s: float
     queries_per_s: float
@@ -42,12 +42,13 @@ def require_faiss() -> None:
         raise UserError("--approximate needs faiss, which is not installed: pip install 'persia-cli[retrieval]'")
 
 
-def search(users: Floats, items: Floats, relevant: Pairs, seen: Pairs, cuts: Sequence[int]) -> ApproximateFigures:
+def search(users: Floats, items: Floats, relevant: Pairs, seen: Pairs, cuts: Sequence[int]) -> ApproximateMetrics:
     """Search both ways for as many items as the largest cut, for each query of vectors [queries, width].
 
-    Items that a query has seen are left out of what was found, unless they are relevant, so that it is asked for as
-    many more; queries with many such items are answered together. Raises DataError for vectors that are not finite.
+    Raise DataError for vectors that are not finite.
     """
+    # Seen items of a query are left out of the result, unless they are relevant, so the search requests as many more;
+    # queries with many seen items are answered together.
     import faiss
 
     if not (np.isfinite(users).all() and np.isfinite(items).all()):
@@ -67,7 +68,7 @@ def search(users: Floats, items: Floats, relevant: Pairs, seen: Pairs, cuts: Seq
         block = order[start : start + step]
         longest = min(max(cuts), len(items))
         depth = min(longest + int(counts[block].max()), len(items))
-        index.hnsw.efSearch = max(LEAST_EFFORT, 2 * depth)
+        index.hnsw.efSearch = max(MIN_EFFORT, 2 * depth)
         rows, their_items = _of_block(hidden, block)
         began = time.perf_counter()
         _, found = index.search(np.ascontiguousarray(users[block]), depth)
@@ -82,9 +83,9 @@ def search(users: Floats, items: Floats, relevant: Pairs, seen: Pairs, cuts: Seq
         for number, k in enumerate(cuts):
             hits[number, block] = _fraction(own[:, :k], best, np.minimum(k, len(items) - counts[block]))
         _set_ranks(ranks, relevant, block, lists)
-    figures = {name: value for name, value in figures_of(ranks, relevant, cuts).items() if name != "mrr"}
+    metrics = {name: value for name, value in retrieval_metrics(ranks, relevant, cuts).items() if name != "mrr"}
     recall = {f"search_recall@{k}": float(found.mean()) for k, found in zip(cuts, hits, strict=True)}
-    return ApproximateFigures(figures, recall, build_s, len(users) / near_s, len(users) / exact_s)
+    return ApproximateMetrics(metrics, recall, build_s, len(users) / near_s, len(users) / exact_s)
 
 
 def _without(seen: Pairs, relevant: Pairs, items: int) -> Pairs:
@@ -110,9 +111,9 @@ def _first(found: Numbers, rows: Numbers, hidden: Numbers, longest: int, items: 
 
 
 def _fraction(own: Floats, best: Floats, most: Numbers) -> NDArray[np.float64]:
-    """Return the fraction of each row's `most` best scores that are among its `own`; 1 where there are none.
+    """Return the fraction of each row's `most` best scores that are among its `own`; 1 if there are none.
 
-    Equal scores are equally good, whichever of their items was found.
+    Equal scores are equally good, for any of their items.
     """
     last = np.take_along_axis(best, np.maximum(most - 1, 0)[:, None], axis=1)
     good = ((own >= last) & (own > -np.inf)).sum(axis=1)

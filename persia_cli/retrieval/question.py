@@ -1,4 +1,4 @@
-"""What a model is asked for: all items of a data set, who asks, and for which of them. No model has a part in it."""
+"""The question of a retrieval evaluation: all items of a data set, the queries, and their relevant items."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ Progress = Callable[[], None]
 
 
 class Question(NamedTuple):
-    """Queries and items, numbered, with a sample of each by which a model knows it."""
+    """Queries and items, numbered, with a sample of each for the model."""
 
     items: Batch
     """The first sample of each item."""
@@ -41,7 +41,7 @@ class Question(NamedTuple):
 
 @dataclass(slots=True)
 class Catalogue:
-    """All distinct items with the first sample of each, numbered as they come until all have come."""
+    """All distinct items with the first sample of each, numbered in the order of appearance until all are there."""
 
     numbers: dict[int, int] = field(default_factory=dict)
     firsts: list[Batch] = field(default_factory=list)
@@ -58,10 +58,9 @@ class Catalogue:
         return found[inverse]
 
     def shuffle(self) -> Numbers:
-        """Return the final number of each item, a permutation by its key alone.
-
-        Among equal scores the lower number is first: items of the evaluation, which come first, must not win for that.
-        """
+        """Return the final number of each item, a permutation by its key alone."""
+        # Among equal scores the lower number is first: items of the evaluation, which come first, must not win for
+        # that.
         keys = np.fromiter(self.numbers, np.uint64, len(self.numbers))
         places = np.empty(keys.size, np.int64)
         places[np.argsort(mix64(keys), kind="stable")] = np.arange(keys.size)
@@ -105,11 +104,11 @@ class AskingUsers:
 
 
 def ask(run: Run, keep_seen: bool, progress: Progress = lambda: None) -> Question:
-    """Read both splits of a run's data once, for a network of two sides.
+    """Read both splits of a run's data once, for a two-tower network.
 
-    A query's relevant items are those of its evaluation samples with a label of 1/2 or more; items of its training
-    samples count as seen, unless they are kept. Samples whose item is null are left out, and those whose query is null
-    ask for nothing. Raises DataError without a positive evaluation sample.
+    A query's relevant items are those of its evaluation samples with a label of 1/2 or more. Items of its training
+    samples count as seen, unless `keep_seen`. Samples with a null item are left out, and those with a null query have
+    no query. Raise DataError without a positive evaluation sample.
     """
     names = items_of(run.model)
     features = [number for number, feature in enumerate(sparse_features(run)) if feature.name in names]

@@ -1,4 +1,4 @@
-"""Figures of retrieval: where the items that a query is about stand among all items, by exact search in blocks."""
+"""Retrieval metrics: the ranks of a query's relevant items among all items, by exact search in blocks."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 Scorer = Callable[[int, int], Floats]
-"""Scores float32 [queries, items] of the queries from one number to before another."""
+"""Scores float32 [queries, items] of the queries [first, last)."""
 
 CELLS = 2**24
-"""Comparisons that are made at a time, which bounds the memory that they take."""
+"""Comparisons at a time, which bounds their memory."""
 
 
 class Pairs(NamedTuple):
@@ -57,7 +57,7 @@ def ranks_of(scores: Scorer, relevant: Pairs, seen: Pairs, queries: int, items: 
     return ranks
 
 
-def figures_of(ranks: Numbers, relevant: Pairs, cuts: Sequence[int]) -> dict[str, float]:
+def retrieval_metrics(ranks: Numbers, relevant: Pairs, cuts: Sequence[int]) -> dict[str, float]:
     """Return the mean over queries of Recall@k, NDCG@k and HR@k (hit rate) for each cut k, and of MRR.
 
     With R relevant items of a query, at the ranks r: recall is the number with r <= k, over R; NDCG is the sum of

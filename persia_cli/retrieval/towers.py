@@ -1,4 +1,4 @@
-"""The two sides of a network: batches of ids become vectors of users and items."""
+"""The two towers of a network: batches of ids become vectors of users and items."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from persia_cli.train.staging import Staging
 from persia_cli.wire.messages import GroupRows
 
 RowsOf = Callable[[Batch], list[GroupRows]]
-"""Brings the rows of a batch's ids, group by group; ids without a row are zeros."""
+"""A function that returns the rows of a batch's ids, group by group; ids without a row are zeros."""
 
 
 class Vectors(NamedTuple):
@@ -39,7 +39,7 @@ class Vectors(NamedTuple):
 
 
 class Towers:
-    """A network of two sides on its device, in float32, and what brings its rows."""
+    """A two-tower network on its device, in float32, and the source of its rows."""
 
     def __init__(self, run: Run, network: nn.Module, device: torch.device, rows_of: RowsOf) -> None:
         assert isinstance(network, TwoSides)
@@ -47,7 +47,7 @@ class Towers:
         self._staging = Staging(group_shapes(embedding_layout(run)), device, by_kernels=True)
 
     def vectors(self, batch: Batch) -> Vectors:
-        """Return the vectors of a batch's samples; the network is in the state of evaluations then."""
+        """Return the vectors of a batch's samples; the network is in evaluation mode then."""
         samples = Samples(batch.dense, batch.labels, None, ())
         staged = self._staging.stage(samples, self._rows_of(batch))
         self._network.eval()

@@ -1,1 +1,1 @@
-"""One file per role: the loop that ties the rooms together."""
+"""The roles of a job; each ties the other packages together."""

@@ -1,4 +1,4 @@
-"""The data loader: reads the steps it is dealt and sends ids to embedding workers, the rest to NN workers."""
+"""The data loader: reads its assigned steps and sends ids to embedding workers, the rest to NN workers."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -17,11 +17,11 @@ from persia_cli.errors import DataError
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.columns import item_features, trains_on_queries
 from persia_cli.roles.session import CoordinatorSession
-from persia_cli.wire.figures import SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Item
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Credit, PutIds, PutSamples, WaitCredit
+from persia_cli.wire.reports import SENT_AGAIN, Counters
 
 CLOSE_S = 2.0
 """Longest wait for a read at the end of the job."""
@@ -29,37 +29,37 @@ CLOSE_S = 2.0
 
 @dataclass(slots=True)
 class Feed:
-    """One split on its way: the item in hand, and how far each rank lets the loader go."""
+    """The batches of one split in progress: the present work item, and the limits that each rank grants."""
 
     split: int
     source: Source
     grid: StepGrid
     limits: list[int]
     finished: list[int]
-    """The step before which each rank has finished all, as far as the loader knows."""
-    kept: dict[int, list[PutIds]] = field(default_factory=dict)
-    """The ids that were sent of each step, until it is finished: an embedding worker that dies has lost them."""
+    """For each rank the step before which it has finished all, as far as the loader was informed."""
+    sent_ids: dict[int, list[PutIds]] = field(default_factory=dict)
+    """The sent ids of each unfinished step: an embedding worker that dies has lost them."""
     next: int = 0
     last: int = 0
     reading: Future[Batch] | None = None
-    """The step `next`, on the reader's thread."""
+    """The batch of the step `next`, as the reader's thread makes it."""
     asked: bool = False
     ended: bool = False
     waiting: set[int] = field(default_factory=set)
 
     @property
     def limit(self) -> int:
-        """The first step that the slowest rank does not take yet."""
+        """The first step that the slowest rank does not accept yet."""
         return min(self.limits)
 
     @property
     def traced(self) -> int:
-        """The next step as a trace knows it: no step at all of an evaluation."""
+        """The step number for the trace; -1 in an evaluation."""
         return self.next if self.split == TRAIN else -1
 
 
 class DataLoader:
-    """Feeds all ranks. A thread of its own reads and decodes, so that the poll loop never waits for a file."""
+    """The source of batches for all ranks; a separate thread reads, so that the poll loop never waits for a file."""
 
     def __init__(self, loop: Loop, session: CoordinatorSession) -> None:
         self._loop = loop
@@ -67,12 +67,12 @@ class DataLoader:
         self._feeds: list[Feed] = []
         self._sent = self._sent_again = 0
         self._unfollowed = 0
-        """Labels above the one before them, where the network takes each for a part of it."""
+        """Number of labels above the label before them, where the network treats each as a part of it (ESMM)."""
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{session.name}-reader")
         self._waker = loop.waker()
 
     def run(self) -> None:
-        """Feed until the job is over."""
+        """Send batches until the job is over."""
         run, job = self._session.join("")
         self._trace = self._session.trace
         self._ranks, self._items = run.cluster.nn_workers, item_features(run)
@@ -111,7 +111,7 @@ class DataLoader:
             self._close()
 
     def _close(self) -> None:
-        """End the reader and the sources, but for a read that is stuck: it must not hide an error."""
+        """End the reader and the sources; skip a source whose read is stuck, since waiting would hide an error."""
         self._reader.shutdown(wait=False, cancel_futures=True)
         wait([feed.reading for feed in self._feeds if feed.reading is not None], CLOSE_S)
         for feed in self._feeds:
@@ -119,13 +119,13 @@ class DataLoader:
                 feed.source.close()
 
     def _read_ahead(self, first_step: int) -> None:
-        """Begin to read the step that is likely to be dealt first, while other roles still start."""
+        """Begin to read the step that is likely to be assigned first, while other roles still start."""
         feed = self._feeds[0]
         feed.next = first_step if feed.split == TRAIN else 0
         self._read(feed)
 
     def _advance(self, feed: Feed) -> bool:
-        """Send the feed's next step if it is read and every rank takes it; say whether one was sent."""
+        """Send the feed's next step if it is read and every rank accepts it; return True if it was sent."""
         if feed.next < (first := min(feed.last, *feed.finished)):
             # A loader that died had sent these steps.
             feed.next, feed.reading = first, None
@@ -154,8 +154,8 @@ class DataLoader:
         feed.reading.add_done_callback(lambda _: self._waker.wake())
 
     def _make_batch(self, source: Source, where: tuple[int, int, int], traced: int) -> Batch:
-        """Read a step's samples, on the reader's thread; waits where they are not decoded yet."""
-        # A slow read is work, which may take `cluster.work_timeout_s`, and no stall of the job.
+        """Read a step's samples, on the reader's thread; wait until they are decoded."""
+        # A slow read is work, limited by `cluster.work_timeout_s`, and not a stall of the job.
         self._session.work.begin("reading samples")
         with self._trace.span("reader", "make batch", traced):
             batch = source.read(*where)
@@ -178,7 +178,7 @@ class DataLoader:
             client.request(
                 WaitCredit(feed.split, feed.next),
                 on_reply=partial(self._on_credit, feed, rank),
-                waiting_for=f"room for step {feed.next}",
+                waiting_for=f"credit for step {feed.next}",
             )
 
     def _on_credit(self, feed: Feed, rank: int, reply: Credit) -> None:
@@ -186,14 +186,14 @@ class DataLoader:
         feed.limits[rank] = max(feed.limits[rank], reply.limit)
         feed.finished[rank] = max(feed.finished[rank], reply.finished)
         finished = min(feed.finished)
-        for step in [step for step in feed.kept if step < finished]:
-            del feed.kept[step]
+        for step in [step for step in feed.sent_ids if step < finished]:
+            del feed.sent_ids[step]
 
     def _send(self, feed: Feed, step: int, whole: Batch) -> None:
         if self._weighs_items:
             whole = _without_nulls(whole, self._items)
         totals = weight_totals(whole.labels, whole.weights)
-        finished, feed.kept[step] = min(feed.finished), []
+        finished, feed.sent_ids[step] = min(feed.finished), []
         if self._follow:
             self._unfollowed += int(np.count_nonzero(whole.labels[:, 1:] > whole.labels[:, :-1]))
         for rank in range(self._ranks):
@@ -203,17 +203,17 @@ class DataLoader:
             samples = PutSamples(batch, totals, part.dense, part.labels, part.weights, part.query_ids, keys)
             offsets = None if is_single(part.offsets) else part.offsets
             ids = PutIds(batch, finished, part.ids, offsets)
-            feed.kept[step].append(ids)
+            feed.sent_ids[step].append(ids)
             self._send_ids(ids)
             self._send_samples(samples)
         self._sent += 1
 
     def _send_ids(self, ids: PutIds) -> None:
         worker = self._workers[self._worker_of(ids.batch)]
-        worker.request(ids, waiting_for=f"the ids of step {ids.batch.step} to be taken")
+        worker.request(ids, waiting_for=f"the receipt of the ids of step {ids.batch.step}")
 
     def _send_samples(self, samples: PutSamples) -> None:
-        waiting_for = f"the samples of step {samples.batch.step} to be taken"
+        waiting_for = f"the receipt of the samples of step {samples.batch.step}"
         self._nn_workers[samples.batch.rank].request(samples, waiting_for=waiting_for)
 
     def _worker_of(self, batch: BatchId) -> int:
@@ -224,7 +224,7 @@ class DataLoader:
         if role != "embedding-worker":
             return
         for feed in self._feeds:
-            for ids in [each for step in feed.kept.values() for each in step]:
+            for ids in [each for step in feed.sent_ids.values() for each in step]:
                 if ids.batch.step >= feed.finished[ids.batch.rank] and self._worker_of(ids.batch) == index:
                     self._send_ids(ids)
                     self._sent_again += 1
@@ -240,6 +240,6 @@ class DataLoader:
 
 
 def _without_nulls(batch: Batch, items: Sequence[int]) -> Batch:
-    """Return a batch with weight 0 for samples without an item, so that a softmax over items leaves them out."""
+    """Return a batch with weight 0 for samples without an item, so that a softmax over items ignores them."""
     there = has_item(batch, items).astype(np.float32)
     return replace(batch, weights=there if batch.weights is None else batch.weights * there)

@@ -22,7 +22,6 @@ from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.table_counters import known_of, reads_of
 from persia_cli.store.wire_rows import row_bytes
 from persia_cli.wire.client import Client
-from persia_cli.wire.figures import Counters
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import Array, BatchId
 from persia_cli.wire.messages import (
@@ -40,10 +39,11 @@ from persia_cli.wire.messages import (
     Rows,
     Update,
 )
+from persia_cli.wire.reports import Counters
 from persia_cli.wire.server import Peer
 
 WINDOW_STEPS = 4096
-"""Steps a rank can be ahead of another one's oldest: more than the greatest staleness and what loaders send ahead."""
+"""Steps that a rank can be ahead of the oldest of another: above the greatest staleness and the loaders' lead."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class PlannedBatch:
     groups: list[UniqueRows]
     answered: bool = False
     ids: tuple[int, int] = (0, 0)
-    """Ids of the batch, and those of them without a row when it was first answered."""
+    """Number of ids of the batch, and of those without a row in its first answer."""
     pull: Peer | None = None
     push: Peer | None = None
     replies: dict[int, LookedUp] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class EmbeddingWorker:
         self._batches: dict[BatchId, PlannedBatch] = {}
         self._early_pulls: dict[BatchId, tuple[Peer, Pull]] = {}
         self._early_pushes: dict[BatchId, tuple[Peer, PushGradients]] = {}
-        """Gradients of batches whose rows an embedding worker before this one had sent."""
+        """Gradients of batches whose rows an earlier process of this embedding worker had sent."""
         self._dense_rows: dict[int, UniqueRows] = {}
         """The rows of dense weights by their number, which is the same for all batches."""
         self._finished: dict[int, Window] = {}
@@ -91,7 +91,7 @@ class EmbeddingWorker:
         self._features = len(layout.features)
         self._known_ids = KnownIds(layout)
         self._session.counters = lambda: Counters(tables=self._known_ids.by_table())
-        self._known = job_batches(run, job)
+        self._job_batches = job_batches(run, job)
         limit, trained = WINDOW_STEPS * self._ranks, self._batches_before(job.first_step)
         self._finished = {TRAIN: Window(watermark=trained - 1, limit=limit), EVAL: Window(limit=limit)}
         self._restarted = self._session.sender.incarnation > 1
@@ -113,7 +113,7 @@ class EmbeddingWorker:
         batch = message.batch
         size = self._check_batch(batch)
         if message.finished > batch.step:
-            raise WireError(f"ids of step {batch.step} came though all before step {message.finished} are finished")
+            raise WireError(f"ids of step {batch.step} arrived after all steps before {message.finished} had finished")
         self._skip_finished(batch.split, message.finished)
         self._finished[batch.split].check(self._sequence(batch))
         if not self._is_finished(batch) and batch not in self._batches:
@@ -129,7 +129,7 @@ class EmbeddingWorker:
         self._server.reply(peer, Ack())
 
     def _skip_finished(self, split: int, step: int) -> None:
-        """Take all batches before the step as finished: most were, if ever, a former embedding worker's."""
+        """Mark all batches before the step as finished; most of them an earlier process handled."""
         if self._finished[split].skip(self._batches_before(step) - 1):
             for batch in [batch for batch in self._batches if batch.split == split and batch.step < step]:
                 del self._batches[batch]
@@ -169,7 +169,7 @@ class EmbeddingWorker:
     def _on_rows(self, batch: BatchId, server: int, reply: LookedUp) -> None:
         planned = self._batches.get(batch)
         if planned is None:
-            return  # a repeated pull's rows, overtaken by the end of the batch
+            return  # the rows of a repeated pull, which arrived after the end of the batch
         planned.replies[server] = reply
         if len(planned.replies) < len(self._servers) or planned.pull is None:
             return
@@ -188,7 +188,7 @@ class EmbeddingWorker:
         planned.replies = {}
         planned.pull = None
 
-    # Rows for reading only: servers make none, and mark none as used
+    # Reads without changes: servers create no rows, and mark none as used
 
     def _on_pull_weights(self, peer: Peer, message: PullWeights) -> None:
         self._check_batch(message.batch)
@@ -202,7 +202,7 @@ class EmbeddingWorker:
         self._read(peer, message.batch, dict(enumerate(groups)), "rows to be read")
 
     def _read(self, peer: Peer, batch: BatchId, groups: Mapping[int, UniqueRows], waiting_for: str) -> None:
-        """Answer the peer with rows of some groups, by group number, in the name of a batch of its rank."""
+        """Answer the peer with rows of some groups, by group number, under the id of a batch of its rank."""
         replies: dict[int, LookedUp] = {}
 
         def on_rows(server: int, reply: LookedUp) -> None:
@@ -220,7 +220,7 @@ class EmbeddingWorker:
 
     def _rows_of_weights(self, count: int) -> UniqueRows:
         if self._dense is None:
-            raise WireError("this job keeps no dense weights on embedding servers")
+            raise WireError("this job stores no dense weights on embedding servers")
         if count not in self._dense_rows:
             self._dense_rows[count] = dense_rows(self._dense, len(self._servers), count)
         return self._dense_rows[count]
@@ -228,7 +228,7 @@ class EmbeddingWorker:
     def _check_dense_rows(self, count: int) -> None:
         most = self._dense.capacity if self._dense else 0
         if count > most:
-            raise WireError(f"{count} rows of dense weights were asked for, and this job has at most {most}")
+            raise WireError(f"{count} rows of dense weights were requested, but this job has at most {most}")
 
     # Updates
 
@@ -242,7 +242,7 @@ class EmbeddingWorker:
             self._take_push(peer, message)
             return
         if not self._restarted:
-            raise WireError(f"gradients came for step {batch.step} of rank {batch.rank}, which has not got its rows")
+            raise WireError(f"gradients of step {batch.step} and rank {batch.rank} arrived before its rows were sent")
         self._check_early(self._early_pushes, batch)
         self._early_pushes[batch] = (peer, message)
 
@@ -250,7 +250,7 @@ class EmbeddingWorker:
         batch = message.batch
         planned = self._batches[batch]
         if not planned.answered and not self._restarted:
-            raise WireError(f"gradients came for step {batch.step} of rank {batch.rank}, which has not got its rows")
+            raise WireError(f"gradients of step {batch.step} and rank {batch.rank} arrived before its rows were sent")
         if batch.split == TRAIN and len(planned.groups) < len(self._groups) == len(message.groups):
             planned.groups.append(self._rows_of_weights(message.groups[-1].shape[0]))
         if batch.split == TRAIN:
@@ -290,7 +290,7 @@ class EmbeddingWorker:
     def _on_applied(self, batch: BatchId, server: int, _: Ack) -> None:
         planned = self._batches.get(batch)
         if planned is None:
-            return  # a former embedding worker had brought it about, as the loader has learned since
+            return  # an earlier process had sent the update, and the loader has reported the batch as finished
         planned.unacked.discard(server)
         if not planned.unacked:
             self._trace.end("update", batch)
@@ -299,14 +299,14 @@ class EmbeddingWorker:
     def _finish(self, batch: BatchId) -> None:
         planned = self._batches.pop(batch)
         self._finished[batch.split].mark(self._sequence(batch))
-        # A pull that was repeated after its answer had gone may be waiting for rows that nobody needs any more.
+        # A pull repeated after its answer was sent may still wait for rows; they are not needed any more.
         for peer in (planned.push, planned.pull):
             if peer is not None:
                 self._server.reply(peer, Ack())
 
     def _check_batch(self, batch: BatchId) -> int:
-        """Return how many samples the batch has; raises WireError if it is none of this job and worker, or far off."""
-        size = self._known.size(batch.split, batch.step, batch.rank)
+        """Return the number of samples of the batch; raise WireError if this job and worker do not have it."""
+        size = self._job_batches.size(batch.split, batch.step, batch.rank)
         if (batch.step * self._ranks + batch.rank) % self._workers != self._session.index:
             raise WireError(f"step {batch.step} of rank {batch.rank} belongs to another embedding worker")
         if not self._restarted:
@@ -340,7 +340,7 @@ def keys_of(server: int, rows: UniqueRows) -> GroupKeys:
 
 
 def rows_of(groups: Mapping[int, UniqueRows], answers: Sequence[LookedUp]) -> list[GroupRows]:
-    """Return the rows of some groups as all servers answered, in the order of servers."""
+    """Return the rows of some groups from the answers of all servers, in the order of servers."""
     return [
         GroupRows([answer.groups[number].rows for answer in answers], group.inverse, group.offsets)
         for number, group in groups.items()
@@ -350,9 +350,9 @@ def rows_of(groups: Mapping[int, UniqueRows], answers: Sequence[LookedUp]) -> li
 class KnownIds:
     """The counts of an embedding worker's answered look-ups; an id counts as often as it occurs in a batch.
 
-    An id of a hash stack counts once per round. Training is counted as `look_ups` and `look_ups_known`, evaluation and
-    prediction as `reads` and `reads_known`; the latter for each feature too (`reads_of` and `known_of`), unless its
-    table has its name and no other feature.
+    An id of a hash stack counts once per round. Training counts as `look_ups` and `look_ups_known`, evaluation and
+    prediction as `reads` and `reads_known`. Reads are counted for each feature too (`reads_of` and `known_of`), unless
+    it is the only feature of a table with the same name.
     """
 
     def __init__(self, layout: EmbeddingLayout) -> None:
@@ -369,13 +369,13 @@ class KnownIds:
             ]
             for group in layout.feature_groups
         ]
-        """For each group the names of its features, None for those that have no counts of their own."""
+        """For each group the names of its features, None for those without separate counts."""
         self._counts: dict[str, Counter[str]] = {name: Counter() for names in self._tables for name in names}
 
     def add(
         self, groups: Sequence[UniqueRows], unknown: Sequence[Sequence[NDArray[np.uint32]]], train: bool
     ) -> tuple[int, int]:
-        """Count a batch; returns the number of its look-ups, and of those that found no row.
+        """Count a batch; return the number of its look-ups, and of those that found no row.
 
         unknown[s][g] are the positions of server s's keys of group g that had no row.
         """

@@ -1,6 +1,6 @@
-"""What a replica records for a trace, on its way to the coordinator: a portion a heartbeat, and the rest at the end.
+"""The trace of a replica on its way to the coordinator: one portion per heartbeat, and the rest at the end.
 
-So memory and traffic are bounded, and of a process that is killed only the last portions are lost.
+So memory and traffic are bounded, and a killed process loses only its last portions.
 """
 
 import logging
@@ -19,29 +19,29 @@ from persia_cli.wire.messages import Ack
 log = logging.getLogger(__name__)
 
 PORTION = 2000
-"""The most spans that are sent at once, some 200 KB."""
+"""Maximum number of spans in one message, about 200 KB."""
 COMPARED = 120
-"""Newest comparisons of the clocks of which the best counts: those of a minute, in which clocks go apart by little."""
+"""Number of recent clock comparisons of which the best counts: those of a minute, in which clocks drift little."""
 
 
 class ClockComparison:
     """The difference between the coordinator's clock and this process's, by the answers to heartbeats.
 
-    The coordinator reads its clock at some moment between question and answer, so half the time between these bounds
-    the error of taking it for the middle. The quickest answer is the best.
+    The coordinator reads its clock between question and answer. Taking that moment for the middle has an error of at
+    most half the time between them, so the quickest answer is the best.
     """
 
     def __init__(self) -> None:
         self._found: deque[tuple[int, int]] = deque(maxlen=COMPARED)
 
     def note(self, asked_ns: int, theirs_ns: int, answered_ns: int) -> None:
-        """Take the moments of a question and its answer by this clock, and what the other said in between."""
+        """Add the times of a question and its answer by this clock, and the other clock's time in between."""
         half = (answered_ns - asked_ns + 1) // 2
         self._found.append((half, theirs_ns - asked_ns - half))
 
     @property
     def best(self) -> tuple[int, int | None]:
-        """How far the coordinator's clock is ahead, and how exact that is; None before anything was compared."""
+        """Return the lead of the coordinator's clock, and its error bound; None before the first comparison."""
         if not self._found:
             return 0, None
         within_ns, ahead_ns = min(self._found)
@@ -49,7 +49,7 @@ class ClockComparison:
 
 
 class Recording:
-    """The trace of one process, and what of it the coordinator has."""
+    """The trace of one process, and its transfer to the coordinator."""
 
     def __init__(self, trace: Trace, replica: str, sender: Sender, client: Client) -> None:
         self.trace, self._replica, self._sender, self._client = trace, replica, sender, client
@@ -64,7 +64,7 @@ class Recording:
             self._send(spans, is_last=False)
 
     def end(self, seconds: float) -> None:
-        """Send the rest, and wait so many seconds for it to be taken; what is not is said in the log."""
+        """Send the rest, and wait at most `seconds` for its acknowledgement; log what is lost."""
         if self._is_ended or not self.trace.is_wanted:
             return
         self._is_ended = True
@@ -76,7 +76,7 @@ class Recording:
             is_last = len(spans) < PORTION
             self._send(spans, is_last)
         if self._unanswered:
-            log.warning("the trace of %s lacks its end: the coordinator has not taken it in time", self._replica)
+            log.warning("the trace of %s lacks its end: the coordinator did not acknowledge it in time", self._replica)
 
     def _send(self, spans: list[Span], is_last: bool) -> None:
         self._number += 1

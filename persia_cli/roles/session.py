@@ -25,7 +25,6 @@ from persia_cli.plan.job import Job
 from persia_cli.roles.recording import Recording
 from persia_cli.wire.addresses import is_beyond, placed
 from persia_cli.wire.client import Client
-from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile
 from persia_cli.wire.job_messages import (
     REPORTS_AHEAD,
     Beat,
@@ -58,37 +57,38 @@ from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.message import Array, BatchId, Request, Sender
 from persia_cli.wire.messages import PROTOCOL, Ack
 from persia_cli.wire.place import own_process
+from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage, SavedFile
 from persia_cli.wire.shared_memory import share_memory
 
 log = logging.getLogger(__name__)
 
-IntervalReport = tuple[IntervalFigures, ScoreCounts, ScoredSamples | None]
-"""The sums of an interval, the histogram of its scores, and those of single samples if metrics need them."""
+IntervalReport = tuple[IntervalMetrics, ScoreCounts, ScoredSamples | None]
+"""The sums of an interval, the histogram of its scores, and the scores of samples if metrics need them."""
 
 HEARTBEAT_S = 0.5
 SIGNALS_S = 0.2
-"""Seconds between two looks at whether a signal has come."""
+"""Seconds between two checks for a signal."""
 JOIN_RETRY_S = 0.5
-LATE_S = 5.0  # without any answer, after which a replica says at which address it waits for one
+LATE_S = 5.0  # without any answer, after which a replica logs the address of the coordinator
 FAREWELL_S = 3.0
 REASON_LIMIT = 10_000
-"""The most characters of a failure's reason that are sent to the coordinator."""
+"""Maximum number of characters of a failure's reason that are sent to the coordinator."""
 LEAVE_S = 1.0
 STOP_S = 5.0
 """The default of `cluster.stop_timeout_s`, in use before the run is known."""
 
 
 class StoppedError(PersiaError):
-    """A replica was asked to stop before it had anything to do."""
+    """Raised when a replica was asked to stop before it had any work."""
 
 
 class CoordinatorSession:
     """One replica's client of the coordinator, on the replica's own poll loop.
 
-    `stop` becomes True when the job is over, or when somebody else ends it; then `stopped_by` may name the signal.
-    Signals that end the job, but not before its model is saved, are appended to `signals` by name.
-    `trace` is what the replica records its work in. `counters`, and the piece of `work` it is at, are asked at each
-    heartbeat.
+    `stop` becomes True when the job is over, or when this replica is stopped; then `stopped_by` may name the signal.
+    Signals that end the job, but only after its model is saved, are appended to `signals` by name.
+    The replica records its work in `trace`. Each heartbeat sends the result of `counters` and the present piece of
+    `work`.
     """
 
     def __init__(self, loop: Loop, coordinator: str, role: str, index: int, start_timeout_s: float = 120.0) -> None:
@@ -99,7 +99,7 @@ class CoordinatorSession:
         self.stopped_by = ""
         self.signals: deque[str] = deque()
         self.goes_on = False
-        """True if the job was ended to go on later, or is to be, since a signal came."""
+        """True if a signal ended or will end the job, so that it can be resumed."""
         self.stop_timeout_s = STOP_S
         self.counters: Callable[[], Counters] = Counters
         self.work = Work()
@@ -107,11 +107,11 @@ class CoordinatorSession:
         self._awake = RunningClock(time.monotonic())
         self._address = coordinator
         self._on_instruction: Callable[[int, PhaseWork], None] = lambda number, work: None
-        self._told_to_stop = False
+        self._stop_received = False
         self._stop_number: int | None = None
         self._reports = self._unacked_reports = 0
-        self.report_room = threading.Semaphore(REPORTS_AHEAD)
-        """Reports that may be sent yet; whoever calls `report` takes one of it first, and an answer gives it back."""
+        self.report_slots = threading.Semaphore(REPORTS_AHEAD)
+        """Permits for unacknowledged reports; a caller of `report` acquires one first, and the answer releases it."""
         self._after_reports: list[Done] = []
         self._sender: Sender | None = None
         self._recording: Recording | None = None
@@ -123,7 +123,7 @@ class CoordinatorSession:
         loop.every(SIGNALS_S, self._pass_signals_on)
 
     def _pass_signals_on(self) -> None:
-        """Report a signal to the coordinator, and do the replica's work until the coordinator ends the job."""
+        """Report signals to the coordinator; the replica works on until the coordinator ends the job."""
         while self.signals:
             self.goes_on = self.goes_on or not self.stop  # one that comes at the end changes nothing
             leave = Leave(self.role, self.index, own_process(), self.signals.popleft(), serves=True)
@@ -139,9 +139,9 @@ class CoordinatorSession:
         return identity_of(self.name, own_process())
 
     def join(self, own_address: str) -> tuple[Run, Job]:
-        """Say hello and wait for all replicas to have done so; return the run and the job.
+        """Join the job and wait until all replicas have; return the run and the job.
 
-        Raises WireError if the coordinator refuses or gives no sign of life, StoppedError if asked to stop meanwhile.
+        Raise WireError if the coordinator refuses or gives no sign of life, StoppedError if asked to stop meanwhile.
         """
         welcome: list[Welcome] = []
         hello = Hello(
@@ -162,7 +162,7 @@ class CoordinatorSession:
                 self.loop.poll(0.2)
             except WireError as refused:
                 if self.goes_on:
-                    raise StoppedError(str(refused)) from refused  # because of the signal that came here
+                    raise StoppedError(str(refused)) from refused  # the signal that this replica received is the reason
                 raise
             if time.monotonic() > late_s and not self._client.has_answered:
                 log.warning("waiting for the coordinator at %s: no answer for %g s", self._client.address, LATE_S)
@@ -204,101 +204,101 @@ class CoordinatorSession:
         """Report ready and follow the coordinator's instructions from now on; the others are as in `Ready`."""
         self._on_instruction = on_instruction
         ready = Ready(self.sender, parameters, rows)
-        self._client.request(ready, waiting_for="the coordinator to note that it is ready")
+        self._client.request(ready, waiting_for="the coordinator to record that it is ready")
         self._ask(0)
 
     @property
     def sender(self) -> Sender:
-        """The sender, as messages to the coordinator name it."""
+        """The sender of messages to the coordinator."""
         if self._sender is None:
             raise RoleError(f"{self.name} has not joined the job")
         return self._sender
 
     def held(self, number: int, step: int) -> None:
-        """Report the first step that this rank has not started, as an instruction asked."""
+        """Report the first step that this rank has not started, as an instruction requested."""
         self._client.request(Held(self.sender, number, step), waiting_for="the coordinator to choose a last step")
 
     def done(self, number: int) -> None:
-        """Report an instruction done, once the coordinator has acknowledged all reports sent before."""
+        """Report an instruction as done, after the coordinator has acknowledged all earlier reports."""
         self._after_reports.append(Done(self.sender, number))
         self._send_done()
 
     def saved(self, step: int, files: Sequence[SavedFile], failure: str = "") -> None:
-        """Report that this replica's part of the checkpoint of a step is on disk, or why it could not be written."""
+        """Report the files of this replica's part of a checkpoint, or the reason why they could not be written."""
         message = Saved(self.sender, step, tuple(files), failure)
-        self._client.request(message, waiting_for="the coordinator to note its files")
+        self._client.request(message, waiting_for="the coordinator to record its files")
 
     def _send_done(self) -> None:
         while self._after_reports and not self._unacked_reports:
-            self._client.request(self._after_reports.pop(0), waiting_for="the coordinator to note an end")
+            self._client.request(self._after_reports.pop(0), waiting_for="the coordinator to record an end")
 
     def take_item(self, split: int, finished: int, on_item: Callable[[Item], None]) -> None:
-        """Ask for the next work item of a split, whose steps before `finished` are so; answered when there is one."""
+        """Request the next work item of a split, and report that the steps before `finished` are done."""
         self._client.request(TakeItem(self.sender, split, finished), on_reply=on_item, waiting_for="a work item")
 
     def ask_store(self, call: StoreCall, on_value: Callable[[StoreValue], None]) -> None:
-        """Make a call of the store by which ranks meet."""
+        """Send a call of the ranks' store."""
         self._client.request(call, on_reply=on_value, waiting_for="the other NN workers")
 
     def report(self, interval: IntervalReport) -> None:
-        """Send one log interval's metrics; take one of `report_room` first."""
+        """Send one log interval's metrics; acquire one of `report_slots` first."""
         self._unacked_reports += 1
         self._reports += 1
         report = Report(self.sender, self._reports, *interval)
-        self._client.request(report, on_reply=self._on_report_acked, waiting_for="a report to be taken")
+        self._client.request(report, on_reply=self._on_report_acked, waiting_for="the receipt of a report")
 
     def _on_report_acked(self, _: Ack) -> None:
         self._unacked_reports -= 1
-        self.report_room.release()
+        self.report_slots.release()
         self._send_done()
 
     def send_scores(self, batch: BatchId, logits: np.ndarray[Any, Any], on_taken: Callable[[], None]) -> None:
         """Send the logits of a batch; `on_taken` is called once the coordinator has them."""
         self._client.request(
-            Scores(self.sender, batch, logits), on_reply=lambda _: on_taken(), waiting_for="scores to be taken"
+            Scores(self.sender, batch, logits), on_reply=lambda _: on_taken(), waiting_for="the receipt of scores"
         )
 
     def fail(self, error: BaseException) -> None:
-        """Report to the coordinator why this replica gives up; best effort, within a few seconds."""
+        """Report the error of this replica to the coordinator; best effort, within a few seconds."""
         if self._sender is None:
             return
         error = refusal(error) or error
         code = error.exit_code if isinstance(error, PersiaError) else 1
         text = f"internal error: {type(error).__name__}: {error}; the traceback is in the log of {self.name}"
         text = str(error) if isinstance(error, PersiaError) else text
-        self._tell(Fail(self.sender, text[:REASON_LIMIT], code), FAREWELL_S)
+        self._send_last(Fail(self.sender, text[:REASON_LIMIT], code), FAREWELL_S)
 
     def leave(self) -> None:
-        """Report to the coordinator, unless it knows already, that a signal ends this replica; best effort."""
-        if self.stopped_by and not self._told_to_stop:
-            self._tell(Leave(self.role, self.index, own_process(), self.stopped_by, serves=False), LEAVE_S)
+        """Report to the coordinator, unless it asked this replica to stop, that a signal ends it; best effort."""
+        if self.stopped_by and not self._stop_received:
+            self._send_last(Leave(self.role, self.index, own_process(), self.stopped_by, serves=False), LEAVE_S)
 
-    def _tell(self, message: Request[Ack], seconds: float) -> None:
-        """Send the last message, and wait so long for its answer and for nothing else."""
+    def _send_last(self, message: Request[Ack], seconds: float) -> None:
+        """Send the last message, and wait at most `seconds` for its answer and nothing else."""
         replies: list[Ack] = []
         self._client.request(message, on_reply=replies.append)
         self._client.attend(lambda: bool(replies), seconds)
 
     def farewell(self) -> None:
-        """Answer the instruction to stop, if that is why the replica ends; wait a few seconds for an answer."""
+        """Answer the instruction to stop, if that ends the replica; wait a few seconds for an answer."""
         if self._stop_number is None:
             return
         self.end_trace(self.stop_timeout_s)
-        self._tell(Done(self.sender, self._stop_number, figures=self._usage(self.counters())), FAREWELL_S)
+        self._send_last(Done(self.sender, self._stop_number, figures=self._usage(self.counters())), FAREWELL_S)
 
     def end_trace(self, seconds: float = FAREWELL_S) -> None:
-        """Send the rest of what was recorded for a trace, if there is one; best effort, within so many seconds."""
+        """Send the rest of the trace, if there is one; best effort, within `seconds`."""
         if self._recording is not None:
             self._recording.end(seconds)
 
     def _ask(self, after: int) -> None:
-        self._client.request(Next(self.sender, after), on_reply=self._obey, waiting_for="the next instruction")
+        self._client.request(Next(self.sender, after), on_reply=self._execute, waiting_for="the next instruction")
 
-    def _obey(self, instruction: Instruction) -> None:
+    def _execute(self, instruction: Instruction) -> None:
         log.info("instruction %d: %s", instruction.number, instruction.work)
         if isinstance(instruction.work, Stop):
             self.goes_on = instruction.work.goes_on
-            self._told_to_stop = self.stop = True
+            self._stop_received = self.stop = True
             self._stop_number = instruction.number
             return
         if not isinstance(instruction.work, (Hold, CutShort)):
@@ -313,21 +313,21 @@ class CoordinatorSession:
             return
         counters = self.counters()
         doing, doing_s = self.work.age(counters, self._awake.at(time.monotonic()))
-        beat = Heartbeat(self.sender, doing, round(doing_s, 3), self._usage(counters), self.changes.heard)
+        beat = Heartbeat(self.sender, doing, round(doing_s, 3), self._usage(counters), self.changes.last_number)
         on_beat = partial(self._on_beat, self.trace.clock())
         self._client.request(beat, on_reply=on_beat, waiting_for="a heartbeat's answer")
         self._recording.send()
 
-    def _usage(self, counters: Counters) -> ReplicaFigures:
+    def _usage(self, counters: Counters) -> ReplicaUsage:
         memory = resident_bytes() + self.loop.shared_bytes
         links = {role: {"wire": each.wire, "shared": each.shared} for role, each in self.loop.traffic.items()}
-        return ReplicaFigures(cpu_seconds(), memory, self.loop.counters, links, counters)
+        return ReplicaUsage(cpu_seconds(), memory, self.loop.counters, links, counters)
 
     def _on_beat(self, asked_ns: int, beat: Beat) -> None:
         assert self._recording is not None
         self._recording.clocks.note(asked_ns, beat.clock_ns, self.trace.clock())
         if beat.stop:
-            self._told_to_stop = self.stop = True
+            self._stop_received = self.stop = True
         self.changes.apply(beat.changes)
 
 
@@ -336,19 +336,19 @@ class PeerRestarts:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self.heard = 0
-        """Number of the last one."""
+        self.last_number = 0
+        """Number of the last change."""
         self.on_restart: Callable[[str, int], None] = lambda role, index: None
-        """Called with role and index of a replica once its new process can be asked."""
+        """Called with role and index of a replica once its new process accepts requests."""
         self._lent: list[Array] = []
-        """Arrays that dead processes had borrowed, and may have lent on."""
+        """Arrays that dead processes had borrowed, and may have passed on."""
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Hold back requests to replicas that have died, and repeat them at new processes."""
         for change in changes:
-            if change.number > self.heard:
+            if change.number > self.last_number:
                 self._apply(change)
-        self.heard = max([self.heard, *(change.number for change in changes)])
+        self.last_number = max([self.last_number, *(change.number for change in changes)])
 
     def _apply(self, change: Change) -> None:
         name = f"{change.role}-{change.index}"
@@ -362,7 +362,7 @@ class PeerRestarts:
         self.on_restart(change.role, change.index)
 
     def begin_phase(self) -> None:
-        """Release what dead processes had borrowed: nothing is in flight, so no process reads it."""
+        """Release the arrays that dead processes had borrowed: nothing is in flight, so no process reads them."""
         self._lent.clear()
 
 
@@ -378,7 +378,7 @@ class Piece(NamedTuple):
 
 
 class Work:
-    """The piece of work in progress. One thread sets it; another asks how long it has lasted."""
+    """The piece of work in progress. One thread sets it; another reads its age."""
 
     def __init__(self) -> None:
         self._piece = Piece()
@@ -386,16 +386,16 @@ class Work:
         self._since_s = 0.0
 
     def begin(self, doing: str) -> None:
-        """A piece of work begins; the one before it, if any, is over."""
+        """Begin a piece of work; the one before it, if any, is over."""
         # One assignment, so that the other thread never sees half of it.
         self._piece = Piece(self._piece.number + 1, doing)
 
     def end(self) -> None:
-        """The piece of work is done; from now on the replica waits for others."""
+        """End the piece of work; from now on the replica waits for others."""
         self.begin("")
 
     def nested(self, doing: str) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Return what is to be called when such a piece begins within another, and when the other goes on."""
+        """Return functions that begin such a piece of work within another, and that return to the other."""
         outer: list[str] = []
 
         def begin() -> None:
@@ -405,9 +405,9 @@ class Work:
         return begin, lambda: self.begin(outer.pop())
 
     def age(self, counters: Any, now: float) -> tuple[str, float]:
-        """Return what is being done and for how many seconds nothing has come of it; called about twice a second.
+        """Return the present work and the seconds without progress in it; called about twice a second.
 
-        Something has come of it when a piece of work is done or the replica's counters change. `now` is in seconds.
+        Progress means that a piece of work is done or the replica's counters change. `now` is in seconds.
         """
         seen = (self._piece, counters)
         if seen != self._seen:
@@ -417,21 +417,21 @@ class Work:
 
 
 def require_folder(run: Run, job: Job, name: str) -> None:
-    """Raise ConfigError if a replica is to write parts of checkpoints into a folder that its machine does not have."""
+    """Raise ConfigError if a replica must write parts of checkpoints into a folder that its machine does not have."""
     checkpoint = run.checkpoint
     if job.task != "train" or not checkpoint.saves or "://" in (checkpoint.path or ""):
         return
     found = Path(checkpoint.path).is_dir() if checkpoint.path else (Path(job.run_dir) / CONFIG).is_file()
     if not found:
         raise ConfigError(
-            f"{name} is to save its part of checkpoints in {checkpoint.path or job.run_dir}, and its machine, "
+            f"{name} must save its part of checkpoints in {checkpoint.path or job.run_dir}, but its machine, "
             f"{socket.gethostname()}, has no such folder; set checkpoint.path to a URI that all reach, such as "
             "s3://bucket/folder, or save nothing (checkpoint.at_end=false and checkpoint.every_minutes=null)"
         )
 
 
 def share_arrays(loop: Loop, coordinator: str, run: Run) -> None:
-    """Have a replica's loop pass large arrays in shared memory to those at its place, if the run wants it."""
+    """Make a replica's loop pass large arrays in shared memory to peers on its machine, if the run allows it."""
     shares = isinstance(run.cluster, ProcessReplicas) and run.cluster.shared_memory
     if not shares or not (coordinator.startswith("ipc://") or is_beyond(coordinator)):
         return

@@ -1,4 +1,4 @@
-"""Run one role to its end: its loop and its session, in this thread; the same for a process and for a thread of one."""
+"""The run of one role to its end: its loop and its session, in a process or in a thread."""
 
 import logging
 from collections import deque
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 class Stoppable(Protocol):
     """Anything that another thread or a signal handler can ask to stop; the handler may name its signal.
 
-    It can also be told by name of signals that do not stop it at once.
+    `signals` gets the names of signals that do not stop it at once.
     """
 
     stop: bool
@@ -31,7 +31,7 @@ class Stoppable(Protocol):
 
     @property
     def goes_on(self) -> bool:
-        """True if the job was ended to go on later."""
+        """True if the job was ended so that it can be resumed."""
 
 
 def run_coordinator(
@@ -42,15 +42,15 @@ def run_coordinator(
     advertise: str | None = None,
     on_start: Callable[[Stoppable, str], None] = lambda coordinator, address: None,
 ) -> None:
-    """Run the coordinator of a job at address `bind`; `on_start` gets the address it really has.
+    """Run the coordinator of a job at address `bind`; `on_start` gets its actual address.
 
-    Raises ReplicaError if a replica failed.
+    Raise ReplicaError if a replica failed.
     """
     from persia_cli.roles.coordinator.coordinator import Coordinator
 
     loop = Loop(context, "coordinator-0")
     try:
-        if not is_beyond(bind):  # its clients do not know its place
+        if not is_beyond(bind):  # clients on other machines cannot use its shared memory
             share_arrays(loop, bind, run)
         coordinator = Coordinator(loop, bind, run, job, advertise)
         on_start(coordinator, coordinator.address)
@@ -61,18 +61,18 @@ def run_coordinator(
 
 @dataclass(frozen=True)
 class RoleStart:
-    """The replica that a process is, and the addresses and files that it starts with."""
+    """The replica that a process runs, and the addresses and files that it starts with."""
 
     role: str
     index: int
     coordinator: str
-    """Address of the coordinator; its own, if it is one."""
+    """Address of the coordinator; for the coordinator, its own."""
     bind: str | None = None
-    """Address that it listens at; by default `advertise`, or one next to the coordinator's."""
+    """Address to listen at; by default `advertise`, or one next to the coordinator's."""
     advertise: str | None = None
-    """Address that others reach it at, if that is another one."""
+    """Address at which others reach it, if it differs."""
     life: int = 1
-    """1 for the replica's first process, 2 for the one that takes its place, and so on."""
+    """1 for the replica's first process, 2 for its replacement, and so on."""
     memory_file: int | None = None
     """Inherited descriptor of the file for the memory of an embedding server."""
 
@@ -87,7 +87,7 @@ def run_role(
 ) -> None:
     """Run one replica of any other role until the job is over.
 
-    A failure is reported to the coordinator before it is raised, but for a MemoryFileError: the launcher then rolls the
+    A failure is reported to the coordinator before it is raised, except a MemoryFileError: the launcher then rolls the
     job back.
     """
     loop = Loop(context, start.name)
@@ -95,9 +95,9 @@ def run_role(
         session = CoordinatorSession(loop, start.coordinator, start.role, start.index)
         try:
             on_start(session)
-            listens_at = start.bind or start.advertise or address_beside(start.coordinator, start.name)
+            listens_at = start.bind or start.advertise or default_address(start.coordinator, start.name)
             if start.life > 1 and listens_at.startswith("ipc://"):
-                # What was sent to the process before, and what was lent to it, must not reach this one.
+                # Messages and arrays for the process before must not reach this one.
                 listens_at += f".{start.life}"
             advertise = start.advertise if start.bind else None
             _replica(start.role, loop, session, listens_at, advertise, start.memory_file).run()
@@ -118,8 +118,8 @@ def run_role(
         loop.close()
 
 
-def address_beside(coordinator: str, name: str) -> str:
-    """Return where a replica listens by default: over the coordinator's transport, beside it."""
+def default_address(coordinator: str, name: str) -> str:
+    """Return the default address of a replica: over the coordinator's transport, in its folder or network."""
     transport, _, place = coordinator.partition("://")
     if transport == "tcp":
         return f"tcp://{address_towards(coordinator)}:*"
@@ -129,7 +129,7 @@ def address_beside(coordinator: str, name: str) -> str:
 
 
 class Runnable(Protocol):
-    """A role's object."""
+    """The object of a role."""
 
     def run(self) -> None:
         """Work until the job is over."""
@@ -138,7 +138,7 @@ class Runnable(Protocol):
 def _replica(
     role: str, loop: Loop, session: CoordinatorSession, bind: str, advertise: str | None, memory_file: int | None
 ) -> Runnable:
-    """Make the role's object; a role's module is imported only where it runs (only NN workers need torch)."""
+    """Create the role's object; a role's module is imported only where it runs (only NN workers need torch)."""
     if role == "embedding-server":
         from persia_cli.roles.embedding_server.server import EmbeddingServer
 

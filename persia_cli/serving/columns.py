@@ -1,4 +1,4 @@
-"""The columns of a request, as they come: lists, arrays, lists of ids, and what is made of several at once."""
+"""The columns of a request as received: lists, arrays, lists of ids, and columns made of several fields at once."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ WHERE = "the request"
 
 
 class Lists(NamedTuple):
-    """Lists of ids: the ids of all samples, and how many each has."""
+    """Lists of ids: the ids of all samples, and the length of each list."""
 
     values: Any
     lengths: NDArray[np.integer[Any]]
@@ -33,9 +33,10 @@ def with_lists(columns: Mapping[str, Any], names: Collection[str]) -> Mapping[st
 
 
 class MadeColumns:
-    """The data set's columns of a request, made of its fields where they are declared so.
+    """The data set's columns of a request, computed from its fields if declared so.
 
-    All columns of a declaration whose values are of one type are made in one pass: dozens cost little more than one.
+    All columns of a declaration whose values are of one type are computed in one pass: dozens cost little more than
+    one.
     """
 
     def __init__(
@@ -44,12 +45,12 @@ class MadeColumns:
         given: Mapping[str, Any],
         read: Callable[[str, Any], Any] = lambda name, column: column,
     ) -> None:
-        """`read` makes a column, by its name, of what a request has for one without a declaration."""
+        """`read` makes a column, by its name, of a request's field without a declaration."""
         self._raw, self._given, self._read = raw, given, read
         self._made: dict[str, Any] = {}
 
     def column(self, name: str) -> Any:
-        """Return a column; raises DataError for values that it cannot be made of."""
+        """Return a column; raises DataError for values that do not fit it."""
         if name in self._made:
             return self._made[name]
         raw = self._raw.get(name)
@@ -65,7 +66,7 @@ class MadeColumns:
         kinds = list(dict.fromkeys(array.type for array in arrays.values() if not pa.types.is_null(array.type)))
         made: dict[str, Any] = {}
         for kind in kinds or [pa.null()]:
-            # Nulls alone have no type of their own, and go with the first one.
+            # A column of nulls has no type, and is handled with the first one.
             with_nulls = not kinds or kind == kinds[0]
             own = [
                 name for name, each in arrays.items() if each.type == kind or (each.type == pa.null() and with_nulls)
@@ -100,7 +101,7 @@ def _plain(array: Any) -> Any:
 
 
 def rows_of(column: Any, name: str) -> int:
-    """Return the samples of a column; raises DataError for what has no value of its own for each."""
+    """Return the number of samples of a column; raises DataError for a column without one value for each sample."""
     if type(column) is np.ndarray and column.ndim == 1:
         return column.size
     if isinstance(column, Lists):
@@ -147,10 +148,12 @@ def _inferred(values: Any, is_list: bool) -> Any:
         try:
             return pa.array(values, pa.list_(pa.uint64()) if is_list else pa.uint64())
         except OverflowError as error:
-            raise OverflowError("an integer has more than 64 bits, or is negative beside one from 2^63 on") from error
+            raise OverflowError(
+                "an integer has more than 64 bits, or is negative in a list with one from 2^63 on"
+            ) from error
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the columns of a request's rows; a field that a row has not is null there."""
+    """Return the columns of a request's rows; a field that is missing in a row is null there."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}

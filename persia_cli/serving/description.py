@@ -15,12 +15,12 @@ FORMAT_VERSION = 2
 MODEL, NETWORK, FEATURES, GOLDEN, ROWS = "model.json", "dense.onnx", "features.yaml", "golden.arrow", "rows"
 """Names of the files of an exported model, and of its folder of rows."""
 Form = Literal["float32", "bfloat16", "float16", "int8", "int4"]
-"""The forms in which rows are kept."""
+"""The dtypes of rows in files."""
 Trained = Literal["float32", "bfloat16", "float16"]
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 Word = Annotated[int, msgspec.Meta(ge=0)]
-"""A number below 2^64; msgspec knows no such bound."""
+"""A number below 2^64, a bound that msgspec lacks."""
 _CHUNK = 2**22
 
 
@@ -42,7 +42,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FrozenTable(_Part, frozen=True, forbid_unknown_fields=True):
-    """A table: where its rows are in the files of its group, and how ids without a row would begin."""
+    """A table: the place of its rows in the files of its group, and the first values of ids without a row."""
 
     name: str
     rows: Amount
@@ -59,11 +59,11 @@ class FrozenTable(_Part, frozen=True, forbid_unknown_fields=True):
     """Number of the look-up at which an id gets a row in training."""
     rounds: Annotated[int, msgspec.Meta(ge=0, le=64)]
     size: Amount
-    """Rounds of a hash stack and rows of each; 0 if an id has a row of its own."""
+    """Rounds of a hash stack and rows of each; 0 if each id has its own row."""
 
 
 class FrozenGroup(_Part, frozen=True, forbid_unknown_fields=True):
-    """Tables whose rows lie in the same two files, `rows/N.index` and `rows/N.values`."""
+    """Tables whose rows are in the same two files, `rows/N.index` and `rows/N.values`."""
 
     number: Amount
     dim: Positive
@@ -71,7 +71,7 @@ class FrozenGroup(_Part, frozen=True, forbid_unknown_fields=True):
     stride: Positive
     """Bytes of a row."""
     trained: Trained
-    """The form in which rows were kept while they were trained."""
+    """The dtype of rows in training."""
     tables: list[FrozenTable]
 
     @property
@@ -106,7 +106,7 @@ class FrozenFeature(_Part, frozen=True, forbid_unknown_fields=True):
 
 
 class ModelInput(_Part, frozen=True, forbid_unknown_fields=True):
-    """A field of a request, in the words of the Open Inference Protocol."""
+    """A field of a request, in the terms of the Open Inference Protocol."""
 
     name: str
     datatype: Literal["FP32", "FP64", "INT64", "UINT64", "BYTES"]
@@ -120,7 +120,7 @@ class ModelOutput(_Part, frozen=True, forbid_unknown_fields=True):
     name: str
     label: str
     link: Link
-    """What makes the prediction of a logit: `logistic`, `exp` or `identity`."""
+    """The function from a logit to its prediction: `logistic`, `exp` or `identity`."""
     datatype: Literal["FP32"] = "FP32"
     shape: tuple[int, ...] = (-1,)
 
@@ -140,7 +140,7 @@ class ModelDescription(_Part, frozen=True, forbid_unknown_fields=True):
     persia_version: str
     name: str
     run: str
-    """Name of the run directory that it is from."""
+    """Name of the run directory that was exported."""
     step: Amount
     samples: Amount
     """Steps and samples trained."""
@@ -157,7 +157,7 @@ class ModelDescription(_Part, frozen=True, forbid_unknown_fields=True):
 
 
 class _Versioned(msgspec.Struct):
-    """What a description of any version has."""
+    """The common part of descriptions of all versions."""
 
     format_version: int | None = None
 
@@ -185,7 +185,7 @@ def read_description(folder: Path) -> ModelDescription:
         found = _DECODER.decode(content)
     except msgspec.MsgspecError as error:
         raise CheckpointError(f"{path} is damaged: {one_line(error)}; export the run again") from error
-    _require_sense(path, found)
+    _require_consistent(path, found)
     return found
 
 
@@ -210,12 +210,12 @@ def digest_of(folder: Path) -> str:
 
 
 def write_description(folder: Path, description: ModelDescription) -> None:
-    """Write the description into a folder that nobody reads yet."""
+    """Write the description into a folder that no process reads yet."""
     (folder / MODEL).write_bytes(checked(description))
 
 
 def note_of(folder: Path, path: str, on_bytes: Callable[[int], None] = lambda done: None) -> FileNote:
-    """Return size and checksum of a file of the folder; calls `on_bytes` with the bytes of each part that was read."""
+    """Return size and checksum of a file of the folder; calls `on_bytes` with the size of each part that was read."""
     digest, nbytes = hashlib.sha256(), 0
     with (folder / path).open("rb") as file:
         while part := file.read(_CHUNK):
@@ -226,7 +226,7 @@ def note_of(folder: Path, path: str, on_bytes: Callable[[int], None] = lambda do
 
 
 def require_files(folder: Path, description: ModelDescription, contents: bool) -> None:
-    """Raise CheckpointError unless all files are there with their sizes and checksums; those of rows with `contents`.
+    """Raise CheckpointError unless all files have their sizes and checksums; those of rows only with `contents`.
 
     Rows are too many to be read at each start.
     """
@@ -240,7 +240,7 @@ def require_files(folder: Path, description: ModelDescription, contents: bool) -
             raise CheckpointError(f"{path} is not the file that was exported; copy it anew, or export the run again")
 
 
-def _require_sense(path: Path, found: ModelDescription) -> None:
+def _require_consistent(path: Path, found: ModelDescription) -> None:
     """Raise CheckpointError for parts that do not fit each other."""
     tables = {table.name: group.number for group in found.groups for table in group.tables}
     if [group.number for group in found.groups] != list(range(len(found.groups))):

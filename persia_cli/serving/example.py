@@ -7,15 +7,15 @@ from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.golden import Golden
 
 EXACT = 2**53
-"""JSON numbers of programs are exact up to here."""
+"""Largest integer that JSON numbers represent exactly in all programs."""
 SOME_TIME = "2024-01-31T12:30:00Z"
 
 
 def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
-    """Return a row that can be predicted: the first golden sample, as far as its ids and numbers tell the fields.
+    """Return a row that can be predicted: the first golden sample, as far as its ids and numbers determine the fields.
 
-    Texts, and fields that columns are made of, cannot be told from them: texts are null, which is what training knows
-    as missing, lists are empty (of CSV files, which have no lists, null), numbers 0, and times the same in all.
+    They do not determine texts, or fields from which columns are computed. So texts are null, which is a missing value
+    in training, lists are empty (of CSV files, which have no lists, null), numbers are 0, and all times are the same.
     """
     raw, batch = fields.raw_by_column(), golden.batch
     single = () if fields.csv is None else fields.csv.columns

@@ -1,4 +1,4 @@
-"""The fields of requests, `features.yaml`: what becomes of each, by the rules and the code that read training data."""
+"""The fields of requests, `features.yaml`: their conversion, by the rules and the code that read training data."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class RequestFields(Node):
     """The columns that a model reads, in the order of its inputs."""
 
     version: Literal[1] = 1
-    """Version of this file's form."""
+    """Version of this file's format."""
     fill: float | None = None
     """Value in place of null or non-finite dense values; without it, such values are an error."""
     dense: tuple[DenseFeature, ...]
@@ -49,13 +49,13 @@ class RequestFields(Node):
     sparse: tuple[SparseFeature, ...]
     """Sparse features; the field has the name of the feature's column."""
     raw: tuple[RawColumns, ...] = ()
-    """What columns are made of, where a field is another column or has another form than in the data set."""
+    """The declarations of computed columns, for fields that have another name or format than in the data set."""
     lists: tuple[str, ...] = ()
     """Sparse features that have a list of ids in each sample."""
     csv: CsvFields | None = None
-    """How the fields of CSV files were read, if training read such; texts of requests are read so."""
+    """The rules by which CSV files of training were read, if any; texts of requests are read by the same rules."""
     text_seeds: Mapping[str, str] = Field(default_factory=dict)
-    """For people: the seed of XXH64, in hexadecimal, by which texts become ids, of each table whose ids are texts."""
+    """For readers: the seed of XXH64, in hexadecimal, by which texts become ids, of each table whose ids are texts."""
 
     @classmethod
     def of(
@@ -74,7 +74,7 @@ class RequestFields(Node):
             names = [f"feature_{number}" for number in range(len(made.cardinalities))]
             sparse = tuple(SparseFeature(name=name, ids="integer") for name in names)
             fill, raw = None, ()
-        # A number that lies on a bound of buckets or bins as float32 may lie beside it as float64.
+        # A float64 may be on the other side of a bound of buckets or bins than its float32.
         bounded = [each.name for each in dense if each.transform is not None]
         bounded += [each.column_name for each in sparse if each.buckets is not None]
         made_already = {column for each in raw for column in each.columns}
@@ -140,8 +140,7 @@ class RequestFields(Node):
     def batch(self, columns: Mapping[str, Any]) -> Batch:
         """Return the samples of a request's columns: lists, numpy or Arrow arrays, or `Lists`, by field.
 
-        A column of one value stands for all samples. Raises DataError that names the field which is missing, or which
-        value cannot be used.
+        A column of one value stands for all samples. Raises DataError that names the missing field, or the wrong value.
         """
         if isinstance(columns, PackedColumns) and (batch := self._packed_batch(columns)) is not None:
             return batch
@@ -172,15 +171,15 @@ class RequestFields(Node):
         )
 
     def made(self, columns: Mapping[str, Any]) -> MadeColumns:
-        """Return what makes the data set's columns of a request's."""
+        """Return the data set's columns, computed from a request's."""
         return MadeColumns(self.raw_by_column(), columns, self._read)
 
     def _read(self, name: str, given: Any) -> Any:
-        """Return a column of a request, with its texts read as those of the data were."""
+        """Return a column of a request, with its texts read by the rules of the data."""
         return given if self.csv is None else self.csv.read(name, given)
 
     def _packed_batch(self, columns: PackedColumns) -> Batch | None:
-        """Return the samples of columns that need no decoding; None if some do, or lack, or cannot be used."""
+        """Return the samples of columns that need no decoding; None if some need it, are missing, or are invalid."""
         readers, layout = self._packed_readers, columns.layout
         if layout not in readers:
             readers[layout] = self._packed_reader(layout)
@@ -204,7 +203,7 @@ class RequestFields(Node):
         return PackedReader.of(dense, ids)
 
     def raw_by_column(self) -> dict[str, RawColumns]:
-        """Return the declarations of the columns that are made of fields."""
+        """Return the declarations of the computed columns."""
         return {column: each for each in self.raw for column in each.columns}
 
     def _dense_block(self, made: MadeColumns, size: int) -> NDArray[np.float32]:
@@ -224,7 +223,7 @@ class RequestFields(Node):
                     block[:, at : at + values.shape[1]] = values
                     at += values.shape[1]
             if np.isfinite(block).all():
-                break  # else some value needs to be filled, or to be named in an error
+                break  # else a value has to be filled, or named in an error
         return block
 
     def _dense(self, feature: DenseFeature, column: Any) -> NDArray[np.float32]:
@@ -240,7 +239,7 @@ class RequestFields(Node):
             ) from error
 
     def _has_plain_ids(self, feature: SparseFeature) -> bool:
-        """Return whether whole numbers are the feature's ids unchanged, one for each sample (`NULL_ID` for null)."""
+        """Return True if whole numbers are the feature's ids unchanged, one for each sample (`NULL_ID` for null)."""
         return (
             feature.buckets is None
             and feature.ids not in ("text", "time")
@@ -284,7 +283,7 @@ def _in_block(ids: Sequence[Ids], size: int) -> list[Ids]:
 
 
 def _repeated(ids: Ids, size: int) -> Ids:
-    """Return the ids of `size` samples, those of the only one as often as that."""
+    """Return the ids of `size` samples, by repeating those of the only one."""
     samples = ids.values.size if ids.offsets is None else ids.offsets.size - 1
     if samples == size:
         return ids

@@ -1,4 +1,4 @@
-"""Golden samples: some samples as the network's code reads them, and the scores that the training code gives them.
+"""Golden samples: some samples as the network's input, and their scores by the training code.
 
 `golden.arrow` has the columns `dense`, one of ids for each feature, named `ids:FEATURE`, and `logit:LABEL`.
 """
@@ -18,9 +18,9 @@ from persia_cli.serving.description import GOLDEN, Form, ModelDescription
 from persia_cli.serving.predictor import Predictor
 
 SAMPLES = 256
-"""Golden samples of a model, if the data has as many."""
+"""Number of golden samples of a model, if the data has enough."""
 DIFFERENCE: dict[Form, float] = {"float32": 5e-6, "bfloat16": 0.01, "float16": 0.001, "int8": 0.02, "int4": 0.2}
-"""How far a prediction may be from that of the training code, by the form of rows; beyond 1, relative to its size."""
+"""Maximum difference of a prediction to that of the training code, by the dtype of rows; above 1, relative."""
 
 
 class Golden(NamedTuple):
@@ -46,7 +46,7 @@ def write_golden(folder: Path, features: list[str], labels: list[str], golden: G
 
 
 def read_golden(folder: Path, description: ModelDescription) -> Golden:
-    """Return the golden samples of an exported model; raises CheckpointError for a file that has not got them."""
+    """Return the golden samples of an exported model; raises CheckpointError for a file without them."""
     path = folder / GOLDEN
     try:
         with pa.memory_map(str(path)) as file:
@@ -71,7 +71,7 @@ def read_golden(folder: Path, description: ModelDescription) -> Golden:
 def require_golden(predictor: Predictor) -> None:
     """Predict the golden samples of an exported model; raises CheckpointError if a score is not the training code's.
 
-    What is loaded when it is first needed so is loaded, too.
+    This also loads everything that is loaded when it is first needed.
     """
     golden, model = read_golden(predictor.folder, predictor.description), predictor.description
     if not golden.batch.size:

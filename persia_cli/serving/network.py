@@ -25,7 +25,7 @@ class FrozenNetwork:
         self._names = [each.name for each in self._session.get_inputs()]
 
     def logits(self, inputs: Inputs) -> NDArray[np.float32]:
-        """Return logits float32 [n, tasks] of at least one sample; inputs that the network does not read are left."""
+        """Return logits float32 [n, tasks] of at least one sample; ignores inputs that the network does not read."""
         logits: NDArray[np.float32] = self._session.run([LOGITS], {name: inputs[name] for name in self._names})[0]
         return logits
 
@@ -38,10 +38,10 @@ def _session(path: Path, threads: int) -> "InferenceSession":
     options: Any = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    # Threads that wait for the next request in a loop would burn seconds of the processor for each.
+    # Threads that wait for the next request in a loop would use seconds of the processor for each.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its kinds of errors have no common base
+    except Exception as error:  # its errors have no common base class
         raise CheckpointError(f"{path} cannot be used: {one_line(error)}; export the run again") from error

@@ -1,4 +1,4 @@
-"""Columns of a request that lie as bytes in its body: where is known, and they become a batch in one pass."""
+"""Columns of a request as bytes in its body: their offsets are known, and they become a batch in one pass."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from persia_cli.data.read.batch import Batch
 from persia_cli.kernels.unpack import unpack
 
-MOST_IDS = np.iinfo(np.uint32).max
-"""Ids of a batch, which its offsets can count."""
+MAX_IDS = np.iinfo(np.uint32).max
+"""Maximum number of ids of a batch, by the type of its offsets."""
 
 
 class PackedColumn(NamedTuple):
-    """Numbers that begin somewhere in a body."""
+    """Numbers at an offset of a body."""
 
     name: str
     dtype: np.dtype[Any]
@@ -23,14 +23,14 @@ class PackedColumn(NamedTuple):
 
 
 class PackedLayout:
-    """Where the columns lie in bodies of one form."""
+    """The offsets of the columns in bodies of the same layout."""
 
     def __init__(self, columns: Sequence[PackedColumn]) -> None:
         self.columns = {each.name: each for each in columns}
 
 
 class PackedColumns(Mapping[str, NDArray[Any]]):
-    """The columns of one body; each is made when it is asked for, as a copy, since a body's numbers are not aligned."""
+    """The columns of one body; each is made on access, as a copy, since a body's numbers are not aligned."""
 
     def __init__(self, body: bytes, layout: PackedLayout) -> None:
         self.body, self.layout = body, layout
@@ -47,9 +47,9 @@ class PackedColumns(Mapping[str, NDArray[Any]]):
 
 
 def numbers(body: bytes | memoryview, dtype: np.dtype[Any], count: int, begin: int) -> NDArray[Any]:
-    """Return numbers that begin somewhere in a body, as a copy, since arrays of the model's code are aligned."""
+    """Return numbers at an offset of a body, as a copy, since arrays of the model's code are aligned."""
     if not count:
-        return np.empty(0, dtype)  # a buffer has to have something
+        return np.empty(0, dtype)  # a buffer cannot be empty
     return np.frombuffer(body, dtype, count, begin).copy()
 
 
@@ -66,7 +66,7 @@ class PackedReader:
         """Return a reader of float32 numbers and ids in 64 bits; None if they do not make samples."""
         sizes = {each.size for each in (*dense, *ids)}
         size = max(sizes, default=0)
-        if not size or sizes - {1, size} or size * len(ids) > MOST_IDS:
+        if not size or sizes - {1, size} or size * len(ids) > MAX_IDS:
             return None
         return cls(dense, ids, size)
 
@@ -90,6 +90,6 @@ class PackedReader:
 
 
 def _places(columns: Sequence[PackedColumn]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where each column begins, and its step: 0 for a single value, which is that of all samples."""
+    """Return the offset of each column, and its step: 0 for a single value, which is that of all samples."""
     begins, steps = [each.begin for each in columns], [each.size > 1 for each in columns]
     return np.array(begins, np.int64), np.array(steps, np.int64)

@@ -21,14 +21,14 @@ from persia_cli.serving.row_reader import GroupReader, Inputs, Missing
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """What a model says of n samples."""
+    """The predictions of n samples."""
 
     logits: NDArray[np.float32]
     """[n, tasks]"""
     values: NDArray[np.float32]
-    """[n, tasks]: probabilities, or numbers where a label is one."""
+    """[n, tasks]: probabilities, or numbers for regression labels."""
     missing: NDArray[np.int64]
-    """[features]: ids of each feature that had no row; of a hash stack, rows."""
+    """[features]: number of ids of each feature that had no row; of a hash stack, of rows."""
 
 
 class Predictor:
@@ -58,11 +58,11 @@ class Predictor:
 
     @classmethod
     def open(cls, folder: Path | str, missing: Missing | None = None, threads: int = 1, check: bool = False) -> Self:
-        """Open an exported model; with `check` rows, too, are read once and compared with their checksums.
+        """Open an exported model; with `check` rows are also read once and compared with their checksums.
 
-        `missing` is what ids without a row give; by default `rare` if a table has a row for rare ids, as a request's
-        rare id is one of them, and else zeros. `threads` compute the network. Raises UserError for a folder that is
-        no exported model or another word than those of `missing`, CheckpointError for a folder that is damaged.
+        `missing` selects the vector of ids without a row; by default `rare` if a table has a row for rare ids, since a
+        request's rare id is one of them, and else zeros. `threads` compute the network. Raises UserError for a folder
+        that is no exported model or an invalid `missing`, CheckpointError for a folder that is damaged.
         """
         if missing is not None and missing not in get_args(Missing):
             raise UserError(f"missing={missing!r} is none of {', '.join(get_args(Missing))}")
@@ -73,7 +73,7 @@ class Predictor:
 
     @contextmanager
     def zeros_for_missing(self) -> Iterator[None]:
-        """Let ids without a row give zeros, as they do in evaluation, until the end of the block."""
+        """Use zeros for ids without a row, as evaluation does, until the end of the block."""
         for group in self._groups:
             group.let_missing_be("zeros")
         try:
@@ -104,7 +104,7 @@ class Predictor:
         return inputs
 
     def _checked(self, batch: Batch) -> NDArray[np.bool_]:
-        """Return which features have one id in every sample; raises DataError for a batch of another shape."""
+        """Return a mask of features with one id in every sample; raises DataError for a batch of another shape."""
         features, size = len(self.description.features), batch.size
         single = np.empty(features, np.bool_)
         if batch.dense.shape != (size, self.description.dense):

@@ -16,20 +16,20 @@ from persia_cli.errors import DataError
 from persia_cli.serving.columns import Lists, arrow_column
 
 Held = Literal["text", "number", "boolean"]
-"""What a column of CSV files holds."""
+"""The type of a column of CSV files."""
 
 
 class CsvFields(Node):
-    """How the fields of CSV files were read from which a model was trained; texts of its requests are read so."""
+    """The rules by which the CSV files of training were read; texts of requests are read by the same rules."""
 
     nulls: tuple[str, ...]
     """Texts that stand for a missing value."""
     columns: Mapping[str, Held]
-    """What each column holds that was read from fields; blanks around a number do not belong to it, those around text
-    do."""
+    """The type of each column that was read from fields; blanks around a number are ignored, those around text are part
+    of it."""
 
     def read(self, name: str, given: Any) -> Any:
-        """Return a column of a request as its texts would have been read; what is no text stays as it is.
+        """Return a column of a request with its texts read as those of training; other values are unchanged.
 
         Raises DataError for values of several types.
         """
@@ -44,7 +44,7 @@ class CsvFields(Node):
         except DataError:
             if not isinstance(given, (list, tuple)):
                 raise
-            # Null markers may stand beside numbers, value by value; that is slower, and rare.
+            # Null markers may be mixed with numbers, value by value; that is slower, and rare.
             return of_texts(name, self._unmarked(given), made)
 
     def _unmarked(self, values: list[Any] | tuple[Any, ...]) -> list[Any]:
@@ -65,9 +65,9 @@ class CsvFields(Node):
 
 
 def of_texts(name: str, given: Any, made: Callable[[Any], Any]) -> Any:
-    """Return what is made of a column's texts, an Arrow array of strings, or of those in its lists.
+    """Return the result of `made` for a column's texts, an Arrow array of strings, or for those in its lists.
 
-    Without texts the column stays as it is. Raises DataError for texts among other values.
+    A column without texts is unchanged. Raises DataError for texts among other values.
     """
     if isinstance(given, np.ndarray) and given.dtype.kind not in "OTU":
         return given

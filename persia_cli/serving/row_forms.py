@@ -1,4 +1,4 @@
-"""The forms of rows in a file: how float32 vectors become bytes; `persia_cli.kernels.frozen_rows` reads them."""
+"""The dtypes of rows in a file: float32 vectors become bytes, which `persia_cli.kernels.frozen_rows` reads."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,13 +9,13 @@ from persia_cli.serving.description import Form
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 BFLOAT16_OVERFLOW = np.float32(2.0**127 * (2.0 - 2.0**-8))
-"""The least float32 that is rounded to infinity in bfloat16, whose significand has 8 bits."""
+"""The smallest float32 that is rounded to infinity in bfloat16, whose significand has 8 bits."""
 
 
 def encoded(rows: Floats, form: Form, table: str) -> Bytes:
     """Return rows float32 [n, dim] as bytes [n, stride].
 
-    Raises UserError for a row of `table` that the form cannot hold.
+    Raises UserError for a row of `table` that the dtype cannot represent.
     """
     if form == "float32":
         return np.ascontiguousarray(rows).view(np.uint8)

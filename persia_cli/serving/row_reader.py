@@ -17,10 +17,10 @@ from persia_cli.kernels.pool import MODES, pool_forward, sequence_forward
 from persia_cli.serving.description import FrozenFeature, FrozenGroup, ModelDescription
 
 Missing = Literal["zeros", "init", "rare"]
-"""What an id without a row gives.
+"""The vector of an id without a row.
 
-Zeros; or what it would be in training, the first time it is looked up; or the row of rare ids, which preparation has
-made one id, and zeros in a table that has no such row.
+Zeros; or its first value in training; or the row of rare ids, which preparation replaces by one id, and zeros in a
+table without such a row.
 """
 Inputs = dict[str, NDArray[Any]]
 
@@ -94,13 +94,13 @@ class GroupReader:
         self.let_missing_be(missing)
 
     def let_missing_be(self, missing: Missing) -> None:
-        """Say what ids without a row give from now on."""
+        """Select the vector of ids without a row from now on."""
         self._known.bound[:] = self._bounds if missing == "init" else -1.0
         self._known.substitute[:] = self._rare if missing == "rare" else -1
 
     @property
     def has_rare_ids(self) -> bool:
-        """Whether some table has a row for rare ids."""
+        """True if some table has a row for rare ids."""
         return bool((self._rare >= 0).any())
 
     def read(
@@ -113,8 +113,8 @@ class GroupReader:
     ) -> Inputs:
         """Return the network's inputs that come from this group, for a batch whose ids and offsets were checked.
 
-        `single` marks features with one id in every sample. `missing` int64[features of the model] gets the number of
-        entries without a row added. Raises CheckpointError for an index that names rows beyond the file.
+        `single` marks features with one id in every sample. Adds the number of entries without a row to `missing`
+        int64[features of the model]. Raises CheckpointError for an index that names rows beyond the file.
         """
         dim = self._group.dim
         single_rows = self._has_single_rows and bool(single[self.features].all())
@@ -130,7 +130,7 @@ class GroupReader:
             raise self._damaged()
         if absent.any():
             missing[self.features] += absent
-        if by_sample:  # a vector that is pooled of one row is the row
+        if by_sample:  # a vector pooled from one row is the row
             return {self._name: rows.reshape(size, self._pooled, dim)}
         inverse, own = self._numbers(entries), None
         if not single_rows:
@@ -152,14 +152,14 @@ class GroupReader:
         return CheckpointError(f"{self._index_path} is damaged: it names rows that are not there; export the run again")
 
     def _numbers(self, entries: int) -> NDArray[np.int32]:
-        """Return 0, 1, 2, …: each entry has a row of its own."""
+        """Return 0, 1, 2, …: each entry has its own row."""
         if self._inverse.size < entries:
             self._inverse = np.arange(max(entries, 2 * self._inverse.size), dtype=np.int32)
         return self._inverse[:entries]
 
 
 def has_rare_ids(folder: Path, model: ModelDescription) -> bool:
-    """Return whether a table of an exported model has a row for rare ids."""
+    """Return True if a table of an exported model has a row for rare ids."""
     return any(
         GroupReader(folder, group, model.features, model.seed, "rare").has_rare_ids for group in model.groups
     )  # fmt: skip

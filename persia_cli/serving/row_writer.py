@@ -16,16 +16,16 @@ from persia_cli.serving.description import Form, FrozenGroup, FrozenTable, Train
 from persia_cli.serving.row_forms import encoded
 
 KEYS_PER_HOME = 5
-"""Keys for each home: a bucket has room for seven, so few keys lie in another bucket than their home."""
-MOST_SPARE = 1024
-"""Largest number of buckets behind the homes of a table, for keys of the last ones."""
+"""Keys for each home: a bucket has seven slots, so few keys are in another bucket than their home."""
+MAX_SPARE = 1024
+"""Maximum number of buckets after the homes of a table, for keys of the last ones."""
 BUCKET_BYTES = 8 * WORDS
 RELEASED = 2**26
 """Bytes of files that are written before their pages may leave the memory of the process."""
 
 
 class TableRules(NamedTuple):
-    """What is known of a table before its rows: see `FrozenTable`."""
+    """The properties of a table that are known before its rows: see `FrozenTable`."""
 
     name: str
     rows: int
@@ -38,12 +38,12 @@ class TableRules(NamedTuple):
 
 
 def planned_group(number: int, dim: int, form: Form, trained: Trained, tables: Sequence[TableRules]) -> FrozenGroup:
-    """Return where the rows of each table will be."""
+    """Return the group with the future places of the rows of each table."""
     planned: list[FrozenTable] = []
     row, bucket = 0, 0
     for table in tables:
         homes = max(1, -(-table.rows // KEYS_PER_HOME))
-        buckets = homes + min(-(-table.rows // KEYS), MOST_SPARE)
+        buckets = homes + min(-(-table.rows // KEYS), MAX_SPARE)
         rest = table._asdict()
         planned.append(FrozenTable(first_row=row, first_bucket=bucket, homes=homes, buckets=buckets, **rest))
         row, bucket = row + table.rows, bucket + buckets
@@ -51,7 +51,7 @@ def planned_group(number: int, dim: int, form: Form, trained: Trained, tables: S
 
 
 class GroupWriter:
-    """Writes the rows of a group's tables; those of each table come in the order of their keys."""
+    """Writes the rows of a group's tables; those of each table are added in the order of their keys."""
 
     def __init__(self, group: FrozenGroup, index: mmap.mmap, values: mmap.mmap) -> None:
         self._group = group
@@ -67,7 +67,7 @@ class GroupWriter:
         own, stride = self._group.tables[table], self._group.stride
         first = own.first_row + self._done[table]
         if self._done[table] + keys.size > own.rows:
-            raise PersiaError(f"table {own.name} has more rows in its files than the checkpoint's manifest says")
+            raise PersiaError(f"table {own.name} has more rows in its files than in the checkpoint's manifest")
         part = self._values[first * stride : (first + keys.size) * stride]
         part[...] = encoded(rows, self._group.form, own.name).reshape(-1)
         self._fill(table, keys, first)
@@ -84,13 +84,13 @@ class GroupWriter:
         for table, own in enumerate(self._group.tables):
             if self._done[table] != own.rows:
                 raise PersiaError(
-                    f"table {own.name} has {self._done[table]:,} rows in its files, and the checkpoint's manifest says "
-                    f"{own.rows:,}; persia checkpoint verify says more"
+                    f"table {own.name} has {self._done[table]:,} rows in its files, but in the checkpoint's manifest "
+                    f"{own.rows:,}; check it with persia checkpoint verify"
                 )
             self._fill(table, np.empty(0, np.uint64), own.first_row + own.rows)
 
     def release(self) -> None:
-        """Let go of the mapped memory, so that it can be unmapped."""
+        """Release the mapped memory, so that it can be unmapped."""
         del self._words, self._values
 
     def _fill(self, table: int, keys: NDArray[np.uint64], first: int) -> None:
@@ -100,7 +100,7 @@ class GroupWriter:
         if bucket < -1:
             raise PersiaError(
                 f"the rows of table {own.name} are not in the order of their keys, or too many ids share a place in "
-                "its index; persia checkpoint verify says which"
+                "its index; check it with persia checkpoint verify"
             )
         self._bucket[table] = bucket
 
@@ -125,10 +125,10 @@ def _mapped(path: Path, nbytes: int) -> Iterator[mmap.mmap]:
     """Yield a new file of this size, at least a byte, as writable memory; it is on disk at the end."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        # A write to mapped memory cannot fail, so a full disk has to show before.
+        # A write to mapped memory cannot fail, so the space is allocated before.
         os.posix_fallocate(descriptor, 0, max(nbytes, BUCKET_BYTES))
         mapped = mmap.mmap(descriptor, max(nbytes, BUCKET_BYTES))
-        # After an error its traceback still holds arrays on the memory, which is then unmapped with them.
+        # The traceback of an error refers to arrays on the memory, which is unmapped after them.
         yield mapped
         mapped.close()
         os.ftruncate(descriptor, nbytes)

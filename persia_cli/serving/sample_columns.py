@@ -1,9 +1,9 @@
-"""The samples of requests as columns of the model's data set, so that training and prediction read them as its files.
+"""The samples of requests as columns of the model's data set, so that training and prediction read the same values.
 
-What preparation makes of a field of the source is made of it. Texts that training hashes stay texts, times are
-timestamps, other ids are uint64 and numbers float64, whichever way a request gave them; what is read in several of
-these ways is a whole number or a text, from which all of them are made. Nulls stay nulls. The batch of a data set of
-these columns is the one that was predicted, to the bit.
+Columns that preparation computes from a field are computed here too. Texts that training hashes stay texts, times are
+timestamps, other ids are uint64 and numbers float64, in whichever type a request has them. A column that is read in
+several of these ways is a whole number or a text, from which all of them are computed. Nulls stay nulls. The batch of
+a data set of these columns equals the predicted one, to the bit.
 """
 
 from collections import Counter
@@ -49,9 +49,9 @@ class SampleColumns:
         return pa.schema([(name, column.type) for name, column in self._columns.items()])
 
     def arrays(self, given: Mapping[str, Any], samples: int) -> list[Any]:
-        """Return the columns of a request that was predicted, by its fields; one value stands for all samples.
+        """Return the columns of a predicted request, given its fields; one value stands for all samples.
 
-        Raises DataError for values that a column of all features which read it cannot hold.
+        Raises DataError for values that no common column of all features that read it can represent.
         """
         made = self._fields.made(given)
         return [_repeated(column.array(made.column(name)), samples) for name, column in self._columns.items()]
@@ -66,7 +66,7 @@ class _LoggedColumn:
         self.type = pa.list_(plain) if has_lists else plain
 
     def array(self, given: Any) -> Any:
-        """Return the column's values; raises DataError if a feature would read others than those that it was given."""
+        """Return the column's values; raises DataError if a feature would read other values than the request's."""
         column = arrow_column(given, self._name, self._has_lists)
         array = column.combine_chunks()
         if pa.types.is_dictionary(array.type):
@@ -94,7 +94,7 @@ def _has_lists(reader: Reader, fields: RequestFields) -> bool:
 
 
 def _form(readers: list[Reader]) -> tuple[Any, Callable[[Any], Any]]:
-    """Return the Arrow type of a column's values, and what makes them of an array."""
+    """Return the Arrow type of a column's values, and a function that makes them of an array."""
     if all(_is_time(each) for each in readers):
         return pa.timestamp("us", "UTC"), _times
     ids = [each for each in readers if isinstance(each, SparseFeature) and each.buckets is None]
@@ -107,7 +107,7 @@ def _form(readers: list[Reader]) -> tuple[Any, Callable[[Any], Any]]:
         return pa.string(), _texts
     if "text" not in made and len(ids) == len(readers):
         return pa.uint64(), lambda array: _whole_numbers(array, ids[0])
-    # A data set has no texts where features read numbers, and of texts not all would make the same id.
+    # A data set has no texts for features that read numbers, and different texts can be the same number.
     if len(ids) < len(readers) or None in made:
         return pa.int64(), lambda array: _whole_numbers(array, None).view(pa.int64())
     return pa.string(), _texts
@@ -118,7 +118,7 @@ def _is_time(reader: Reader) -> bool:
 
 
 def _read(reader: Reader, column: Any, as_lists: bool) -> bytes:
-    """Return what a feature reads from a column, before it is transformed or truncated."""
+    """Return the values that a feature reads from a column, before it is transformed or truncated."""
     if isinstance(reader, DenseFeature) or reader.buckets is not None:
         column = column.combine_chunks()
         numbers = numbers_of(column.flatten() if is_list(column.type) else column, reader)
@@ -140,7 +140,7 @@ def _numbers(array: Any) -> Any:
 
 
 def _whole_numbers(array: Any, feature: SparseFeature | None) -> Any:
-    """Return whole numbers as ids, uint64; those of a feature that does not say what they are made of may be hashes."""
+    """Return whole numbers as ids, uint64; those of a feature without a declared source may be hashes."""
     table, made = ("", "integer") if feature is None else (feature.table_name, feature.ids)
     try:
         ids = id_values(array, table, made, np.uint64(0))
@@ -160,7 +160,7 @@ def _texts(array: Any) -> Any:
 
 
 def _lists(array: Any, flat: Callable[[Any], Any]) -> Any:
-    """Return lists of values; a value that is no list is one of a single value."""
+    """Return lists of values; a value that is no list becomes a list of one."""
     if not is_list(array.type):
         return pa.ListArray.from_arrays(pa.array(np.arange(len(array) + 1, dtype=np.int32)), flat(array))
     return with_values(array, flat(array.flatten()))

@@ -1,4 +1,4 @@
-"""Memory that the disk writes to or reads from by itself, past the page cache."""
+"""Memory for direct disk I/O, past the page cache."""
 
 import weakref
 from contextlib import suppress
@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 PAGE, HUGE_PAGE = 4096, 2**21
-"""Bytes: what the disk is asked for is a multiple of the one, and lies in memory in pages of the other."""
+"""Bytes: the size of a request to the disk is a multiple of the first, its memory is in pages of the second."""
 
 Block = NDArray[np.uint8]
 
 
 def new_block(nbytes: int) -> Block:
-    """Return memory that begins on a page, a huge one if the system has such.
+    """Return memory that begins at a page, a huge one if the system has such.
 
-    The system hands huge pages to the disk in a few pieces, and small ones in thousands.
+    The system passes huge pages to the disk in a few pieces, and small ones in thousands.
     """
     pages = mmap(-1, nbytes + HUGE_PAGE, flags=MAP_PRIVATE | MAP_ANONYMOUS)
     with suppress(OSError):
@@ -26,13 +26,13 @@ def new_block(nbytes: int) -> Block:
 
 
 class BlockPool:
-    """Blocks that are used again once nobody uses what was in them: new memory costs as much as to read into it."""
+    """Blocks that are reused once they are unreferenced: new memory costs as much as reading into it."""
 
     def __init__(self) -> None:
         self._free: list[Block] = []
 
     def take(self, nbytes: int) -> memoryview:
-        """Return a block of at least so many bytes; it is free again when neither it nor a part of it is in use."""
+        """Return a block of at least so many bytes; it is free again when nothing refers to any part of it."""
         while self._free:
             block = self._free.pop()
             if block.size >= nbytes:

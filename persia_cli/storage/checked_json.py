@@ -1,4 +1,4 @@
-"""JSON whose first key is its own checksum, so that a damaged description is refused rather than believed."""
+"""JSON whose first key is its own checksum, so that a damaged description is refused."""
 
 import hashlib
 import re
@@ -8,7 +8,7 @@ import msgspec
 
 _OPENING = b'{\n  "sha256": "%s",\n'
 CHECKED = re.compile(rb'\{\n  "sha256": "([0-9a-f]{64})",\n')
-"""How such a text begins."""
+"""The beginning of such a text."""
 
 
 class ChangedError(ValueError):
@@ -16,10 +16,10 @@ class ChangedError(ValueError):
 
 
 class Readable(Protocol):
-    """A file here or elsewhere."""
+    """A local or remote file."""
 
     def read_bytes(self) -> bytes:
-        """Return all that is in it."""
+        """Return the whole content."""
         ...
 
 

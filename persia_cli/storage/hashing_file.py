@@ -1,4 +1,4 @@
-"""A file with a checksum of what is written to it."""
+"""A file with a checksum of the written bytes."""
 
 import io
 from collections import deque
@@ -13,16 +13,15 @@ from persia_cli.storage.blocks import Block, new_block
 BLOCK_BYTES = 2**22
 """Size of the pieces, all but the last, that are written and hashed."""
 BLOCKS = 4
-"""Number of blocks: one is filled, the others wait to be written, so that neither the disk nor the writer waits."""
+"""Number of blocks: one is filled while the others wait to be written, so neither disk nor writer is idle."""
 
 
 class HashingFile(io.RawIOBase):
     """A file that is being written to `sink`; call `finish` after the last `write`.
 
-    What is written is collected in blocks, which lie in huge pages where there are such: the system then hands them to
-    the disk in a few pieces, not in thousands. While some blocks are written, on a thread beside, the next one is
-    filled. So an error of the sink is raised some blocks late. The XXH128 checksum of a full block takes a tenth of the
-    time of writing it.
+    Data is collected in blocks, in huge pages if possible: the system then passes them to the disk in a few pieces, not
+    in thousands. Another thread writes blocks while the next one is filled. So an error of the sink is raised some
+    blocks late. The XXH128 checksum of a full block takes a tenth of the time of writing it.
     """
 
     def __init__(self, sink: Any) -> None:
@@ -51,7 +50,7 @@ class HashingFile(io.RawIOBase):
         return done
 
     def _hand_over(self) -> None:
-        """Have the block written, and begin another, if need be once the oldest is written."""
+        """Pass the block to the writer, and begin another one, after the oldest is written if none is free."""
         content = self._block[: self._filled].data
         self._digest.update(content)
         self._under_way.append((self._block, self._thread.submit(self._sink.write, content)))
@@ -66,14 +65,14 @@ class HashingFile(io.RawIOBase):
         self._free.append(block)
 
     def finish(self) -> str:
-        """Write what is left, and return the XXH128 checksum of all that was written."""
+        """Write the rest, and return the XXH128 checksum of all written bytes."""
         self._hand_over()
         while self._under_way:
             self._wait()
         return self._digest.hexdigest()
 
     def close(self) -> None:
-        """End the thread; what was not written is lost without `finish`."""
+        """End the thread; unwritten data is lost without `finish`."""
         self._thread.shutdown(cancel_futures=True)
         super().close()
 

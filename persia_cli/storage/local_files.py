@@ -8,17 +8,16 @@ from typing import Any
 from persia_cli.storage.blocks import PAGE, BlockPool
 
 START_BYTES = 2**23
-"""Bytes of a local file after which the disk begins to write them, where it does not take them directly."""
+"""Bytes of a local file after which the disk begins to write them, without O_DIRECT."""
 MIN_SHARED_BYTES, BEYOND_BYTES = 2**20, 2**14
-"""What is read at a time at least, and beyond what was asked for: small parts mostly come before and behind large."""
+"""Minimum size of a read: small parts mostly come before and after large ones."""
 
 
 def open_directly(path: str, flags: int) -> int:
-    """Open a file past the page cache (O_DIRECT), or as usual where the file system has no such thing.
+    """Open a file past the page cache (O_DIRECT), or normally if the file system does not support it.
 
-    The disk then takes content from the memory of who writes, or puts it into that of who reads. To copy it by way of
-    the page cache costs a processor as much as all else about the rows of a checkpoint or more, and drives other files
-    out of memory.
+    The disk then reads and writes the memory of the process directly. Copying through the page cache costs a processor
+    as much as all other work on the rows of a checkpoint or more, and evicts other files from memory.
     """
     try:
         return os.open(path, flags | os.O_DIRECT, 0o666)
@@ -29,9 +28,9 @@ def open_directly(path: str, flags: int) -> int:
 
 
 def _go_on_as_usual(file: Any, error: OSError) -> None:
-    """Have a file go by way of the page cache from now on; raises the error if it does so already, or if it is another.
+    """Make a file use the page cache from now on; raises the error if it does so already, or if it is another error.
 
-    Memory, size and place in the file must be multiples of what the disk writes or reads at a time.
+    O_DIRECT needs memory, size and position in the file that are multiples of the disk's block.
     """
     flags = fcntl.fcntl(file, fcntl.F_GETFL)
     if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
@@ -40,7 +39,7 @@ def _go_on_as_usual(file: Any, error: OSError) -> None:
 
 
 class LocalSink:
-    """A local file, opened by `open_directly`; what O_DIRECT does not take, such as its end, is written as usual."""
+    """A local file, opened by `open_directly`; parts that O_DIRECT refuses, such as its end, are written normally."""
 
     def __init__(self, sink: Any) -> None:
         self._sink, self._begun, self._written = sink, 0, 0
@@ -52,13 +51,13 @@ class LocalSink:
             self._written += written
             rest = rest[written:]
         if self._written - self._begun >= START_BYTES:
-            # Advice that nothing of this is needed soon makes Linux write it, without waiting for that.
+            # Advice that none of this is needed soon makes Linux write it, without waiting for that.
             os.posix_fadvise(self._sink.fileno(), self._begun, self._written - self._begun, os.POSIX_FADV_DONTNEED)
             self._begun = self._written
         return memoryview(data).nbytes
 
     def _write(self, data: memoryview) -> int:
-        """Write some of the content, directly if it can be; returns how much."""
+        """Write some of the content, directly if possible; returns the number of bytes."""
         try:
             written: int = self._sink.write(data)
         except OSError as error:
@@ -70,7 +69,7 @@ class LocalSink:
 class LocalSource:
     """A local file, opened by `open_directly`, that is read from its begin to its end.
 
-    What `read` returns lies in memory that is used again for the next part once nobody has it any more.
+    `read` returns memory that is reused for the next part once it is unreferenced.
     """
 
     def __init__(self, source: Any) -> None:
@@ -79,7 +78,7 @@ class LocalSource:
         self._nbytes = os.fstat(source.fileno()).st_size
 
     def read(self, size: int = -1) -> memoryview:
-        """Return so many bytes, fewer only at the end of the file; all that is left if `size` is negative."""
+        """Return so many bytes, fewer only at the end of the file; the rest of the file if `size` is negative."""
         left = max(0, self._nbytes - self._position)
         size = left if size < 0 else min(size, left)
         if self._position + size > self._begin + len(self._window):
@@ -90,7 +89,7 @@ class LocalSource:
         return content
 
     def _fill(self, size: int) -> None:
-        """Read what comes next, with so many bytes from the present position on."""
+        """Read so many bytes from the present position on."""
         self._begin = self._position // PAGE * PAGE
         end = self._position + max(size + BEYOND_BYTES, MIN_SHARED_BYTES)
         room = -(-(end - self._begin) // PAGE) * PAGE
@@ -103,7 +102,7 @@ class LocalSource:
         self._window = self._window[:filled]
 
     def _read_at(self, position: int, room: memoryview) -> int:
-        """Read what comes at a position, directly if it can be; returns how much."""
+        """Read at a position, directly if possible; returns the number of bytes."""
         try:
             return os.preadv(self._source.fileno(), [room], position)
         except OSError as error:

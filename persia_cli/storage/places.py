@@ -1,17 +1,17 @@
-"""The place of a run's checkpoints, on a local disk or at a URI, and what differs between the two.
+"""The place of a run's checkpoints, on a local disk or at a URI, and the differences between the two.
 
 `Place` is a folder or file of either kind; both have `/`, `name`, `parent`, `suffix`, `is_file`, `read_bytes` and
-`iterdir`. All else goes through the functions here:
+`iterdir`. Everything else uses the functions here:
 
-- `place_of` opens a path or URI, `address_of` gives the text that opens it again on another machine.
-- `writing_file` and `put` write a file that is whole and safe when they return; a folder needs no making.
+- `place_of` opens a path or URI, `address_of` returns the text that opens it again on another machine.
+- `writing_file` and `put` write a file that is whole and safe when they return; folders need not be created.
 - `size_of` and `reading` (a stream of bytes) read; `subfolders` lists.
-- `draft_of` gives a new folder to write the content of a subfolder into, `publish` makes it appear at once, complete.
+- `draft_of` returns a new folder for the content of a subfolder, `publish` makes it appear at once, complete.
   On a local disk the draft has another name, and publishing is fsync, seal last, rename. An object store renames
-  nothing: the draft is a folder of its own name inside of the subfolder, and publishing puts the seal, so a folder is
-  read only if it has its seal, and a writer that should be dead can never change a file that a seal lists.
-- `drafts` lists what was never published, `remove` removes; a local folder is renamed before, of a remote one the seal
-  goes first, so half a folder never looks like a whole one.
+  nothing: the draft is a folder of its own name inside of the subfolder, and publishing writes the seal. So a folder
+  is read only if it has its seal, and a writer that should have ended can never change a file that a seal lists.
+- `drafts` lists unpublished folders, `remove` removes. A local folder is renamed before, and the seal of a remote one
+  is removed first, so half a folder never looks like a whole one.
 """
 
 import os
@@ -34,7 +34,7 @@ Place = Path | RemotePath
 PARTIAL, REMOVED = ".partial", ".removed"
 """Suffixes of a local folder while it is written, and while it is removed."""
 FLUSH_BYTES = 2**26
-"""Bytes after which a remote file waits until all of it has been sent, which bounds what is in memory."""
+"""Bytes after which a remote file waits until all of it has been sent, which limits the memory."""
 
 
 def place_of(address: str | Path) -> Place:
@@ -43,7 +43,7 @@ def place_of(address: str | Path) -> Place:
         return Path(address).expanduser()
     from pyarrow import fs
 
-    # A URI may hold its credentials in the address; from here on they are in no text that is shown or written.
+    # The address may contain credentials; from here on they are in no text that is shown or written.
     shown = without_credentials(address)
     address = opened(shown)
     # pyarrow would retry a Google store for a quarter of an hour.
@@ -84,13 +84,13 @@ def nbytes_below(place: Place) -> int:
 
 
 def modified_s(place: Place) -> float:
-    """Return when a file was written, in seconds since 1970; raises FileNotFoundError if there is none."""
+    """Return the time of the last write to a file, in seconds since 1970; raises FileNotFoundError if there is none."""
     return place.modified_s() if isinstance(place, RemotePath) else place.stat().st_mtime
 
 
 @contextmanager
 def reading_stream(place: Place) -> Iterator[Any]:
-    """Yield a file as a stream with `read`, which may use the memory of a part again that nobody has any more."""
+    """Yield a file as a stream with `read`, which may reuse the memory of a part that is unreferenced."""
     if isinstance(place, Path):
         with open(place, "rb", buffering=0, opener=open_directly) as source:
             yield LocalSource(source)
@@ -132,7 +132,7 @@ def writing_file(place: Place) -> Iterator[Any]:
 
 
 class _RemoteFile:
-    """A file that is being sent; what waits to be sent stays within FLUSH_BYTES."""
+    """A file that is being sent; unsent data is at most FLUSH_BYTES."""
 
     def __init__(self, place: RemotePath) -> None:
         self._place, self._waiting = place, 0
@@ -140,7 +140,7 @@ class _RemoteFile:
 
     def write(self, data: Any) -> int:
         nbytes: int = memoryview(data).nbytes
-        # A copy: the store may still send this when the caller has written something else there.
+        # A copy, since the store may still send this when the caller overwrites its memory.
         self._sink.write(bytes(data))
         self._waiting += nbytes
         if self._waiting >= FLUSH_BYTES:
@@ -149,11 +149,11 @@ class _RemoteFile:
         return nbytes
 
     def close(self) -> None:
-        """Wait until all is sent."""
+        """Wait until everything is sent."""
         self._ask(self._sink.close)
 
     def _ask(self, call: Callable[[], Any]) -> Any:
-        """Return the result of what waits for the store; raises DiskError if that refuses, or stands still."""
+        """Return the result of a call to the store; raises DiskError if the store refuses or misses the deadline."""
         return ask(self._place.uri, call, sending_s(self._waiting), DiskError, "write")
 
 
@@ -197,7 +197,7 @@ def subfolders(place: Place) -> list[Place]:
 
 
 def draft_of(place: Place) -> Place:
-    """Return a folder, not there yet, in which the content of the folder `place` is written until it is published."""
+    """Return a new folder for writing the content of the folder `place` until it is published."""
     if isinstance(place, RemotePath):
         return place / secrets.token_hex(4)
     draft = place.with_name(f"{place.name}{PARTIAL}")
@@ -207,7 +207,7 @@ def draft_of(place: Place) -> Place:
 
 
 def inside(place: Place, draft: Place) -> str:
-    """Return how the names of a draft's files begin in the published folder: empty, or `NAME/`."""
+    """Return the beginning of a draft's file names in the published folder: empty, or `NAME/`."""
     return f"{draft.name}/" if isinstance(place, RemotePath) else ""
 
 
@@ -218,7 +218,7 @@ def publish(place: Place, draft: Place, seal: str, content: bytes) -> None:
     """
     if isinstance(place, RemotePath):
         put(place / seal, content)
-        # It is published now, whatever becomes of what an earlier writer has left.
+        # It is published now, even if the remains of an earlier writer cannot be removed.
         with suppress(OSError, DiskError, CheckpointError):
             for other in subfolders(place):
                 if other.name != draft.name:
@@ -236,13 +236,13 @@ def publish(place: Place, draft: Place, seal: str, content: bytes) -> None:
 def drafts(places: Place, seal: str) -> list[Place]:
     """Return the folders in `places` that were not published, or not completely removed."""
     if isinstance(places, RemotePath):
-        # Each seal is asked for by its name: a list may be older than the seal.
+        # Each seal is requested by name, since a list may be older than the seal.
         return [folder for folder in subfolders(places) if not (folder / seal).is_file()]
     return [folder for folder in subfolders(places) if folder.suffix in (PARTIAL, REMOVED)]
 
 
 def remove(place: Place, seal: str) -> None:
-    """Remove a folder, published or not, so that what is left of it after a failure is in `drafts`.
+    """Remove a folder, published or not, so that its remains after a failure are in `drafts`.
 
     Raises OSError or DiskError.
     """
@@ -254,7 +254,7 @@ def remove(place: Place, seal: str) -> None:
     if place.suffix not in (PARTIAL, REMOVED):
         doomed = place.with_name(f"{place.name}{REMOVED}")
         if doomed.exists():
-            shutil.rmtree(doomed)  # what an interrupted removal of an earlier folder of this name has left
+            shutil.rmtree(doomed)  # the remains of an interrupted removal of an earlier folder of this name
         disk.rename(place, doomed)
     with suppress(FileNotFoundError):
         shutil.rmtree(doomed)

@@ -1,4 +1,4 @@
-"""Reading on a thread beside the one that uses what was read."""
+"""Reading on another thread than the one that uses the items."""
 
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +8,9 @@ Item = TypeVar("Item")
 
 
 def read_ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
-    """Yield the items of an iterator; another thread takes the next one from it while the last one is used.
+    """Yield the items of an iterator; another thread reads the next one while the last one is used.
 
-    So at most two are in memory. What the iterator raises is raised here. A generator is closed at the end.
+    So at most two are in memory. Errors of the iterator are raised here. A generator is closed at the end.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="reading") as thread:
         following = thread.submit(next, items, None)

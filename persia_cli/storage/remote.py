@@ -12,7 +12,7 @@ from persia_cli.errors import DataError, UserError
 DEADLINE_S = 30.0
 """Deadline for the first answer of a store."""
 SLOWEST = 1e6
-"""Bytes a second that a store must take at least; one that is slower, or stands still, is given up."""
+"""Minimum bytes per second that a store must take; slower calls are aborted."""
 LISTING_DEADLINE_S = 600.0
 """Deadline for the list of all files below a folder."""
 
@@ -28,7 +28,7 @@ _CAUSES = (
     (("NETWORK_CONNECTION", "resolve", "refused", "Could not connect", "connect", "UNAVAILABLE", "timed out"),
      "it cannot be reached: check the network and the endpoint"),
 )  # fmt: skip
-"""Words in a store's answer, and the sentence for each; a number may also be part of a port or an address."""
+"""Signs in a store's error, and the sentence for each; a number may also be part of a port or an address."""
 
 
 def sending_s(nbytes: int) -> float:
@@ -38,7 +38,7 @@ def sending_s(nbytes: int) -> float:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Let all calls of `ask` by this thread in the block take no longer than so many seconds together."""
+    """Limit all calls of `ask` by this thread in the block to so many seconds together."""
     before: tuple[float, float] | None = getattr(_patience, "limits", None)
     limits = (seconds, time.monotonic() + seconds)
     _patience.limits = limits if before is None or limits[1] < before[1] else before
@@ -55,11 +55,10 @@ def ask(
     raising: type[UserError] = DataError,
     verb: str = "read",
 ) -> Result:
-    """Return the result of `call`, by default within DEADLINE_S; `place` is the URI that it asks.
+    """Return the result of `call`, by default within DEADLINE_S; `place` is the URI of its store.
 
-    Raises `raising` if the call takes longer (it then goes on in its thread), or if it raises an OSError; `verb` is
-    what the call wants to do there. If nothing is left of the time that calls may take `within` a block, nothing is
-    asked.
+    Raises `raising` if the call takes longer (it then goes on in its thread), or if it raises an OSError; `verb` names
+    what the call does. Does not call if no time is left `within` a block.
     """
     place = without_secret(place)
     limit = limit_s = DEADLINE_S if deadline_s is None else deadline_s
@@ -98,7 +97,7 @@ def is_waiting() -> bool:
 def without_secret(text: str, queries: bool = True) -> str:
     """Return a text without the passwords, their users and, with `queries`, the queries of the URIs in it.
 
-    A secret may hold any character but white space, also those that a URI should have encoded.
+    A secret may contain any character but white space, also those that a URI should encode.
     """
     text = re.sub(r"://[^/?@\s]*(:|%3[Aa])\S*@", "://***@", text)
     if not queries:
@@ -107,7 +106,7 @@ def without_secret(text: str, queries: bool = True) -> str:
 
 
 def explain(error: OSError, verb: str = "read") -> str:
-    """Return the meaning of a store's error, and its text; `verb` is what was to be done."""
+    """Return the meaning of a store's error, and its text; `verb` names the call."""
     text = without_secret(" ".join(str(error).split())).removesuffix(".")
     found = (cause.format(verb=verb) for signs, cause in _CAUSES if any(_says(text, sign) for sign in signs))
     return f"{next(found, f'it cannot be {PARTICIPLES[verb]}')} ({text})"

@@ -1,4 +1,4 @@
-"""A file or folder on another machine: what of `pathlib.Path` the reading of checkpoints needs, over `pyarrow.fs`."""
+"""A file or folder on another machine: the part of `pathlib.Path` that reading checkpoints needs, over `pyarrow.fs`."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -14,18 +14,18 @@ Result = TypeVar("Result")
 PAUSES_S = (0.2, 1.0)
 """Seconds to wait before a small file is sent again; each time pyarrow tries three times."""
 READ = 2**22
-"""Bytes that are asked for at once."""
+"""Number of bytes of a request."""
 
 
 class RemotePath:
     """A path at a URI; `str()` of it has no query, `uri` has; neither has credentials.
 
-    Nothing is kept of what a store said: names and sizes are asked for each time. Methods raise CheckpointError if the
+    Answers of the store are not cached: names and sizes are requested each time. Methods raise CheckpointError if the
     store cannot be read, DiskError if it cannot be written, FileNotFoundError if there is no such file.
     """
 
     def __init__(self, filesystem: Any, path: str, uri: str) -> None:
-        """`path` is that on the file system, without a slash at its end; `uri` names the same with the store."""
+        """`path` is that on the file system, without a slash at its end; `uri` is the URI with the store."""
         self.filesystem, self.path = filesystem, path.rstrip("/")
         head, mark, query = uri.partition("?")
         self._head, self._query = head.rstrip("/"), mark + query
@@ -63,7 +63,7 @@ class RemotePath:
         return hash(self.uri)
 
     def is_file(self) -> bool:
-        """Ask for this very file, not for a list of its folder, which may be older in some stores."""
+        """Request this very file, since lists of folders are out of date in some stores."""
         return self.size() is not None
 
     def size(self) -> int | None:
@@ -73,7 +73,7 @@ class RemotePath:
         return size
 
     def modified_s(self) -> float:
-        """Return when the file was written, in seconds since 1970."""
+        """Return the time of the last write to the file, in seconds since 1970."""
         found = self._ask(lambda: self.filesystem.get_file_info(self.path))
         if not found.is_file:
             raise FileNotFoundError(str(self))
@@ -100,15 +100,15 @@ class RemotePath:
         return (self / info.base_name for info in sorted(self._list(), key=lambda info: info.path) if not info.is_file)
 
     def iterdir(self) -> Iterator["RemotePath"]:
-        """Yield what is in the folder, ordered by name; nothing if there is no such folder."""
+        """Yield the content of the folder, ordered by name; nothing if there is no such folder."""
         return (self / name for name in sorted(info.base_name for info in self._list()))
 
     def remove(self) -> None:
-        """Remove the file, or the folder with all that is in it; nothing happens if there is neither."""
+        """Remove the file, or the folder with its content; nothing happens if there is neither."""
         self._ask(partial(_remove, self.filesystem, self.path), LISTING_DEADLINE_S, DiskError)
 
     def write_bytes(self, content: bytes) -> None:
-        """Put the whole file in place at once; an existing one is replaced. A store that refuses is asked again."""
+        """Write the whole file at once; an existing one is replaced. Retries if the store refuses."""
         with within(sending_s(len(content))):
             for pause_s in PAUSES_S:
                 with suppress(DiskError):

@@ -128,7 +128,7 @@ class _GroupPlanner:
         starts = np.cumsum(entries) - entries
         slots = [dedup_slots(int(each)) for each in np.bincount(self._table, entries[order])]
         epochs = self._epochs(len(slots), max(slots, default=0))
-        self._make_room(inverse.size)
+        self._grow(inverse.size)
         masks = np.array(slots, np.uint64) - np.uint64(1)
         features = dedup.FeatureIds(
             firsts[order], lasts[order], starts[order],
@@ -145,7 +145,7 @@ class _GroupPlanner:
         self._epoch += count
         return np.arange(self._epoch - count + 1, self._epoch + 1, dtype=np.uint64)
 
-    def _make_room(self, entries: int) -> None:
+    def _grow(self, entries: int) -> None:
         if entries > self._place.size:
             self._unique = self._unique._replace(keys=np.empty(entries, np.uint64), tables=np.empty(entries, np.uint16))
             self._place = np.empty(entries, np.int32)
@@ -178,7 +178,8 @@ def unique_keys(keys: int) -> dedup.UniqueKeys:
 def merge_gradients(parts: Sequence[RankGradients], dim: int, wire: Storage) -> Merged:
     """Return float32 sums per (key, table), added in the order of parts and listed in order of first appearance.
 
-    A single part is returned as it is. Raises ValueError if there are no parts, or if the size of gradients is not that
+    A single part is returned unchanged. Raises ValueError if there are no parts, or if the size of gradients is not
+    that
     of rows of `dim` columns in the wire dtype.
     """
     if not parts:

@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 MAX_TABLES = 65535
-"""Largest number of tables of a job: a table's number has 16 bits, and the last one is not used."""
+"""Maximum number of tables of a job: a table's number has 16 bits, and the last one is not used."""
 MAX_ROWS = 2**32 - 2
-"""Largest number of rows of a group on one server: a slot's row number has 32 bits, and 0 marks an empty slot."""
+"""Maximum number of rows of a group on one server: a slot's row number has 32 bits, and 0 marks an empty slot."""
 SLOTS = 4
 """Slots of a bucket of the index."""
 MAX_FILL = 0.95
-"""Fraction of the slots in use at capacity; beyond it, to find a free slot for a new key would take too long."""
+"""Fraction of the slots in use at capacity; beyond it, finding a free slot for a new key would take too long."""
 BUCKET_BYTES, FILL_BYTES = 64, 4
 """Memory of a bucket, and of a partition's count of rows."""
 MIN_BUCKETS = 2
-"""Smallest number of buckets of a partition."""
+"""Minimum number of buckets of a partition."""
 MIN_INDEX_BYTES = MIN_BUCKETS * BUCKET_BYTES + FILL_BYTES
 """Memory of the smallest index of a group, in bytes."""
 ROW_BYTES = 3
@@ -40,11 +40,11 @@ are new that the later one may as well have all rows."""
 DENSE_TABLE = "(dense)"
 """Name of the reserved table for dense weights that train asynchronously. No feature may read it."""
 ROWS_PER_PARTITION = 2048
-"""Rows for which a partition should have room: hashing spreads keys unevenly, and smaller partitions overflow early."""
+"""Minimum rows of a partition's capacity: hashing spreads keys unevenly, and smaller partitions overflow early."""
 Storage = Literal["float32", "bfloat16", "float16"]
 """The dtypes in which embeddings are stored or sent; optimizer states are always float32."""
 WhenFull = Literal["auto", "evict_lfu", "evict_lru", "refuse"]
-"""What an id without a row gets where the room for it is full."""
+"""Policies for an id without a row in a full partition."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Schedule:
     start: float = 1.0
 
     def at(self, step: int, reductions: int = 0) -> float:
-        """Return the factor of a step, counted from 0, before which evaluations have reduced it so many times."""
+        """Return the factor of a step, counted from 0, after so many reductions by evaluations."""
         if self.kind == "reduce_on_plateau":
             warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
             return warm * max(self.factor**reductions, self.floor)
@@ -90,7 +90,7 @@ class Schedule:
 
 
 def _between(first: float, last: float, done: float) -> float:
-    """Return where half a cosine from `first` to `last` is when this fraction of it is done."""
+    """Return the value of half a cosine from `first` to `last` at this fraction of it."""
     return last + (first - last) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
@@ -118,13 +118,13 @@ class RowOptimizer:
     """Fraction of a row, times the learning rate, that is subtracted from it with each of its gradients."""
     schedule: Schedule = CONSTANT
     clip_norm: float | None = None
-    """Greatest Euclidean norm of a row's gradient; larger gradients are scaled down."""
+    """Maximum Euclidean norm of a row's gradient; larger gradients are scaled down."""
     weight_bound: float | None = None
-    """Greatest magnitude of a weight."""
+    """Maximum magnitude of a weight."""
     each_step: int = 0
     """Number of gradients that every row gets in each step, as dense weights do; 0 if rows get them now and then.
 
-    If it is not 0, Adam is that of `torch.optim.Adam`, otherwise the lazy form of `torch.optim.SparseAdam`.
+    If it is not 0, Adam is that of `torch.optim.Adam`, otherwise the lazy variant of `torch.optim.SparseAdam`.
     """
 
     def states(self, dim: int) -> dict[str, int]:
@@ -157,32 +157,32 @@ class TableSpec:
     min_count: int = 1
     """Number of the look-up at which an id gets a row."""
     rounds: int = 0
-    """Number of rows of a hash stack that are summed for an id; 0 if an id has a row of its own."""
+    """Number of rows of a hash stack that are summed for an id; 0 if each id has one row."""
     size: int = 0
     """Rows of each round of a hash stack."""
 
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """Tables of equal dim, dtype and optimizer settings, kept in one row store per server."""
+    """Tables of equal dim, dtype and optimizer settings, stored in one row store per server."""
 
     number: int
     dim: int
     optimizer: RowOptimizer
     tables: tuple[TableSpec, ...]
     capacity: int
-    """Largest number of rows of all servers together, divided evenly among partitions and rounded down."""
+    """Maximum number of rows of all servers together, divided evenly among partitions and rounded down."""
     partitions: int
     """Number of key ranges by which its rows are placed."""
     dtype: Storage = "float32"
     wire: Storage = "float32"
     """Dtype in which its rows and their gradients travel."""
     remembers_evictions: bool = False
-    """True if stores remember which keys were evicted since the last checkpoint, so that one of changes can follow."""
+    """True if stores remember the keys evicted since the last checkpoint, so that one of changes can follow."""
     counts_uses: bool = False
-    """True if stores count how often ids are looked up, so that rows make room that were looked up least often."""
+    """True if stores count look-ups of ids, so that the least frequently used rows are evicted."""
     epoch_bits: int = 0
-    """Counts of look-ups are halved each 2^epoch_bits steps."""
+    """Counts of look-ups are halved every 2^epoch_bits steps."""
 
     @property
     def is_frozen(self) -> bool:
@@ -196,7 +196,7 @@ class GroupSpec:
 
     @property
     def sketch_lines(self) -> int:
-        """Lines of the sketch of each partition, 0 if nobody asks how often ids without a row were looked up."""
+        """Lines of the sketch of each partition, 0 if frequencies of ids without a row are not needed."""
         asked = self.counts_uses or self.counts_all_new
         return math.ceil(self.rows_per_partition / ROWS_PER_LINE) if asked else 0
 
@@ -217,7 +217,7 @@ class GroupSpec:
 
     @property
     def rows_per_partition(self) -> int:
-        """Largest number of rows of each partition."""
+        """Maximum number of rows of each partition."""
         return self.capacity // self.partitions
 
     @property
@@ -227,7 +227,7 @@ class GroupSpec:
 
     @property
     def evictions_per_partition(self) -> int:
-        """Largest number of evictions that a store remembers, for each partition."""
+        """Maximum number of evictions that a store remembers, for each partition."""
         return math.ceil(self.rows_per_partition / ROWS_PER_EVICTION) if self.remembers_evictions else 0
 
     @property
@@ -320,14 +320,14 @@ def bytes_per_row(
 
 
 def epoch_bits_for(capacity: int, ids: int) -> int:
-    """Return of how many steps an epoch of counts is, as a power of two, for so many rows and ids of a batch."""
+    """Return the steps of an epoch of counts, as the exponent of 2, for so many rows and ids of a batch."""
     return max(1, LOOK_UPS_PER_ROW * capacity // max(1, ids)).bit_length() - 1
 
 
-def partitions_for(capacity: int, most: int) -> int:
-    """Return the number of partitions of a group of `capacity` rows: a power of two below `most`, or `most`."""
+def partitions_for(capacity: int, max_partitions: int) -> int:
+    """Return the number of partitions of a group of `capacity` rows: a power of two, or `max_partitions`."""
     wanted = max(1, capacity // ROWS_PER_PARTITION)
-    return min(most, 1 << (wanted.bit_length() - 1))
+    return min(max_partitions, 1 << (wanted.bit_length() - 1))
 
 
 def partitions_of(partitions: int, server: int, servers: int) -> range:

@@ -1,11 +1,11 @@
-"""What kernels need to know to begin and to change the rows of a group."""
+"""The settings of kernels for initializing and changing the rows of a group."""
 
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.kernels import optimizers, room
+from persia_cli.kernels import optimizers, slots
 from persia_cli.kernels.new_keys import RowInit
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer
 
@@ -17,11 +17,11 @@ def row_init(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64
     """Return the rules for new rows of a group."""
     optimizer = group.optimizer
     bounds, admission = np.zeros(salts.size, np.float32), np.zeros(salts.size, np.uint64)
-    least = np.zeros(salts.size, np.uint64)
+    min_count = np.zeros(salts.size, np.uint64)
     for table in group.tables:
         bounds[table.number] = table.init_bound
         admission[table.number] = round(table.admission * 2**24)
-        least[table.number] = table.min_count
+        min_count[table.number] = table.min_count
     states, at = np.zeros(group.width - group.state_at, np.float32), 0
     for name, columns in optimizer.states(group.dim).items():
         states[at : at + columns] = optimizer.initial_accumulator_value if name in ACCUMULATORS else 0.0
@@ -31,17 +31,17 @@ def row_init(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64
         salts=salts,
         bounds=bounds,
         admission=admission,
-        least=least,
+        min_count=min_count,
         states=states,
-        room=room.RoomRules(group.rows_per_partition, policy_of(layout, group), layout.expire_after or 0),
+        eviction=slots.EvictionRules(group.rows_per_partition, policy_of(layout, group), layout.expire_after or 0),
     )
 
 
 def policy_of(layout: EmbeddingLayout, group: GroupSpec) -> int:
-    """Return what happens to new keys of a group in a full partition, as kernels know it."""
+    """Return the policy of kernels for new keys of a group in a full partition."""
     if layout.when_full == "refuse":
-        return room.REFUSE
-    return room.EVICT_LFU if group.counts_uses else room.EVICT_LRU
+        return slots.REFUSE
+    return slots.EVICT_LFU if group.counts_uses else slots.EVICT_LRU
 
 
 def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) -> optimizers.Rule:
@@ -59,7 +59,7 @@ def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) 
         first, second = 1 - beta1, 1 - optimizer.beta2
     elif optimizer.kind == "ftrl":
         first, second = optimizer.lr * optimizer.l1, optimizer.lr * optimizer.l2
-    # FTRL has its own penalty, and its weights follow from its sums, so that they cannot decay beside them.
+    # FTRL has its own penalty, and its weights follow from its sums, so they cannot decay separately.
     l2, decay = (0.0, 0.0) if optimizer.kind == "ftrl" else (optimizer.l2, optimizer.weight_decay)
     return optimizers.Rule(
         lr=np.float32(rate),
@@ -68,7 +68,7 @@ def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) 
         second=np.float32(second),
         beta=np.float32(optimizer.beta),
         l2=np.float32(l2),
-        kept=np.float32(1 - lr * decay),
+        decay=np.float32(1 - lr * decay),
         clip=np.float32(optimizer.clip_norm or 0.0),
         bound=np.float32(optimizer.weight_bound or 0.0),
         plain=not (l2 or decay or optimizer.clip_norm or optimizer.weight_bound),

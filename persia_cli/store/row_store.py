@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.errors import ConfigError
-from persia_cli.kernels import buckets, index, memory, room, sightings
+from persia_cli.kernels import buckets, frequency, index, memory, slots
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.rows import CODES, RowArena, fill_rows
 from persia_cli.store.layout import MAX_ROWS, GroupSpec, partitions_of_keys
@@ -16,7 +16,7 @@ MAX_STEP = 2**32 - 1
 """Greatest step of last use, which a slot stores in 32 bits; the checkpoint's column `last_used` contains it."""
 
 MARKS_AT_ONCE = 2**18
-"""Buckets whose marks are in memory as a copy at a time."""
+"""Buckets whose marks are copied at a time."""
 
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]
@@ -29,20 +29,20 @@ class RowStore:
     """The rows of keys in a range of partitions; memory is reserved for the capacity, and used as rows are added."""
 
     def __init__(self, group: GroupSpec, partitions: range, memory: Memory = memory.zeros) -> None:
-        """Reserve the memory; raises ConfigError if this machine does not have it."""
+        """Reserve the memory; raise ConfigError if this machine does not have it."""
         self.group = group
         self.partitions = partitions
         self.capacity = group.rows_per_partition * len(partitions)
         self.used = 0
-        self.spare_room: OldRows | None = None
-        """Room for old rows that the last cut has left to the next one."""
+        self.spare_save_area: OldRows | None = None
+        """Memory for old rows that the last snapshot has left to the next one."""
         if self.capacity > MAX_ROWS:
             raise ConfigError(
                 f"feature group {group.number} would have {self.capacity:,} rows on one embedding server, more than "
                 f"{MAX_ROWS:,}: give embedding.capacity or embedding.memory a lower value, or use more servers"
             )
         try:
-            self._sighted: NDArray[np.int64] = memory(1, np.int64)
+            self._has_loaded: NDArray[np.int64] = memory(1, np.int64)
             """1 once counts of a checkpoint were loaded into the sketch."""
             self.index = _index(group, partitions, self.capacity, memory)
             self.rows = RowArena(
@@ -60,7 +60,7 @@ class RowStore:
             ) from error
 
     def owns(self, keys: Keys) -> NDArray[np.bool_]:
-        """Return whether each key is of the own partitions."""
+        """Return whether each key belongs to the own partitions."""
         partitions = partitions_of_keys(keys, self.group.partitions)
         return (partitions >= self.partitions.start) & (partitions < self.partitions.stop)
 
@@ -77,54 +77,52 @@ class RowStore:
         last_used: NDArray[np.int64],
         parts: dict[str, Floats],
         evict: bool,
-        counts: room.LoadCounts,
+        counts: slots.LoadCounts,
         frequencies: NDArray[np.uint8] | None = None,
     ) -> int:
-        """Add rows of new keys of the own partitions; returns the number of keys that had a row already.
+        """Add rows of new keys of the own partitions; return the number of keys that had a row already.
 
-        `parts` are as returned by `read_rows`. If there is no room, the least recently used rows are left out with
-        `evict`, otherwise the last ones. `frequencies` say how often keys were looked up, 1 if they are not given.
+        `parts` are as returned by `read_rows`. If there is no space, the least recently used rows are left out with
+        `evict`, otherwise the last ones. `frequencies` are those of the keys, by default 1.
         """
         rows = np.empty(keys.size, np.int64)
-        self.used = room.insert(
-            self.index, keys, tables, last_used.astype(np.uint32), self.used,
-            room.RoomRules(self.group.rows_per_partition, room.EVICT_LRU if evict else room.REFUSE, 0), counts, rows,
-        )  # fmt: skip
+        policy = slots.EVICT_LRU if evict else slots.REFUSE
+        rules = slots.EvictionRules(self.group.rows_per_partition, policy, 0)
+        self.used = slots.insert(self.index, keys, tables, last_used.astype(np.uint32), self.used, rules, counts, rows)
         if self.index.uses.size:
             got = rows >= 0
             counted = np.ones(keys.size, np.uint8) if frequencies is None else frequencies
-            self.index.uses[rows[got]] = sightings.words_of(counted[got], last_used[got])
-        # If several keys had a row one after the other, the last one owns it: what is written last stays.
+            self.index.uses[rows[got]] = frequency.words_of(counted[got], last_used[got])
+        # If several keys had the same row one after the other, the last one owns it: the last write stays.
         self.write_rows(rows, parts)
-        return int(np.count_nonzero(rows == room.REPEATED))
+        return int(np.count_nonzero(rows == slots.REPEATED))
 
-    def note_loaded_sightings(self) -> None:
-        """Take note that the sketch may have counts from now on, however few rows there are."""
-        self._sighted[0] = 1
+    def note_loaded_frequencies(self) -> None:
+        """Record that the sketch may have counts from now on, even with few rows."""
+        self._has_loaded[0] = 1
 
     @property
-    def has_sightings(self) -> bool:
+    def has_frequencies(self) -> bool:
         """True if the sketch may have counts of ids without a row, or look-ups add some: else it is all zeros."""
         if not self.index.sketch.size:
             return False
-        # As `kernels.sightings.is_counted`.
+        # As in `kernels.frequency.is_counted`.
         nearly_full = 8 * int(self.index.fill.max(initial=0)) >= 7 * self.group.rows_per_partition
-        return nearly_full or self.group.counts_all_new or bool(self._sighted[0])
+        return nearly_full or self.group.counts_all_new or bool(self._has_loaded[0])
 
     def forget_use(self) -> None:
-        """Set the step of last use of all rows to 0, as a new run wants it of rows that another one has left."""
+        """Set the step of last use of all rows to 0, for a new run that begins with the rows of another one."""
         marks = self.index.marks.reshape(-1, int(buckets.MARKS))[:, int(buckets.LAST_USED) :]
         for start in range(0, len(marks), MARKS_AT_ONCE):
             part = marks[start : start + MARKS_AT_ONCE]
-            # Pages that were never written stay so.
+            # Pages that were never written stay unwritten.
             part[part != 0] = 0
-        self.index.uses[: self.used] &= ~np.uint32(sightings.STEP)
+        self.index.uses[: self.used] &= ~np.uint32(frequency.STEP)
 
     def take_evicted(self) -> tuple[Keys, Tables] | None:
         """Return the keys without a row that were evicted since the last call, ordered by key, then table number.
 
-        Returns None if more were evicted than the store remembers. Some of the keys may have got their rows since the
-        last call too. From now on further evictions are remembered.
+        Return None if more were evicted than the store remembers. From now on further evictions are remembered.
         """
         evictions = int(self.index.evictions[0])
         self.index.evictions[0] = 0
@@ -136,6 +134,7 @@ class RowStore:
         again = (keys[1:] == keys[:-1]) & (tables[1:] == tables[:-1])
         once = np.concatenate([np.ones(min(keys.size, 1), np.bool_), ~again])
         keys, tables = keys[once], tables[once]
+        # A key may have got a row again since it was evicted, and even its first row since the last call.
         gone = self.find(keys, tables) < 0
         return keys[gone], tables[gone]
 
@@ -150,9 +149,9 @@ class RowStore:
         return parts
 
     def write_rows(self, rows: NDArray[np.int64], parts: dict[str, Floats]) -> None:
-        """Write what `read_rows` returns to rows int64[n], of which negative ones are skipped.
+        """Write the result of `read_rows` to rows int64[n], of which negative ones are skipped.
 
-        16-bit values are rounded to nearest. If a row comes twice, what comes later stays.
+        16-bit values are rounded to nearest. If a row occurs twice, the later values stay.
         """
         first = 0
         words = {"embedding": _narrowed(parts["embedding"], self.group.dtype)}
@@ -179,7 +178,7 @@ def _index(group: GroupSpec, partitions: range, rows: int, memory: Memory) -> bu
         evicted_tables=memory(evictions, np.uint16),
         evictions=memory(1, np.int64),
         uses=memory(rows if group.counts_uses else 0, np.uint32),
-        sketch=memory(len(partitions) * group.sketch_lines * int(sightings.WORDS), np.uint64),
+        sketch=memory(len(partitions) * group.sketch_lines * int(frequency.WORDS), np.uint64),
         lines=np.uint64(group.sketch_lines),
         epoch_bits=np.uint64(group.epoch_bits),
     )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import WireError
-from persia_cli.kernels import hashing, index, look_up, room, update
+from persia_cli.kernels import hashing, index, look_up, slots, update
 from persia_cli.kernels.journal import private_journal
 from persia_cli.kernels.look_up import FoundRows
 from persia_cli.kernels.memory import Empty, zeros
@@ -18,7 +18,7 @@ from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.optimizers import Rule
 from persia_cli.kernels.rows import CODES
 from persia_cli.kernels.update import GradientCounts
-from persia_cli.store.checkpoints.cut import NOTHING, ShardCut
+from persia_cli.store.checkpoints.snapshot import NOTHING, ShardSnapshot
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
 from persia_cli.store.memory.answers import Answer, NewKeys
 from persia_cli.store.memory.applied_steps import AppliedSteps
@@ -36,18 +36,16 @@ Rows = NDArray[np.int64]
 Halves = NDArray[np.uint16]
 
 MAX_REMEMBERED_LOOKUPS = 255
-"""Number of a group's look-ups whose rows are kept for their updates.
-
-Between a look-up and the update of its batch other look-ups may evict some of its rows and give them to other keys. To
-apply a gradient there would change a stranger's row. The index therefore stores for each row the number of the look-up
-that last gave it to another key, in one byte: it is written only at evictions and read only by `index.verify`, so it
-costs no cache line on the way of a look-up. A byte repeats after 256 look-ups; up to 255 later, the difference of two
-numbers still says which came first. Permits (`control.watermarks`) bound how many batches are between the two anyway.
-"""
+"""Number of a group's look-ups whose rows are remembered for their updates."""
+# Between a look-up and the update of its batch, other look-ups may evict some of its rows and give them to other keys.
+# Applying a gradient there would change the wrong row. So the index stores for each row the number of the look-up that
+# last gave it to another key, in one byte. It is written only at evictions and read only by `index.verify`, so it costs
+# look-ups no cache line. A byte repeats after 256 look-ups; up to 255 later, the difference of two numbers still shows
+# which came first. Permits (`control.watermarks`) bound the number of batches between the two anyway.
 
 
 @dataclass(frozen=True)
-class KeptRows:
+class RememberedRows:
     """The rows that a look-up found, for the update of the same keys."""
 
     keys: Keys
@@ -62,7 +60,7 @@ class KeptRows:
 class Shard:
     """The rows of the partitions that server `server` of `servers` owns, with one row store per feature group.
 
-    `empty` allocates the arrays that look-ups return, `memory` all that lasts; `ranks` send updates.
+    `empty` allocates the arrays that look-ups return, `memory` all lasting ones; `ranks` send updates.
     """
 
     def __init__(
@@ -93,28 +91,30 @@ class Shard:
         self._all_counts = memory(len(Counts._fields) * count, np.int64).reshape(len(Counts._fields), count)
         self._counts = Counts(*self._all_counts)
         self._read_by_features = [table.number for group in layout.feature_groups for table in group.tables]
-        self._loads = room.LoadCounts(*memory(2 * count, np.int64).reshape(2, count))
+        self._loads = slots.LoadCounts(*memory(2 * count, np.int64).reshape(2, count))
         self._gradients = GradientCounts(*memory(2 * count, np.int64).reshape(2, count))
         self._row_inits = tuple(row_init(layout, group, self.salts) for group in layout.groups)
         self._journals = tuple(private_journal(group.number, group.width) for group in layout.groups)
-        self._kept: tuple[OrderedDict[Hashable, KeptRows], ...] = tuple(OrderedDict() for _ in layout.groups)
+        self._remembered: tuple[OrderedDict[Hashable, RememberedRows], ...] = tuple(
+            OrderedDict() for _ in layout.groups
+        )
         self._look_ups: NDArray[np.int64] = memory(len(layout.groups), np.int64)
-        self._cut: ShardCut | None = None
+        self._snapshot: ShardSnapshot | None = None
 
-    def begin_cut(self, places: int | None = None, since: Sequence[int] | None = None) -> ShardCut:
-        """Begin a cut of all rows as they are now, and end the one before; see `persia_cli.store.checkpoints.cut`.
+    def begin_snapshot(self, places: int | None = None, since: Sequence[int] | None = None) -> ShardSnapshot:
+        """Begin a snapshot of all present rows, and end the one before; see `persia_cli.store.checkpoints.snapshot`.
 
-        Of each store, rows last used before a step are left out if `since` names it.
+        If `since` gives the step of a store, its rows last used before that are omitted.
         """
-        self.end_cut()
-        self._cut = ShardCut(self.stores, self._look_ups.tolist(), since or [0] * len(self.stores), places)
-        return self._cut
+        self.end_snapshot()
+        self._snapshot = ShardSnapshot(self.stores, self._look_ups.tolist(), since or [0] * len(self.stores), places)
+        return self._snapshot
 
-    def end_cut(self) -> None:
-        """End the cut: rows are not kept any more."""
-        if self._cut is not None:
-            self._cut.drop()
-        self._cut = None
+    def end_snapshot(self) -> None:
+        """End the snapshot: no more rows are copied for it."""
+        if self._snapshot is not None:
+            self._snapshot.drop()
+        self._snapshot = None
 
     def keys_of(self, ids: NDArray[np.uint64], tables: Tables) -> Keys:
         """Return the keys of ids of some tables."""
@@ -123,7 +123,7 @@ class Shard:
         return keys
 
     def ids_of(self, keys: Keys, tables: Tables) -> NDArray[np.uint64]:
-        """Return the ids of keys of some tables; reads only what never changes."""
+        """Return the ids of keys of some tables; reads only constant parts."""
         ids = np.empty_like(keys)
         hashing.recover_ids(keys, tables, self.salts, ids)
         return ids
@@ -135,16 +135,16 @@ class Shard:
 
     @property
     def pending(self) -> BatchRequest | None:
-        """The request that an earlier process has begun, and that has not come again."""
+        """The request that an earlier process began, and that was not repeated yet."""
         return None
 
     def serve(self) -> None:
-        """Note that all rows are loaded."""
+        """Record that all rows are loaded."""
 
     def answer_all(
         self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None
     ) -> list[Answer]:
-        """Return what `answer` with `create` returns for each group; marks the rank's step looked up."""
+        """Return the result of `answer` with `create` for each group; mark the rank's step as looked up."""
         answers = [self.answer(number, *group, step, True, batch) for number, group in enumerate(groups)]
         self.applied.mark_looked_up(rank, step)
         return answers
@@ -157,7 +157,7 @@ class Shard:
         batch: Hashable | None = None,
         reductions: int = 0,
     ) -> None:
-        """Do what `update` does for each group; marks the step applied for the ranks."""
+        """Call `update` for each group; mark the step as applied for the ranks."""
         for number, group in enumerate(groups):
             self.update(number, *group, step, batch, reductions)
         for rank in ranks:
@@ -167,7 +167,7 @@ class Shard:
     def look_up(
         self, group: int, keys: Keys, tables: Tables, step: int, create: bool, batch: Hashable | None = None
     ) -> Bytes:
-        """Return the rows of `answer`, without the positions of new keys; raises WireError as `check` does."""
+        """Return the rows of `answer`, without the positions of new keys; raise WireError as `check` does."""
         self.check(group, keys, tables, step)
         return self.answer(group, keys, tables, step, create, batch)[0]
 
@@ -182,11 +182,10 @@ class Shard:
     ) -> Answer:
         """Return the embeddings of distinct keys, in the group's wire dtype, and the keys that had no row before.
 
-        Takes keys uint64[n] and tables uint16[n]; returns embeddings uint8[n, row_bytes], zeros for keys without a row.
-        With `create`, unknown keys get a new row if they are admitted and there is room, if need be that of a key that
-        has to make room; steps of last use rise to `step`; and the rows are kept for the update of `batch`. Without
-        `create`, nothing changes.
-        The caller has called `check` on the arguments.
+        Take keys uint64[n] and tables uint16[n]; return embeddings uint8[n, row_bytes], zeros for keys without a row.
+        With `create`, unknown keys get a new row if they are admitted and there is space, if necessary by an eviction;
+        steps of last use rise to `step`; and the rows are remembered for the update of `batch`. Without `create`,
+        nothing changes. The caller has called `check` on the arguments.
         """
         store = self.stores[group]
         block = self._empty((keys.size, row_bytes(store.group.dim, store.group.wire)), np.uint8)
@@ -196,17 +195,17 @@ class Shard:
             look_up.read_rows(store.index, store.rows, keys, tables, CODES[store.group.wire], rows, out)
             rowless = np.flatnonzero(rows < 0).astype(np.uint32)
             return block, NewKeys(rowless, rowless)
-        old = NOTHING if self._cut is None else self._cut.before_look_up(group, keys, tables)
+        old = NOTHING if self._snapshot is None else self._snapshot.before_look_up(group, keys, tables)
         self._look_ups[group] += 1
         new = self._find_or_add(group, old, keys, tables, step, rows, out)
         if batch is not None:
-            self._keep(group, batch, keys, tables, rows)
+            self._remember(group, batch, keys, tables, rows)
         return block, NewKeys(new, new[rows[new] < 0])
 
     def _find_or_add(
         self, group: int, old: OldRows, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
     ) -> NDArray[np.uint32]:
-        """Carry out a look-up that may add rows; returns the positions of new keys."""
+        """Carry out a look-up that may add rows; return the positions of new keys."""
         journal, found = self._journals[group], FoundRows(rows, np.empty(keys.size, np.uint32), out)
         arguments = self._look_up_arguments(group, old, keys, tables, step, found)
         self.stores[group].used = look_up.look_up(journal, *arguments)
@@ -215,7 +214,7 @@ class Shard:
     def _look_up_arguments(
         self, group: int, old: OldRows, keys: Keys, tables: Tables, step: int, found: FoundRows
     ) -> tuple[Any, ...]:
-        """Return the arguments of the kernel `look_up` but for the journal."""
+        """Return the arguments of the kernel `look_up` after the journal."""
         store = self.stores[group]
         return (
             store.index, store.rows, old, self._row_inits[group], self._counts, keys, tables, step,
@@ -244,8 +243,8 @@ class Shard:
         """Apply the optimizer to the rows of distinct keys; the caller has called `check_update` on the arguments.
 
         Keys without a row and gradients whose squares are not finite are skipped and counted. Adam corrects its bias
-        for update number step + 1, or for the last one of the step if rows get several in each. The rows kept from the
-        batch's look-up are used if they are still right, and dropped. `reductions` is as in `Schedule.at`.
+        for update number step + 1, or for the last one of the step if rows get several in each. The rows remembered
+        from the batch's look-up are used if they are still right, and dropped. `reductions` is as in `Schedule.at`.
         """
         store = self.stores[group]
         if gradients.dtype == np.uint8:
@@ -263,13 +262,14 @@ class Shard:
         parts: dict[str, Floats],
         frequencies: NDArray[np.uint8] | None = None,
     ) -> int:
-        """Add rows of new keys from a checkpoint; returns the number of keys that had a row already.
+        """Add rows of new keys from a checkpoint; return the number of keys that had a row already.
 
-        `parts` are as returned by `RowStore.read_rows`, `frequencies` as in `RowStore.insert`. If there is no room,
-        rows are left out and counted. Rows kept from look-ups are dropped, since they may belong to other keys now.
+        `parts` are as returned by `RowStore.read_rows`, `frequencies` as in `RowStore.insert`. If there is no space,
+        rows are left out and counted.
         """
         self.check(group, keys, tables, 0)
-        self._kept[group].clear()
+        # Remembered rows of look-ups may belong to other keys after this.
+        self._remembered[group].clear()
         evict = self.layout.when_full != "refuse"
         return self.stores[group].insert(keys, tables, last_used, parts, evict, self._loads, frequencies)
 
@@ -294,7 +294,7 @@ class Shard:
         dim, wire = self.stores[group].group.dim, self.stores[group].group.wire
         columns = row_bytes(dim, wire) if gradients.dtype == np.uint8 else dim
         if self.stores[group].group.is_frozen and keys.size:
-            raise WireError(f"feature group {group} is frozen, and an update has {keys.size} gradients for it")
+            raise WireError(f"feature group {group} is frozen, but an update has {keys.size} gradients for it")
         if gradients.shape != (keys.size, columns):
             raise WireError(
                 f"update of feature group {group} has gradients of shape {gradients.shape}, not {(keys.size, columns)}"
@@ -318,26 +318,26 @@ class Shard:
                 f"server's partitions {partitions.start} to {partitions.stop - 1} or to this group"
             )
 
-    def _keep(self, group: int, batch: Hashable, keys: Keys, tables: Tables, rows: NDArray[np.int64]) -> None:
-        kept = self._kept[group]
-        kept[batch] = KeptRows(keys, tables, rows, self._look_ups[group], self._evicted(group))
-        if len(kept) > MAX_REMEMBERED_LOOKUPS:
-            kept.popitem(last=False)
+    def _remember(self, group: int, batch: Hashable, keys: Keys, tables: Tables, rows: NDArray[np.int64]) -> None:
+        found = self._remembered[group]
+        found[batch] = RememberedRows(keys, tables, rows, self._look_ups[group], self._evicted(group))
+        if len(found) > MAX_REMEMBERED_LOOKUPS:
+            found.popitem(last=False)
 
     def _rows_of(self, group: int, keys: Keys, tables: Tables, step: int, batch: Hashable | None) -> NDArray[np.int64]:
         """Return the present rows of the keys, int64[n], from the batch's look-up if its rows are still right."""
         store = self.stores[group]
-        kept = self._kept[group].pop(batch, None)
+        found = self._remembered[group].pop(batch, None)
         fit = 0
-        if kept is not None and self._look_ups[group] - kept.number <= MAX_REMEMBERED_LOOKUPS:
-            fit = index.same_keys(keys, tables, kept.keys, kept.tables, kept.rows)
-        if self._cut is not None:
-            self._cut.before_update(group, keys, tables, kept.number if kept is not None and fit else None)
-        if kept is not None and fit:
-            if fit == SOME_MISSING or self._evicted(group) > kept.evictions:
-                age = self._look_ups[group] - kept.number
-                index.verify(store.index, keys, tables, step, kept.number % 256, age, kept.rows)
-            return kept.rows
+        if found is not None and self._look_ups[group] - found.number <= MAX_REMEMBERED_LOOKUPS:
+            fit = index.same_keys(keys, tables, found.keys, found.tables, found.rows)
+        if self._snapshot is not None:
+            self._snapshot.before_update(group, keys, tables, found.number if found is not None and fit else None)
+        if found is not None and fit:
+            if fit == SOME_MISSING or self._evicted(group) > found.evictions:
+                age = self._look_ups[group] - found.number
+                index.verify(store.index, keys, tables, step, found.number % 256, age, found.rows)
+            return found.rows
         rows = np.empty(keys.size, np.int64)
         index.find_and_touch(store.index, keys, tables, step, rows)
         return rows

@@ -1,4 +1,4 @@
-"""What an embedding server counts of each table."""
+"""The counters of an embedding server for each table."""
 
 from dataclasses import dataclass
 
@@ -16,23 +16,23 @@ class TableCounters:
     """Keys of training look-ups that had no row: admitted + refused + not_admitted."""
     admitted: int
     refused: int
-    """Keys answered with zeros since there was no room."""
+    """Keys answered with zeros since there was no space."""
     not_admitted: int
-    """Keys answered with zeros since their id is not among those that are admitted, or came too rarely so far."""
+    """Keys answered with zeros since their id is not admitted, or not yet."""
     evicted: int
-    """Rows taken away for keys of this or another table."""
+    """Rows evicted for keys of this or another table."""
     expired: int
-    """Those of the evicted rows that had expired."""
+    """Evicted rows that had expired."""
     left_out: int
-    """Rows of a loaded checkpoint for which there was no room."""
+    """Rows of a loaded checkpoint for which there was no space."""
     gradients_missing: int
-    """Gradients of keys that have no row."""
+    """Gradients of keys without a row."""
     gradients_refused: int
     """Gradients with a value that is not finite in float32, or whose square is not finite (beyond 1.8e19)."""
 
 
 READS = "reads of "
-"""What the count of a feature's look-ups in evaluation and prediction begins with, among those of its table."""
+"""Prefix of the count of a feature's look-ups in evaluation and prediction, among the counts of its table."""
 
 
 def reads_of(feature: str) -> str:

@@ -48,7 +48,7 @@ class TableStats:
 def table_stats(chain: Chain) -> dict[str, TableStats]:
     """Return the statistics of every table of a checkpoint, in its manifest's order.
 
-    It needs the memory of one record batch of each checkpoint in the chain, whatever the size of the files. Raises
+    It needs the memory of one record batch of each checkpoint in the chain, for files of any size. Raise
     CheckpointError for a file that is missing, damaged or not a file of rows.
     """
     manifest = chain.manifest

@@ -1,6 +1,6 @@
-"""Encoded rows, as they travel: uint8 [n, bytes of a row], in the wire dtype of their group.
+"""Encoded rows on the wire: uint8 [n, bytes of a row], in the wire dtype of their group.
 
-float32 is sent as it is. bfloat16 is rounded to nearest; the error is at most 2^-8 of each value. float16 has a factor
+float32 is sent unchanged. bfloat16 is rounded to nearest; the error is at most 2^-8 of each value. float16 has a factor
 per row; the error is at most 2^-11 of the row's greatest magnitude (a row below 2^-135 becomes zeros, and a row with
 NaN or infinity becomes all NaN).
 """

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, stdev
 
-from persia_cli.observe.outcome import Figures
+from persia_cli.observe.outcome import JobMetrics
 from persia_cli.sweep.points import Setting
 
-BySeed = Mapping[str, Figures]
-"""The figures of a setting's finished points, by seed as written."""
+BySeed = Mapping[str, JobMetrics]
+"""The metrics of a setting's finished points, by seed as written."""
 
 SURE = 0.95
 """Confidence level: the probability that an interval contains the true mean."""
@@ -38,7 +38,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Row:
-    """One setting of a sweep over its seeds; a figure that no finished point has is None."""
+    """One setting of a sweep over its seeds; a metric that no finished point has is None."""
 
     setting: Setting
     finished: int
@@ -87,7 +87,7 @@ def compare(
 
 
 def paired(ours: BySeed, theirs: BySeed, metric: str) -> Mean | None:
-    """Return the mean of our figure minus theirs over the seeds that both have; None if there are none."""
+    """Return the mean of our value minus theirs over the seeds that both have; None if there are none."""
     pairs = [
         (each.quality.get(metric), theirs[seed].quality.get(metric)) for seed, each in ours.items() if seed in theirs
     ]

@@ -16,7 +16,7 @@ from persia_cli.config.record import to_yaml
 from persia_cli.config.schema import Run
 from persia_cli.disk import claim_folder, is_held, replacing, write_whole, writing
 from persia_cli.errors import UserError
-from persia_cli.observe.outcome import Figures
+from persia_cli.observe.outcome import JobMetrics
 from persia_cli.sweep.points import SEED, Point
 
 SWEEP = record.SWEEP
@@ -39,7 +39,7 @@ class PointOutcome:
     """Path relative to the folder of the sweep."""
     seconds: float
     """Time from the start of its process to its end."""
-    figures: Figures | None
+    figures: JobMetrics | None
     error: str | None
     """Reason why it failed; None if it did not."""
 
@@ -122,7 +122,7 @@ def write_results(folder: Path, outcomes: Sequence[PointOutcome]) -> None:
 
 
 def _line(outcome: PointOutcome, names: Sequence[str]) -> dict[str, Any]:
-    """Return the result of a point by column, with these of its figures and all of its quality."""
+    """Return the result of a point by column, with these of its metrics and all of its quality."""
     line = dict(outcome.point.swept) | {SEED: outcome.seed, "state": "failed" if outcome.error else "done"}
     found = {name: getattr(outcome.figures, name) for name in names} if outcome.figures else {}
     line |= found | (outcome.figures.quality if outcome.figures else {})
@@ -166,7 +166,7 @@ def _outcome(entry: dict[str, Any]) -> PointOutcome:
         seed=entry["seed"],
         run_dir=entry["run_dir"],
         seconds=entry["seconds"],
-        figures=entry["figures"] and Figures(**entry["figures"]),
+        figures=entry["figures"] and JobMetrics(**entry["figures"]),
         error=entry["error"],
     )
 

@@ -1,4 +1,4 @@
-"""The runs of a sweep: command-line words with lists of values, composed and checked."""
+"""The runs of a sweep: command-line arguments with lists of values, composed and checked."""
 
 import math
 from collections.abc import Sequence
@@ -17,17 +17,17 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError, count
 from persia_cli.sweep.points import Axis, Point, combine, key_of
 
-MOST_POINTS = 10_000
+MAX_POINTS = 10_000
 
 NO_CHECKPOINTS = ("checkpoint.every_minutes=null", "checkpoint.at_end=false")
 """The settings that a sweep adds: it compares models, and saves them only if the user asks for this."""
 
 
 def choices(word: str) -> list[str]:
-    """Return one word for each value that a word of a sweep lists; a word with a single value is returned unchanged.
+    """Return one argument for each value that an argument of a sweep lists; one with a single value stays unchanged.
 
     The grammar is Hydra's: `a=1,2`, `a=range(0,5)`, `a=choice(1,2)`; brackets, braces and quotes keep commas together.
-    Raises ConfigError for a sweep without a fixed list of values, with an empty one, or with more than MOST_POINTS.
+    Raises ConfigError for a sweep without a fixed list of values, with an empty one, or with more than MAX_POINTS.
     """
     key, equals, _ = word.partition("=")
     if not equals or word.startswith("~"):
@@ -49,7 +49,7 @@ def choices(word: str) -> list[str]:
 
 
 def _check_range(word: str, values: RangeSweep) -> None:
-    """Raise ConfigError unless a range has at least one value and at most MOST_POINTS."""
+    """Raise ConfigError unless a range has at least one value and at most MAX_POINTS."""
     start, stop, step = values.start, values.stop, values.step
     if start is None or stop is None or not all(map(math.isfinite, (start, stop, step))):
         raise ConfigError(f"{word}: a range needs finite ends and a finite step, such as range(0,5) or range(0,1,0.25)")
@@ -60,8 +60,8 @@ def _check_range(word: str, values: RangeSweep) -> None:
         raise ConfigError(
             f"{word}: this range is empty: by steps of {step:g} there is nothing from {start:g} to {stop:g}"
         )
-    if number > MOST_POINTS:
-        raise ConfigError(f"{word}: this range has {number:,} values; a sweep has at most {MOST_POINTS:,} points")
+    if number > MAX_POINTS:
+        raise ConfigError(f"{word}: this range has {number:,} values; a sweep has at most {MAX_POINTS:,} points")
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def compose_grid(words: Sequence[str], folders: Sequence[Path] = ()) -> list[Gri
             axes.insert(0, Axis(key_of(setting), (setting,)))
     _refuse_twice(axes)
     number = math.prod(len(axis.words) for axis in axes)
-    if number > MOST_POINTS:
-        raise ConfigError(f"these values make {number:,} points; a sweep has at most {MOST_POINTS:,}")
+    if number > MAX_POINTS:
+        raise ConfigError(f"these values make {number:,} points; a sweep has at most {MAX_POINTS:,}")
     points = combine(axes)
     groups = [axis.key for axis in axes if axis.swept and axis.key in offers.groups(folders)]
     partial = [axis.key for axis in axes if any(axis.key.startswith(f"{group}.") for group in groups)]
@@ -128,7 +128,7 @@ def _refuse_twice(axes: Sequence[Axis]) -> None:
 
 
 def _sentence(sentence: str, labels: Sequence[str], points: int) -> str:
-    """Return a mistake's sentence with the points that it belongs to."""
+    """Return the sentence of a mistake with its points."""
     if len(labels) == points:
         return sentence
     others = len(labels) - 1

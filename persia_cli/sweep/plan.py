@@ -1,4 +1,4 @@
-"""The plan of a sweep: every point checked before the first one starts, and the comparison of those that finished."""
+"""The plan of a sweep: every point is checked before the first one starts, and finished points are compared."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from persia_cli.data.read.facts import DatasetFacts
 from persia_cli.engines.job import timed
 from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import ConfigError, UserError
-from persia_cli.observe.outcome import figures_in
+from persia_cli.observe.outcome import metrics_in
 from persia_cli.plan.columns import metric_aims
 from persia_cli.plan.job import JobPlan, plan_job
 from persia_cli.sweep.comparison import Row, compare
@@ -28,7 +28,7 @@ FindFacts = Callable[[Dataset], DatasetFacts]
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """All that is decided before the first point starts."""
+    """All decisions that are made before the first point starts."""
 
     ask: SweepRequest
     folder: Path
@@ -39,7 +39,7 @@ class SweepPlan:
     against: dict[Setting, Setting]
     """The setting that each setting is compared with; empty without a baseline."""
     metric: str
-    """The figure that settings are compared by."""
+    """The metric by which settings are compared."""
     before: Sequence[PointOutcome]
     """Points that an earlier run of the sweep has finished."""
     new: bool
@@ -48,7 +48,7 @@ class SweepPlan:
 
     @property
     def metrics(self) -> list[str]:
-        """The figures that are shown of each setting; the first is `metric`."""
+        """The metrics of each setting to show; the first is `metric`."""
         return list(dict.fromkeys([self.metric, *headlines(self.first.run.links)]))
 
 
@@ -67,7 +67,9 @@ def resumed(folder: Path, baseline: str | None, metric: str | None, facts_of: Fi
     """Check a sweep that was begun before; raises UserError if its points have changed."""
     ask, digests = SweepRequest.read(folder)
     if ask.working_dir != str(Path.cwd()):
-        raise UserError(f"this sweep began in {ask.working_dir}, and its words may name files there; resume it there")
+        raise UserError(
+            f"this sweep began in {ask.working_dir}, and its arguments may name files there; resume it there"
+        )
     grid, first = _checked(ask, facts_of)
     if [digest(each.run) for each in grid] != digests:
         raise UserError(f"the configurations that {folder} began with have changed since; start a new sweep")
@@ -75,7 +77,7 @@ def resumed(folder: Path, baseline: str | None, metric: str | None, facts_of: Fi
     points = {each.point.words for each in grid}
     chosen = choose_metric(grid, metric or ask.metric)
     done = [
-        replace(each, figures=figures_in(folder / each.run_dir, chosen))  # the metric decides which evaluation counts
+        replace(each, figures=metrics_in(folder / each.run_dir, chosen))  # the metric decides which evaluation counts
         for each in read_results(folder)
         if each.error is None and each.point.words in points
     ]
@@ -83,9 +85,9 @@ def resumed(folder: Path, baseline: str | None, metric: str | None, facts_of: Fi
 
 
 def choose_metric(grid: Sequence[GridRun], asked: str | None) -> str:
-    """Return the figure to compare settings by: the one asked for, or the first run's own, or AUC, or RMSE.
+    """Return the metric to compare settings by: the requested one, or the first run's own, or AUC, or RMSE.
 
-    Raises ConfigError if it is not a figure of every point's evaluation.
+    Raises ConfigError if it is not a metric of every point's evaluation.
     """
     first = grid[0].run
     early = first.train.early_stop.metric if first.train.early_stop else None
@@ -97,7 +99,7 @@ def choose_metric(grid: Sequence[GridRun], asked: str | None) -> str:
         if metric not in there:
             hint = did_you_mean(nearest(metric, there))
             raise ConfigError(
-                f"--metric {metric}: an evaluation of the point {each.point.label} has no such figure{hint}; "
+                f"--metric {metric}: an evaluation of the point {each.point.label} has no such metric{hint}; "
                 f"there are {any_of(there, 'and')}"
             )
     return metric

@@ -38,7 +38,7 @@ class Point:
 
     @property
     def setting(self) -> Setting:
-        """All swept keys but the seed; figures are averaged over the points of a setting."""
+        """All swept keys but the seed; metrics are averaged over the points of a setting."""
         return tuple((key, value) for key, value in self.swept if key != SEED)
 
     @property
@@ -53,17 +53,17 @@ class Point:
 
 
 def key_of(word: str) -> str:
-    """Return the key of a `KEY=VALUE` word, without Hydra's plus signs."""
+    """Return the key of a `KEY=VALUE` argument, without Hydra's plus signs."""
     return word.partition("=")[0].lstrip("+")
 
 
 def value_of(word: str) -> str:
-    """Return the value of a `KEY=VALUE` word."""
+    """Return the value of a `KEY=VALUE` argument."""
     return word.partition("=")[2]
 
 
 def combine(axes: Sequence[Axis]) -> list[Point]:
-    """Return every combination of the axes' words; the last axis changes fastest."""
+    """Return every combination of the axes' arguments; the last axis changes fastest."""
     points = []
     for words in product(*(axis.words for axis in axes)):
         swept = [(key_of(word), value_of(word)) for axis, word in zip(axes, words, strict=True) if axis.swept]
@@ -72,7 +72,7 @@ def combine(axes: Sequence[Axis]) -> list[Point]:
 
 
 def name_setting(setting: Setting) -> str:
-    """Return a setting as words."""
+    """Return a setting as arguments."""
     return " ".join(f"{key}={value}" for key, value in setting) or "all"
 
 
@@ -87,7 +87,7 @@ def settings_of(points: Sequence[Point]) -> list[Setting]:
 
 
 def default_baseline(settings: Sequence[Setting]) -> str | None:
-    """Return the baseline if the user gives none: sync, or else the least staleness that is swept."""
+    """Return the default baseline: sync, or else the smallest swept staleness."""
     if len(settings) < 2:
         return None
     values: dict[str, list[str]] = {}
@@ -119,7 +119,7 @@ def baselines(settings: Sequence[Setting], baseline: str) -> dict[Setting, Setti
         if len(alike) != 1:
             several = "; ".join(name_setting(each) for each in alike) or "none"
             raise ConfigError(
-                f"--baseline {baseline!r} does not say which point {name_setting(setting)} is set against "
+                f"--baseline {baseline!r} does not determine a baseline for the point {name_setting(setting)} "
                 f"({several}); name more keys, e.g. --baseline {name_setting(candidates[0])!r}"
             )
         found[setting] = alike[0]

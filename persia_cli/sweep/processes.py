@@ -16,7 +16,7 @@ from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import PersiaError
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import METRICS
-from persia_cli.observe.outcome import figures_in
+from persia_cli.observe.outcome import metrics_in
 from persia_cli.sweep.folder import PointOutcome
 from persia_cli.sweep.points import Point
 
@@ -73,7 +73,7 @@ class Sweep:
 
     @property
     def running(self) -> list[Task]:
-        """The tasks that run now."""
+        """The running tasks."""
         return [each.task for each in self._running]
 
     def run(self, on_end: Callable[[PointOutcome], None], follow: Callable[[], None]) -> None:
@@ -118,7 +118,7 @@ class Sweep:
 
     def _outcome(self, ended: _Running, seconds: float) -> PointOutcome:
         task, code = ended.task, ended.process.returncode
-        figures = figures_in(task.run_dir, self._metric) if code == 0 else None
+        figures = metrics_in(task.run_dir, self._metric) if code == 0 else None
         error, death = None, killed_by(-code) if code < 0 else ""
         if death and (task.run_dir / CONFIG).exists():
             # A signal killed the launcher, and the kernel its replicas with it.
@@ -130,7 +130,7 @@ class Sweep:
             error = _reason(_log(task), code, death)
         elif figures is None:
             error = f"recorded no training in {task.run_dir / METRICS}"
-        _keep_log(task)
+        _move_log(task)
         where = str(task.run_dir.relative_to(self._folder))
         return PointOutcome(task.point, task.seed, where, round(seconds, 1), figures if error is None else None, error)
 
@@ -147,7 +147,7 @@ class Sweep:
             for each in self._running:
                 each.process.kill()
                 each.process.wait()
-                _keep_log(each.task)
+                _move_log(each.task)
 
 
 def _grace_s(task: Task) -> float:
@@ -156,11 +156,11 @@ def _grace_s(task: Task) -> float:
 
 
 def _log(task: Task) -> Path:
-    """Return the file for the output of a running point: beside its run directory, which it creates itself."""
+    """Return the file for the output of a running point: next to its run directory, which it creates itself."""
     return task.run_dir.with_name(f"{task.run_dir.name}.log")
 
 
-def _keep_log(task: Task) -> None:
+def _move_log(task: Task) -> None:
     """Move the output of a point that has ended to its run directory, if that exists."""
     if task.run_dir.is_dir():
         rename(_log(task), task.run_dir / LOG)

@@ -1,7 +1,7 @@
 """The dense weights that a run takes from a saved model, in a separate process before the job starts.
 
 `python -m persia_cli.train.compared_weights` reads a JSON list of runs from stdin, whose `init_from.path` is a
-checkpoint, and writes, for each, which weights fit, or the sentence with its problem.
+checkpoint, and writes, for each, the fit of its weights, or the sentence with its problem.
 """
 
 from dataclasses import asdict
@@ -21,7 +21,7 @@ from persia_cli.train.rehearsal import answer
 
 
 def fit(run: Run) -> dict[str, Any] | str:
-    """Return the dense weights that a run begins with, as its ranks will take them, or the problem."""
+    """Return the initial dense weights of a run, as its ranks will take them, or the problem."""
     assert run.init_from is not None
     assert run.init_from.path is not None
     try:

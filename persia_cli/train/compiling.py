@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def compile_network(module: "nn.Module") -> None:
-    """Let torch.compile compile `module` at its first call, and again for other kinds of batches.
+    """Make torch.compile compile `module` at its first call, and again for other kinds of batches.
 
-    Names and values of its weights do not change. Raises ConfigError if there is no C++ compiler.
+    Names and values of its weights do not change. Raise ConfigError if there is no C++ compiler.
     """
     require_compiler()
     module.compile()

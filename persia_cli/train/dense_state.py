@@ -12,7 +12,7 @@ from xxhash import xxh128
 
 from persia_cli.errors import CheckpointError, PersiaError
 from persia_cli.storage.places import Place, put
-from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.reports import SavedFile
 
 WEIGHTS = "dense.safetensors"
 OPTIMIZER = "dense_optimizer.safetensors"
@@ -31,7 +31,7 @@ class TensorFile(NamedTuple):
     record: dict[str, Any]
 
     def copied(self) -> "TensorFile":
-        """Return a copy in the host's memory, on which training has no effect any more."""
+        """Return a copy in the host's memory, which training does not change any more."""
         # Copies of each, also because safetensors refuses tensors that share memory (tied weights).
         own = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in self.tensors.items()}
         return TensorFile(self.name, own, self.record)
@@ -44,14 +44,14 @@ class TensorFile(NamedTuple):
 
 
 def write_files(files: Iterable[TensorFile], directory: Place) -> list[SavedFile]:
-    """Write files into a folder, which is made if there is none; raises DiskError."""
+    """Write files into a folder, which is created if missing; raise DiskError."""
     return [file.write(directory) for file in files]
 
 
 def dense_state(
     module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
 ) -> list[TensorFile]:
-    """Return all that dense training changes: `WEIGHTS` (parameters and buffers) and `OPTIMIZER` (its state).
+    """Return all state of dense training: `WEIGHTS` (parameters and buffers) and `OPTIMIZER` (its state).
 
     The tensors are those of the network, not copies.
 
@@ -95,7 +95,7 @@ def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optim
     if record.get("kind") != kind or record.get("parameters") != names:
         raise CheckpointError(
             f"{path} has the state of {record.get('kind')} over {len(record.get('parameters', []))} "
-            f"parameters, but the config asks for {kind} over {len(names)}; keep optimizer.dense and model as they were"
+            f"parameters, but the config asks for {kind} over {len(names)}; do not change optimizer.dense and model"
         )
     state = _by_parameter(path, tensors, names, dict(module.named_parameters()))
     module.load_state_dict(weights)
@@ -131,7 +131,7 @@ def weights_of(module: nn.Module) -> Tensors:
     weights = module.state_dict()
     other = [name for name, value in weights.items() if not isinstance(value, torch.Tensor)]
     if other:
-        raise PersiaError(f"the model keeps state that is not a tensor and so cannot be saved: {', '.join(other)}")
+        raise PersiaError(f"the model has state that is not a tensor and so cannot be saved: {', '.join(other)}")
     return weights
 
 
@@ -142,7 +142,7 @@ def parameter_names(module: nn.Module, optimizer: torch.optim.Optimizer) -> list
 
 
 def read_tensors(path: Place) -> tuple[Tensors, dict[str, Any]]:
-    """Return the tensors of a file and the record beside them; raises CheckpointError if it is missing or damaged."""
+    """Return the tensors of a file and its record; raise CheckpointError if it is missing or damaged."""
     try:
         content = path.read_bytes()
         tensors = safetensors.torch.load(content)
@@ -169,7 +169,7 @@ def _require_same(path: Place | str, found: Tensors, wanted: Tensors) -> None:
         if described(found, name) != described(wanted, name):
             raise CheckpointError(
                 f"{path} is of another model: it has {described(found, name)}, the config's model has "
-                f"{described(wanted, name)}; keep model and features as they were"
+                f"{described(wanted, name)}; do not change model and features"
             )
 
 

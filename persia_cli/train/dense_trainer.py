@@ -1,4 +1,4 @@
-"""The dense network of one rank: training, evaluation, saving, loading, and the figures of an interval."""
+"""The dense network of one rank: training, evaluation, saving, loading."""
 
 import os
 from collections.abc import Callable
@@ -42,11 +42,12 @@ class DenseTrainer:
     def __init__(
         self, run: Run, world: World, trace: Trace | None = None, empty: Empty = np.empty, trains: bool = True
     ) -> None:
-        """Build the network; raises ConfigError if the run's model does not fit its data or world.
+        """Build the network; raise ConfigError if the run's model does not fit its data or world.
 
         `empty` allocates gradients of rows that are sent without conversion. The optimizer is built only for a rank
-        that `trains`: torch's optimizers import its compiler, which takes longer than to score thousands of samples.
+        that `trains`.
         """
+        # torch's optimizers import its compiler, which takes longer than scoring thousands of samples.
         require_threads(run, os.sched_getaffinity(0))
         prepare_torch(run.train.threads)
         self._trace = trace or Trace()
@@ -68,7 +69,7 @@ class DenseTrainer:
             self._shared = SharedWeights(self._module, run.cluster.nn_workers, l2)
         self.dense_rows = self._shared.rows if self._shared else 0
         self.reductions = 0
-        """How often evaluations have reduced the learning rate before the steps that come."""
+        """Number of reductions of the learning rate by evaluations before the next steps."""
         self._rate = LearningRate(run.optimizer.dense, self._optimizer) if self._optimizer else None
         size = run.train.batch_size // (run.cluster.nn_workers * run.train.accumulate)
         parts = StepParts(run.train.accumulate, size)
@@ -80,7 +81,7 @@ class DenseTrainer:
     def train(
         self, step: int, samples: Samples, groups: list[GroupRows], send: Callable[[list[NDArray[np.float32]]], None]
     ) -> Scored:
-        """Train one step; calls `send` with the gradients of the rows during backward, before dense weights change.
+        """Train one step; call `send` with the gradients of the rows during backward, before dense weights change.
 
         If embedding servers store the dense weights, these are the last of `groups` and of the gradients.
         """
@@ -117,7 +118,7 @@ class DenseTrainer:
         self._step.rehearse()
 
     def state(self) -> list[TensorFile]:
-        """Return all that training changes, as a checkpoint has it; the tensors are the network's own."""
+        """Return all state of training for a checkpoint; the tensors are the network's own."""
         assert self._optimizer is not None
         scale = self._step.loss_scale
         files = dense_state(self._module, self._optimizer, scale.state() if scale else None)
@@ -128,7 +129,7 @@ class DenseTrainer:
         return [file.copied() for file in self.state()]
 
     def load(self, folder: Place) -> None:
-        """Read the files of `files`, the weights alone if the rank does not train; raises CheckpointError.
+        """Read the files of `files`, the weights alone if the rank does not train; raise CheckpointError.
 
         The checkpoint must be of the same model, and for training of the same kind of optimizer.
         """
@@ -144,7 +145,7 @@ class DenseTrainer:
     def take(self, folder: Place, states: bool) -> DenseFit:
         """Begin with the weights that fit of those that `save` wrote, with `states` also those of their optimizer.
 
-        Where servers store the dense weights, their optimizer begins anew. Raises CheckpointError for damaged files.
+        If servers store the dense weights, their optimizer begins anew. Raise CheckpointError for damaged files.
         """
         assert self._optimizer is not None
         fit = take_weights(folder, self._module, self._optimizer, states and self._shared is None)

@@ -16,10 +16,10 @@ CPU = torch.device("cpu")
 
 
 def choose_device(name: str, rank: int) -> torch.device:
-    """Return the device that `train.device` names to a rank: auto, cpu, cuda or cuda:N.
+    """Return the device that `train.device` names for a rank: auto, cpu, cuda or cuda:N.
 
-    `auto` is cuda where torch sees a device, else cpu; of several devices, rank r takes number r modulo their count.
-    Raises ConfigError for a device that is not there.
+    `auto` is cuda if torch finds a device, else cpu; of several devices, rank r takes number r modulo their count.
+    Raise ConfigError for a device that does not exist.
     """
     if name == "cpu":
         return CPU
@@ -44,15 +44,15 @@ def devices_are_apart(name: str, ranks: int) -> bool:
 
 
 @contextmanager
-def told_of_full_memory(device: torch.device, batch_size: int) -> Iterator[None]:
-    """Turn torch's error about a full GPU memory into a UserError that says what helps."""
+def explained_full_memory(device: torch.device, batch_size: int) -> Iterator[None]:
+    """Turn torch's error about a full GPU memory into a UserError with remedies."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         words = str(error).split(". ")[:2]
         raise UserError(
             f"the memory of {device} is full at train.batch_size={batch_size}: use train.accumulate, smaller "
-            "batches, a smaller model, train.precision=bfloat16, or a GPU that nobody else uses "
+            "batches, a smaller model, train.precision=bfloat16, or a GPU without other users "
             f"({'. '.join(words).rstrip('.')})"
         ) from error
 
@@ -128,7 +128,7 @@ class Copier:
 
 
 def prepare_torch(threads: int) -> None:
-    """Use `threads` threads within an operation and the reproducible form of every operation that has one.
+    """Use `threads` threads within an operation and the reproducible variant of every operation that has one.
 
     Sums depend on the number of threads, so two runs are equal to the bit only with the same number.
     """
@@ -137,5 +137,5 @@ def prepare_torch(threads: int) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # torch.use_deterministic_algorithms does the same but takes seconds to import the compiler.
     torch.set_deterministic_debug_mode("warn")
-    # Otherwise torch fills every new tensor, which is not needed: nothing here reads memory before writing it.
+    # Otherwise torch fills every new tensor, although nothing here reads memory before writing it.
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -20,12 +20,12 @@ _joined = False
 
 
 def has_joined() -> bool:
-    """Return whether this process has joined a group of ranks, now or before: torch has threads of its own then."""
+    """Return whether this process has joined a group of ranks, now or before: torch then has separate threads."""
     return _joined
 
 
 class LostRankError(WireError):
-    """An error since another rank has ended; torch does not say which one."""
+    """Raised when another rank has ended; torch does not name it."""
 
 
 class World:
@@ -44,10 +44,10 @@ class World:
     ) -> None:
         """Join the group and return once every rank has.
 
-        `store` is where ranks meet, empty at first, and `interface` the network interface between them. Waits up to
-        `timeout_s` seconds for the other ranks, and up to `stuck_s` in later operations: another rank may compile or
-        compute for long. `device` is that of this rank's network; `apart`, the same on all ranks, is True if each has
-        its own GPU. Raises WireError if the others do not join.
+        `store` is the store through which ranks meet, empty at first, and `interface` the network interface between
+        them. Wait up to `timeout_s` seconds for the other ranks, and up to `stuck_s` in later operations: another rank
+        may compile or compute for long. `device` is that of this rank's network; `apart`, the same on all ranks, is
+        True if each has its own GPU. Raise WireError if the others do not join.
         """
         self.rank, self.size, self.device = rank, size, device
         if device.type == "cuda":
@@ -56,7 +56,7 @@ class World:
             return
         if store is None:
             raise ValueError("a world of several ranks needs a store to meet in")
-        self._store = store  # torch does not keep it
+        self._store = store  # torch does not hold a reference
         # By default, gloo listens on the interface to which the host's name resolves.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         if interface != LOOPBACK:
@@ -109,7 +109,7 @@ class World:
         sizes = torch.zeros(self.size, dtype=torch.int64, device=rows.device)
         sizes[self.rank] = len(rows)
         dist.all_reduce(sizes)
-        # A sum, in which each rank has a place of its own: gloo gathers nothing on GPUs.
+        # A sum, in which each rank has its own place: gloo does not gather on GPUs.
         places = rows.new_zeros(self.size, int(sizes.max()), rows.shape[1])
         places[self.rank, : len(rows)] = rows
         places = SumOverRanks.apply(places)  # type: ignore[no-untyped-call]
@@ -118,10 +118,10 @@ class World:
     def wrap(self, module: nn.Module) -> nn.Module:
         """Give `module` the weights of rank 0 and let its backward sum gradients over ranks; buffers stay local.
 
-        The loss is divided by the weight of the global batch already. So the sum, not DistributedDataParallel's mean,
-        gives the same result on W ranks as on one. Raises ConfigError for a BatchNorm that would normalise each rank's
-        samples separately.
+        Raise ConfigError for a BatchNorm that would normalise each rank's samples separately.
         """
+        # The loss is divided by the weight of the global batch already. So the sum, not DistributedDataParallel's mean,
+        # gives the same result on W ranks as on one.
         if self.size == 1:
             return module
         refuse_local_statistics(module)

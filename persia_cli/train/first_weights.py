@@ -1,4 +1,4 @@
-"""The dense weights of a saved model that a new run begins with: those whose names and shapes fit."""
+"""The initial dense weights of a new run from a saved model: those whose names and shapes fit."""
 
 import torch
 from torch import nn
@@ -11,8 +11,8 @@ from persia_cli.train.dense_state import OPTIMIZER, WEIGHTS, Tensors, parameter_
 def take_weights(directory: Place, module: nn.Module, optimizer: torch.optim.Optimizer, states: bool) -> DenseFit:
     """Read the weights that fit into a module, in place; with `states` also the state of their optimizer.
 
-    A parameter keeps the state that it has in the optimizer if its weights do not fit, or were saved with another kind
-    of optimizer. Raises CheckpointError for a file that is missing or damaged; then nothing has changed.
+    The optimizer state of a parameter does not change if its weights do not fit, or were saved with another kind
+    of optimizer. Raise CheckpointError for a file that is missing or damaged; then nothing has changed.
     """
     saved, _ = read_tensors(directory / WEIGHTS)
     fit, own = _fit_of(saved, weights_of(module)), weights_of(module)

@@ -35,10 +35,9 @@ def in_batch_softmax(
 
     The loss of sample i with user u_i and item v_i is -log(exp(c_ii) / sum over j of exp(c_ij)), where c_ij is
     u_i . v_j / temperature less `log_q`_j, float32 [m] (equation 3 of the paper); j are i itself and all candidates
-    with another item than i's. `log_q` is of how probably a batch has the item, so with it each other item is in the
-    sum once, as the mean over the candidates that have it. In the mean a sample weighs w_i y_i, so those with label 0
-    are candidates but ask for nothing; those of weight 0 are no candidates either. Without a positive sample all parts
-    are 0.
+    with another item than i's. `log_q` is the log probability that a batch has the item, so with it each other item is
+    in the sum once, as the mean over the candidates that have it. In the mean a sample weighs w_i y_i, so those with
+    label 0 are only candidates; those of weight 0 are no candidates either. Without a positive sample all parts are 0.
 
     `users` float32 [n, width] are this rank's. It needs memory for n m scores.
     """
@@ -49,7 +48,7 @@ def in_batch_softmax(
     scores = users @ candidates.vectors.T / temperature
     if log_q is not None:
         times = _log_times(candidates)
-        # In place, for the scores of large batches take a gibibyte and more.
+        # In place, since the scores of large batches take a gibibyte and more.
         scores = scores.sub_(log_q + times).index_put_((own - start, own), times[own], accumulate=True)
     itself = own.unsqueeze(1) == torch.arange(len(candidates.keys), device=users.device)
     left_out = (candidates.keys[own].unsqueeze(1) == candidates.keys) | (candidates.weights == 0)
@@ -60,7 +59,7 @@ def in_batch_softmax(
 
 
 def _log_times(candidates: Candidates) -> torch.Tensor:
-    """Return float32 [m], the logarithm of how many candidates have each one's item; 0 of those that are none."""
+    """Return float32 [m], the logarithm of the number of candidates with each one's item; 0 for non-candidates."""
     there = (candidates.weights != 0).to(candidates.vectors.dtype)
     _, where = torch.unique(candidates.keys, return_inverse=True)
     times = torch.zeros_like(there).index_add(0, where, there)[where]

@@ -18,7 +18,7 @@ class GroupShape:
     dim: int
     features: tuple[FeatureShape, ...]
     wire: Storage = "float32"
-    """Dtype in which its rows travel."""
+    """Dtype of its rows on the wire."""
     rounds: tuple[int, ...] = ()
     """Number of rows per id of each feature, whose sum is the id's embedding; empty if all ids have one row."""
     is_frozen: bool = False
@@ -29,9 +29,9 @@ class GroupShape:
 class Samples:
     """A rank's n samples: dense float32 [n, D], labels float32 [n, T], weights float32 [n] or None for ones.
 
-    A label that is not known is NaN. `weight_totals` [T] has, for each label, the sum of the weights of the samples of
+    An unknown label is NaN. `weight_totals` [T] has, for each label, the sum of the weights of the samples of
     the global batch, of all ranks, whose label is known. `query_ids` uint64 [n] or None are the
-    queries within which metrics and losses rank samples, `item_keys` uint64 [n] or None tell their items apart.
+    queries within which metrics and losses rank samples, `item_keys` uint64 [n] or None identify their items.
     """
 
     dense: NDArray[np.float32]
@@ -43,7 +43,7 @@ class Samples:
 
     @property
     def counted(self) -> "Samples":
-        """The same for the figures of training, which rank no samples within queries."""
+        """The same for the metrics of training, which rank no samples within queries."""
         return replace(self, query_ids=None, item_keys=None)
 
 

@@ -13,7 +13,7 @@ from persia_cli.train.pairs import Others, by_task, pairwise
 class Objective:
     """The sum over tasks t of s_t L_t, with L_t = sum over samples of w_it l_it / sum of w_it, over the global batch.
 
-    w_it is the weight of the sample, or 0 if its label of task t is not known. s_t is the task's weight divided by
+    w_it is the weight of the sample, or 0 if its label of task t is unknown. s_t is the task's weight divided by
     the sum of all tasks' weights. This mean keeps the size of gradients, and so a
     good learning rate, independent of the number of tasks.
     """
@@ -72,7 +72,7 @@ class Objective:
         if all(isinstance(loss, Bce) and loss.is_plain for loss in self.losses):
             return _times(functional.binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)
         if weights is not None:
-            # Infinity times 0 is no number, so what a sample without weight has must not overflow.
+            # Infinity times 0 is NaN, so the values of a sample without weight must not overflow.
             nothing = by_task(weights == 0)
             logits, labels = logits.masked_fill(nothing, 0.0), labels.masked_fill(nothing, 0.0)
         columns = [
@@ -106,11 +106,9 @@ PLAIN = Objective([BCE])
 def with_auxiliary(
     weighted: torch.Tensor, auxiliary: torch.Tensor | None, weights: torch.Tensor | None
 ) -> torch.Tensor:
-    """Return the weighted losses [n, T] with auxiliary ones [n, T] or [n, 1], which weigh as their samples do.
-
-    One loss of a sample is added to that of each task; since the weights of tasks add up to 1, `Objective.part` has it
-    once.
-    """
+    """Return the weighted losses [n, T] with auxiliary ones [n, T] or [n, 1], weighted like their samples."""
+    # One loss of a sample is added to that of each task; since the weights of tasks add up to 1, `Objective.part` has
+    # it once.
     return weighted if auxiliary is None else weighted + _times(auxiliary.float(), weights)
 
 

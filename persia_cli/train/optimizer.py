@@ -24,7 +24,7 @@ def penalties(config: DenseOptimizer, module: nn.Module) -> dict[str, float]:
             if parameter.requires_grad:
                 own = by_layer.bias if name == "bias" else by_layer.weight
                 own = by_layer.norm if isinstance(part, NORMS) else own
-                # A variance is no weight that could be too large: 1 is as good as any.
+                # A variance has no preferred small value: 1 is as good as any.
                 found[f"{layer}.{name}".lstrip(".")] = 0.0 if isinstance(part, TaskUncertainty) else own
     # A parameter that two layers share is named once, as in `named_parameters`.
     return {name: found[name] for name, parameter in module.named_parameters() if parameter.requires_grad}
@@ -59,7 +59,7 @@ def dense_optimizer(config: DenseOptimizer, module: nn.Module) -> torch.optim.Op
 
 
 class LearningRate:
-    """The learning rate of the dense weights: a function of the step, and of how often evaluations have reduced it."""
+    """The learning rate of the dense weights: a function of the step, and of the reductions by evaluations."""
 
     def __init__(self, config: DenseOptimizer, optimizer: torch.optim.Optimizer) -> None:
         """Control the learning rate of `optimizer`, which `dense_optimizer` built from `config`."""

@@ -33,7 +33,7 @@ def by_task(weights: torch.Tensor) -> torch.Tensor:
 
 def others_of(logits: torch.Tensor, staged: Staged, world: World) -> Others:
     """Return the samples of a step that the other ranks have; all ranks must call this together."""
-    # Weights of each task on every rank, since only some ranks may have labels that are not known.
+    # Weights of each task on every rank, since only some ranks may have unknown labels.
     weights = torch.ones_like(logits) if staged.weights is None else by_task(staged.weights).expand_as(logits)
     rows = world.rows_of_others(torch.cat([logits, staged.labels, weights], dim=1))
     queries = None if staged.queries is None else world.rows_of_others(staged.queries.unsqueeze(1)).squeeze(1)

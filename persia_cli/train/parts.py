@@ -1,4 +1,4 @@
-"""The parts of a rank's samples that are computed one after another, so that the network's memory holds one of them."""
+"""The parts of a rank's samples, computed one after another, so that the network's memory holds only one of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,13 +12,13 @@ from persia_cli.wire.messages import GroupRows
 
 @dataclass(frozen=True, slots=True)
 class StepParts:
-    """How a rank's samples are cut: into `count` parts, the last of them perhaps empty, of `size` samples at most."""
+    """The division of a rank's samples into `count` parts, the last one possibly empty, of at most `size` samples."""
 
     count: int
     size: int
 
     def cuts(self, samples: int) -> list[slice]:
-        """Return which of so many samples each part has, in their order."""
+        """Return the samples of each part, in their order."""
         stops = [min(number * self.size, samples) for number in range(self.count)]
         return [slice(*bounds) for bounds in pairwise([*stops, samples])]
 
@@ -44,9 +44,9 @@ def cut_samples(samples: Samples, cut: slice) -> Samples:
 
 
 def cut_ids(group: GroupRows, features: int, size: int, cuts: Sequence[slice]) -> list[GroupRows]:
-    """Return the ids of each cut's samples, which point into the same rows.
+    """Return the ids of each part's samples, which refer to the same rows.
 
-    A group has the ids of `size` samples, feature by feature. Raises ValueError if it has not.
+    A group has the ids of `size` samples, feature by feature; raise ValueError otherwise.
     """
     if group.offsets is None:
         if group.inverse.size != features * size:

@@ -22,7 +22,7 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 
 class LossScale:
-    """The factor of the loss that keeps small float16 gradients from becoming 0; a power of two, so scaling is exact.
+    """The factor of the loss that prevents small float16 gradients from becoming 0; a power of two, so it is exact.
 
     All ranks change it in the same way, since each overflow is reported to all of them.
     """
@@ -39,9 +39,9 @@ class LossScale:
             torch._foreach_mul_(gradients, 1.0 / self.scale)
 
     def note(self, overflow: bool, moved: bool) -> None:
-        """End a step, given if a gradient overflowed on any rank, and if the dense weights changed.
+        """End a step; `overflow` means that a gradient overflowed on any rank, `moved` that the dense weights changed.
 
-        Raises UserError if gradients overflow at any scale.
+        Raise UserError if gradients overflow at any scale.
         """
         self.skipped += not moved
         self._good = 0 if overflow else self._good + 1

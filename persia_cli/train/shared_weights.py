@@ -16,7 +16,7 @@ from torch import nn
 from persia_cli.errors import ConfigError
 from persia_cli.kernels.dedup import add_rows
 from persia_cli.model.batch_norm import LOCAL, BatchNorm
-from persia_cli.plan.dense import DIM, require_room
+from persia_cli.plan.dense import DIM, require_space
 from persia_cli.storage.places import Place
 from persia_cli.store.wire_rows import decode_rows
 from persia_cli.train.dense_state import TensorFile, Tensors, initial_file, load_initial
@@ -35,13 +35,13 @@ class SharedWeights:
     def __init__(self, module: nn.Module, ranks: int, l2: Mapping[str, float]) -> None:
         """Move the parameters of `module` to flat memory; `ranks` is the number of ranks that train it.
 
-        `l2` times each parameter is added to its gradient here, each rank's part of it, since servers do not know the
-        weights. Raises ConfigError for a model that cannot train in this way: too many weights, not float32, or a
+        `l2` times each parameter is added to its gradient here, each rank's part of it, since servers do not have the
+        weights. Raise ConfigError for a model that cannot train in this way: too many weights, not float32, or a
         BatchNorm, whose statistics ranks would not share.
         """
         self._parameters = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         _require_trainable_alone(module, self._parameters, ranks)
-        require_room(sum(weight.numel() for weight in self._parameters.values()))
+        require_space(sum(weight.numel() for weight in self._parameters.values()))
         ends = np.cumsum([math.ceil(weight.numel() / ALIGNED) * ALIGNED for weight in self._parameters.values()])
         self.rows = math.ceil(int(ends[-1]) / DIM)
         self._l2 = [l2.get(name, 0.0) / ranks for name in self._parameters]
@@ -94,7 +94,7 @@ class SharedWeights:
             view.copy_(initial[name])
 
     def begin_here(self) -> None:
-        """Make the weights that the module has now the initial ones, to which servers store the differences."""
+        """Make the module's present weights the initial ones, to which servers store the differences."""
         self._initial = self._flat.clone()
 
     def _named(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -113,13 +113,13 @@ def _require_trainable_alone(module: nn.Module, parameters: dict[str, nn.Paramet
         if weight.dtype != torch.float32:
             dtype = str(weight.dtype).removeprefix("torch.")
             raise ConfigError(
-                f"the model's parameter {name} is {dtype}, and mode.kind=async keeps dense weights in float32; "
+                f"the model's parameter {name} is {dtype}, but mode.kind=async stores dense weights in float32; "
                 "make it float32, or choose another mode"
             )
     for name, part in module.named_modules():
         if ranks > 1 and isinstance(part, BatchNorm | nn.SyncBatchNorm | LOCAL):
             raise ConfigError(
-                f"the model's layer {name or 'itself'} ({type(part).__name__}) keeps statistics of the samples, and "
-                "with mode.kind=async ranks share nothing but weights; use model.norm=layer and no dice "
-                "(torch.nn.LayerNorm in a network of your own), or set cluster.nn_workers=1"
+                f"the model's layer {name or 'itself'} ({type(part).__name__}) stores statistics of the samples, but "
+                "with mode.kind=async ranks share only weights; use model.norm=layer and no dice "
+                "(torch.nn.LayerNorm in a custom network), or set cluster.nn_workers=1"
             )

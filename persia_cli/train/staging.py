@@ -21,7 +21,7 @@ from persia_cli.wire.messages import GroupRows
 class Staged:
     """Samples and rows of one step as tensors on the device; shapes as in `inputs.Samples`.
 
-    Labels that are not known are 0 here; weights are then [n, T], 0 for these labels.
+    Unknown labels are 0 here; weights are then [n, T], 0 for these labels.
     """
 
     dense: torch.Tensor
@@ -46,7 +46,7 @@ class Staging:
     def __init__(
         self, groups: Sequence[GroupShape], device: torch.device, by_kernels: bool, empty: Empty = np.empty
     ) -> None:
-        """Pool `groups` by kernels, if asked to and if the device is the CPU, else by torch's operations.
+        """Pool `groups` by kernels, if requested and if the device is the CPU, else by torch's operations.
 
         `empty` allocates gradients of rows that are sent without conversion.
         """
@@ -64,7 +64,7 @@ class Staging:
         return staged
 
     def stage_parts(self, samples: Samples, groups: Sequence[GroupRows], cuts: Sequence[slice]) -> list[Staged]:
-        """Copy a batch to the device, cut into parts, whose leaves are the same tensors."""
+        """Copy a batch to the device, divided into parts, whose leaves are the same tensors."""
         if len(cuts) == 1:
             return [self.stage(samples, groups)]
         leaves, size = self._leaves(groups), len(samples.labels)

@@ -21,11 +21,11 @@ from persia_cli.train.distributed import World
 from persia_cli.train.in_batch import softmax_of_step
 from persia_cli.train.inputs import GroupShape, Samples
 from persia_cli.train.loss import Objective, with_auxiliary
-from persia_cli.train.outgoing import OutgoingRows
 from persia_cli.train.pairs import others_of
 from persia_cli.train.parts import WHOLE, StepParts
 from persia_cli.train.pooling import model_batch
 from persia_cli.train.precision import LossScale, Precision, all_finite, autocast
+from persia_cli.train.row_gradients import RowGradientHooks
 from persia_cli.train.staging import Staged, Staging
 from persia_cli.wire.messages import GroupRows
 
@@ -37,13 +37,13 @@ class StepSettings:
     objective: Objective
     precision: Precision = "float32"
     clip_norm: float | None = None
-    """Greatest Euclidean norm of the gradient of all dense weights together."""
+    """Maximum Euclidean norm of the gradient of all dense weights together."""
     by_kernels: bool = True
     """True to pool by kernels instead of torch's operations if the network is on the CPU."""
     empty: Empty = np.empty
     """Allocator of the gradients of rows, in memory that is cheap to send."""
     parts: StepParts = WHOLE
-    """How many of a rank's samples the network sees at once; several ranks have equally many parts."""
+    """The number of a rank's samples that the network gets at once; several ranks have equally many parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class StepResult(Scored):
 
 
 ALONE = World()
-"""The place of a rank that computes by itself."""
+"""The place of a rank that computes alone."""
 
 Output = tuple[torch.Tensor, torch.Tensor]
 """Logits and weighted losses of some samples, both float32 [n, T]."""
@@ -94,12 +94,12 @@ class DenseStep:
         settings: StepSettings,
         trace: Trace | None = None,
     ) -> None:
-        """Take over `module`, which reads `dense` numbers beside `groups`, and the optimizer of its parameters.
+        """Take over `module`, which reads `dense` numbers and `groups`, and the optimizer of its parameters.
 
         `module` is on the device of `world`. Without an optimizer it can only `evaluate`.
 
         All ranks of `world` call this together and, if they train, start with rank 0's weights. `seed` is the run's;
-        random numbers of a network in a step (dropout) depend on seed, step and rank. Raises ConfigError for a module
+        random numbers of a network in a step (dropout) depend on seed, step and rank. Raise ConfigError for a module
         that several ranks cannot train.
         """
         self.module, self.world = module, world
@@ -135,16 +135,16 @@ class DenseStep:
     ) -> StepResult:
         """Run forward and backward on this rank's samples (possibly none) of global step `step`.
 
-        The parts of the step (`StepSettings.parts`) follow each other, and their gradients add up. Calls `send` with
-        the gradients of the rows as soon as the last backward has all of them. Returns once dense gradients are summed
-        over ranks; `update` then changes the dense weights. Raises UserError if the loss is not finite, WireError if a
-        rank is gone.
+        The parts of the step (`StepSettings.parts`) follow each other, and their gradients add up. Call `send` with
+        the gradients of the rows as soon as the last backward has all of them. Return once dense gradients are summed
+        over ranks; `update` then changes the dense weights. Raise UserError if the loss is not finite, WireError if a
+        rank is lost.
         """
         span = partial(self._trace.span, TRAINING, what=step)
         self.optimizer.zero_grad()
         self._network.train()
         with span("decode rows"):
-            # Ranks have equally many parts, since they come together in each; one alone needs no empty ones.
+            # Ranks have equally many parts, since they communicate in each; a single rank needs no empty ones.
             cuts = self._settings.parts.filled if self.world.size == 1 else self._settings.parts.cuts
             parts = self._staging.stage_parts(samples, groups, cuts(len(samples.labels)))
         leaves = parts[0].leaves
@@ -169,7 +169,7 @@ class DenseStep:
             if self.world.size > 1:
                 self._trace.begin("all-reduce", step)
 
-        outgoing = OutgoingRows(trained, send_rows)
+        outgoing = RowGradientHooks(trained, send_rows)
         with self.world.watched(f"adding up the dense gradients of step {step}"), span("backward"):
             self._backward(weighted, samples.weight_totals)
             outgoing.finish()
@@ -181,7 +181,7 @@ class DenseStep:
     def _accumulate(
         self, part: Staged, weight_totals: Sequence[float], span: Callable[[str], AbstractContextManager[None]]
     ) -> Output:
-        """Run forward and backward on a part that is not the last, on this rank alone; return what `_forward` does."""
+        """Run forward and backward on a part before the last, on this rank alone; return the result of `_forward`."""
         with self.world.apart(self._network):
             with span("forward"):
                 logits, weighted = self._forward(self._network, part, self.world)
@@ -190,7 +190,7 @@ class DenseStep:
         return logits.detach(), weighted.detach()
 
     def _backward(self, weighted: torch.Tensor, weight_totals: Sequence[float]) -> None:
-        """Add to the gradients those of a part's share of the loss, times the loss scale."""
+        """Add the gradients of a part's share of the loss, times the loss scale."""
         loss = self._settings.objective.part(weighted, weight_totals)
         (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()  # type: ignore[no-untyped-call]
 
@@ -239,7 +239,7 @@ class DenseStep:
         """Return logits and weighted losses, with auxiliary ones if the network has some, both float32 [n, T].
 
         Losses of several samples are of those of all ranks of `world`, which call this together. In evaluations each
-        rank has a world of its own: ranks need not come to the end of one together.
+        rank has a separate world: ranks need not reach the end of one together.
         """
         objective = self._settings.objective
         batch = model_batch(self._staging.poolings, staged.rows, staged.dense)
@@ -262,12 +262,10 @@ class DenseStep:
             yield
 
     def rehearse(self) -> None:
-        """Run forward and backward on no samples; raises ConfigError for parameters that get no gradient.
-
-        DistributedDataParallel reorders its buckets after the first backward, and their order decides how three or more
-        ranks round their sums. After a rehearsal, every real step has the final order, even the first one of a resumed
-        run. It needs a gradient of every parameter.
-        """
+        """Run forward and backward on no samples; raise ConfigError for parameters that get no gradient."""
+        # DistributedDataParallel reorders its buckets after the first backward, and their order decides how three or
+        # more ranks round their sums. After a rehearsal, every real step has the final order, even the first one of a
+        # resumed run. It needs a gradient of every parameter.
         staged = self._staging.none(self._dense)
         buffers = [buffer.clone() for buffer in self.module.buffers()]
         self._network.train()
@@ -303,7 +301,7 @@ class DenseStep:
             cause = "the network overflows float16 on finite inputs; use train.precision=bfloat16"
         elif (learnt := log_variances_of(self.module)) is not None and not bool(torch.exp(-learnt).isfinite().all()):
             cause = (
-                "a variance that train.task_weights=uncertainty learns has become as good as 0; lower "
+                "a variance that train.task_weights=uncertainty learns has become practically 0; lower "
                 "optimizer.dense.lr, or leave train.task_weights out"
             )
         elif np.isfinite(scored.logits).all():
@@ -319,6 +317,6 @@ class DenseStep:
 
 
 def _scored(outputs: Sequence[Output]) -> Scored:
-    """Return the scores of a step by the logits and weighted losses of its parts."""
+    """Return the scores of a step from the logits and weighted losses of its parts."""
     logits, weighted = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*outputs, strict=True))
     return Scored(logits.detach().cpu().numpy(), weighted.detach().double().sum(0).cpu().numpy())

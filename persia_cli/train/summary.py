@@ -25,7 +25,7 @@ SAMPLES = 2
 def layers(run: Run) -> list[dict[str, Any]]:
     """Return each module of the run's network with its own weights: name, kind, output, number of weights.
 
-    `output` is the shape of its result for a sample, None if that is not a tensor or it was not called. Raises
+    `output` is the shape of its result for a sample, None if that is not a tensor or it was not called. Raise
     UserError if the network does not fit its features.
     """
     layout = embedding_layout(run)

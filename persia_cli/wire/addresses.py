@@ -1,4 +1,4 @@
-"""Addresses of replicas: their forms, and which of them can be reached from other machines."""
+"""Addresses of replicas: their formats, and which of them other machines can reach."""
 
 import array
 import fcntl
@@ -17,7 +17,7 @@ from persia_cli.wire.place import MARK, own_place
 MAX_IPC_PATH = 107
 """Largest number of bytes of a Unix socket's path on Linux."""
 MAX_PORT = 65535
-FORMS = "use tcp://127.0.0.1:PORT or ipc://PATH"
+SUPPORTED = "use tcp://127.0.0.1:PORT or ipc://PATH"
 NEEDS_KEYS = (
     "so its connections have to be encrypted: make a file of keys with `persia keys new FILE`, and give it to every "
     "role of the job, on every machine: --key-file FILE"
@@ -30,18 +30,18 @@ ANY_PORT = ("0", "*")
 
 
 class AddressError(WireError):
-    """An address that is not valid, not to be used as it is, or not available."""
+    """An address that is not valid, not usable, or not available."""
 
     exit_code = 2
 
 
 def check_address(address: str, beyond: bool = False) -> None:
-    """Raise AddressError for what is no address; unless `beyond`, also for one that other machines can reach."""
+    """Raise AddressError for an invalid address; unless `beyond`, also for one that other machines can reach."""
     transport, separator, place = address.partition("://")
     if not separator:
-        raise AddressError(f"{address!r} is not an address: it does not begin with tcp:// or ipc://; {FORMS}")
+        raise AddressError(f"{address!r} is not an address: it does not begin with tcp:// or ipc://; {SUPPORTED}")
     if address != "".join(address.split()):
-        raise AddressError(f"{address!r} is not an address: it contains a space; {FORMS}")
+        raise AddressError(f"{address!r} is not an address: it contains a space; {SUPPORTED}")
     if transport == "tcp":
         _check_tcp(address, place)
         if not beyond and is_beyond(address):
@@ -49,11 +49,11 @@ def check_address(address: str, beyond: bool = False) -> None:
     elif transport == "ipc":
         _check_ipc(address, place)
     elif transport != "inproc" or not place:
-        raise AddressError(f"{address!r} is not an address that persia supports; {FORMS}")
+        raise AddressError(f"{address!r} is not an address that persia supports; {SUPPORTED}")
 
 
 def is_beyond(address: str) -> bool:
-    """Return True of a valid address that other machines can reach: of tcp, but not of the loopback interface."""
+    """Return True for a valid address that other machines can reach: of tcp, but not of the loopback interface."""
     return address.startswith("tcp://") and not ipaddress.IPv4Address(host_of(address)).is_loopback
 
 
@@ -63,54 +63,55 @@ def host_of(address: str) -> str:
 
 
 def placed(address: str) -> str:
-    """Return an address as others get it: with the place of this process, if other machines can reach it."""
+    """Return an address as other replicas get it: with the place of this process, if other machines can reach it."""
     return f"{address}{MARK}{own_place()}" if is_beyond(address) else address
 
 
 def address_towards(address: str) -> str:
-    """Return the IP address of this machine on the way to an address of tcp; raises AddressError if there is none."""
+    """Return the IP address of this machine on the route to an address of tcp; raise AddressError if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host_of(address), 1))  # nothing is sent
         except OSError as error:
-            raise AddressError(f"this machine has no way to {address}: {error.strerror}") from error
+            raise AddressError(f"this machine has no route to {address}: {error.strerror}") from error
         return str(probe.getsockname()[0])
 
 
 def resolved(
-    address: str, limit_s: float = 0.0, say: Callable[[str], None] = lambda text: None, is_own: bool = False
+    address: str, limit_s: float = 0.0, notify: Callable[[str], None] = lambda text: None, is_own: bool = False
 ) -> str:
-    """Return an address of tcp with the IP address of the host that it names; any other address unchanged.
+    """Return an address of tcp with the IP address of its host; any other address unchanged.
 
-    A host that is not known is waited for, so long, since its machine may be starting. Raises AddressError, also for
-    a name by which a machine reaches itself alone, where the address `is_own`: others are to reach this process there.
+    Wait up to `limit_s` for an unknown host, whose machine may be starting. Raise AddressError if it stays unknown. If
+    the address `is_own`, raise it also for a name that only this machine resolves to itself, since others must reach
+    it.
     """
     transport, _, place = address.partition("://")
     host, colon, port = place.rpartition(":")
     if transport != "tcp" or not colon or not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", host):
         return address
-    deadline, said = time.monotonic() + limit_s, False
+    deadline, notified = time.monotonic() + limit_s, False
     while True:
         try:
             return f"tcp://{_ip_of(host, address, is_own)}:{port}"
         except OSError as error:
             if time.monotonic() >= deadline:
                 raise AddressError(f"{address}: there is no host {host}: {error.strerror}; check the name") from error
-        if not said:
-            said = True
-            say(f"waiting for the name {host} to be known, for {limit_s:g} s at the most")
+        if not notified:
+            notified = True
+            notify(f"waiting up to {limit_s:g} s for the host name {host} to be resolvable")
         time.sleep(NAME_POLL_S)
 
 
 def _ip_of(host: str, address: str, is_own: bool) -> str:
-    """Return the IP address of a host, of several one that other machines reach; raises OSError if it is not known."""
+    """Return the IP address of a host, if possible one that other machines reach; raise OSError if it is unknown."""
     known = socket.gethostbyname_ex(host)[2]
     beyond = [ip for ip in known if not ipaddress.IPv4Address(ip).is_loopback]
-    # Who gives numbers, or says localhost, means this machine.
+    # Numbers, or localhost, mean this machine on purpose.
     if is_own and not beyond and host != "localhost" and not re.fullmatch("[0-9.]+", host):
         raise AddressError(
-            f"{address}: this machine knows {host} as {known[0]}, where no other machine reaches it (see /etc/hosts); "
-            f"give its IP address in place of the name, or {known[0]} if no other machine is to"
+            f"{address}: this machine resolves {host} to {known[0]}, which no other machine reaches (see /etc/hosts); "
+            f"give its IP address in place of the name, or {known[0]} if no other machine needs it"
         )
     return [*beyond, *known][0]
 
@@ -119,7 +120,7 @@ def check_between_processes(address: str, beyond: bool = False) -> None:
     """Raise AddressError, as `check_address`, also for an address within one process."""
     check_address(address, beyond)
     if address.startswith("inproc://"):
-        raise AddressError(f"{address} can be reached from one process only; {FORMS}")
+        raise AddressError(f"{address} can be reached from one process only; {SUPPORTED}")
 
 
 def check_reachable(address: str, beyond: bool = False) -> None:
@@ -134,12 +135,12 @@ def check_reachable(address: str, beyond: bool = False) -> None:
 
 
 def check_free(address: str) -> None:
-    """Raise AddressError unless this process could listen at this tcp or ipc address, which is valid."""
+    """Raise AddressError unless this process could listen at this valid tcp or ipc address."""
     if address.startswith("tcp://"):
         host, _, port = address.removeprefix("tcp://").rpartition(":")
         try:
             with socket.socket() as probe:
-                # As libzmq does: connections of an earlier listener at this port may not be quite closed yet.
+                # As libzmq does: connections of an earlier listener at this port may not be fully closed yet.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((host, 0 if port == "*" else int(port)))
                 probe.listen()

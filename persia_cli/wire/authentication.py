@@ -1,9 +1,8 @@
 """The authentication of clients by the secret of the job.
 
-Clients log in with ZMTP's CURVE mechanism over TCP if the job has keys, and else with PLAIN and the token as password.
-libzmq asks a thread of this module if the key or the password is right (ZAP, RFC 27 of ZeroMQ), and reads no message of
-a client that has not logged in. By itself libzmq would admit any key to a CURVE server without such a thread; so each
-server demands an answer (ZAP_ENFORCE_DOMAIN), and where the thread has ended no further client is admitted.
+Clients log in with ZMTP's CURVE mechanism over TCP if the job has keys, else with PLAIN and the token as password.
+libzmq asks a thread of this module whether the key or password is right (ZAP, RFC 27 of ZeroMQ). It reads no message of
+a client that has not logged in.
 """
 
 import hmac
@@ -30,7 +29,7 @@ def is_encrypted(secret: JobSecret, address: str) -> bool:
 
 
 def log_in(socket: zmq.Socket[bytes], secret: JobSecret, address: str) -> None:
-    """Have a client's socket, which is about to connect to `address`, prove that it has the secret."""
+    """Make a client's socket prove that it has the secret; before it connects to `address`."""
     if secret.keys is not None and is_encrypted(secret, address):
         socket.setsockopt(zmq.CURVE_SECRETKEY, secret.keys.secret)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, secret.keys.public)
@@ -41,9 +40,11 @@ def log_in(socket: zmq.Socket[bytes], secret: JobSecret, address: str) -> None:
 
 
 def require_login(socket: zmq.Socket[bytes], keys: JobKeys | None) -> None:
-    """Have a server's socket demand that its clients log in."""
+    """Make a server's socket require that its clients log in."""
     socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
     socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    # Without such a thread, libzmq would admit any key to a CURVE server. This option makes it require an answer, so
+    # that no further client is admitted if the thread has ended.
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     if keys is None:
         socket.setsockopt(zmq.PLAIN_SERVER, 1)
@@ -54,7 +55,7 @@ def require_login(socket: zmq.Socket[bytes], keys: JobKeys | None) -> None:
 
 def authenticate(context: zmq.Context[zmq.Socket[bytes]], secret: JobSecret) -> None:
     """Start the thread that admits the clients of a context's servers; it ends with the context."""
-    # pyzmq's ThreadAuthenticator runs asyncio, whose import takes a role 70 ms, and blocks at `stop` if it has failed.
+    # pyzmq's ThreadAuthenticator imports asyncio, which costs a role 70 ms, and its `stop` blocks if it has failed.
     requests: zmq.Socket[bytes] = zmq.Context.shadow(context).socket(
         zmq.REP
     )  # `destroy` of the context leaves it to the thread
@@ -71,7 +72,7 @@ def _answer(requests: zmq.Socket[bytes], secret: JobSecret) -> None:
         except zmq.ContextTerminated:
             pass
         except Exception:
-            log.exception("authentication has failed, so no further client gets into this process")
+            log.exception("authentication has failed, so this process admits no further client")
 
 
 def _answer_one(requests: zmq.Socket[bytes], secret: JobSecret) -> None:

@@ -28,11 +28,11 @@ TRIES = 4
 """Smallest number of unanswered sends before a peer counts as silent."""
 ATTEND_MS = 50
 LOOK_S = 0.5
-"""Seconds between two looks at how log-ins went."""
+"""Seconds between two checks of the log-ins."""
 HANG_UPS = 5
-"""After so many in a row, at first, it is said: a server that ends also hangs up once, on what was just connecting."""
+"""Number of lost connections in a row before a warning: a server that ends also drops a new connection once."""
 RECEIVE_LIMIT = 1024
-"""Largest number of replies handled in one call, so that timers run in between."""
+"""Maximum number of replies handled in one call, so that timers run in between."""
 
 
 class RefusedError(WireError):
@@ -53,17 +53,17 @@ class _Unanswered:
     waiting_for: str
     wait_s: float
     due: float
-    heard: int
+    arrivals: int
     silent_s: float = 0.0
 
 
 class Client:
     """A DEALER socket to one peer, owned by one thread.
 
-    `place` is that of the peer, if its address says so. `memory` is the memory shared with the peer, if any; it may be
-    set later. `retry_s` and `silence_timeout_s` may be changed; pending requests use the new values when they are due.
-    `resent` counts repeated sends, `late` replies to requests that were answered before, `malformed` replies that
-    cannot be read or do not fit their request.
+    `place` is that of the peer, if its address contains one. `memory` is the memory shared with the peer, if any; it
+    may be set later. `retry_s` and `silence_timeout_s` may be changed; pending requests use the new values when they
+    are due. `resent` counts repeated sends, `late` replies to requests that were answered before, `malformed` replies
+    that cannot be read or do not fit their request.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Client:
         # Random, since a client with the identity of an earlier one must not get answers to the other's requests.
         self._numbers = itertools.count(secrets.randbits(48))
         self._requests: dict[int, _Unanswered] = {}
-        self._heard = 0
+        self._arrivals = 0
         self._unreadable = ""
         self._due = math.inf
         self._look = -math.inf
@@ -106,8 +106,8 @@ class Client:
 
     @property
     def has_answered(self) -> bool:
-        """True once anything has come from the peer."""
-        return self._heard > 0
+        """True once the peer has sent anything."""
+        return self._arrivals > 0
 
     @property
     def due(self) -> float:
@@ -120,16 +120,16 @@ class Client:
         on_reply: Callable[[Reply], None] | None = None,
         waiting_for: str = "",
     ) -> None:
-        """Send a request and keep it until it is answered; never waits.
+        """Send a request and repeat it until it is answered; never wait.
 
-        Its arrays are kept alive and must not be written until `receive` calls `on_reply` with the reply.
+        Its arrays are retained and must not be written until `receive` calls `on_reply` with the reply.
         `waiting_for` describes the request in error messages.
         """
         number = next(self._numbers)
         wait_s = min(self.retry_s, self.silence_timeout_s)
         due = self._clock() + wait_s
         request = _Unanswered(
-            number, message, on_reply, waiting_for or type(message).__name__, wait_s, due, self._heard
+            number, message, on_reply, waiting_for or type(message).__name__, wait_s, due, self._arrivals
         )
         # A full queue is not an error: the request is sent again when it is due.
         self._send(request)
@@ -149,21 +149,21 @@ class Client:
             )
 
     def hold(self) -> None:
-        """Keep all requests to oneself until `reconnect`: the peer is dead, and another process takes its place."""
+        """Send nothing until `reconnect`: the peer is dead, and another process takes its place."""
         self._held = True
 
     def reconnect(self, address: str) -> None:
-        """Talk to the peer's new process, at this address: every request without an answer is sent again."""
+        """Connect to the peer's new process, at this address, and send every request without an answer again."""
         self.socket.close()
         self.address, self.place = split_place(address)
         self.socket, self._held = self._open(self.address), False
         self._repeat_all()
 
     def _repeat_all(self) -> None:
-        """Send every request without an answer again, to a process that has not heard any of them."""
+        """Send every request without an answer again, to a process that has received none of them."""
         for request in self._requests.values():
             request.wait_s = min(self.retry_s, self.silence_timeout_s)
-            request.due, request.heard, request.silent_s = self._clock() + request.wait_s, self._heard, 0.0
+            request.due, request.arrivals, request.silent_s = self._clock() + request.wait_s, self._arrivals, 0.0
             self.resent += 1
             self._send(request)
         self._due = min((request.due for request in self._requests.values()), default=math.inf)
@@ -191,7 +191,7 @@ class Client:
         if request is not None and not isinstance(reply, (Pending, Refused, request.message.REPLY or Message)):
             self.malformed += 1
             return
-        self._heard += 1
+        self._arrivals += 1
         self._unreadable = ""
         if request is None:
             self.late += 1
@@ -214,7 +214,7 @@ class Client:
         """
         now = self._clock()
         if now >= self._look:
-            # Also of a client with nothing to say: the events would pile up.
+            # Also for an idle client: the events would accumulate.
             self._look = now + LOOK_S
             self._is_denied = self.socket.denied
             if self._hung_up and not self._has_warned:
@@ -233,8 +233,8 @@ class Client:
         self._due = min((request.due for request in self._requests.values()), default=math.inf)
 
     def _send_again(self, request: _Unanswered, now: float) -> None:
-        if request.heard != self._heard:
-            request.heard, request.silent_s = self._heard, 0.0
+        if request.arrivals != self._arrivals:
+            request.arrivals, request.silent_s = self._arrivals, 0.0
         else:
             request.silent_s += request.wait_s
         if request.silent_s >= self.silence_timeout_s:
@@ -248,7 +248,7 @@ class Client:
         self._send(request)
 
     def attend(self, is_enough: Callable[[], bool], seconds: float) -> bool:
-        """Do nothing else, for so many seconds at the most, until enough is answered; return whether it is."""
+        """Do nothing else until `is_enough`, for at most `seconds`; return its last result."""
         deadline = time.monotonic() + seconds
         with suppress(WireError):
             while not is_enough() and time.monotonic() < deadline:
@@ -259,8 +259,8 @@ class Client:
 
     @property
     def _hung_up(self) -> str:
-        """A clause for an error of a peer that has never let this client in; empty of others."""
-        if self._heard or self.socket.hung_up < HANG_UPS:
+        """A clause about a server that has never admitted this client; empty for others."""
+        if self._arrivals or self.socket.hung_up < HANG_UPS:
             return ""
         return "; it hangs up on every connection: give it and this role the same --token-file or --key-file"
 

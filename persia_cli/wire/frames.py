@@ -17,7 +17,7 @@ import zmq
 
 from persia_cli.errors import WireError
 from persia_cli.wire import job_messages, messages
-from persia_cli.wire.message import BATCH_PART, Array, Count, Message, MessageForm, Shape
+from persia_cli.wire.message import BATCH_PART, Array, Count, Message, MessageCodec, Shape
 from persia_cli.wire.shared_memory import Loan, SharedMemory, StaleLoan
 
 MAX_FRAMES = BATCH_PART.arrays + 2
@@ -36,17 +36,17 @@ BY_KIND: dict[int, type[Message]] = {
 Frame = bytes | memoryview | zmq.Frame
 
 _ENCODER = msgspec.msgpack.Encoder()
-_FORMS = {kind: MessageForm(kind) for kind in BY_KIND.values()}
+_CODECS = {kind: MessageCodec(kind) for kind in BY_KIND.values()}
 
 
-def _header_of(form: MessageForm) -> type[msgspec.Struct]:
+def _header_of(codec: MessageCodec) -> type[msgspec.Struct]:
     """Return the type of the header of one kind of messages, an array of four."""
-    fields = [("request", Count), ("fields", form.header), ("shapes", form.shapes), ("loan", Loan | None)]
+    fields = [("request", Count), ("fields", codec.header), ("shapes", codec.shapes), ("loan", Loan | None)]
     return msgspec.defstruct("Header", fields, array_like=True, forbid_unknown_fields=True, frozen=True)
 
 
 _DECODERS: dict[type[Message], msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(_header_of(form)) for kind, form in _FORMS.items()
+    kind: msgspec.msgpack.Decoder(_header_of(codec)) for kind, codec in _CODECS.items()
 }
 _NUMBER_DECODER = msgspec.msgpack.Decoder(tuple[Count, msgspec.Raw, msgspec.Raw, msgspec.Raw])
 
@@ -58,7 +58,7 @@ def message_bytes(message: Message) -> int:
 
 def has_arrays(kind: type[Message]) -> bool:
     """Return True if messages of this kind have arrays."""
-    return bool(_FORMS[kind].arrays)
+    return bool(_CODECS[kind].arrays)
 
 
 class Received(NamedTuple):
@@ -71,7 +71,7 @@ class Received(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What a message is encoded from."""
+    """The parts from which a message is encoded."""
 
     fields: Any
     shapes: list[Any]
@@ -82,12 +82,12 @@ class Parts(NamedTuple):
 def parts_of(message: Message) -> Parts:
     """Return the parts of a message; raises MalformedMessage if its arrays are not those that it declares."""
     try:
-        return Parts(*_FORMS[type(message)].flatten(message))
+        return Parts(*_CODECS[type(message)].flatten(message))
     except WireError as error:
         raise MalformedMessage(f"{type(message).__name__}: {error}") from None
 
 
-class MalformedMessage(WireError):  # noqa: N818 - the name says what it is
+class MalformedMessage(WireError):  # noqa: N818 - the name describes the message
     """Frames that are not a valid message; `request` is its request number if that can be read."""
 
     def __init__(self, problem: str, request: int | None = None) -> None:
@@ -122,14 +122,14 @@ def encode(
 
 
 def decode(frames: Sequence[Frame], memory: SharedMemory | None = None, token: bytes = NO_TOKEN) -> tuple[int, Message]:
-    """Return request number and message of `read`."""
+    """Return the request number and message of `read`."""
     return read(frames, memory, token)[:2]
 
 
 def read(frames: Sequence[Frame], memory: SharedMemory | None = None, token: bytes = NO_TOKEN) -> Received:
-    """Return what the frames hold; raises MalformedMessage, and nothing else, whatever that is.
+    """Return the content of the frames; raise MalformedMessage, and nothing else, for any invalid content.
 
-    It raises ForeignMessage, a kind of MalformedMessage, if the token of the frames is not `token`.
+    Raise ForeignMessage, a kind of MalformedMessage, if the token of the frames is not `token`.
 
     Arrays are writable views of the frames or of `memory`. Those that are not aligned for their dtype (bytes: for
     float32), as happens with small frames, are copies. Views may be the sender's own memory, so the receiver must not
@@ -144,17 +144,17 @@ def read(frames: Sequence[Frame], memory: SharedMemory | None = None, token: byt
         ) from None
     try:
         arrays = _Arrays(frames[2:], head.loan, memory)
-        message = _FORMS[kind].restore(head.fields, head.shapes, arrays.next)
+        message = _CODECS[kind].restore(head.fields, head.shapes, arrays.next)
         arrays.check_all_read()
     except StaleLoan as error:
-        raise MalformedMessage(str(error)) from None  # without a number: nobody waits for an answer to it
+        raise MalformedMessage(str(error)) from None  # without a number: no client waits for an answer to it
     except WireError as error:
         raise MalformedMessage(f"{kind.__name__}: {error}", head.request) from None
     return Received(head.request, message, arrays.lent)
 
 
 class _Arrays:
-    """The arrays of a message that has arrived, read one after the other."""
+    """The arrays of a received message, read one after the other."""
 
     def __init__(self, frames: Sequence[Frame], loan: Loan | None, memory: SharedMemory | None) -> None:
         if loan is not None and memory is None:
@@ -188,7 +188,7 @@ class _Arrays:
 
 
 def _open(frames: Sequence[Frame], token: bytes) -> tuple[type[Message], memoryview]:
-    """Return the type of the message and its header; checks the token first, and then all sizes."""
+    """Return the type of the message and its header; check the token first, and then all sizes."""
     first = _bytes_of(frames[0]) if frames else memoryview(b"")
     # The time of the comparison must not depend on how many bytes of the token are right.
     if not hmac.compare_digest(first[1:], token):
@@ -254,16 +254,16 @@ class ByteCounts:
     wire: int = 0
     """Bytes of messages that went through sockets."""
     shared: int = 0
-    """Bytes of arrays that were passed in memory which both processes see."""
+    """Bytes of arrays that were passed in shared memory."""
 
     def note_sent(self, frames: Sequence[bytes | memoryview], arrays: Sequence[Array]) -> None:
-        """Count a message that was sent, with all its arrays; those that are no frame are in shared memory."""
+        """Count a sent message with all its arrays; those that are no frame are in shared memory."""
         header, framed = frames[:2], sum(memoryview(frame).nbytes for frame in frames[2:])
         self.wire += sum(map(len, header)) + framed
         self.shared += sum(array.nbytes for array in arrays) - framed
 
     def note_received(self, frames: Sequence[Frame], received: Received) -> None:
-        """Count a message that has come."""
+        """Count a received message."""
         self.wire += sum(map(len, frames))
         self.shared += received.lent
 

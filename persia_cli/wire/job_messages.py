@@ -1,4 +1,4 @@
-"""The messages between the coordinator and all other roles: joining, instructions, figures, endings."""
+"""The messages between the coordinator and all other roles: joining, instructions, metrics, the end."""
 
 from typing import Annotated, Literal, NamedTuple
 
@@ -6,15 +6,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.wire.figures import IntervalFigures, ReplicaFigures, SavedFile
 from persia_cli.wire.message import KIB, MIB, BatchId, Count, FieldSet, Limit, Message, ProcessId, Request, Sender
 from persia_cli.wire.messages import Ack
+from persia_cli.wire.reports import IntervalMetrics, ReplicaUsage, SavedFile
 
 Split = Annotated[int, msgspec.Meta(ge=0, le=1)]
 """0 train, 1 eval."""
 
 REPORTS_AHEAD = 16
-"""Largest number of a rank's unanswered reports; they are answered when the reports of all ranks have been written."""
+"""Maximum number of a rank's unanswered reports; they are answered once the reports of all ranks are written."""
 
 
 class Welcome(Message, frozen=True):
@@ -65,7 +65,7 @@ class TrainSteps(FieldSet, frozen=True, tag="training"):
     last: Count
     dense_reductions: Count = 0
     row_reductions: Count = 0
-    """How often evaluations have reduced the learning rates of dense weights and of rows before these steps."""
+    """Number of reductions of the learning rates of dense weights and of rows before these steps."""
 
 
 class EvaluateSteps(FieldSet, frozen=True, tag="evaluating"):
@@ -83,17 +83,17 @@ class PredictSteps(FieldSet, frozen=True, tag="predicting"):
 
 
 class SaveModel(FieldSet, frozen=True, tag="saving"):
-    """Write the model as it is after `step` steps into a folder.
+    """Write the model of the state after `step` steps into a folder.
 
-    Done as soon as what comes later cannot change what is written; `Saved` follows once it is written.
+    Done as soon as later changes do not affect the content of the files; `Saved` follows once they are written.
     """
 
     folder: str
     step: Count
     parent: Count | None = None
-    """The step of the checkpoint before, if it is enough to write which rows changed since; None for all rows."""
+    """The step of the checkpoint before, if only the rows changed since must be written; None for all rows."""
     awaited: bool = False
-    """True if somebody waits for it: it is written as fast as can be, even if that slows training down."""
+    """True if a process waits for it: it is written at full speed, even if that slows training down."""
 
 
 class Pause(FieldSet, frozen=True, tag="paused"):
@@ -109,14 +109,14 @@ class Hold(FieldSet, frozen=True, tag="hold"):
 
 
 class CutShort(FieldSet, frozen=True, tag="cut"):
-    """Go on after Hold, and end the phase before the step `last`, which no rank has started."""
+    """Continue after Hold, and end the phase before the step `last`, which no rank has started."""
 
     split: Split
     last: Count
 
 
 class Stop(FieldSet, frozen=True, tag="stop"):
-    """End, for this reason; empty if all is done. If the job is to go on later, processes end with exit code 75."""
+    """End, for this reason; empty if all is done. If the job can be resumed, processes end with exit code 75."""
 
     why: str = ""
     goes_on: bool = False
@@ -143,7 +143,7 @@ class Next(Request[Instruction], frozen=True):
 
 
 class Held(Request[Ack], frozen=True):
-    """NN worker -> coordinator: as instruction `number` asks, no step from this one on has started nor will for now."""
+    """NN worker -> coordinator: no step from this one on has started or will start, as instructed (`number`)."""
 
     KIND = 0x4E
     sender: Sender
@@ -158,14 +158,14 @@ class Done(Request[Ack], frozen=True):
     LIMIT = Limit(4 * MIB)  # the counters of its tables
     sender: Sender
     number: Count
-    figures: ReplicaFigures | None = None
-    """The last figures of a replica that ends."""
+    figures: ReplicaUsage | None = None
+    """The last counters and resources of a replica that ends."""
 
 
 class Saved(Request[Ack], frozen=True):
-    """Embedding server or NN worker -> coordinator: its part of the checkpoint of a step is on disk, as these files.
+    """Embedding server or NN worker -> coordinator: its part of the checkpoint of a step is on disk, in these files.
 
-    If it could not be written, there are no files, and `failure` is the sentence that says why.
+    If it could not be written, there are no files, and `failure` is the reason.
     """
 
     KIND = 0x4F
@@ -192,7 +192,7 @@ class TakeItem(Request[Item], frozen=True):
     sender: Sender
     split: Split
     finished: Count = 0
-    """Every rank has finished the split's steps before this one, so they need not be dealt again."""
+    """Every rank has finished the split's steps before this one, so they need not be assigned again."""
 
 
 class ScoreCounts(NamedTuple):
@@ -204,7 +204,7 @@ class ScoreCounts(NamedTuple):
 
 
 class ScoredSamples(NamedTuple):
-    """Single samples with their scores."""
+    """Samples with their scores."""
 
     query_ids: Annotated[NDArray[np.uint64], "sample"]
     logits: Annotated[NDArray[np.float32], "sample task"]
@@ -214,7 +214,7 @@ class ScoredSamples(NamedTuple):
 
 
 class Report(Request[Ack], frozen=True):
-    """NN worker -> coordinator: figures of one interval and the histogram of its scores; each number counts once.
+    """NN worker -> coordinator: metrics of one interval and the histogram of its scores; each number counts once.
 
     Ack when all ranks have reported the interval, so that no rank is further ahead than REPORTS_AHEAD.
     """
@@ -223,7 +223,7 @@ class Report(Request[Ack], frozen=True):
     LIMIT = Limit(MIB, arrays=7, nbytes=256 * MIB)  # a portion of an evaluation, sample by sample
     sender: Sender
     number: Count
-    figures: IntervalFigures
+    figures: IntervalMetrics
     scores: ScoreCounts
     samples: ScoredSamples | None
     """The samples of an evaluation that needs metrics within queries."""
@@ -246,9 +246,9 @@ class Change(FieldSet, frozen=True):
     role: str
     index: Count
     process: ProcessId
-    """The one that died last."""
+    """The process that died last."""
     alive: bool
-    """True if a new process of the replica is at work."""
+    """True if a new process of the replica is running."""
     address: str
     """Address at which the replica's newest process serves requests; empty if it serves none."""
 
@@ -262,7 +262,7 @@ class Beat(Message, frozen=True):
     changes: tuple[Change, ...] = ()
     """The last change of each replica that has changed since the one that the heartbeat names."""
     clock_ns: Count = 0
-    """The coordinator's CLOCK_MONOTONIC when it answered."""
+    """The coordinator's CLOCK_MONOTONIC at the time of the answer."""
 
 
 class Heartbeat(Request[Beat], frozen=True):
@@ -275,15 +275,15 @@ class Heartbeat(Request[Beat], frozen=True):
     """Work that has no visible result before it is done, such as "training step 7"; empty while waiting for others."""
     doing_s: float
     """Seconds since the work last made progress; time in which the replica did not run does not count."""
-    figures: ReplicaFigures
+    figures: ReplicaUsage
     heard: Count = 0
-    """Number of the last change that the replica has heard of."""
+    """Number of the last change that the replica has received."""
 
 
 class Leave(Request[Ack], frozen=True):
     """Any role -> coordinator, also before Welcome: this process got a signal to stop, so the job must end.
 
-    With `serves` it does its work until the model is saved; without, it ends now.
+    With `serves` it works on until the model is saved; without, it ends now.
     """
 
     KIND = 0x4D
@@ -296,7 +296,7 @@ class Leave(Request[Ack], frozen=True):
 
 
 class SavedNow(Message, frozen=True):
-    """Coordinator -> command: the checkpoint that was asked for is complete, or why there is none."""
+    """Coordinator -> command: the requested checkpoint is complete, or the reason why there is none."""
 
     KIND = 0x56
     LIMIT = Limit(64 * KIB)
@@ -305,13 +305,13 @@ class SavedNow(Message, frozen=True):
 
 
 class SaveNow(Request[SavedNow], frozen=True):
-    """Command -> coordinator: save the model and go on; answered once the checkpoint is complete."""
+    """Command -> coordinator: save the model and continue; answered once the checkpoint is complete."""
 
     KIND = 0x55
 
 
 class Verdict(Message, frozen=True):
-    """Coordinator -> supervisor: whether to start a new process of the replica, after how many seconds, or why not."""
+    """Coordinator -> supervisor: start a new process of the replica after so many seconds, or the reason not to."""
 
     KIND = 0x51
     LIMIT = Limit(64 * KIB)
@@ -329,11 +329,11 @@ class Death(Request[Verdict], frozen=True):
     index: Count
     process: ProcessId
     exit_code: int
-    """What waitpid says: an exit code, or minus the number of the signal that killed it."""
+    """The result of waitpid: an exit code, or minus the number of the signal that killed it."""
 
 
 class Fail(Request[Ack], frozen=True):
-    """Any role -> coordinator: the replica cannot go on; `error` is a sentence with the reason."""
+    """Any role -> coordinator: the replica has failed; `error` is a sentence with the reason."""
 
     KIND = 0x4B
     LIMIT = Limit(64 * KIB)
@@ -344,7 +344,7 @@ class Fail(Request[Ack], frozen=True):
 
 
 class Recorded(Request[Ack], frozen=True):
-    """Any role -> coordinator: a portion of what it has recorded for a trace; Ack when that is in the run directory."""
+    """Any role -> coordinator: a portion of its trace; Ack when that is in the run directory."""
 
     KIND = 0x54
     LIMIT = Limit(2 * MIB)
@@ -364,7 +364,7 @@ class StoreValue(Message, frozen=True):
     LIMIT = Limit(64 * KIB)
     value: bytes = b""
     number: int = 0
-    """The sum after `add`; the number of keys that are there (`check`), or were (`delete`)."""
+    """The sum after `add`; the number of keys that exist (`check`), or existed (`delete`)."""
 
 
 class StoreCall(Request[StoreValue], frozen=True):
@@ -375,10 +375,10 @@ class StoreCall(Request[StoreValue], frozen=True):
     sender: Sender
     call: Call
     keys: tuple[str, ...]
-    """One, but for `check`."""
+    """One key; several only for `check`."""
     value: bytes = b""
     """The value to set."""
     expected: bytes = b""
-    """The value that `compare_set` has to find; empty where the key may also be absent."""
+    """The value that `compare_set` must find; empty if the key may also be absent."""
     amount: int = 0
     """The number to add."""

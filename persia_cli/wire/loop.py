@@ -42,7 +42,7 @@ class Waker:
 
     def close(self) -> None:
         """Close the event file; `wake` does nothing from then on."""
-        # The lock keeps a late `wake` from writing to another file that has got the same descriptor since.
+        # The lock prevents a late `wake` from writing to another file that has got the same descriptor since.
         with self._lock:
             if self._open:
                 self._open = False
@@ -57,7 +57,7 @@ class _Timer:
 
 
 def identity_of(name: str, process: ProcessId) -> bytes:
-    """Return by what a replica's process at this place is known to the servers that it connects to."""
+    """Return the name of a replica's process for the servers that it connects to."""
     return f"{name}#{process.pid}.{process.began}@{own_place()}".encode()
 
 
@@ -83,8 +83,7 @@ class Loop:
     def share(self, memory: SharedMemory | None) -> None:
         """Exchange large arrays in shared memory, if not None, with processes at this place.
 
-        These are all at the other ends of Unix sockets, and those that say so among the ones that other machines can
-        reach. On the loopback interface arrays go through sockets, since TCP was asked for there.
+        These are the peers of Unix sockets, and those with this place among the ones that other machines can reach.
         """
         self._memory = memory
         for server in self._servers:
@@ -98,6 +97,7 @@ class Loop:
         return 0 if self._memory is None else self._memory.nbytes
 
     def _share_with(self, end: Server | Client) -> None:
+        # On the loopback interface arrays go through sockets, since the user asked for TCP there.
         is_near = is_beyond(end.address) if isinstance(end, Server) else end.place == own_place()
         end.memory = self._memory if end.address.startswith("ipc://") or is_near else None
 
@@ -106,7 +106,7 @@ class Loop:
         return np.empty(shape, dtype) if self._memory is None else self._memory.empty(shape, dtype)
 
     def serve(self, address: str, frame_bytes: int = BATCH_PART.nbytes) -> Server:
-        """Serve requests at `address`; raises WireError if it is not local or is in use."""
+        """Serve requests at `address`; raise WireError if it is not local or is in use."""
         server = Server(self._context, address, self.name, frame_bytes)
         self._servers.append(server)
         self._share_with(server)
@@ -135,7 +135,7 @@ class Loop:
             client.hold()
 
     def reconnect(self, peer: str, address: str) -> None:
-        """Have the clients of this peer, which was dead, talk to its new process, and repeat their requests there."""
+        """Connect the clients of this peer, which was dead, to its new process, and repeat their requests there."""
         for client in self._clients_of(peer):
             self._unwatch(client.socket)
             client.reconnect(address)
@@ -143,14 +143,14 @@ class Loop:
             self._watch(client.socket, client.receive)
 
     def forget(self, peer: str, process: ProcessId) -> list[Array]:
-        """Let go of the memory of a dead process, and end the loans that it had; return the arrays that they kept.
+        """Release the memory of a dead process, and end its loans; return the arrays that it had borrowed.
 
-        Call this before `reconnect`. Others may still read these arrays, to whom the process lent them in turn.
+        Call this before `reconnect`. Processes to which it passed these arrays on may still read them.
         """
         if self._memory is None:
             return []
         borrowers = {client.address for client in self._clients_of(peer)} | {identity_of(peer, process).decode()}
-        # A process at another place may have the number of one whose memory is in use here.
+        # A process at another place may have the same process id as one whose memory is in use here.
         return self._memory.forget(borrowers, process.pid if process.place in ("", own_place()) else None)
 
     def _clients_of(self, peer: str) -> list[Client]:
@@ -158,7 +158,7 @@ class Loop:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Counts of irregular events so far; all are zero if no message is lost and shared memory has room."""
+        """Counts of irregular events so far; all are zero if no message is lost and shared memory has space."""
         return {
             "refused": sum(server.refused for server in self._servers),
             "foreign": sum(server.foreign for server in self._servers),
@@ -183,7 +183,7 @@ class Loop:
         return roles
 
     def every(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back about every so many seconds, first after that time; missed calls are not made up for."""
+        """Call back about every so many seconds, first after that time; missed calls are not repeated."""
         self._timers.append(_Timer(seconds, callback, self._clock() + seconds))
 
     def waker(self) -> Waker:

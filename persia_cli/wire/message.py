@@ -25,7 +25,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 class Limit(NamedTuple):
-    """The size limits of a kind of message, so that no peer can make a replica take more memory than that.
+    """The size limits of a kind of message, which bound the memory that a peer can make a replica use.
 
     A larger message is neither sent nor decoded.
     """
@@ -64,17 +64,17 @@ class Sender(FieldSet, frozen=True):
 
 
 class ProcessId(FieldSet, frozen=True):
-    """One process among all of all machines.
+    """The identity of one process among those of all machines.
 
-    Its number alone is not enough: in each container processes are numbered from 1, and two machines may use one
-    number at the same time.
+    The process id alone is not enough: each container numbers its processes from 1, and two machines may use one id at
+    the same time.
     """
 
     pid: Count
     began: Count = 0
-    """When it began, in ticks since its machine did."""
+    """Start time of the process, in ticks since its machine started."""
     place: str = ""
-    """As `persia_cli.wire.place.own_place`; empty where that cannot be known."""
+    """The result of `persia_cli.wire.place.own_place`; empty where that is unknown."""
 
 
 class TableTotals(FieldSet, frozen=True):
@@ -116,13 +116,13 @@ Array = NDArray[Any]
 Shape = tuple[int, ...]
 Size = Annotated[int, msgspec.Meta(ge=0, le=BATCH_PART.nbytes)]
 Sizes = dict[str, int]
-"""Sizes of named dimensions, as of the first array that has them."""
+"""Sizes of named dimensions, from the first array that has them."""
 NextArray = Callable[[np.dtype[Any], Shape], Array]
-"""Returns the next array of a message that has arrived, of this dtype and shape."""
+"""Returns the next array of a received message, of this dtype and shape."""
 
 
-class Form(NamedTuple):
-    """How the value of a field becomes shapes and arrays, and back; both raise WireError if sizes do not fit."""
+class FieldCodec(NamedTuple):
+    """The conversion of a field's value to shapes and arrays, and back; both raise WireError if sizes do not fit."""
 
     shapes: Any
     """Type of its shapes, for msgspec: a tree of tuples and lists, and None for what is None."""
@@ -132,23 +132,23 @@ class Form(NamedTuple):
     """Returns the value with these shapes."""
 
 
-def form_of(name: str, declared: Any) -> Form | None:
-    """Return the form of a field with this type, None if it has no arrays."""
+def codec_of(name: str, declared: Any) -> FieldCodec | None:
+    """Return the codec of a field of this type, None if it has no arrays."""
     origin, args = get_origin(declared), get_args(declared)
     if origin is Annotated and (dtype := dtype_of(args[0])) is not None:
-        return _array_form(name, dtype, args[1].split())
+        return _array_codec(name, dtype, args[1].split())
     if origin is list:
-        return _list_form(form_of(name, args[0]))
+        return _list_codec(codec_of(name, args[0]))
     if origin in (Union, types.UnionType) and args[1] is type(None):
-        return _optional_form(form_of(name, args[0]))
-    return _block_form(declared) if hasattr(declared, "_fields") else None
+        return _optional_codec(codec_of(name, args[0]))
+    return _block_codec(declared) if hasattr(declared, "_fields") else None
 
 
 def dtype_of(declared: Any) -> np.dtype[Any] | None:
-    """Return the dtype of `NDArray[...]`, None of any other type."""
+    """Return the dtype of `NDArray[...]`, None for any other type."""
     alias = get_origin(declared)
     if hasattr(alias, "__value__"):
-        # From numpy 2.5 on NDArray is an alias by PEP 695, which get_origin does not look through.
+        # From numpy 2.5 on NDArray is an alias by PEP 695, which get_origin does not resolve.
         declared = alias.__value__[get_args(declared)]
     if get_origin(declared) is not np.ndarray:
         return None
@@ -157,7 +157,7 @@ def dtype_of(declared: Any) -> np.dtype[Any] | None:
     return dtype
 
 
-def _array_form(name: str, dtype: np.dtype[Any], dims: list[str]) -> Form:
+def _array_codec(name: str, dtype: np.dtype[Any], dims: list[str]) -> FieldCodec:
     named = [(axis, dim) for axis, dim in enumerate(dims) if dim != "*"]
 
     def check(shape: Shape, sizes: Sizes) -> None:
@@ -168,7 +168,7 @@ def _array_form(name: str, dtype: np.dtype[Any], dims: list[str]) -> Form:
 
     def flatten(array: Array, arrays: list[Array], sizes: Sizes) -> Shape:
         shape: Shape = array.shape
-        # Native dtypes are single objects; to compare them takes longer than to recognise them.
+        # Native dtypes are single objects, so an identity check avoids the slower comparison.
         if (array.dtype is not dtype and array.dtype != dtype) or len(shape) != len(dims):
             raise WireError(
                 f"array '{name}' must be {dtype} with {len(dims)} dimensions, not {array.dtype} with {array.ndim}"
@@ -181,38 +181,38 @@ def _array_form(name: str, dtype: np.dtype[Any], dims: list[str]) -> Form:
         check(shape, sizes)
         return next_array(dtype, shape)
 
-    return Form(tuple[(Size,) * len(dims)], flatten, restore)  # type: ignore[misc]
+    return FieldCodec(tuple[(Size,) * len(dims)], flatten, restore)  # type: ignore[misc]
 
 
-def _list_form(inner: Form | None) -> Form | None:
+def _list_codec(inner: FieldCodec | None) -> FieldCodec | None:
     if inner is None:
         return None
     _, flatten, restore = inner
-    return Form(
+    return FieldCodec(
         list[inner.shapes],  # type: ignore[name-defined]
         lambda value, arrays, sizes: [flatten(each, arrays, sizes) for each in value],
         lambda shapes, next_array, sizes: [restore(each, next_array, sizes) for each in shapes],
     )
 
 
-def _optional_form(inner: Form | None) -> Form | None:
+def _optional_codec(inner: FieldCodec | None) -> FieldCodec | None:
     if inner is None:
         return None
     _, flatten, restore = inner
-    return Form(
+    return FieldCodec(
         inner.shapes | None,
         lambda value, arrays, sizes: None if value is None else flatten(value, arrays, sizes),
         lambda shapes, next_array, sizes: None if shapes is None else restore(shapes, next_array, sizes),
     )
 
 
-def _block_form(block: Any) -> Form | None:
+def _block_codec(block: Any) -> FieldCodec | None:
     hints = get_type_hints(block, include_extras=True)
-    forms = [form for name in block._fields if (form := form_of(name, hints[name])) is not None]
-    if len(forms) < len(hints):
+    codecs = [codec for name in block._fields if (codec := codec_of(name, hints[name])) is not None]
+    if len(codecs) < len(hints):
         return None
 
-    flattens, restores = [form.flatten for form in forms], [form.restore for form in forms]
+    flattens, restores = [codec.flatten for codec in codecs], [codec.restore for codec in codecs]
 
     def flatten(value: Any, arrays: list[Array], _: Sizes) -> list[Any]:
         sizes: Sizes = {}
@@ -222,11 +222,11 @@ def _block_form(block: Any) -> Form | None:
         sizes: Sizes = {}
         return block._make([back(each, next_array, sizes) for back, each in zip(restores, shapes, strict=True)])
 
-    return Form(tuple[tuple(form.shapes for form in forms)], flatten, restore)  # type: ignore[misc]
+    return FieldCodec(tuple[tuple(codec.shapes for codec in codecs)], flatten, restore)  # type: ignore[misc]
 
 
-class MessageForm:
-    """The form of a kind of message: its header fields, and its arrays.
+class MessageCodec:
+    """The codec of a kind of message: its header fields, and its arrays.
 
     `header` is a type with the header fields alone, `shapes` that of the shapes of all arrays, for msgspec.
     """
@@ -234,7 +234,7 @@ class MessageForm:
     def __init__(self, kind: type[Message]) -> None:
         self._kind = kind
         fields = msgspec.structs.fields(kind)
-        self.arrays = {field.name: form for field in fields if (form := form_of(field.name, field.type)) is not None}
+        self.arrays = {field.name: codec for field in fields if (codec := codec_of(field.name, field.type)) is not None}
         header = fields[: len(fields) - len(self.arrays)]
         assert not {field.name for field in header} & self.arrays.keys(), f"arrays are the last fields of {kind}"
         self._names = [field.name for field in header]
@@ -244,15 +244,15 @@ class MessageForm:
             self.header = msgspec.defstruct(
                 kind.__name__, typed, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True
             )
-        self.shapes: Any = tuple[tuple(form.shapes for form in self.arrays.values())]  # type: ignore[misc]
+        self.shapes: Any = tuple[tuple(codec.shapes for codec in self.arrays.values())]  # type: ignore[misc]
 
     def flatten(self, message: Message) -> tuple[Any, list[Any], list[Array]]:
-        """Return header fields, shapes and arrays; raises WireError if arrays are not as declared."""
+        """Return header fields, shapes and arrays; raise WireError if arrays are not as declared."""
         arrays: list[Array] = []
         if not self.arrays:
             return message, [], arrays
         sizes: Sizes = {}
-        shapes = [form.flatten(getattr(message, name), arrays, sizes) for name, form in self.arrays.items()]
+        shapes = [codec.flatten(getattr(message, name), arrays, sizes) for name, codec in self.arrays.items()]
         return [getattr(message, name) for name in self._names], shapes, arrays
 
     def restore(self, header: Any, shapes: tuple[Any, ...], next_array: NextArray) -> Message:
@@ -261,6 +261,6 @@ class MessageForm:
             message: Message = header
             return message
         sizes: Sizes = {}
-        forms = zip(self.arrays.values(), shapes, strict=True)
-        values = [form.restore(each, next_array, sizes) for form, each in forms]
+        codecs = zip(self.arrays.values(), shapes, strict=True)
+        values = [codec.restore(each, next_array, sizes) for codec, each in codecs]
         return self._kind(*[getattr(header, name) for name in self._names], *values)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from persia_cli.wire.message import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
 PROTOCOL = 36
-"""Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
+"""Version of all messages and their encoding; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.
 
@@ -49,7 +49,7 @@ class PutIds(Request[Ack], frozen=True):
     LIMIT = BATCH_PART
     batch: BatchId
     finished: Count
-    """Every rank has finished the split's steps before this one, so nobody will ask for their rows any more."""
+    """Every rank has finished the split's steps before this one, so their rows are not needed any more."""
     ids: Annotated[NDArray[np.uint64], "id"]
     offsets: Annotated[NDArray[np.uint32], "*"] | None
     """The ids of feature f and sample s of n begin at offsets[f * n + s]; None if each has exactly one."""
@@ -71,11 +71,11 @@ class PutSamples(Request[Ack], frozen=True):
     query_ids: Annotated[NDArray[np.uint64], "sample"] | None
     """None if samples have none, and in training unless a loss needs them."""
     item_keys: Annotated[NDArray[np.uint64], "sample"] | None
-    """What tells items apart (`persia_cli.data.read.item_keys`); None unless a loss needs them."""
+    """The identity of items (`persia_cli.data.read.item_keys`); None unless a loss needs them."""
 
 
 class Credit(Message, frozen=True):
-    """NN worker -> data loader: batches of steps below `limit` may be sent; those below `finished` are done with."""
+    """NN worker -> data loader: batches of steps below `limit` may be sent; those below `finished` are finished."""
 
     KIND = 0x13
     limit: Count
@@ -126,7 +126,7 @@ class Rows(Message, frozen=True):
 class Pull(Request[Rows], frozen=True):
     """NN worker -> embedding worker: ask for the rows of a batch; Rows once all servers have answered.
 
-    A repeat that comes when the batch is finished gets Ack; nobody waits for its rows any more.
+    A repeat that arrives after the batch is finished gets Ack; its rows are not needed any more.
     """
 
     KIND = 0x20
@@ -145,7 +145,7 @@ class PullWeights(Request[Rows], frozen=True):
 
 
 class ReadRows(Request[Rows], frozen=True):
-    """NN worker -> embedding worker: ask for the rows of ids that are no batch's, for reading only."""
+    """NN worker -> embedding worker: ask for the rows of ids outside a batch, for reading only."""
 
     KIND = 0x24
     LIMIT = BATCH_PART
@@ -161,14 +161,14 @@ class ReadRows(Request[Rows], frozen=True):
 class PushGradients(Request[Ack], frozen=True):
     """NN worker -> embedding worker: gradients of a batch, one per unique row; Ack once all servers applied them.
 
-    For the eval split it has no arrays and only lets the worker drop the batch.
+    For the eval split it has no arrays and only makes the worker drop the batch.
     """
 
     KIND = 0x22
     LIMIT = BATCH_PART
     batch: BatchId
     reductions: Count
-    """How often evaluations had reduced the learning rate of rows before the step."""
+    """Number of reductions of the learning rate of rows before the step."""
     groups: list[Annotated[NDArray[np.uint8], "* *"]]
     """Encoded gradients [row, byte] of each feature group."""
 

@@ -1,4 +1,4 @@
-"""The place of a process: who has the same can share memory with it."""
+"""The place of a process: processes at the same place can share memory."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ from persia_cli.wire.message import ProcessId
 
 BOOT, PROCESSES = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 MARK = "#"
-"""Between an address of TCP that other machines can reach, and the place of the process that listens there."""
+"""Separator between an address of TCP that other machines can reach, and the place of the process at it."""
 
 
 @cache
@@ -24,7 +24,7 @@ def own_place() -> str:
 
 @cache
 def _known_place() -> str:
-    """Return what processes at this place find alike; empty if the system does not say it."""
+    """Return a text that only processes at this place compute; empty if the system does not provide it."""
     try:
         # Shared memory is opened through /proc/PID/fd, by the same user only.
         identity = f"{BOOT.read_text()} {PROCESSES.readlink()} {os.geteuid()}"
@@ -34,26 +34,26 @@ def _known_place() -> str:
 
 
 def process_id(pid: int) -> ProcessId:
-    """Return what tells this process, or a child that has not been waited for, from all others."""
+    """Return the identity of this process, or of a child that has not been waited for."""
     return ProcessId(pid, _began(pid), _known_place())
 
 
 def own_process() -> ProcessId:
-    """Return what tells this process from all others; the same as its parent finds by `process_id`."""
+    """Return the identity of this process; the same as its parent gets from `process_id`."""
     return process_id(os.getpid())
 
 
 def _began(pid: int) -> int:
-    """Return when a process began, in ticks since its machine did; 0 if the system does not say it (Linux, proc(5))."""
+    """Return the start time of a process, in ticks since its machine started; 0 if unknown (Linux, proc(5))."""
     try:
-        # The name before may have spaces.
+        # The name, the field before, may contain spaces.
         return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
     except OSError:
         return 0
 
 
 def split_place(address: str) -> tuple[str, str]:
-    """Return an address and the place that comes with it, if any."""
+    """Return an address without its place, and the place, if any."""
     if not address.startswith("tcp://"):
         return address, ""
     plain, _, place = address.partition(MARK)

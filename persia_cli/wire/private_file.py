@@ -33,9 +33,9 @@ def write_private(path: Path, text: str, what: str) -> None:
 
 
 def read_private(path: Path, what: str) -> str:
-    """Return the line in a file; raises UserError if there is none, or if other users could read it.
+    """Return the line in a file; raise UserError if there is none, or if other users could read it.
 
-    One that root lends to a group of this user's is private enough where nobody here can have made it so by mistake.
+    A file that root shares read-only with a group of this user counts as private.
     """
     try:
         with path.open(encoding="ascii", errors="replace") as file:
@@ -50,7 +50,7 @@ def read_private(path: Path, what: str) -> str:
 
 
 def _is_lent(file: int, rights: os.stat_result) -> bool:
-    """Return True of a file as Kubernetes mounts a Secret: of root, on a read-only mount, for the pod's group to read.
+    """Return True for a file as Kubernetes mounts a Secret: of root, on a read-only mount, readable by the pod's group.
 
     A process of another user has no other way to read it. On an ordinary disk the same rights are more likely a
     mistake, and others may be in the group.

@@ -1,8 +1,8 @@
-"""The secret of a job: a token, which each message bears, and perhaps keys, which encrypt connections over TCP.
+"""The secret of a job: a token, which each message carries, and optional keys, which encrypt connections over TCP.
 
-The keys are one pair, which all processes of the job hold (CURVE). A process is both server and client by the same
-pair. A client proves in the handshake that it has the secret key, and servers admit the public key of this pair
-and no other; so the public key alone opens nothing.
+The keys are one pair, which all processes of the job have (CURVE). A process is both server and client with the same
+pair. A client proves in the handshake that it has the secret key, and servers admit only the public key of this pair;
+so the public key alone is useless.
 """
 
 import hashlib
@@ -48,9 +48,9 @@ def read_token(path: Path) -> bytes:
     return bytes.fromhex(text)
 
 
-def await_file(path: Path, limit_s: float, say: Callable[[str], None]) -> None:
-    """Wait for the file of a token; raises WireError if it does not exist after `limit_s`."""
-    begin, said = time.monotonic(), False
+def await_file(path: Path, limit_s: float, notify: Callable[[str], None]) -> None:
+    """Wait for the file of a token; raise WireError if it does not exist after `limit_s`."""
+    begin, notified = time.monotonic(), False
     while not path.exists():
         waited = time.monotonic() - begin
         if waited > limit_s:
@@ -58,9 +58,9 @@ def await_file(path: Path, limit_s: float, say: Callable[[str], None]) -> None:
                 f"the token file {path} does not exist after {limit_s:g} s; the job's coordinator writes it, so check "
                 "that the coordinator runs"
             )
-        if waited > MESSAGE_AFTER_S and not said:
-            said = True
-            say(f"waiting for {path}, which the job's coordinator writes")
+        if waited > MESSAGE_AFTER_S and not notified:
+            notified = True
+            notify(f"waiting for {path}, which the job's coordinator writes")
         time.sleep(POLL_S)
 
 
@@ -97,7 +97,7 @@ class JobKeys:
 
     @property
     def fingerprint(self) -> str:
-        """A digest that may be printed, to compare files of keys by."""
+        """A digest that may be printed, to compare files of keys."""
         return hashlib.blake2b(self.public_bytes, digest_size=4).hexdigest()
 
 

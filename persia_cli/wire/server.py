@@ -19,21 +19,21 @@ from persia_cli.wire.shared_memory import SharedMemory
 from persia_cli.wire.sockets import Context
 
 PARKED_LIMIT = 65_536
-"""Largest number of unanswered requests that are remembered."""
+"""Maximum number of unanswered requests that are remembered."""
 GENERATED = b"\0"
 """First byte of the identities that libzmq generates for connections without one."""
 ANSWERS_LIMIT = 4096
-"""Largest number of answers without arrays that are remembered."""
+"""Maximum number of answers without arrays that are remembered."""
 ANSWERS_BYTES = 16 << 20
-"""Largest total size of these answers."""
+"""Maximum total size of these answers."""
 RECEIVE_LIMIT = 1024
-"""Largest number of requests handled in one call, so that timers run in between."""
+"""Maximum number of requests handled in one call, so that timers run in between."""
 RECEIVE_S = 0.1
 """Seconds after which a call handles no further request."""
 LOOK_S = 0.5
-"""Seconds between two looks at how log-ins went."""
+"""Seconds between two checks of the log-ins."""
 REASON_LIMIT = 4000
-"""Largest number of characters of the reason for a refusal; the reason may quote data that the client sent."""
+"""Maximum number of characters of the reason for a refusal; the reason may quote data that the client sent."""
 
 
 class Peer(NamedTuple):
@@ -51,14 +51,11 @@ class Server:
 
     Handlers are set by `on`; other requests are refused. A handler answers with `reply`, at once or later. Until then
     its request is parked, and a repeat of it is answered with Pending. If an answer had no arrays, a repeat of the
-    request gets the same answer again. If it had arrays, or was long ago, the repeat goes to the handler again, which
+    request gets the same answer again. If it had arrays, or is too old, the repeat goes to the handler again, which
     must recognise it by its content.
 
-    Until the first handler is set, requests go unanswered: a restarted replica may be asked before it is ready.
-
-    Peers are known by the identities with which they connect. When a peer connects again, the last messages of its old
-    connection can arrive without that identity (ROUTER_HANDOVER). They are dropped: no answer would reach the peer, and
-    the peer sends them again.
+    Until the first handler is set, requests go unanswered, since a restarted replica may receive some before it is
+    ready.
 
     `refused` counts messages that were refused, `foreign` those without the token of the job, which get no answer,
     `nameless` those without an identity, `repeated` repeats that were answered without the handler, `dropped` replies
@@ -91,14 +88,14 @@ class Server:
         self._handlers[kind] = handler
 
     def tick(self) -> None:
-        """Note now and then which clients were refused."""
+        """Count the refused clients, every LOOK_S."""
         now = time.monotonic()
         if now >= self._look_s and not self.socket.closed:
             self._look_s = now + LOOK_S
             self.socket.note_refusals(now)
 
     def receive(self) -> None:
-        """Handle the requests that have arrived; whatever they contain, only a handler's own failure is raised."""
+        """Handle the requests that have arrived; for any content, only a handler's own failure is raised."""
         until = time.monotonic() + RECEIVE_S
         for _ in range(RECEIVE_LIMIT):
             if self.socket.closed or time.monotonic() > until:
@@ -114,9 +111,11 @@ class Server:
 
     def _take(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
         if identity.startswith(GENERATED):
+            # When a peer connects again, the last messages of its old connection can arrive without its identity
+            # (ROUTER_HANDOVER). No answer would reach the peer, which sends them again.
             self.nameless += 1
             with suppress(MalformedMessage):
-                decode(frames, self.memory, self._token)  # this borrows its loan, which thereby ends
+                decode(frames, self.memory, self._token)  # this borrows its loan, which ends it
             return
         try:
             number, message = decode(frames, self.memory, self._token)
@@ -157,7 +156,8 @@ class Server:
     def reply(self, peer: Peer, message: Message) -> None:
         """Answer a request; arrays of the message must not be written from now on.
 
-        If the peer is gone or its queue is full, the reply is dropped and counted; the peer will repeat its request.
+        If the peer is disconnected or its queue is full, the reply is dropped and counted; the peer will repeat its
+        request.
         """
         self._parked.pop(peer, None)
         self.refused += isinstance(message, Refused)
@@ -187,7 +187,7 @@ class Server:
         self.dropped += not taken
 
     def _is_near(self, identity: bytes) -> bool:
-        """Return True unless a client, at an address that other machines can reach, is at another place."""
+        """Return False for a client at another place, whose connection comes from another machine."""
         return not self._has_far_clients or identity.endswith(self._place)
 
     def close(self) -> None:

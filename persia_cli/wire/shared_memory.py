@@ -1,13 +1,13 @@
 """Loans: arrays that processes of one machine exchange in shared memory, while messages carry only their positions.
 
-The sender of a message lends its arrays: it keeps them until the receiver has released all of them and has cleared a
+The sender of a message lends its arrays: it retains them until the receiver has released all of them and has cleared a
 cell of the sender's segment. Nothing is copied, not even when a message is forwarded: the process in between borrows
 and lends the same memory. A message that is sent again is a new loan. A message that arrives twice is dropped. After
-LOST_S without an arrival the sender ends the loan. If there is no room, arrays travel in frames.
+LOST_S without an arrival the sender ends the loan. If there is no space, arrays travel in frames.
 
 A segment is an anonymous file (memfd), so nothing is left behind however its processes end, and the size of /dev/shm
 does not matter. Other processes open it through the creator's file descriptor in /proc. It is sealed against shrinking,
-since a process that has mapped it would crash when it reads pages that are gone.
+since a process that has mapped it would crash when it reads removed pages.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ from persia_cli.errors import WireError
 from persia_cli.wire.message import BATCH_PART, Array, Shape
 
 CELLS = 1024
-"""Number of uint32 words at the beginning of a segment; each shows if a loan of the segment's creator is active."""
+"""Number of uint32 cells at the beginning of a segment; each shows if a loan of the segment's creator is active."""
 DATA_START = CELLS * 4
 """Offset of the first block."""
 
@@ -78,7 +78,7 @@ class _ArrayBase:
 
 
 def create_segment(nbytes: int) -> Segment:
-    """Create a segment of so many bytes; raises OSError if the system does not support it."""
+    """Create a segment of this size; raise OSError if the system does not support it."""
     token = secrets.token_hex(8)
     file = os.memfd_create(f"persia-{token}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -95,14 +95,14 @@ def create_segment(nbytes: int) -> Segment:
     return segment
 
 
-class GoneSegment(WireError):  # noqa: N818 - the name says what it is
+class GoneSegment(WireError):  # noqa: N818 - the name describes the segment
     """An error for the memory of a process that has ended."""
 
 
 def open_segment(name: str) -> Segment:
     """Map the segment of this name of another process.
 
-    Raises GoneSegment if there is no such process, and WireError if the segment cannot be reached or is none.
+    Raise GoneSegment if there is no such process, and WireError if the segment cannot be reached or is invalid.
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -134,7 +134,7 @@ def open_segment(name: str) -> Segment:
 GRAIN = 64
 """Blocks begin on a cache line."""
 LARGEST_RATIO = 2
-"""A free block of up to so many times the size needed is reused before memory that has not been used so far."""
+"""Maximum ratio of a reused free block to the needed size, before unused memory is taken."""
 
 
 class Arena:
@@ -161,7 +161,7 @@ class Arena:
         return self._end
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any] | None:
-        """Return an uninitialized array of shape and dtype, None if there is no room for it."""
+        """Return an uninitialized array of shape and dtype, None if there is no space for it."""
         size = block_size(math.prod(shape) * np.dtype(dtype).itemsize)
         with self._lock:
             while self._returned:
@@ -226,7 +226,7 @@ class _BlockOwner:
 
 
 def block_size(nbytes: int) -> int:
-    """Return the block size for so many bytes: one of eight sizes between two powers of two, so blocks are reused."""
+    """Return the block size for so many bytes: one of eight between two powers of two, so that blocks are reused."""
     step = max(GRAIN, 1 << max(0, nbytes.bit_length() - 4))
     return max(1, -(-nbytes // step)) * step
 
@@ -239,9 +239,9 @@ SERIALS = 2**32 - 1
 TAKEN = SERIALS
 """Value of a cell whose message has arrived."""
 LOST_S = 60.0
-"""Seconds after which a message is lost; one that arrives all the same is dropped, and its sender repeats it."""
+"""Seconds after which a message is lost; one that arrives later is dropped, and its sender repeats it."""
 
-Word = Annotated[int, msgspec.Meta(ge=1, lt=TAKEN)]
+Serial = Annotated[int, msgspec.Meta(ge=1, lt=TAKEN)]
 Place = tuple[str, Annotated[int, msgspec.Meta(ge=0, le=2**62)]]
 """The name of a segment and an offset in it."""
 
@@ -252,14 +252,14 @@ class Loan(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknow
     lender: str
     """Name of the segment whose cell shows that the loan is active."""
     cell: Annotated[int, msgspec.Meta(ge=0, lt=CELLS)]
-    serial: Word
+    serial: Serial
     """Value of the cell until the message arrives."""
     places: Annotated[list[Place | None], msgspec.Meta(max_length=BATCH_PART.arrays)]
     """Position of each array of the message; None for those that are in frames."""
 
 
-class StaleLoan(WireError):  # noqa: N818 - the name says what it is
-    """A message that arrived before, whose memory may be in other use by now, or whose lender has ended."""
+class StaleLoan(WireError):  # noqa: N818 - the name describes the loan
+    """A message that arrived before, whose memory may have been reused, or whose lender has ended."""
 
 
 class _Lent(NamedTuple):
@@ -271,7 +271,7 @@ class _Lent(NamedTuple):
 class SharedMemory:
     """The loans that one poll loop has given and taken. All methods but `empty` belong to the loop's thread.
 
-    `no_room` counts messages with a large array that travelled in a frame since there was no room for it.
+    `no_room` counts messages with a large array that travelled in a frame for lack of space.
     """
 
     def __init__(self, segment: Segment, clock: Callable[[], float] = time.monotonic) -> None:
@@ -296,7 +296,7 @@ class SharedMemory:
         return self._arena.used
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Return an uninitialized array, in shared memory if there is room, so that a loan need not copy it.
+        """Return an uninitialized array, in shared memory if there is space, so that a loan need not copy it.
 
         Any thread may call this.
         """
@@ -304,64 +304,64 @@ class SharedMemory:
         return np.empty(shape, dtype) if array is None else array
 
     def lend(self, arrays: Sequence[Array], borrower: str = "") -> Loan | None:
-        """Lend the large arrays of a message, None if there are none; call `take_back` if it is not sent after all."""
+        """Lend the large arrays of a message, None if there are none; call `take_back` if it is not sent."""
         if not any(array.nbytes >= MIN_SHARED_BYTES for array in arrays):
             return None
         self._collect()
-        kept: list[Array] = []
-        places = [self._place(array, kept) if self._cells else None for array in arrays]
-        if len(kept) < sum(array.nbytes >= MIN_SHARED_BYTES for array in arrays):
+        retained: list[Array] = []
+        places = [self._place(array, retained) if self._cells else None for array in arrays]
+        if len(retained) < sum(array.nbytes >= MIN_SHARED_BYTES for array in arrays):
             self.no_room += 1
-        if not kept:
+        if not retained:
             return None
         self._serial = self._serial % (TAKEN - 1) + 1
         cell = self._cells.pop()
         # No fence is needed: the message is sent after this store, through a queue and system calls that are barriers.
         self._own.cells[cell] = self._serial
-        self._lent[cell] = _Lent(borrower, kept, self._clock())
+        self._lent[cell] = _Lent(borrower, retained, self._clock())
         return Loan(self._own.name, cell, self._serial, places)
 
     def take_back(self, loan: Loan) -> None:
         """End a loan whose message was not sent."""
         self._own.cells[loan.cell] = 0
 
-    def _place(self, array: Array, kept: list[Array]) -> Place | None:
-        """Return an array's position in shared memory, to which it is copied if need be; None if small or no room."""
+    def _place(self, array: Array, retained: list[Array]) -> Place | None:
+        """Return an array's position in shared memory, copied there if needed; None if small or without space."""
         if array.nbytes < MIN_SHARED_BYTES:
             return None
         if array.flags.c_contiguous:
             address: int = array.__array_interface__["data"][0]
             for segment in self._segments.values():
                 if (offset := segment.offset_of(address)) is not None:
-                    kept.append(array)
+                    retained.append(array)
                     return segment.name, offset
         copy = self._arena.empty(array.shape, array.dtype)
         if copy is None:
             return None
         copy[...] = array
-        kept.append(copy)
+        retained.append(copy)
         offset = self._own.offset_of(copy.__array_interface__["data"][0])
         assert offset is not None
         return self._own.name, offset
 
     def forget(self, borrowers: Container[str], pid: int | None) -> list[Array]:
-        """End the loans of a process that has died, and forget its segments; return the arrays that were lent to it.
+        """End the loans of a dead process, and forget its segments; return the arrays that were lent to it.
 
         `borrowers` are the names under which it borrowed: a new process in its place must have others. `pid` is None
         if it has no segments here.
 
-        Whoever got an array from it in turn may still be reading: the caller keeps them until nobody can.
+        Processes to which it passed arrays on may still read them: the caller retains the arrays until that is over.
         """
         self._collect()
-        kept: list[Array] = []
+        retained: list[Array] = []
         for cell in [cell for cell, loan in self._lent.items() if loan.borrower in borrowers]:
             self._own.cells[cell] = 0
-            kept += self._lent[cell].arrays
+            retained += self._lent[cell].arrays
         self._collect()
         # They stay mapped as long as there are arrays on them.
         for name in [name for name in self._segments if name.startswith(f"{pid}/")]:
             del self._segments[name]
-        return kept
+        return retained
 
     def _collect(self) -> None:
         """Release the arrays of loans that receivers have ended, and end those whose message is lost."""
@@ -378,7 +378,7 @@ class SharedMemory:
                 cells[cell] = 0
 
     def borrow(self, loan: Loan) -> "Borrowed":
-        """Take what a message lends, for `view`; raises StaleLoan if it arrived before, WireError if it cannot be."""
+        """Take the loan of a message, for `view`; raise StaleLoan if it arrived before, WireError if it is invalid."""
         lender = self._segment(loan.lender)
         if lender is self._own:
             raise WireError("a message lends memory that belongs to its receiver")
@@ -401,12 +401,12 @@ class SharedMemory:
             try:
                 segment = self._segments[name] = open_segment(name)
             except GoneSegment as error:
-                raise StaleLoan(str(error)) from None  # who sent it hears of the death too, and sends it otherwise
+                raise StaleLoan(str(error)) from None  # the sender repeats it in another way
         return segment
 
 
 class Borrowed:
-    """An object that the arrays of a message keep alive; it ends the loan when the last of them is gone."""
+    """An object that the arrays of a message keep alive; it ends the loan when the last of them is freed."""
 
     __slots__ = ("_cell", "_lender")
 
@@ -415,10 +415,10 @@ class Borrowed:
         self._cell = cell
 
     def __del__(self) -> None:
-        # Handlers may keep views of arrays, even in other threads, so only reference counting knows when the last one
-        # is gone. One aligned 32-bit store needs no lock, so it may run in any thread; the lender, which polls the
-        # cell, sees the old or the new value. All reads of the arrays come before it in program order, and it must not
-        # become visible before them, or the lender would write over what is still read. x86-64 never lets a store pass
+        # Handlers may hold views of arrays, even in other threads, so only reference counting finds the end of the last
+        # one. One aligned 32-bit store needs no lock, so it may run in any thread; the lender, which polls the cell,
+        # sees the old or the new value. All reads of the arrays come before it in program order, and it must not become
+        # visible before them, or the lender would write over memory that is still read. x86-64 never lets a store pass
         # an earlier load. Processors of weaker order may, but only within the few hundred instructions that they have
         # in flight, and from the last read of an array to here the interpreter executes thousands.
         self._lender.cells[self._cell] = 0

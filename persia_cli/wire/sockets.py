@@ -19,10 +19,10 @@ from persia_cli.wire.shared_memory import SharedMemory
 
 
 class Context(zmq.Context[zmq.Socket[bytes]]):
-    """A ZeroMQ context; `secret` is known to the replicas of the job alone.
+    """A ZeroMQ context; only the replicas of the job have `secret`.
 
-    If it has keys, all connections over TCP are encrypted. Without, addresses that other machines can reach are
-    refused, unless `trusts_network`: then machines in between can read and change what passes there.
+    If it has keys, all connections over TCP are encrypted. Without keys, addresses that other machines can reach are
+    refused, unless `trusts_network`: then machines in between can read and change the traffic.
     """
 
     secret: JobSecret = JobSecret(b"")
@@ -31,7 +31,7 @@ class Context(zmq.Context[zmq.Socket[bytes]]):
     _one_at_a_time: "threading.Lock | None" = None
 
     def __init__(self, secret: JobSecret | None = None, trusts_network: bool = False) -> None:
-        """Create the context; without a secret the job has this process only, and gets a random token."""
+        """Create the context; without a secret the job consists of this process only, and gets a random token."""
         super().__init__()
         self.secret = secret or new_secret()
         self.trusts_network = trusts_network
@@ -48,7 +48,7 @@ class Context(zmq.Context[zmq.Socket[bytes]]):
         return self.secret.keys is not None or self.trusts_network
 
     def guard(self, socket: zmq.Socket[bytes], address: str) -> None:
-        """Let a socket, which is about to listen at `address`, accept only clients with the secret."""
+        """Restrict a socket, which is about to listen at `address`, to clients with the secret."""
         assert self._one_at_a_time is not None
         with self._one_at_a_time:
             if not self._authenticates:
@@ -72,10 +72,10 @@ WITHIN_PROCESS = "inproc://"
 
 REFUSALS = {
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "it has another secret",
-    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "it does not have the job's keys, or is no process of persia",
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "it does not have the job's keys, or is not a process of persia",
     int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "it ended, or took too long, before it had logged in",
 }
-"""Event of libzmq -> why a client was refused."""
+"""Event of libzmq -> the reason why a client was refused."""
 _LOGIN_EVENTS = int(zmq.EVENT_HANDSHAKE_SUCCEEDED) + sum(REFUSALS)
 LOG_S = 10.0
 """Seconds between two lines of the log about refused connections."""
@@ -95,7 +95,7 @@ class LoginSocket(zmq.Socket[bytes]):
         endpoint = f"inproc://logins-{next(_NUMBERS)}"
         self.monitor(endpoint, _LOGIN_EVENTS)
         self.events = context.socket(zmq.PAIR)
-        self.events.setsockopt(zmq.RCVHWM, 0)  # with a limit, libzmq would stop all connections at it
+        self.events.setsockopt(zmq.RCVHWM, 0)  # libzmq would stop all connections at a limit
         self.events.connect(endpoint)
 
     def logins(self) -> Iterator[int]:
@@ -114,40 +114,40 @@ class Listener(LoginSocket):
     """A listening socket; unless it is within a process, it accepts only clients with the job's secret."""
 
     turned_away: int = 0
-    """Clients that were refused, as far as `note_refusals` has been called."""
-    _untold: int = 0
+    """Number of refused clients up to the last call of `note_refusals`."""
+    _unlogged: int = 0
     _next_line: float = 0.0
 
     def note_refusals(self, now: float) -> None:
-        """Count the clients that were refused, and log some, but not too often."""
+        """Count the refused clients, and log some, but not too often."""
         why = ""
         for event in self.logins():
             if event in REFUSALS:
                 why = REFUSALS[event]
                 self.turned_away += 1
-                self._untold += 1
+                self._unlogged += 1
         if why and now >= self._next_line:
-            log.warning("%d connections to %s were refused, one since %s", self._untold, bound_address(self), why)
-            self._untold, self._next_line = 0, now + LOG_S
+            log.warning("%d connections to %s were refused, one since %s", self._unlogged, bound_address(self), why)
+            self._unlogged, self._next_line = 0, now + LOG_S
 
 
 class Dealer(LoginSocket):
-    """A client's socket, which knows if its server does not let it in."""
+    """A client's socket, which detects that its server does not admit it."""
 
     _denied: bool = False
     _hung_up: int = 0
 
     @property
     def denied(self) -> bool:
-        """True if the server has another secret and said so."""
+        """True if the server has another secret and reported that."""
         self._follow()
         return self._denied
 
     @property
     def hung_up(self) -> int:
-        """How often in a row the server has ended a connection before the log-in was over.
+        """Number of times in a row that the server has ended a connection before the log-in was over.
 
-        So does a server with other keys, which cannot read a word of what this client sends.
+        A server with other keys does so, since it cannot read the client's messages.
         """
         self._follow()
         return self._hung_up
@@ -161,7 +161,7 @@ class Dealer(LoginSocket):
 def router(context: Context, address: str, frame_bytes: int = BATCH_PART.nbytes) -> Listener:
     """Return a ROUTER bound to `address`, which accepts frames of at most `frame_bytes`.
 
-    Raises WireError if the address is not to be used without keys, or cannot be bound.
+    Raise WireError if the address must not be used without keys, or cannot be bound.
     """
     check_address(address, context.may_go_beyond)
     socket = cast(Listener, context.socket(zmq.ROUTER, socket_class=Listener))
@@ -203,7 +203,7 @@ def bound_address(socket: Socket) -> str:
 
 
 def send(socket: Socket, frames: Sequence[Frame]) -> bool:
-    """Queue a message without waiting or copying large frames; returns False if the peer is gone or its queue full."""
+    """Queue a message without waiting or copying large frames; return False for an unknown peer or a full queue."""
     try:
         for frame in frames[:-1]:
             socket.send(frame, NOBLOCK_MORE, copy=False)
@@ -227,8 +227,8 @@ def send_message(
 ) -> bool:
     """Queue a message, for client `to` if the socket is a server's; large arrays travel in `memory`, if given.
 
-    `peer` says who gets it if `to` does not; `traffic` counts it if it is sent.
-    Returns False if the peer is gone or its queue is full; raises MalformedMessage as `encode` does.
+    `peer` is the receiver if `to` is None; `traffic` counts the message if it is sent.
+    Return False if the peer is unknown or its queue is full; raise MalformedMessage as `encode` does.
     """
     parts = parts_of(message)
     loan = None if memory is None else memory.lend(parts.arrays, peer if to is None else to.decode(errors="replace"))

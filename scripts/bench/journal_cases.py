@@ -11,7 +11,7 @@ from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels.journal import private_journal
 from persia_cli.kernels.memory import zeros
 from persia_cli.kernels.rows import FLOAT32, RowArena
-from persia_cli.kernels.update import UPDATES, UPDATES_KEPT, GradientCounts
+from persia_cli.kernels.update import JOURNALED_UPDATES, UPDATES, GradientCounts
 from persia_cli.store.layout import OptimizerKind, RowOptimizer, row_width
 from persia_cli.store.row_rules import rule_at
 from scripts.bench import stores
@@ -50,7 +50,7 @@ def _journal(scale: Scale, dim: int, kind: OptimizerKind, rows: int, where: str)
     asked = [each.ids for each in stores.requests(rows, size, False, count)]
     update_all = _updates(arena, optimizer, asked, size)
     own = private_journal(0, width)
-    kept = UPDATES_KEPT[kind]
+    kept = JOURNALED_UPDATES[kind]
     timed = alternate(
         {OURS: lambda: update_all(lambda *arguments: kept(own, *arguments)), BARE: lambda: update_all(UPDATES[kind])},
         scale.rounds,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from persia_cli.bench.machine import Neighbours
 from persia_cli.bench.result import Result
 from persia_cli.errors import ConfigError
-from persia_cli.kernels.memory import keep_freed_memory
+from persia_cli.kernels.memory import retain_freed_memory
 from scripts.bench import (
     capacity_cases,
     journal_cases,
@@ -56,7 +56,7 @@ def run(names: list[str], scale: Scale, begin: Callable[[str], object]) -> Itera
 
     The process keeps freed memory from then on, as the processes of a job do.
     """
-    keep_freed_memory()
+    retain_freed_memory()
     for name in names:
         begin(name)
         neighbours, busy = Neighbours(), 0.0

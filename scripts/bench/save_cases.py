@@ -22,7 +22,7 @@ from persia_cli.store.checkpoints.chain import RowFile
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 from persia_cli.store.checkpoints.row_files import load_shard
 from persia_cli.store.shard import Shard
-from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.reports import SavedFile
 from scripts.bench import stores
 from scripts.bench.alternate import Scale, Turn, alternate, compared
 

@@ -13,7 +13,7 @@ from persia_cli.kernels.pool import MODES
 from persia_cli.model.shape import FeatureShape
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.dense_state import dense_state, load_dense, write_files
-from persia_cli.train.device import CPU, Copier, drawing_from, prepare_torch, told_of_full_memory
+from persia_cli.train.device import CPU, Copier, drawing_from, explained_full_memory, prepare_torch
 from persia_cli.train.device_pooling import DevicePooling
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupShape
@@ -156,7 +156,7 @@ def _full(device: torch.device) -> Finding:
     if device.type == "cpu":
         return Finding("a full memory", "INFO", "this is checked on a GPU only")
     try:
-        with told_of_full_memory(device, 1):
+        with explained_full_memory(device, 1):
             torch.empty(1 << 45, dtype=torch.uint8, device=device)
     except UserError as error:
         works = float(torch.ones(8, device=device).sum()) == 8.0

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from scripts.rival.settings import Settings
 
-Figures = dict[str, float]
+JobMetrics = dict[str, float]
 
 
 class Comparison(NamedTuple):
@@ -15,7 +15,7 @@ class Comparison(NamedTuple):
     data: str
     mode: str
     settings: Settings
-    sides: dict[str, Figures]
+    sides: dict[str, JobMetrics]
 
 
 class Record:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
-from scripts.rival.record import Comparison, Figures
+from scripts.rival.record import Comparison, JobMetrics
 
 HEAD = "| network | seeds | AUC of Persia | of FuxiCTR | difference | log loss | epochs | samples/s | ratio |"
 RULE = "|---" * HEAD.count(" |") + "|"
@@ -32,5 +32,5 @@ def _spread(values: Sequence[float]) -> str:
     return f"{fmean(values):.4f}" + (f" ± {stdev(values):.4f}" if len(values) > 1 else "")
 
 
-def _both(ours: Sequence[Figures], theirs: Sequence[Figures], name: str, style: str) -> str:
+def _both(ours: Sequence[JobMetrics], theirs: Sequence[JobMetrics], name: str, style: str) -> str:
     return " / ".join(f"{fmean(figures[name] for figures in side):{style}}" for side in (ours, theirs))

@@ -1,4 +1,4 @@
-"""What auxiliary losses are worth: DIEN on the films that people liked one after the other, FinalNet on Criteo rows.
+"""The effect of auxiliary losses: DIEN on the sequences of films that users liked, FinalNet on Criteo rows.
 
 With the folder of MovieLens 1M, and after `persia recipe prepare criteo`, this prints the AUC of several seeds without
 and with the loss:
@@ -48,7 +48,7 @@ def read_movielens(folder: Path) -> pd.DataFrame:
 
 
 def jobs(films: Path, criteo: Path) -> dict[str, list[str]]:
-    """Return the words of each job, by its network and data; `films` is a folder with the samples of MovieLens."""
+    """Return the arguments of each job, by its network and data; `films` is a folder with the samples of MovieLens."""
     on_films = [
         *("conf=movielens_1m", f"dataset.path='{films}'", "train.epochs=2"),
         "dataset.split={kind: column, column: split, train: train, eval: eval}",

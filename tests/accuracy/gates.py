@@ -1,11 +1,11 @@
-"""Accuracy gates: what every recipe, network and mode is to reach.
+"""Accuracy gates: the expected metric of every recipe, network and mode.
 
 With the folder of real data sets in PERSIA_TEST_DATA (or at ../shared/data),
 
     python -m tests.accuracy.gates [--small] [--only TEXT]
 
 prepares the data, trains every entry of tests/accuracy.yaml with each of its seeds and prints a table; the exit code
-is 1 if an entry is not where it is expected. The tests hold the small entries, slow tests the others.
+is 1 if an entry misses its expected value. The tests run the small entries, slow tests the others.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from tests.support.taobao import write_taobao
 
 FILE = Path(__file__).resolve().parents[1] / "accuracy.yaml"
 GENERATED = {"taobao": lambda folder: write_taobao(folder, users=400, samples=20_000, seed=0)}
-"""What makes the raw files of a recipe whose data no machine here has."""
+"""Generators of the raw files of recipes whose data is not available."""
 
 
 class Entry(BaseModel):
@@ -39,19 +39,19 @@ class Entry(BaseModel):
 
 
 class Data(Entry):
-    """A data set: a job's configuration, and where its rows come from; without recipe they ship with persia."""
+    """A data set: a job's configuration, and the source of its rows; without a recipe they ship with persia."""
 
     conf: str
     recipe: str | None = None
     source: str | None = None
-    """Below the folder of real data sets; generated where there is none."""
+    """Path below the folder of real data sets; without one, data is generated."""
     min_count: PositiveInt = 1
     """As `persia recipe prepare --min-count`."""
     words: tuple[str, ...] = ()
 
 
 class Gate(Entry):
-    """What a network reaches on a data set in a mode: |mean over seeds - expected| <= tolerance."""
+    """The expected metric of a network on a data set in a mode: |mean over seeds - expected| <= tolerance."""
 
     data: str
     model: str
@@ -61,14 +61,14 @@ class Gate(Entry):
     tolerance: PositiveFloat
     seeds: PositiveInt = 3
     small: bool = False
-    """Quick enough for every run of the tests."""
+    """True for a gate that is quick enough for every run of the tests."""
     words: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.data} {self.model} {self.mode}"
 
     def job(self, data: Data) -> list[str]:
-        """Return the words of the job; its rows, if it has a recipe, are named elsewhere."""
+        """Return the arguments of the job; those of the rows of a recipe are added elsewhere."""
         model = [] if self.model == "(own)" else [f"model={self.model}"]
         fixed = ["cluster=embedded", "checkpoint.at_end=false", f"mode={self.mode}"]
         return [f"conf={data.conf}", "train.epochs=1", *model, *data.words, *fixed, *self.words]
@@ -83,14 +83,14 @@ class Gates(Entry):
 
 @dataclass(frozen=True)
 class Reached:
-    """What a gate's runs came to, by seed."""
+    """The results of a gate's runs, by seed."""
 
     gate: Gate
     values: NDArray[np.float64]
 
     @property
     def passed(self) -> bool:
-        """Whether the mean is where it is expected."""
+        """True if the mean is within the tolerance."""
         return abs(float(self.values.mean()) - self.gate.expected) <= self.gate.tolerance
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ def read_gates() -> Gates:
 
 
 def prepared(data: Data, folder: Path, real: Path | None) -> Path | None:
-    """Return the prepared rows of a data set, below `folder`, made if need be; None where there is no raw data."""
+    """Return the prepared rows of a data set below `folder`, prepared if necessary; None without raw data."""
     assert data.recipe is not None
     made = folder / data.conf
     if made.exists():
@@ -125,7 +125,7 @@ def prepared(data: Data, folder: Path, real: Path | None) -> Path | None:
 
 
 def run_gate(gate: Gate, folder: Path, real: Path | None) -> Reached | None:
-    """Train with each seed; None where the data is not on this machine."""
+    """Train with each seed; None if the data is not on this machine."""
     data = read_gates().data[gate.data]
     words = gate.job(data)
     if data.recipe is not None:
@@ -139,16 +139,16 @@ def run_gate(gate: Gate, folder: Path, real: Path | None) -> Reached | None:
 
 
 def chosen(small: bool, only: str) -> Iterator[Gate]:
-    """Yield the gates whose line has the text."""
+    """Yield the gates whose line contains the text."""
     for gate in read_gates().gates:
         if (gate.small or not small) and only in str(gate):
             yield gate
 
 
 def main() -> int:
-    """Print the table, a line for each gate as soon as it is known."""
+    """Print the table, a line for each gate as soon as it has run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="only those that every run of the tests holds")
+    parser.add_argument("--small", action="store_true", help="only those that every run of the tests has")
     parser.add_argument("--only", default="", metavar="TEXT", help="only those whose 'data network mode' has this text")
     given = parser.parse_args()
     real, failed = shared_data(), 0

@@ -1,4 +1,4 @@
-"""Every recipe, network and mode is as accurate as tests/accuracy.yaml says."""
+"""Every recipe, network and mode has the accuracy of tests/accuracy.yaml."""
 
 from pathlib import Path
 
@@ -22,12 +22,12 @@ def cases() -> list[object]:
 def test_no_configuration_network_or_mode_is_without_a_gate() -> None:
     gates = read_gates()
     read = {gates.data[gate.data].conf for gate in gates.gates}
-    # Those that none can have: made up, or of data that is on no machine here.
+    # Those without a gate: generated, or of data that is not available.
     absent = {"base", "synthetic", "movielens_25m", "criteo_x1", "criteo_x4", "avazu_x1", "avazu_x4"}
     assert read == set(primaries()) - absent
     options = groups()
     assert {gate.mode for gate in gates.gates} == set(options["mode"])
-    # Chosen by a configuration, or too large for a test.
+    # Selected by a configuration, or too large for a test.
     own = {"custom", "branches", "din", "din_taobao", "ffnn_paper", "dien", "bst", "sasrec", "two_tower"}
     assert {gate.model for gate in gates.gates} - {"(own)"} == set(options["model"]) - own
 

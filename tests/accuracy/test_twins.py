@@ -1,4 +1,4 @@
-"""Every network ends where its plain-torch twin does, on real data."""
+"""Every network has the accuracy of its plain-torch twin, on real data."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tests.accuracy.twins import (
 
 SEEDS = range(3)
 APART = 0.002
-"""AUC that the means of persia and of the twin may be apart."""
+"""Maximum difference between the mean AUC of persia and of the twin."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -1,9 +1,9 @@
-"""Plain-torch twins: what a network reaches where torch alone reads the data, holds the rows and trains.
+"""Plain-torch twins: the accuracy of a network if torch alone reads the data, stores the rows and trains.
 
-A twin shares with a job of persia the network's class and the order of samples that a seed stands for, and nothing
-else: it reads the original text files itself, keeps all rows in one `nn.Embedding` and has its own loop. Both train one
-epoch with the same settings. (Orders of their own would cost the comparison its point: an AUC moves by 0.002 with the
-order alone.) Beside each other, for every network that ships and several seeds, after `persia recipe prepare criteo`:
+A twin shares with a job of persia the network's class and the order of samples for a seed, and nothing else: it reads
+the original text files itself, stores all rows in one `nn.Embedding` and has its own loop. Both train one epoch with
+the same settings. (With different orders the comparison would mean little: AUC moves by 0.002 with the order alone.)
+For every network that ships and several seeds, after `persia recipe prepare criteo`:
 
     python -m tests.accuracy.twins --criteo criteo_kaggle_mix.tsv.gz --prepared data/criteo --movielens ml-100k
 """
@@ -31,9 +31,9 @@ from persia_cli.model.shape import FeatureShape, InputShape
 from tests.support.jobs import evaluation, train
 
 BATCH, ROWS_LR, DENSE_LR, INIT_BOUND = 512, 0.05, 1e-3, 0.01
-"""Settings of all jobs: samples of a step, Adagrad of rows, Adam of dense weights, where rows begin."""
+"""Settings of all jobs: samples of a step, Adagrad of rows, Adam of dense weights, initial rows."""
 HISTORY = 20
-"""Films that a person liked before, at most, as the sequence of a MovieLens sample."""
+"""Maximum number of liked films before, as the sequence of a MovieLens sample."""
 ON_CRITEO = (
     "ffnn",
     "dlrm",
@@ -51,10 +51,10 @@ ON_MOVIELENS = ("din",)
 
 @dataclass(frozen=True)
 class Samples:
-    """N samples; every fifth one, from number 4, evaluates.
+    """N samples; every fifth one, from number 4, is for evaluation.
 
     `dense` float32 [N, D]; `ids` int64 [N, F], rows of the one table, and `names` of these features; `sequences` int64
-    [N, length] by name, -1 where there is nothing; `labels` float32 [N]; `rows` of the table.
+    [N, length] by name, -1 for padding; `labels` float32 [N]; `rows` of the table.
     """
 
     dense: torch.Tensor
@@ -65,7 +65,7 @@ class Samples:
     rows: int
 
     def shape(self, dim: int) -> InputShape:
-        """Return what a network is built for."""
+        """Return the input shape of a network."""
         pooled = [FeatureShape(name, dim, "sum") for name in self.names]
         padded = [FeatureShape(name, dim, "none", ids.shape[1]) for name, ids in self.sequences.items()]
         return InputShape(self.dense.shape[1], (*pooled, *padded), 1)
@@ -132,7 +132,7 @@ class Twin:
         ]
 
     def output(self, which: torch.Tensor) -> Output:
-        """Return the logits of these samples, and in training auxiliary losses where the network has some."""
+        """Return the logits of these samples, and in training auxiliary losses if the network has some."""
         samples = self.samples
         sequences = {}
         for name, ids in samples.sequences.items():
@@ -143,7 +143,7 @@ class Twin:
         return output
 
     def auc(self) -> float:
-        """Train one epoch; return the AUC of the samples that evaluate."""
+        """Train one epoch; return the AUC of the evaluation samples."""
         numbers = torch.arange(len(self.samples.labels))
         self.network.train()
         for which in in_order(numbers[numbers % 5 != 4], self.seed).split(BATCH):
@@ -163,7 +163,7 @@ class Twin:
 
 
 def in_order(rows: torch.Tensor, seed: int) -> torch.Tensor:
-    """Return the rows of a file that is one row group in the order of the first epoch."""
+    """Return the rows of a file of one row group in the order of the first epoch."""
     order = SampleOrder([len(rows)], BlockSize(), shuffle=True, seed=seed)
     [block] = order.blocks(0)
     return rows[np.argsort(order.places(0, block))]
@@ -179,12 +179,12 @@ class Compared:
 
     @property
     def difference(self) -> float:
-        """Mean of persia's over mean of the twin's."""
+        """Mean of persia minus mean of the twin."""
         return float(self.persia.mean() - self.twin.mean())
 
 
 def criteo_words(prepared: Path) -> list[str]:
-    """Return the words of a job on prepared Criteo rows."""
+    """Return the arguments of a job on prepared Criteo rows."""
     return [
         "conf=criteo",
         f"dataset.path='{prepared}'",
@@ -195,7 +195,7 @@ def criteo_words(prepared: Path) -> list[str]:
 
 
 def movielens_words(table: pd.DataFrame, folder: Path) -> list[str]:
-    """Write MovieLens samples into a folder and return the words of a job on them."""
+    """Write MovieLens samples into a folder and return the arguments of a job on them."""
     table.to_parquet(folder / "movielens.parquet", index=False)
     last_items = f"{{name: last_items, table: item, pooling: none, max_length: {HISTORY}}}"
     return [
@@ -223,7 +223,7 @@ def compare(model: str, words: Sequence[str], samples: Samples, seeds: Sequence[
         "cluster=embedded",
         "checkpoint.at_end=false",
     ]
-    # Torch is given as many threads as a rank has.
+    # Torch gets as many threads as a rank has.
     torch.set_num_threads(1)
     persia = [evaluation(train([*words, f"seed={seed}"], folder / f"{model}-{seed}"))["auc"] for seed in seeds]
     twin = [Twin(compose_run(words).model, samples, seed).auc() for seed in seeds]
@@ -234,7 +234,7 @@ def main() -> None:
     """Print the table, a line for each network."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--criteo", type=Path, required=True, help="the original text file")
-    parser.add_argument("--prepared", type=Path, required=True, help="what persia recipe prepare criteo made of it")
+    parser.add_argument("--prepared", type=Path, required=True, help="the output of persia recipe prepare criteo")
     parser.add_argument("--movielens", type=Path, required=True, help="the folder of MovieLens 100k")
     parser.add_argument("--models", nargs="*", default=[*ON_CRITEO, *ON_MOVIELENS])
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,4 +1,4 @@
-"""What happens to a running job from outside: processes stand still or get slow, connections break, disks fill up."""
+"""Faults of a running job: processes stop or slow down, connections break, disks fill up."""
 
 import ctypes
 import os
@@ -20,11 +20,11 @@ from tests.conftest import poll_for
 from tests.support.launched import Launched
 
 RUNS_S, STANDS_S = 0.05, 0.2
-"""Seconds that a slow process runs, and stands still, in turns."""
+"""Seconds for which a slow process runs, and stops, in turns."""
 AGAIN_S = 0.05
 """Seconds between two cuts: processes connect again at once."""
 TINY = 512
-"""Bytes of the largest file that a process may write whose disk is full."""
+"""Size limit of files of a process whose disk is full."""
 LIMIT_S = 120.0
 WRITERS = ("embedding-server", "nn-worker")
 """Roles that write a checkpoint's files."""
@@ -35,7 +35,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def disturb(job: Launched, kind: str, names: Sequence[str], for_s: float = 1.0) -> None:
-    """Kill, stop, slow down or cut off replicas, or fill the disk; return when that is over."""
+    """Kill, stop, slow down or cut off replicas, or fill the disk; return when the fault is over."""
     poll_for(lambda: replicas_of(job.process.pid).keys() >= set(names), LIMIT_S, "the targets")
     running = replicas_of(job.process.pid)
     targets = [running[name] for name in names]
@@ -87,9 +87,9 @@ def stand_still(targets: Sequence[RunningProcess], for_s: float) -> None:
 
 @contextmanager
 def full_disk(writers: Sequence[RunningProcess]) -> Iterator[None]:
-    """Let the files of processes not grow within the block, as on a full disk.
+    """Limit the files of processes to their size in the block, as on a full disk.
 
-    RLIMIT_FSIZE needs no rights and no file system of its own. A write fails as it does when a quota is used up.
+    RLIMIT_FSIZE needs no rights and no separate file system. A write fails like one beyond a quota.
     """
     with ExitStack() as undone:
         for writer in writers:
@@ -99,7 +99,7 @@ def full_disk(writers: Sequence[RunningProcess]) -> Iterator[None]:
 
 
 def save(job: Launched, outcome: str, since: float) -> None:
-    """Ask the job to save until a save has ended in one way."""
+    """Request saves of the job until one has the given outcome."""
     request = SaveRequest(job.run_dir)
 
     def is_done() -> bool:
@@ -107,7 +107,7 @@ def save(job: Launched, outcome: str, since: float) -> None:
         request.poll()
         if any(event["event"] == outcome and event["time"] > since for event in events_of(job.run_dir)):
             return True
-        if request.answer is not None:  # that was another save
+        if request.answer is not None:  # of another save
             request.close()
             request = SaveRequest(job.run_dir)
         return False
@@ -119,10 +119,10 @@ def save(job: Launched, outcome: str, since: float) -> None:
 
 
 def cut(one: RunningProcess, other: RunningProcess) -> int:
-    """Break all connections between two processes, Unix sockets and TCP alike; return how many there were.
+    """Break all connections between two processes, Unix sockets and TCP alike; return their number.
 
     The test gets a second descriptor of a socket that a process has open (pidfd_getfd, Linux 5.6), and shuts it down.
-    Both ends then get what a broken network gives them, with no proxy between them.
+    Both ends then see a broken network, without a proxy between them.
     """
     broken = 0
     with _sockets_of(one) as ours, _sockets_of(other) as theirs:
@@ -144,7 +144,7 @@ def _leads_to(connection: socket.socket, pid: int, ends: set[tuple[object, objec
 
 
 def _ends(connection: socket.socket) -> tuple[object, object]:
-    """Return the addresses of both ends; None for the other one of a socket that is not connected."""
+    """Return the addresses of both ends; None for the other end of an unconnected socket."""
     try:
         return connection.getsockname(), connection.getpeername()
     except OSError:
@@ -153,7 +153,7 @@ def _ends(connection: socket.socket) -> tuple[object, object]:
 
 @contextmanager
 def _sockets_of(process: RunningProcess) -> Iterator[list[socket.socket]]:
-    """Yield second descriptors of all stream sockets of a process; they are closed in the end."""
+    """Yield second descriptors of all stream sockets of a process; they are closed at the end."""
     with ExitStack() as opened:
         handle = os.pidfd_open(process.pid)
         opened.callback(os.close, handle)
@@ -172,7 +172,7 @@ def _numbers(pid: int) -> list[int]:
 
 
 def _second(handle: int, number: int) -> socket.socket | None:
-    """Return a second descriptor of a stream socket of another process; None if it is gone, or something else."""
+    """Return a second descriptor of a stream socket of another process; None if it is gone, or no stream socket."""
     file = _LIBC.syscall(PIDFD_GETFD, handle, number, 0)
     if file < 0:
         if ctypes.get_errno() in (1, 13):

@@ -1,6 +1,6 @@
-"""A job that is disturbed every minute stays as large as it was, and leaves nothing when all is killed.
+"""A job with a fault every minute does not grow, and leaves nothing when its processes are killed.
 
-`PERSIA_SOAK_MINUTES` says how long (30), `PERSIA_SOAK_EVERY_S` how often it is disturbed (60).
+`PERSIA_SOAK_MINUTES` is the duration (30), `PERSIA_SOAK_EVERY_S` the interval of faults (60).
 """
 
 import json
@@ -50,7 +50,7 @@ FAULTS = [
     ["cut", "embedding-worker-0", "nn-worker-0"],
     ["fill-disk"],
 ]
-"""In the order of a seed, again and again."""
+"""Faults in the order of a seed, repeated."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(int(60 * MINUTES) + 1200)]
 
@@ -68,7 +68,7 @@ def sizes(job: Launched) -> dict[str, Sizes]:
             measured[name] = {"memory": memory, "threads": process.num_threads(), "files": process.num_fds()}
         except psutil.NoSuchProcess:
             continue
-    # What each start of the job has left is kept, and grows with the number of starts.
+    # The record of each start of the job is retained, and grows with the number of starts.
     files = [path for path in job.run_dir.rglob("*") if "earlier" not in path.parts and "epochs" not in path.parts]
     temporary, shared = list(job.temporary.rglob("*")), list(Path("/dev/shm").iterdir())
     measured["job"] = {
@@ -130,15 +130,15 @@ def saves_of(run_dir: Path) -> int:
 
 
 def flat(measured: list[dict[str, Sizes]]) -> list[str]:
-    """What was larger in the last third than in the first, by more than chance: sentences."""
+    """Return a sentence for each size that is larger in the last third than in the first, by more than chance."""
     third = max(1, len(measured) // 3)
     series: dict[tuple[str, str], list[float]] = defaultdict(list)
     for each in measured:
         for name, figures in each.items():
             for figure, value in figures.items():
                 series[name, figure].append(value)
-    # A process that has loaded a checkpoint holds more memory than one that began with nothing, and at the first death
-    # a launcher connects to the coordinator, for which it needs threads and files.
+    # A process that has loaded a checkpoint uses more memory than one that began without, and at the first death a
+    # launcher connects to the coordinator, for which it needs threads and files.
     room = {"memory": 80.0, "threads": 2, "files": 12, "run": 12, "temporary": 3, "shared": 0, "memfds": 2}
     grown = []
     for (name, figure), values in series.items():

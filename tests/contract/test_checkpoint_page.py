@@ -15,7 +15,7 @@ from persia_cli.store.checkpoints.manifest import Manifest, SavedTable
 from persia_cli.store.checkpoints.retention import BestNote
 from persia_cli.store.layout import RowOptimizer
 from persia_cli.store.table_counters import TableCounters
-from persia_cli.wire.figures import SavedFile, SavedRows
+from persia_cli.wire.reports import SavedFile, SavedRows
 from tests.support.checkpoints import read_rows
 from tests.support.jobs import train
 from tests.support.small import WORDS

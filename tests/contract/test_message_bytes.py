@@ -7,7 +7,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile
 from persia_cli.wire.frames import BY_KIND, decode, encode
 from persia_cli.wire.job_messages import (
     Beat,
@@ -69,6 +68,7 @@ from persia_cli.wire.messages import (
     Update,
     WaitCredit,
 )
+from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage, SavedFile
 from tests.support.any_message import same
 
 REQUEST = 258
@@ -85,7 +85,7 @@ LABELS = np.array([[1], [0]], np.float32)
 FLOATS = np.array([[0.5, -1.0, 2.0]] * 2, np.float32)
 ROWS = FLOATS.view(np.uint8)
 
-USED = ReplicaFigures(1.25, 2**30, {"resent": 1}, {"nn-worker": {"wire": 7}}, Counters(counts={"a": 2}))
+USED = ReplicaUsage(1.25, 2**30, {"resent": 1}, {"nn-worker": {"wire": 7}}, Counters(counts={"a": 2}))
 SAMPLES: list[Message] = [
     Ack(),
     Pending(),
@@ -118,7 +118,7 @@ SAMPLES: list[Message] = [
     Report(
         SENDER,
         6,
-        IntervalFigures("eval", 50, samples=2, steps=1, staleness={1: 1}, seconds=0.5, loss_sums=(1.25,)),
+        IntervalMetrics("eval", 50, samples=2, steps=1, staleness={1: 1}, seconds=0.5, loss_sums=(1.25,)),
         ScoreCounts(np.array([2, 5], np.uint64), np.array([1.0, 0.5]), np.array([[0.5, 1.5]])),
         ScoredSamples(KEYS.keys, LABELS - 2, LABELS, None),
     ),

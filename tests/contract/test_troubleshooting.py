@@ -69,4 +69,4 @@ def test_what_is_said_without_a_command_is_what_the_code_says() -> None:
     assert f"embedding-server-0 {killed_by(signal.SIGKILL)}" in text
     notifications = [NOTIFICATIONS[counter][1] for counter in ("evicted", "refused", "gradients_refused")]
     for each in (*notifications, ALL_IN_USE):
-        assert each.format(table="item", room="table item", budget="embedding.memory") in text
+        assert each.format(table="item", memory="table item", budget="embedding.memory") in text

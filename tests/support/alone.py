@@ -14,9 +14,9 @@ from persia_cli.roles.embedding_server.server import EmbeddingServer
 from persia_cli.roles.embedding_worker import EmbeddingWorker
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.wire.client import Client
-from persia_cli.wire.figures import Counters
 from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.message import ProcessId, Sender
+from persia_cli.wire.reports import Counters
 from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
 
@@ -26,7 +26,7 @@ LIMIT_S = 30.0
 
 @dataclass
 class LoneLink:
-    """What a role has of its coordinator, where there is none."""
+    """A role's link to its coordinator, without a coordinator."""
 
     loop: Loop
     role: str
@@ -50,7 +50,7 @@ class LoneLink:
 
     @property
     def sender(self) -> Sender:
-        """Who it is to the coordinator."""
+        """The sender in messages to the coordinator."""
         return Sender(self.role, self.index, self.life)
 
     def join(self, own_address: str) -> tuple[Run, Job]:
@@ -65,16 +65,16 @@ class LoneLink:
         return self.clients
 
     def ready(self, on_instruction: Any, parameters: int = 0, rows: int = 0) -> None:
-        """Note that the role serves from now on."""
+        """Record that the role serves from now on."""
         self.is_ready = True
 
     def farewell(self) -> None:
-        """Nobody waits for it."""
+        """Do nothing, since no coordinator waits."""
 
 
 @dataclass(frozen=True)
 class Alone:
-    """Where the roles listen."""
+    """The addresses of the roles."""
 
     servers: list[str]
     worker: str
@@ -84,10 +84,10 @@ class Alone:
 
 @contextmanager
 def alone(run: Run, job: Job, lives: int = 1, memory_file: int | None = None, life: int = 1) -> Iterator[Alone]:
-    """Run as many embedding servers as the run says, and one embedding worker, until the end of the block.
+    """Run the run's embedding servers, and one embedding worker, until the end of the block.
 
-    With more `lives`, there are more embedding workers, one after the other: as if those before had died. The memory
-    of the one server is in `memory_file`; with `life` above 1 it takes that over.
+    With more `lives`, there are more embedding workers, one after the other, as if the previous ones had died. The
+    memory of the one server is in `memory_file`; with `life` above 1 the server recovers it.
     """
     context, links, threads = Context(), list[LoneLink](), list[threading.Thread]()
     failures: list[BaseException] = []

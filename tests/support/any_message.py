@@ -1,4 +1,4 @@
-"""Any message with any arrays that it may carry, for tests of what becomes of them on the way."""
+"""Any message with any arrays that it may have, for tests of encoding and transport."""
 
 import types
 from collections.abc import Callable
@@ -89,7 +89,7 @@ def has_arrays(declared: Any) -> bool:
 
 @st.composite
 def messages(draw: st.DrawFn, kind: type[Message]) -> Message:
-    """Any message of a kind with any arrays that it may carry."""
+    """Any message of a kind with any arrays that it may have."""
     sizes: dict[str, int] = {}
     return kind(
         *[
@@ -104,7 +104,7 @@ def raw(frames: list[bytes | memoryview]) -> list[bytes]:
 
 
 def plain(value: Any) -> Any:
-    """A message, block or array as what `==` compares: arrays by dtype, shape and bits."""
+    """A message, block or array as a value for `==`: arrays by dtype, shape and bits."""
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tobytes()
     if isinstance(value, msgspec.Struct):
@@ -115,7 +115,7 @@ def plain(value: Any) -> Any:
 
 
 def same(message: Message, other: Message) -> bool:
-    """Equal to the bit, shapes and dtypes of arrays included."""
+    """Return True if both are equal to the bit, including shapes and dtypes of arrays."""
     return bool(plain(message) == plain(other))
 
 

@@ -11,7 +11,7 @@ from persia_cli.serving.http.app import ServingApp
 
 
 class Response(NamedTuple):
-    """What the application answered."""
+    """The application's answer."""
 
     status: int
     headers: dict[str, str]
@@ -25,7 +25,7 @@ async def asked(
     app: ServingApp, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None,
     whole: bool = True,
 ) -> Response:  # fmt: skip
-    """Answer a request; of a body that is not `whole`, the rest never comes."""
+    """Answer a request; a body that is not `whole` never ends."""
     messages = [{"type": "http.request", "body": body, "more_body": not whole}]
     sent: list[Any] = []
 
@@ -46,7 +46,7 @@ async def asked(
 
 
 def ask(app: ServingApp, method: str, path: str, body: bytes = b"", **more: Any) -> Response:
-    """Answer a request, on an event loop of its own."""
+    """Answer a request, on a new event loop."""
     return asyncio.run(asked(app, method, path, body, **more))
 
 

@@ -1,7 +1,7 @@
-"""Another user of the machine who tries to harm a job over tcp: `python attacker.py UID`, ports on standard input.
+"""Another user of the machine who attacks a job over tcp: `python attacker.py UID`, ports on standard input.
 
-Sends a failure, garbage and huge messages to each port that a line names, and keeps idle connections to it open, new
-ones for those that are closed, until standard input ends. Says in the end how much of it there was, as JSON.
+Sends a failure, garbage and huge messages to each port that a line names, and holds idle connections to it, with new
+ones for those that are closed, until standard input ends. At the end it prints counts as JSON.
 """
 
 import json
@@ -19,14 +19,14 @@ import zmq.utils.garbage  # which zmq imports late, when another user may not re
 MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 PORTS = 4
 IDLE = min(1200, (MOST_FILES - 400) // PORTS)
-"""Idle connections to each port: what this process may open at all, but for what it needs besides."""
+"""Number of idle connections to each port: the process's limit, less its other files."""
 HUGE = 15 << 20
 FAIL, HELLO, HEARTBEAT = b"\x4b", b"\x40", b"\x49"
 SERVER = ["embedding-server", 0, 1]
 
 
 def hostile_messages(token: bytes) -> list[list[bytes]]:
-    """A failure of a role, lists in lists in lists, and a greeting longer than any."""
+    """A failure of a role, deeply nested lists, and a greeting that is too long."""
     fail = msgspec.msgpack.encode([1, [SERVER, f"sent by uid {os.getuid()}", 1], [], None])
     figures = b"\x94\xcb" + bytes(8) + b"\x00\x80\x93\x80\x80\x81\xa1a\xdd"
     lists = b"\x94\x02\x94\x93\xa1r\x00\x00\xa0\xcb" + bytes(8) + figures
@@ -40,7 +40,7 @@ def hostile_messages(token: bytes) -> list[list[bytes]]:
 
 
 class Attack:
-    """What is done to one port."""
+    """The attack on one port."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], port: int, messages: list[list[bytes]]) -> None:
         self._address = ("127.0.0.1", port)
@@ -73,7 +73,7 @@ class Attack:
         return made
 
     def keep_open(self) -> None:
-        """Open what is missing of the idle connections, without waiting for any."""
+        """Open the missing idle connections, without waiting for any."""
         self._idle = [each for each in self._idle if not self._is_closed(each)]
         while len(self._idle) < IDLE:
             made = socket.socket()

@@ -13,7 +13,7 @@ LIMIT_S = 120.0
 
 
 def run_by_hand(job: JobPlan, words: list[str]) -> JobResult:
-    """Start every replica of the job as a process of its own, over tcp; wait until all have ended well."""
+    """Start every replica of the job in its own process, over tcp; wait until all have succeeded."""
     processes: list[subprocess.Popen[bytes]] = []
     logs = job.run_dir.with_name(f"{job.run_dir.name}-logs")
     logs.mkdir()
@@ -43,7 +43,7 @@ def run_by_hand(job: JobPlan, words: list[str]) -> JobResult:
 
 
 def _listening(coordinator: subprocess.Popen[bytes], log: Path) -> str:
-    """Wait for the coordinator to say where it listens."""
+    """Wait until the coordinator prints its address."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline and coordinator.poll() is None:
         for line in log.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, read by other means than the program's own."""
+"""The content of a checkpoint, read by other code than the program's."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,12 @@ class SavedRows:
 
 
 def embedding_files(checkpoint: Path) -> list[Path]:
-    """Return the files of a checkpoint that hold rows."""
+    """Return the files of a checkpoint with rows."""
     return sorted((checkpoint / "embeddings").iterdir())
 
 
 def read_rows(checkpoint: Path) -> dict[str, SavedRows]:
-    """Return the rows of a checkpoint by table, whatever the number of servers that saved them."""
+    """Return the rows of a checkpoint by table, for any number of servers that saved them."""
     files = [pd.read_feather(path) for path in embedding_files(checkpoint)]
     parts: dict[str, list[pd.DataFrame]] = {}
     for rows in files:
@@ -40,7 +40,7 @@ def _saved(rows: pd.DataFrame) -> SavedRows:
 
 
 def assert_same_model(one: Path, other: Path) -> None:
-    """Require that two checkpoints hold the same bits: dense weights, dense optimizer, rows and their states."""
+    """Require that two checkpoints have the same bits: dense weights, dense optimizer, rows and their states."""
     for path in sorted((one / "dense").iterdir()):
         assert path.read_bytes() == (other / "dense" / path.name).read_bytes(), path.name
     ours, theirs = read_rows(one), read_rows(other)

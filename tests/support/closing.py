@@ -10,12 +10,12 @@ from persia_cli.wire.sockets import Context
 
 
 def close_in_time(context: Context, limit_s: float) -> None:
-    """Close a context, and fail if a socket is left open in it, for which that would wait for ever."""
+    """Close a context, and fail if a socket in it is open, for which that would wait for ever."""
     term = threading.Thread(target=context.term, daemon=True)
     term.start()
     term.join(limit_s)
     if term.is_alive():
-        # Closed one by one: to close the context in two threads at once is not safe.
+        # One by one, since closing the context in two threads at once is not safe.
         for socket in [
             each for each in gc.get_objects() if issubclass(type(each), zmq.Socket) and each.context is context
         ]:

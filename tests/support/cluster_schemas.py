@@ -1,4 +1,4 @@
-"""Schemas of Kubernetes and of JobSet, against which rendered manifests are held; a key too many is a mistake too."""
+"""Schemas of Kubernetes and of JobSet, by which rendered manifests are checked; an extra key is a mistake too."""
 
 import gzip
 import os
@@ -24,12 +24,12 @@ def schemas_folder() -> Path | None:
 
 
 needs_crd = pytest.mark.skipif(
-    schemas_folder() is None, reason=f"no schema of JobSet: set PERSIA_TEST_SCHEMAS to a folder that holds {CRD}"
+    schemas_folder() is None, reason=f"no schema of JobSet: set PERSIA_TEST_SCHEMAS to a folder with {CRD}"
 )
 
 
 def mistakes(manifest: dict[str, Any], version: str) -> list[str]:
-    """What Kubernetes would refuse of a manifest; of a JobSet, what JobSet and Kubernetes would."""
+    """Return what Kubernetes would refuse in a manifest; of a JobSet, what JobSet and Kubernetes would."""
     if manifest["kind"] != "JobSet":
         return _refused(manifest, version)
     found = [f"{'.'.join(map(str, error.path))}: {error.message}" for error in _jobset().iter_errors(manifest)]
@@ -63,7 +63,7 @@ def _jobset() -> jsonschema.protocols.Validator:
 
 
 def _make_strict(schema: Any) -> None:
-    """Refuse keys that a schema does not name, and read the extension that stands for a number or a text."""
+    """Refuse keys that a schema does not name, and support the extension for a number or a text."""
     for below in schema if isinstance(schema, list) else schema.values() if isinstance(schema, dict) else ():
         _make_strict(below)
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""A coordinator's context without its loop: answers and events are kept, and the clock is set by the test."""
+"""A coordinator's context without its loop: answers and events are stored, and the test sets the clock."""
 
 from typing import Any, cast
 
@@ -36,7 +36,7 @@ class Events:
 
 
 class Coordination:
-    """A context, and what its components have answered and recorded."""
+    """A context, and the answers and events of its components."""
 
     def __init__(self, run: Run, job: Job, record: RunRecord | None = None) -> None:
         self.replies, self.events, self.now = Replies(), Events(), 0.0
@@ -53,6 +53,6 @@ class Coordination:
         )
 
     def close(self) -> None:
-        """Finish the work on disks, and hand its results over."""
+        """Finish the work on disks, and handle its results."""
         self.context.disk.close()
         self.context.disk.tick()

@@ -1,7 +1,7 @@
-"""A job whose model says, row by row, how many updates it has had.
+"""A job whose model counts the updates of each row.
 
-The network has the gradient 1 for every row and sample, and rows begin at 0, so with plain SGD and a rate of 1 a row's
-value is the number of samples that it was updated for.
+The network has the gradient 1 for every row and sample, and rows begin at 0. So with plain SGD and a rate of 1 a row's
+value is its number of updates in samples.
 """
 
 from pathlib import Path
@@ -61,13 +61,13 @@ SMALL = [
 
 
 def counting(folder: Path) -> list[str]:
-    """The job's words, with a network that counts."""
+    """Return the job's arguments, with a network that counts."""
     (folder / "network.py").write_text(NETWORK)
     return [*SMALL, f"model={{kind: custom, dim: 4, file: {folder / 'network.py'}, name: Net, args: {{}}}}"]
 
 
 def missed_by_rows(checkpoints: Place, steps: int = LONG) -> dict[str, set[int]]:
-    """How many updates the rows of the tables of one id have missed, by their values in the last checkpoint."""
+    """Return the numbers of updates that the rows of the tables of one id have missed, by the last checkpoint."""
     chain = read_chain(checkpoint_folder(checkpoints, finished_steps(checkpoints)[-1]))
     rows = [
         (file.rows.first > 0, row)

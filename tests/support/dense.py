@@ -1,4 +1,4 @@
-"""Copies of a network's state, on which training has no effect any more."""
+"""Copies of a network's state, which training does not change."""
 
 import torch
 from torch import nn
@@ -9,5 +9,5 @@ from persia_cli.train.dense_state import LossScaleState, TensorFile, dense_state
 def dense_files(
     module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
 ) -> list[TensorFile]:
-    """Return what a checkpoint of the network has."""
+    """Return the dense files of a checkpoint of the network."""
     return [file.copied() for file in dense_state(module, optimizer, loss_scale)]

@@ -1,4 +1,4 @@
-"""A stand-in for Ray, whose actors answer what a test says; it needs no Ray."""
+"""A stand-in for Ray, whose actors give a test's answers; it needs no Ray."""
 
 import sys
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class FakeActor:
 
 
 def put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have whatever imports Ray get the stand-in."""
+    """Make every import of Ray get the stand-in."""
 
     def get(answer: Callable[[], Any]) -> Any:
         got = answer()

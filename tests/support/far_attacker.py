@@ -1,8 +1,8 @@
-"""Somebody on another host who tries to get into a job: `python far_attacker.py PUBLIC_KEY ADDRESS …`.
+"""An attacker on another host: `python far_attacker.py PUBLIC_KEY ADDRESS …`.
 
-Sends the failure of a role to each address, without keys, with the job's public key and keys of its own, and with the
-keys of another job; and keeps connections open that say nothing, or half of what they should. Prints a line when it has
-begun all that, and goes on until it is killed.
+Sends the failure of a role to each address, without keys, with the job's public key and its own keys, and with the
+keys of another job; and holds connections that send nothing, or half of a greeting. Prints a line when all this has
+begun, and goes on until it is killed.
 """
 
 import resource
@@ -15,14 +15,14 @@ import msgspec
 import zmq
 
 HALF_OPEN = 300
-"""Connections to each address that do not log in, at a time."""
+"""Number of connections to each address that do not log in, at a time."""
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE"
-"""The first half of what a client of ZeroMQ says first."""
+"""The first half of the greeting of a ZeroMQ client."""
 FAIL = b"\x4b"
 
 
 def ways_in(public: bytes) -> list[dict[str, bytes]]:
-    """Options of sockets that try to get in."""
+    """Return the options of sockets that try to connect."""
     own_public, own_secret = zmq.curve_keypair()
     own = {"curve_publickey": own_public, "curve_secretkey": own_secret}
     return [
@@ -51,7 +51,7 @@ def half_open(address: str, said: bytes) -> socket.socket:
     connection = socket.socket()
     connection.setblocking(False)
     connection.connect_ex((host, int(port)))
-    with suppress(OSError):  # not connected yet, or the port is blocked: then it says nothing
+    with suppress(OSError):  # not connected yet, or the port is blocked: then it sends nothing
         connection.send(said)
     return connection
 

@@ -1,4 +1,4 @@
-"""Checkpoints changed by hand: any file is rewritten, and the manifest made to fit it, as no fault of a disk would."""
+"""Checkpoints with changed content: a file is rewritten, and the manifest is made consistent with it."""
 
 import json
 from collections.abc import Callable

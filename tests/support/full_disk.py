@@ -1,4 +1,4 @@
-"""A small file system of its own, which tests can fill."""
+"""A small file system that tests can fill."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def small_disk(nbytes: int) -> Iterator[Path]:
-    """Give a folder in which `nbytes` fit; skips the test where this user cannot mount one."""
+    """Yield a folder in which `nbytes` fit; skips the test if this user cannot mount one."""
     with tempfile.TemporaryDirectory(prefix="persia-disk-") as folder:
         mounted = subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={nbytes}", "tmpfs", folder], capture_output=True, text=True
@@ -26,7 +26,7 @@ def small_disk(nbytes: int) -> Iterator[Path]:
 
 
 def leave_free(folder: Path, nbytes: int) -> Path:
-    """Fill the file system of a folder until so much is left; return the file that takes the room."""
+    """Fill the file system of a folder until so much is left; return the file that takes the space."""
     path = folder / "filler"
     state = os.statvfs(folder)
     path.write_bytes(bytes(max(0, state.f_bavail * state.f_frsize - nbytes)))

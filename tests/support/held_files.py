@@ -1,4 +1,4 @@
-"""Files of tables that a job cannot write to while a test holds them, so that it can reach any moment of a save."""
+"""Files of tables that a job cannot write to while a test blocks them, so that it can reach any moment of a save."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ HashingFile.write = wait_and_write
 
 
 class HeldFiles:
-    """Whether embedding servers of a job, started with this `environment`, can write rows."""
+    """A switch for the writes of rows by embedding servers of a job, started with this `environment`."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -38,5 +38,5 @@ class HeldFiles:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody has wanted to write since they were held."""
+        """Return True if a server has tried to write since the files were blocked."""
         return self._waiting.exists()

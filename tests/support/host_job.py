@@ -16,9 +16,9 @@ PORT = 7000
 LIMIT_S = 150.0
 PROGRAM = ("-m", "persia_cli")
 RUN, KEYS = Path("/tmp/run"), Path("/tmp/keys")
-"""Paths on the hosts, each of which has its own."""
+"""Paths on the hosts; each host has its own files there."""
 NO_FILES = ["checkpoint={at_end: false, every_minutes: null}"]
-"""Words of a job that writes nothing but the record of its coordinator."""
+"""Arguments of a job that writes nothing but the record of its coordinator."""
 
 Placement = Mapping[str, Host]
 """Each replica of the job, such as `nn-worker-0`, and its host; the coordinator first."""
@@ -26,7 +26,7 @@ Placement = Mapping[str, Host]
 
 @dataclass
 class HostJob:
-    """A job under way."""
+    """A running job."""
 
     keys: JobKeys
     hosts: list[Host]
@@ -39,11 +39,11 @@ class HostJob:
         return self.hosts[0].root / RUN.relative_to("/")
 
     def said(self, name: str) -> str:
-        """What a replica has logged."""
+        """The log of a replica."""
         return (self.logs / f"{name}.log").read_text()
 
     def all_said(self) -> str:
-        """What all replicas have logged."""
+        """The logs of all replicas."""
         return "\n".join(f"== {name}\n{self.said(name)}" for name in self.roles)
 
     def wait_for_training(self) -> None:
@@ -57,12 +57,12 @@ class HostJob:
         poll_for(is_at_work, LIMIT_S, "steps trained")
 
     def end(self) -> dict[str, int]:
-        """Wait for the end of all; return their exit codes."""
+        """Wait for the end of all processes; return their exit codes."""
         poll_for(lambda: all(role.poll() is not None for role in self.roles.values()), LIMIT_S, "the end of all roles")
         return {name: role.wait() for name, role in self.roles.items()}
 
     def result(self) -> JobResult:
-        """Wait for the end of all, which must be well; return what came of the job."""
+        """Wait until all processes have succeeded; return the result of the job."""
         codes = self.end()
         assert not any(codes.values()), f"{codes}\n{self.all_said()}"
         return result_of(self.run_dir)
@@ -72,9 +72,9 @@ class HostJob:
 def started_on(
     placement: Placement, words: list[str], logs: Path, supervise: bool = False, program: Sequence[str] = PROGRAM
 ) -> Iterator[HostJob]:
-    """Start each replica on its host, all with the same keys; end what is left of them.
+    """Start each replica on its host, all with the same keys; end the remaining ones.
 
-    `program` is what Python runs.
+    `program` is the argument of Python.
     """
     hosts = list(dict.fromkeys(placement.values()))
     job = HostJob(new_keys(), hosts, logs)

@@ -1,10 +1,10 @@
 """A lab of several hosts on this machine: processes of different hosts share neither memory, sockets, ids nor files.
 
 Each host is a set of Linux namespaces with its own network interface, host name, process ids, /dev/shm and /tmp. All
-other files are those of this machine, and read-only. A bridge in a namespace of its own joins the interfaces, so
-nothing reaches any other network. The first process of a host waits for the end of its input, which this process
-holds: however this process ends, the kernel then ends everything in the host and removes its interface. So nothing
-has to be swept.
+other files are those of this machine, and read-only. A bridge in its own namespace joins the interfaces, so the lab
+has no connection to another network. The first process of a host waits for the end of its input, which this process
+has open: if this process ends, the kernel ends everything in the host and removes its interface. So no clean-up is
+needed.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ START_S = 20.0
 LIMIT_S = 60.0
 BURST = "256kb"
 QUEUE = "50ms"
-"""Of the token bucket that limits an interface: what it passes at once, and how long a packet waits at most."""
+"""The token bucket that limits an interface: the size of a burst, and the maximum delay of a packet."""
 
 SWITCH = "ip link add switch type bridge && ip link set switch up && echo ready && read -r end"
 HOST = """
@@ -59,7 +59,7 @@ signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps processes whos
 print("ready", flush=True)
 sys.stdin.read()
 """
-"""The first process from when the host is ready: a shell would be interrupted by the end of each orphan."""
+"""The first process once the host is ready: a shell would be interrupted by the end of each orphan."""
 
 
 @cache
@@ -97,7 +97,7 @@ needs_hosts = pytest.mark.skipif(bool(why_not()), reason=why_not() or "hosts can
 
 
 class HostProcess:
-    """A process of a host, which ends with this one; `outer` is its parent, which ends as it does."""
+    """A process of a host, which ends with this one; `outer` is its parent, which ends with the same code."""
 
     def __init__(self, outer: "subprocess.Popen[bytes]") -> None:
         self.outer = outer
@@ -148,7 +148,7 @@ class Host:
         output: int | IO[bytes] = subprocess.DEVNULL,
         environment: Mapping[str, str] | None = None,
     ) -> HostProcess:
-        """Start a command on the host; `output` gets what it says."""
+        """Start a command on the host; `output` gets its output."""
         enter = ["nsenter", f"--target={self.pid}", *ENTERED, "--wd=/tmp"]
         process = subprocess.Popen(
             [*enter, "setpriv", "--pdeathsig=KILL", *command],
@@ -162,7 +162,7 @@ class Host:
         return HostProcess(process)
 
     def run(self, command: Sequence[str], within_s: float = LIMIT_S) -> tuple[int, str]:
-        """Run a command on the host to its end; return its exit code and what it said."""
+        """Run a command on the host to its end; return its exit code and output."""
         process = self.start(command, subprocess.PIPE)
         try:
             said, _ = process.outer.communicate(timeout=within_s)
@@ -171,16 +171,16 @@ class Host:
         return process.outer.returncode, said.decode()
 
     def python(self, program: str, within_s: float = LIMIT_S) -> tuple[int, str]:
-        """Run a Python program on the host to its end; return its exit code and what it said."""
+        """Run a Python program on the host to its end; return its exit code and output."""
         return self.run([sys.executable, "-c", program], within_s)
 
     def kill(self) -> None:
-        """End the host as a loss of power would: all its processes, its memory and its files are gone."""
+        """End the host like a loss of power: all its processes, its memory and its files are gone."""
         self._first.kill()
         self._first.communicate()
 
     def down(self) -> None:
-        """Take the network interface down; connections stay open, and nothing passes."""
+        """Take the network interface down; connections stay open without traffic."""
         self._ip("link", "set", "eth0", "down")
 
     def up(self) -> None:
@@ -188,7 +188,7 @@ class Host:
         self._ip("link", "set", "eth0", "up")
 
     def limit(self, rate: str) -> None:
-        """Let the interface pass so much in each direction, such as `100mbit`."""
+        """Limit the interface to this rate in each direction, such as `100mbit`."""
         shape = ["root", "tbf", "rate", rate, "burst", BURST, "latency", QUEUE]
         _net(self.pid, "tc", "qdisc", "replace", "dev", "eth0", *shape)
         _net(self._switch, "tc", "qdisc", "replace", "dev", f"port{self.number}", *shape)
@@ -197,7 +197,7 @@ class Host:
         _net(self.pid, "ip", *words)
 
     def plug_in(self) -> None:
-        """Give the host its interface, joined with the others."""
+        """Connect the host's interface to the others."""
         port = f"port{self.number}"
         peer = ["peer", "name", "eth0", "netns", str(self.pid)]
         _net(self._switch, "ip", "link", "add", port, "type", "veth", *peer)
@@ -208,9 +208,9 @@ class Host:
 
 @contextmanager
 def lab(count: int, shown: Sequence[Path] = (), rate: str = "", ahead_s: Sequence[int] = ()) -> Iterator[list[Host]]:
-    """Yield so many hosts, which of this machine's /tmp see only the program and what is `shown`.
+    """Yield so many hosts, which see only the program and `shown` of this machine's /tmp.
 
-    `ahead_s` says of each how far its monotonic clock is ahead of this machine's.
+    `ahead_s` is, for each host, how far its monotonic clock is ahead of this machine's.
     """
     with ExitStack() as stack:
         switch = stack.enter_context(_first_process(["--net"], SWITCH))
@@ -230,7 +230,7 @@ def lab(count: int, shown: Sequence[Path] = (), rate: str = "", ahead_s: Sequenc
 
 @contextmanager
 def _first_process(namespaces: Sequence[str], script: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a script as the first process of new namespaces, from when it is ready until the block ends."""
+    """Run a script as the first process of new namespaces; yield it when it is ready, and end it after the block."""
     process = subprocess.Popen(
         ["unshare", *namespaces, "--fork", "--kill-child", "/bin/sh", "-c", script],
         stdin=subprocess.PIPE,
@@ -248,7 +248,7 @@ def _first_process(namespaces: Sequence[str], script: str) -> Iterator["subproce
 
 
 def _host_script(name: str, shown: Sequence[Path]) -> str:
-    """Return what the first process of a host does."""
+    """Return the script of a host's first process."""
     from persia_cli.kernels.cache import cache_folder
 
     hidden = {path.resolve() for path in (ROOT, Path(sys.prefix), *shown)}

@@ -1,4 +1,4 @@
-"""Small jobs for tests: a run from a few words, and what came of it."""
+"""Small jobs for tests: a run from a few arguments, and its result."""
 
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,13 @@ CRITEO_FFNN = (
 
 
 def plan(words: list[str], run_dir: Path) -> JobPlan:
-    """Plan a training job from config words."""
+    """Plan a training job from config arguments."""
     run = compose_run(words)
     return plan_job(run, inspect(run.dataset), "train", run_dir)
 
 
 def train(words: list[str], run_dir: Path) -> JobResult:
-    """Run a training job to its end, embedded or in processes as the words say."""
+    """Run a training job to its end, embedded or in processes as its arguments select."""
     return launch(plan(words, run_dir))
 
 
@@ -49,7 +49,7 @@ def evaluation(result: JobResult) -> dict[str, Any]:
 
 
 def staleness(result: JobResult) -> list[Histogram]:
-    """How many steps of training had rows of each staleness, by rank."""
+    """Return the number of training steps whose rows had each staleness, by rank."""
     lines = [line["staleness"] for line in result.metrics if line["split"] == "train"]
     ranks = zip(*lines, strict=True)
     return [merged([{int(value): steps for value, steps in each.items()} for each in rank]) for rank in ranks]

@@ -1,4 +1,4 @@
-"""Shards in memory files whose process is killed by chance, and gone on with."""
+"""Shards in memory files whose process is killed at random, and continued."""
 
 import ctypes
 import errno
@@ -29,7 +29,7 @@ from tests.support.shards import TABLES, layout_of
 @cache
 def _part(seed: int, batch: int, group: GroupSpec, step: int):
     rng = np.random.default_rng([seed, step, group.number])
-    # Half of the keys are of a few that come again and again.
+    # Half of the keys are from a small set of repeated keys.
     often = np.random.default_rng(group.number).integers(2**64, size=batch, dtype=np.uint64)
     fresh = rng.integers(2**64, size=batch // 2, dtype=np.uint64)
     keys = rng.permutation(np.unique(np.concatenate([rng.choice(often, batch // 2), fresh])))
@@ -56,7 +56,7 @@ class Job:
         return [self.part(step, number)[:2] for number in range(len(self.layout.groups))]
 
     def update(self, step: int):
-        """The look-up's keys and, now and then, one that has no row."""
+        """Update the look-up's keys and, sometimes, one without a row."""
         parts = []
         for group in self.layout.groups:
             keys, tables, gradients = self.part(step, group.number)
@@ -66,7 +66,7 @@ class Job:
         return parts
 
     def straight(self) -> Shard:
-        """The shard of a process that nothing happens to, in memory of its own."""
+        """Return the shard of an undisturbed process, in its own memory."""
         shard = Shard(self.layout, 0, 1)
         for step in range(self.steps):
             for number, group in enumerate(self.look_up(step)):
@@ -86,7 +86,7 @@ class Job:
         return RecoverableShard.attach(file, self.layout, 0, 1, 1)
 
     def go_on(self, shard: RecoverableShard, until: int | None = None) -> None:
-        """Do what is left to do, as the file says; until before a step."""
+        """Do the remaining steps, by the state of the file; until before a step."""
         while (step := shard.applied.watermark(0) + 1) < (self.steps if until is None else until):
             if not shard.applied.is_looked_up(0, step):
                 shard.answer_all(self.look_up(step), step, 0, step)
@@ -136,7 +136,7 @@ def differences(one: Shard, other: Shard) -> list[str]:
 
 
 def under_way(file: int) -> str:
-    """What a process that was killed had noted: a row, an insertion, an eviction, moves, a key without a row."""
+    """Return the noted work of a killed process: a row, an insertion, an eviction, moves, a key without a row."""
     words = np.frombuffer(os.pread(file, 64 + 16 * int(journal.NOTE), HEADER), np.uint64)
     progress = int(words[0])
     if progress & int(journal.IDLE):
@@ -152,9 +152,9 @@ def under_way(file: int) -> str:
 
 
 def kill_by_chance(job: Job, kills: int, seed: int, found: Counter[str]) -> list[str]:
-    """Kill the process that works on a job again and again, mostly within kernels; returns in what the end differs.
+    """Kill the process that works on a job repeatedly, mostly within kernels; return the differences at the end.
 
-    It differs from a shard that nothing happens to. What was under way at each kill is counted.
+    They are differences from an undisturbed shard. The work in progress at each kill is counted.
     """
     straight, rng = job.straight(), random.Random(seed)
     durations = _durations(job, job.create())
@@ -168,9 +168,9 @@ def kill_by_chance(job: Job, kills: int, seed: int, found: Counter[str]) -> list
 
 
 def kill_in_last_step(job: Job, kills: int, seed: int, found: Counter[str]) -> list[str]:
-    """Kill a process in the job's last step, so many times from the same state; returns in what the ends differ.
+    """Kill a process in the job's last step, so many times from the same state; return the differences at the end.
 
-    They differ from a shard that nothing happens to. What was under way at each kill is counted.
+    They are differences from an undisturbed shard. The work in progress at each kill is counted.
     """
     straight, rng = job.straight(), random.Random(seed)
     begun = job.create()
@@ -189,8 +189,8 @@ def kill_in_last_step(job: Job, kills: int, seed: int, found: Counter[str]) -> l
 
 
 def _durations(job: Job, file: int) -> dict[str, float]:
-    """How long calls of the kernels take while the job goes on in a file, which is closed."""
-    # The children inherit kernels that are compiled, and arrays that are made.
+    """Return the durations of calls of the kernels while the job continues in a file, which is closed."""
+    # The children inherit compiled kernels and existing arrays.
     warm(["look_up.finish_look_up", "look_up.read_rows", "new_keys.carry_out", "index.find_and_touch"])
     with timed(KERNELS) as durations:
         job.go_on(job.attach(file)[0])
@@ -199,7 +199,7 @@ def _durations(job: Job, file: int) -> dict[str, float]:
 
 
 def _is_killed(job: Job, file: int, durations: dict[str, float], rng: random.Random, found: Counter[str]) -> bool:
-    """Let a child go on with the job until it is killed, as counted, or has done all."""
+    """Let a child continue the job until it is killed, as counted, or has finished."""
     method, calls, moment = rng.choice(("_change", *["_find_or_add"] * 3)), rng.randrange(2), rng.random()
     child = os.fork()
     if child == 0:
@@ -219,10 +219,10 @@ def _is_killed(job: Job, file: int, durations: dict[str, float], rng: random.Ran
 
 
 def copy_of(file: int) -> int:
-    """A file of its own with the same content, with holes where that one has some."""
+    """Return another file with the same content, with holes in the same places."""
     copy, at = new_file("copy"), 0
     os.ftruncate(copy, os.fstat(file).st_size)
-    # No pages lie behind the last data, where there may be a hole of gigabytes.
+    # There are no pages after the last data, where there may be a hole of gigabytes.
     while (start := _next_data(file, at)) is not None:
         at = os.lseek(file, start, os.SEEK_HOLE)
         os.lseek(copy, start, os.SEEK_SET)
@@ -241,12 +241,12 @@ def _next_data(file: int, at: int) -> int | None:
 
 
 KERNELS = ("_change", "_find_or_add")
-"""The methods of kept shards that call kernels."""
+"""The methods of recoverable shards that call kernels."""
 
 
 @contextmanager
 def wrapped(names: Sequence[str], wrap: Callable[[str, Callable[..., object]], object]) -> Iterator[None]:
-    """Replace methods of kept shards by what `wrap` makes of them."""
+    """Replace methods of recoverable shards by the result of `wrap`."""
     real = {name: getattr(RecoverableShard, name) for name in names}
     for name, method in real.items():
         setattr(RecoverableShard, name, wrap(name, method))
@@ -259,7 +259,7 @@ def wrapped(names: Sequence[str], wrap: Callable[[str, Callable[..., object]], o
 
 @contextmanager
 def timed(names: Sequence[str]) -> Iterator[dict[str, float]]:
-    """Measure the time that most calls of methods stay below, in seconds."""
+    """Measure the time that most calls of methods do not exceed, in seconds."""
     times: dict[str, list[float]] = {name: [] for name in names}
     usual: dict[str, float] = {}
 
@@ -279,7 +279,7 @@ def timed(names: Sequence[str]) -> Iterator[dict[str, float]]:
 
 @contextmanager
 def killed_in(names: Sequence[str], after: int, moment: float, durations: dict[str, float]) -> Iterator[None]:
-    """Let the system kill this process at some moment within a call of a method, after so many calls."""
+    """Make the system kill this process at some moment within a call of a method, after so many calls."""
     left = [after]
 
     def killing(name: str, method: Callable[..., object]) -> object:
@@ -296,7 +296,7 @@ def killed_in(names: Sequence[str], after: int, moment: float, durations: dict[s
 
 
 def kill_soon(seconds: float) -> None:
-    """Have the system send SIGKILL to this process after a time; only a timer is as exact as a kernel is short."""
+    """Make the system send SIGKILL to this process after a time; only a timer is as exact as a kernel is short."""
     libc, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
     event = struct.pack("Qii48x", 0, signal.SIGKILL, 0)
     assert libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)) == 0

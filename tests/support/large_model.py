@@ -1,4 +1,4 @@
-"""An exported model of any size, written without training: one table of rows that repeat, whose ids can be computed."""
+"""An exported model of any size, written without training: one table of repeated rows, whose ids can be computed."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from persia_cli.serving.row_writer import TableRules, planned_group, writing_gro
 
 DIM, SALT = 64, 11
 BLOCK = 2**18
-"""Rows that are written at a time, of the same values."""
+"""Number of rows that are written at a time, with the same values."""
 
 
 def write_large_model(folder: Path, rows: int) -> Path:
@@ -60,7 +60,7 @@ def write_large_model(folder: Path, rows: int) -> Path:
 
 
 def _note(folder: Path, path: str) -> FileNote:
-    # Checksums of so many rows would take longer than all else, and a server does not read them.
+    # Checksums of so many rows would take longer than everything else, and a server does not read them.
     return FileNote(path, (folder / path).stat().st_size, "0" * 64) if path.startswith(ROWS) else note_of(folder, path)
 
 
@@ -79,12 +79,12 @@ def ids_of(places: NDArray[np.int64], rows: int) -> NDArray[np.uint64]:
 
 
 def logits_of(places: NDArray[np.int64]) -> NDArray[np.float32]:
-    """What the network says of some rows."""
+    """Return the network's logits of some rows."""
     return (block_of_rows()[places % BLOCK].astype(np.float64) @ _weights()).astype(np.float32)
 
 
 def _keys(places: NDArray[np.uint64], rows: int) -> NDArray[np.uint64]:
-    """Keys in their order, as far from each other as those of any ids are on average."""
+    """Keys in their order, with the mean distance of the keys of any ids."""
     return places * np.uint64(2**64 // rows) + places % np.uint64(1021)
 
 

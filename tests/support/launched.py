@@ -1,4 +1,4 @@
-"""`persia train` as a process of its own, whose replicas a test can find, stop and kill."""
+"""`persia train` in its own process, whose replicas a test can find, stop and kill."""
 
 import os
 import signal
@@ -22,11 +22,11 @@ LIMIT_S = 90.0
 ENDLESS = [*WORDS, "cluster=local", "dataset.generator.train_rows=1_000_000_000", "train.log_every_steps=5"]
 """The small job in processes, with more steps than any test waits for."""
 KILLED = killed_by(signal.SIGKILL)
-"""What is said of a process that a test has killed."""
+"""The message about a process that a test has killed."""
 
 
 class Launched:
-    """The launcher and what it started; a context manager that leaves no process behind, and no file elsewhere.
+    """The launcher and its processes; a context manager that leaves no process behind, and no file elsewhere.
 
     `temporary` is its folder for temporary files.
     """
@@ -64,11 +64,11 @@ class Launched:
 
     @property
     def output(self) -> str:
-        """What the launcher has printed."""
+        """The output of the launcher."""
         return self._output.read_text(encoding="utf-8")
 
     def pids(self) -> dict[str, int]:
-        """The process of each replica by name, once all of them are ready."""
+        """Return the process of each replica by name, once all of them are ready."""
         ready = [event for event in read_journal(self.run_dir / EVENTS) if event["event"] == "ready"]
         return {replica["name"]: replica["pid"] for event in ready for replica in event["replicas"]}
 
@@ -81,7 +81,7 @@ class Launched:
         return self.pids()
 
     def end(self, within_s: float) -> tuple[int, float]:
-        """Wait for the launcher's end; return its exit code and how long that took, in seconds."""
+        """Wait for the launcher's end; return its exit code and the time that it took, in seconds."""
         begin = time.monotonic()
         poll_for(lambda: self.process.poll() is not None, within_s, "the end of the launcher")
         code: int = self.process.returncode
@@ -89,7 +89,7 @@ class Launched:
 
 
 def pids_of(run_dir: Path) -> dict[str, int]:
-    """The process of each replica, of those that died the one in its place."""
+    """Return the current process of each replica, also after deaths."""
     found: dict[str, int] = {}
     for event in read_journal(run_dir / EVENTS):
         if event["event"] == "ready":
@@ -100,7 +100,7 @@ def pids_of(run_dir: Path) -> dict[str, int]:
 
 
 def running(pids: dict[str, int]) -> list[str]:
-    """The replicas whose process is still there."""
+    """Return the replicas whose process is still running."""
     return [name for name, pid in pids.items() if _runs(pid)]
 
 

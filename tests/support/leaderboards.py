@@ -1,4 +1,4 @@
-"""Made-up rows in the form of the leaderboards' files, and of Criteo's challenge in the form of Criteo_x4."""
+"""Generated rows in the format of the leaderboards' files, and of Criteo's challenge in the format of Criteo_x4."""
 
 import gzip
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def write_criteo_x4(folder: Path, rows: int = 60) -> Path:
 
 
 def write_avazu_x4(folder: Path, rows: int = 60) -> Path:
-    """Write train.csv, valid.csv and test.csv in the form of Avazu's challenge."""
+    """Write train.csv, valid.csv and test.csv in the format of Avazu's challenge."""
     random = np.random.default_rng(0)
     header = ["id", "click", "hour", "C1", "banner_pos", *NAMES, "device_type", "device_conn_type"]
     for part in PARTS:

@@ -1,4 +1,4 @@
-"""A small data set of lists of ids, and the words of a job that reads it."""
+"""A small data set of lists of ids, and the arguments of a job that reads it."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ STEPS = 10
 
 
 def lists_job(folder: Path) -> list[str]:
-    """Write the data set into `folder` and return the words of a job on it."""
+    """Write the data set into `folder` and return the arguments of a job on it."""
     for name, rows in (("train", TRAIN_ROWS), ("eval", EVAL_ROWS)):
         pq.write_table(_samples(rows), folder / f"{name}.parquet", row_group_size=25)
     return [

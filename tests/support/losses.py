@@ -1,4 +1,4 @@
-"""Losses of a whole batch, written down plainly."""
+"""Losses of a whole batch, as plain formulas."""
 
 from collections.abc import Sequence
 
@@ -64,7 +64,7 @@ def _mean(loss: Loss, z: torch.Tensor, y: torch.Tensor, w: torch.Tensor, queries
 
 
 def focal_of_class(z: torch.Tensor, y: torch.Tensor, gamma: float, alpha: float | None) -> torch.Tensor:
-    """Return the focal loss for labels 0 or 1, from the probability p_t of what the sample is."""
+    """Return the focal loss for labels 0 or 1, from the probability p_t of the sample's class."""
     p = z.sigmoid()
     p_t = p * y + (1 - p) * (1 - y)
     values = functional.binary_cross_entropy_with_logits(z, y, reduction="none") * (1 - p_t) ** gamma

@@ -46,7 +46,7 @@ def describe_model(
     folder: Path, group: FrozenGroup, fields: RequestFields, columns: Mapping[str, Any], labels: Sequence[str],
     **known: Any,
 ) -> Path:  # fmt: skip
-    """Write fields, golden samples and description beside rows and network; returns the folder.
+    """Write fields, golden samples and description next to rows and network; returns the folder.
 
     Golden scores are the model's own, so it is described twice: before it can be opened, and with them.
     """

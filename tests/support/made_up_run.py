@@ -1,4 +1,4 @@
-"""A run directory with a record that nobody trained for: what a report is made of, and how a run may end."""
+"""A run directory with a generated record, for tests of reports and of ends of runs."""
 
 import math
 from pathlib import Path
@@ -19,9 +19,9 @@ RATE = 20_000.0
 
 
 def made_up_run(run_dir: Path, lines: int, labels: tuple[str, ...] = LABELS, **ended: Any) -> Path:
-    """Write a run of so many log intervals; `ended` is the last event's phase, and what else it has.
+    """Write a run of so many log intervals; `ended` is the last event's phase, and its other keys.
 
-    Without it the run goes on.
+    Without it the run is still running.
     """
     run_dir.mkdir(parents=True)
     run = make_run(dataset={"labels": labels}, mode={"kind": "hybrid"}, train={"batch_size": 64})

@@ -1,4 +1,4 @@
-"""Programs that stand for Slurm's, each a few lines of shell that a test gives."""
+"""Stand-ins for Slurm's programs, each a few lines of shell from a test."""
 
 import os
 import stat
@@ -21,7 +21,7 @@ exec "$@"
 
 
 def put(folder: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
-    """Let these programs be found before any other, and no other of Slurm's."""
+    """Put these programs first in the path, without others of Slurm."""
     folder.mkdir(exist_ok=True)
     for name, lines in {"scontrol": HOSTNAMES, "sinfo": "", **programs}.items():
         path = folder / name

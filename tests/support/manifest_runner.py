@@ -1,7 +1,8 @@
 """A JobSet, run from its YAML alone on hosts of a lab, as Kubernetes and its controllers would run it.
 
-Of the controllers it has what a job of Persia uses: Indexed Jobs, containers that are started again in place, rules for
-the end of a pod, restarts of the whole JobSet, and names of pods. It enforces no NetworkPolicy and limits no memory.
+It implements the controllers' features that a job of Persia uses: Indexed Jobs, containers that are restarted in
+place, rules for the end of a pod, restarts of the whole JobSet, and names of pods. It enforces no NetworkPolicy and
+limits no memory.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ DELETED = "Deleted"
 
 
 class ManifestRunner:
-    """A JobSet under way; `outcome` is empty until it has ended."""
+    """A running JobSet; `outcome` is empty until it has ended."""
 
     def __init__(self, text: str, hosts: list[Host], cluster: Cluster, logs: Path) -> None:
         manifests = list(yaml.safe_load_all(text))
@@ -35,14 +36,14 @@ class ManifestRunner:
         self._hosts, self._cluster, self._logs = hosts, cluster, logs
         self.pods: dict[tuple[str, int], Pod] = {}
         self.restarts = 0
-        """Of the whole JobSet."""
+        """Number of restarts of the whole JobSet."""
         self.replaced = 0
-        """Pods that ended and got another in their place."""
+        """Pods that ended and were replaced."""
         self.outcome = ""
         logs.mkdir(exist_ok=True)
 
     def start(self) -> None:
-        """Make all pods and start their containers; names are known once all are there, the coordinator's last."""
+        """Make all pods and start their containers; names are known once all exist, the coordinator's last."""
         places = iter(self._hosts)
         for role, job in reversed(self._jobs.items()):
             assert job["completionMode"] == "Indexed"
@@ -59,7 +60,7 @@ class ManifestRunner:
         pod.start()
 
     def _publish_names(self) -> None:
-        """Tell all hosts the names of all pods, ready or not."""
+        """Write the names of all pods, ready or not, to all hosts."""
         network = self._spec["network"]
         assert network["enableDNSHostnames"]
         assert network["publishNotReadyAddresses"]
@@ -68,7 +69,7 @@ class ManifestRunner:
             (pod.host.root / NAMES.lstrip("/")).write_text("127.0.0.1 localhost\n" + "".join(lines))
 
     def tick(self) -> None:
-        """Do what the controllers do about containers that have ended."""
+        """Do the controllers' work for containers that have ended."""
         for (role, index), pod in list(self.pods.items()):
             code = pod.exit_code
             if self.outcome or code is None or (code == 0 and not self._decides(role)):
@@ -85,11 +86,11 @@ class ManifestRunner:
                 self._fail(self._rule(role, pod, code) == "FailJob", role)
 
     def _decides(self, role: str) -> bool:
-        """Whether the end of a role's Job is that of the JobSet."""
+        """Return True if the end of a role's Job is that of the JobSet."""
         return role in self._spec["successPolicy"]["targetReplicatedJobs"]
 
     def _rule(self, role: str, pod: Pod, code: int) -> str:
-        """Return what the first rule that fits does about the end of a pod; empty if none fits."""
+        """Return the action of the first matching rule for the end of a pod; empty if none matches."""
         if not code:
             return ""
         for rule in self._jobs[role].get("podFailurePolicy", {}).get("rules", []):
@@ -103,7 +104,7 @@ class ManifestRunner:
         return ""
 
     def _fail(self, by_rule: bool, role: str) -> None:
-        """A Job has failed: end all, or begin again with all."""
+        """Handle a failed Job: end everything, or restart everything."""
         policy = self._spec["failurePolicy"]
         assert self._jobs[role]["backoffLimit"] == 0
         reason = "PodFailurePolicy" if by_rule else "BackoffLimitExceeded"
@@ -124,7 +125,7 @@ class ManifestRunner:
         self._remove_all()
 
     def delete(self) -> None:
-        """Do what Kubernetes does when the JobSet is deleted: tell all pods to end, and end what is left of them."""
+        """Delete the JobSet as Kubernetes does: signal all pods to end, and kill the remaining ones."""
         for pod in self.pods.values():
             if pod.exit_code is None:
                 pod.evict()
@@ -160,7 +161,7 @@ class ManifestRunner:
 
 @contextmanager
 def running(text: str, hosts: list[Host], cluster: Cluster, logs: Path) -> Iterator[ManifestRunner]:
-    """Run manifests; end what is left of them."""
+    """Run manifests; end the remaining processes."""
     runner = ManifestRunner(text, hosts, cluster, logs)
     try:
         runner.start()
@@ -171,7 +172,7 @@ def running(text: str, hosts: list[Host], cluster: Cluster, logs: Path) -> Itera
 
 
 def _require_schedulable(template: dict[str, Any]) -> None:
-    """Require that a pod which must be beside others may be the first: by its own labels it is one of them."""
+    """Require that a pod with affinity to others can be the first: its own labels match."""
     affinity = template["spec"].get("affinity", {}).get("podAffinity", {})
     for term in affinity.get("requiredDuringSchedulingIgnoredDuringExecution", []):
         wanted = term["labelSelector"]["matchLabels"].items()

@@ -15,16 +15,16 @@ from tests.support.jobs import plan
 from tests.support.threads import free_address
 
 END_S = 60.0
-"""Far less than the time after which silence is noticed; processes of a busy machine take many seconds to end."""
+"""Far less than the silence timeout; processes of a busy machine take many seconds to end."""
 
 Started = dict[str, subprocess.Popen[bytes]]
 
 
 @contextmanager
 def by_hand(words: list[str], run_dir: Path, without: str = "", supervise: bool = False) -> Iterator[Started]:
-    """Start every replica of a job, but for one, over TCP; kill what is left of them in the end.
+    """Start every replica of a job, but for one, over TCP; kill the remaining ones at the end.
 
-    With `supervise` those started are the supervisors, each the parent of its replica's process.
+    With `supervise` the started processes are the supervisors, each the parent of its replica's process.
     """
     job = plan([*words, "cluster.transport=tcp"], run_dir)
     prepare_run_dir(job)
@@ -51,7 +51,7 @@ def by_hand(words: list[str], run_dir: Path, without: str = "", supervise: bool 
 
 
 def start_again(started: Started, name: str, run_dir: Path) -> None:
-    """Start a replica that was killed by the same command, as an engine does in the place where it was."""
+    """Start a killed replica again by the same command, as an engine does in the same place."""
     started[name].wait()
     started[name] = _start([str(word) for word in started[name].args], run_dir / "roles" / f"{name}.log")
 
@@ -70,6 +70,6 @@ def children_of(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
 
 
 def end(started: Started) -> dict[str, int]:
-    """Wait for the end of all; return their exit codes."""
+    """Wait for the end of all processes; return their exit codes."""
     poll_for(lambda: all(process.poll() is not None for process in started.values()), END_S, "the end of all roles")
     return {name: process.returncode for name, process in started.items()}

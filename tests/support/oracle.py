@@ -47,7 +47,7 @@ SAVED_AS = {
     "rowwise_adam": {"square": "adam_row_square"},
     "ftrl": {"z": "ftrl_z", "n": "ftrl_n"},
 }
-"""Columns of a checkpoint that hold the states of torch's optimizers for sparse gradients, by kind."""
+"""Columns of a checkpoint with the states of torch's optimizers for sparse gradients, by kind."""
 
 
 class Table:
@@ -68,22 +68,22 @@ class Table:
         self.bag = nn.EmbeddingBag(len(rows), self.dim, mode="sum", sparse=True, _weight=self.initial.clone())
         own_kind = row_optimizer(self.settings, self.bag.weight)
         self.optimizer = own_kind or torch_optimizer(self.settings, list(self.bag.parameters()), sparse=True)
-        # What rows that no checkpoint has begin with; torch's own kinds make most of it at their first step.
+        # The initial state of new rows; torch's own kinds create most of it at their first step.
         self.start = {name: state.clone() for name, state in self.optimizer.state.get(self.bag.weight, {}).items()}
 
     def entries(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the ids of the rows that ids stand for, `rounds` for each."""
+        """Return the ids of the rows of ids, `rounds` for each."""
         if self.stack is None:
             return ids
         stack = self.stack
         return np.array([row for id_ in ids for row in stack_ids(stack.rounds, stack.size, int(id_))], np.uint64)  # type: ignore[no-untyped-call]
 
     def rows_of(self, ids: NDArray[np.uint64]) -> torch.Tensor:
-        """Return where the ids of rows are in the table."""
+        """Return the positions of row ids in the table."""
         return torch.from_numpy(np.searchsorted(self.ids, ids))
 
     def reset(self, saved: SavedRows | None, step: int) -> None:
-        """Take over rows and optimizer state as they were saved after `step` steps; unsaved rows are new."""
+        """Load rows and optimizer state that were saved after `step` steps; unsaved rows are new."""
         names = SAVED_AS[self.settings.kind]
         state = {name: self.start.get(name, torch.zeros_like(self.initial)).clone() for name in names}
         weight = self.initial.clone()
@@ -101,7 +101,7 @@ class Table:
 
     @torch.no_grad()
     def penalize(self) -> None:
-        """Add l2 times the rows that have a gradient to it, and take away what they lose by decay."""
+        """Add l2 times the rows that have a gradient to it, and apply decay to them."""
         if isinstance(self.settings, Ftrl) or not (self.settings.l2 or self.settings.weight_decay):
             return
         weight = self.bag.weight
@@ -157,7 +157,7 @@ class Oracle:
         with torch.autocast("cpu", self.half, enabled=self.half is not None):
             logits, auxiliary = split_output(self.module(self._inputs(batch)))
         logits = logits.float()
-        # Torch warns where nobody says whether sparse gradients are to be checked.
+        # Torch warns unless the check of sparse tensors is set explicitly.
         with torch.sparse.check_sparse_tensor_invariants():  # type: ignore[no-untyped-call]
             loss = batch_loss(self.losses, logits, labels, torch.from_numpy(weights), self.log_variances, queries)
             own = self._auxiliary(auxiliary, torch.from_numpy(weights))
@@ -174,7 +174,7 @@ class Oracle:
     def _auxiliary(self, losses: torch.Tensor | None, weights: torch.Tensor) -> torch.Tensor:
         """Return the mean over samples, by their weights, of auxiliary losses: of those of tasks by the tasks' weights.
 
-        One for all tasks counts as it is.
+        A loss for all tasks has weight 1.
         """
         if losses is None:
             return torch.zeros(())
@@ -183,7 +183,7 @@ class Oracle:
         return (of_sample * weights).sum() / weights.sum()
 
     def reset(self, checkpoint: Path, step: int) -> None:
-        """Take over every weight and optimizer state of a checkpoint after `step` steps."""
+        """Load every weight and optimizer state of a checkpoint after `step` steps."""
         load_dense(checkpoint / "dense", self.module, self.optimizer)
         saved = read_rows(checkpoint)
         for name, table in self.tables.items():

@@ -1,4 +1,4 @@
-"""The most memory that a program has taken, as a line for it to end with."""
+"""The peak memory of a program, printed as its last line."""
 
 PRINT_PEAK_KIB = "print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])"
-"""Not getrusage, whose peak begins with that of the process that started this one."""
+"""Not getrusage, whose peak includes that of the parent process before the start."""

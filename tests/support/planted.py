@@ -1,4 +1,4 @@
-"""Made-up samples of text columns with a planted model, as small tables that people bring."""
+"""Generated samples of text columns with a planted model, like small tables of users."""
 
 from pathlib import Path
 

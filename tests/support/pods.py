@@ -1,7 +1,7 @@
-"""A pod of a manifest on a host of a lab: its volumes, and its container with its user, words and variables.
+"""A pod of a manifest on a host of a lab: its volumes, and its container with its user, arguments and variables.
 
-All is read from the manifest. The image is this checkout: its environment has `persia` in its path, and the folder of
-kernels that the host has compiled.
+Everything is read from the manifest. The image is this checkout: its environment has `persia` in its path, and the
+folder of kernels that the host has compiled.
 """
 
 import re
@@ -22,7 +22,7 @@ IMAGE = {"PATH": PATH, "NUMBA_CACHE_DIR": str(CACHE), "TMPDIR": "/tmp"}
 NAMES = "/run/hosts"
 """The host's file of names, in place of a name server."""
 OWN = ("/tmp", "/dev/shm")
-"""Folders that each host has for itself; empty volumes there are these."""
+"""Separate folders of each host; empty volumes there are these."""
 OWN_IDS = ("unshare", "--pid", "--mount-proc", "--fork", "--kill-child")
 """Processes of each container are numbered from 1, so those of the next one have the same numbers."""
 CLEAR = f"""
@@ -45,12 +45,12 @@ mountpoint -q {BASE} && exit
 mkdir /run/base && mount --bind {BASE} /run/base && mount -t tmpfs -o mode=755 tmpfs {{closed}} || exit
 mkdir -p {BASE} && mount --move /run/base {BASE}
 """
-"""Lets other users come to this program's Python where that is below a folder of root's alone."""
+"""Gives other users access to this program's Python below a folder of root."""
 
 
 @dataclass
 class Cluster:
-    """What a cluster has that manifests name: content of Secrets and ConfigMaps, and folders of claims."""
+    """The objects of a cluster that manifests name: content of Secrets and ConfigMaps, and folders of claims."""
 
     secrets: dict[str, dict[str, bytes]]
     config_maps: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Pod:
             security["fsGroup"],
         )
         self.disrupted = False
-        """True once it was told to end for its node's sake."""
+        """True once it was evicted from its node."""
         self.restarts = 0
         self._process: HostProcess | None = None
         self._others: list[HostProcess] = []
@@ -82,17 +82,17 @@ class Pod:
 
     @property
     def restarts_in_place(self) -> bool:
-        """True if a container that fails is started again."""
+        """True if a failed container is restarted."""
         return bool(self._spec["restartPolicy"] == "OnFailure")
 
     @property
     def exit_code(self) -> int | None:
-        """Of the container; None while it runs."""
+        """Exit code of the container; None while it runs."""
         assert self._process is not None
         return self._process.poll()
 
     def said(self) -> str:
-        """What its containers have said."""
+        """The output of its containers."""
         return self._log.read_text()
 
     def start(self) -> None:
@@ -112,7 +112,7 @@ class Pod:
         return process
 
     def _inside(self, words: list[str], variables: Mapping[str, str]) -> list[str]:
-        """Return the command that runs words with the container's user, rights and variables."""
+        """Return the command that runs arguments with the container's user, rights and variables."""
         rights = ["--no-new-privs"] if not self._container["securityContext"]["allowPrivilegeEscalation"] else []
         if self._container["securityContext"]["capabilities"]["drop"] == ["ALL"]:
             rights += ["--bounding-set=-all", "--inh-caps=-all"]
@@ -121,17 +121,17 @@ class Pod:
         return [*environment, "setpriv", *user, *rights, "--pdeathsig=KILL", *words]
 
     def start_again(self) -> None:
-        """Start the container again in the same place."""
+        """Restart the container in the same place."""
         self.restarts += 1
         self.start()
 
     def kill(self) -> None:
-        """Kill the container's first process, as the system does where memory runs out."""
+        """Kill the container's first process, as the system does when memory runs out."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)  # of its parent, whose end it shares
 
     def evict(self) -> None:
-        """Tell the container to end, for the sake of its node."""
+        """Signal the container to end, as for a drained node."""
         self.disrupted = True
         self._first.send_signal(signal.SIGTERM)
 
@@ -143,14 +143,14 @@ class Pod:
         return first
 
     def remove(self) -> None:
-        """End the container if it runs, and with it all that was started in it."""
+        """End the container if it runs, with everything that was started in it."""
         for process in [self._process, *self._others]:
             if process is not None:
                 process.kill()
 
     @property
     def grace_s(self) -> float:
-        """For how long its containers run on after they were told to end."""
+        """Seconds for which its containers may run on after the signal to end."""
         return float(self._spec["terminationGracePeriodSeconds"])
 
     def _variables(self) -> dict[str, str]:
@@ -167,7 +167,7 @@ class Pod:
         return found
 
     def _make_volumes(self) -> None:
-        """Give the host what the container sees; nothing is left of a pod before."""
+        """Mount the container's volumes on the host; nothing of an earlier pod is left."""
         self._run(CLEAR.format(name=self.name, user=self._user, group=self._group))
         for closed in (each for each in reversed(BASE.parents) if not each.stat().st_mode & 1):
             self._run(OPEN.format(closed=closed))
@@ -187,10 +187,10 @@ class Pod:
                 case {"persistentVolumeClaim": {"claimName": name}}:
                     self._bind(self._cluster.claims[name], path, bool(mount.get("readOnly")))
                 case _:
-                    raise AssertionError(f"no volume like {volume} is known here")
+                    raise AssertionError(f"a volume like {volume} is not supported here")
 
     def _write(self, path: str, files: Mapping[str, bytes], mode: int) -> None:
-        """Mount files as Kubernetes does those of Secrets: read-only, behind links, of root and the pod's group."""
+        """Mount files as Kubernetes mounts Secrets: read-only, behind links, owned by root and the pod's group."""
         self._run(f"mkdir -p {path} && mount -t tmpfs -o mode=755 tmpfs {path} && mkdir {path}/..1")
         content = self.host.root / path.lstrip("/") / "..1"
         for name, data in files.items():
@@ -210,5 +210,5 @@ class Pod:
 
 
 def _expanded(word: str, variables: Mapping[str, str]) -> str:
-    """Put variables in, as Kubernetes does: `$(NAME)`, and what is not known stays."""
+    """Replace variables as Kubernetes does: `$(NAME)`; unknown ones stay."""
     return re.sub(r"\$\((\w+)\)", lambda found: variables.get(found[1], found[0]), word)

@@ -1,4 +1,4 @@
-"""Prepared data sets as a configuration sees them."""
+"""Prepared data sets as the dataset section of a configuration."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A TCP relay that harms the connections it carries, when a test says so; loopback only."""
+"""A TCP relay on the loopback interface that breaks the connections through it when a test requests it."""
 
 import asyncio
 import threading
@@ -11,9 +11,9 @@ START_S = 10.0
 
 
 class Proxy:
-    """Stands in front of the server at `target` ("tcp://127.0.0.1:PORT"); clients connect to `address` instead.
+    """A relay in front of the server at `target` ("tcp://127.0.0.1:PORT"); clients connect to `address` instead.
 
-    Use it as a context manager; faults may be made from any thread. `cuts` counts connections that it broke or refused.
+    Use it as a context manager; any thread may cause faults. `cuts` counts connections that it broke or refused.
     """
 
     def __init__(self, target: str) -> None:
@@ -41,11 +41,11 @@ class Proxy:
         self._thread.join()
 
     def cut(self) -> None:
-        """Break every connection at once; what is on its way is lost."""
+        """Break every connection at once; data in flight is lost."""
         self._call(self._cut)
 
     def cut_after(self, nbytes: int) -> None:
-        """Break one connection, the one that carries the last of so many bytes that clients send from now on."""
+        """Break one connection, the one with the last of so many bytes that clients send from now on."""
         self._left = nbytes
 
     def go_down(self) -> None:
@@ -57,19 +57,19 @@ class Proxy:
         self._down = False
 
     def stall(self, requests: bool = True, replies: bool = True) -> None:
-        """Hold back what clients send and what the server answers, connections staying open."""
+        """Stop forwarding requests and answers; connections stay open."""
         if requests:
             self._call(self._requests_pass.clear)
         if replies:
             self._call(self._replies_pass.clear)
 
     def resume(self) -> None:
-        """Let everything pass again, what was held back first."""
+        """Forward everything again, the delayed data first."""
         self._call(self._requests_pass.set)
         self._call(self._replies_pass.set)
 
     def delay(self, seconds: float) -> None:
-        """Hold each piece of data back for so long from now on."""
+        """Delay each piece of data by so long from now on."""
         self._delay_s = seconds
 
     def _call(self, action: Callable[[], None]) -> None:
@@ -104,11 +104,11 @@ class Proxy:
         relay = self._loop.create_task(self._relay(reader, writer))
         self._relays.add(relay)
         relay.add_done_callback(self._relays.discard)
-        # Also where the relay is cancelled before it begins: a connection must not stay open with nobody behind it.
+        # Also if the relay is cancelled before it begins: a connection must not stay open without a relay.
         relay.add_done_callback(lambda _: writer.transport.abort())
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one connection both ways until either end closes it."""
+        """Relay one connection both ways until either end closes it."""
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:

@@ -21,7 +21,7 @@ ENDLESS = [*WORDS, *NO_FILES, "dataset.generator.train_rows=1000000000", "train.
 
 
 class Command:
-    """A command of persia on a host, where its run directory is; `persia train cluster=ray` unless told otherwise."""
+    """A command of persia on the host of its run directory; by default `persia train cluster=ray`."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Command:
         follows: str = "",
         key_file: Path | None = None,
     ) -> None:
-        """`follows` is the command, such as `attach`, to which the run directory is given in place of all else."""
+        """`follows` is another command, such as `attach`, which gets only the run directory."""
         self.host, self._output = host, output
         self.run_dir = host.root / run_dir.relative_to("/")
         where = ["cluster=ray", f"cluster.address='{address}'", "cluster.room_s=60"]
@@ -51,7 +51,7 @@ class Command:
 
     @property
     def output(self) -> str:
-        """What it has printed."""
+        """Its output."""
         return self._output.read_text()
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -83,11 +83,11 @@ def cluster(count: int, folder: Path) -> Iterator[tuple[list[Host], str]]:
 
 
 def nothing_runs(hosts: list[Host]) -> bool:
-    """Whether no replica of any job is left on the hosts."""
+    """Return True if no replica of any job is left on the hosts."""
     return not [process for host in hosts for process in commands_on(host, "launch-role")]
 
 
 def driver_on(host: Host) -> psutil.Process:
-    """The process that runs the only job of a host."""
+    """Return the process that runs the only job of a host."""
     [driver] = commands_on(host, "on-ray")
     return driver

@@ -16,11 +16,11 @@ from tests.support.hosts import Host, HostProcess
 PORT = 6379
 START_S = 120.0
 TOKEN, RUN = Path("/tmp/ray.token"), Path("/tmp/run")
-"""Paths on the hosts, each of which has its own."""
+"""Paths on the hosts; each host has its own files there."""
 SIZE = ["--num-cpus=8", "--num-gpus=0", f"--memory={32 * 2**30}", f"--object-store-memory={2**27}"]
 OPTIONS = ["--disable-usage-stats", "--include-log-monitor=false", "--temp-dir=/tmp/ray", "--block"]
 QUICK = {"period_ms": "1000", "timeout_ms": "2000", "failure_threshold": "5", "initial_delay_ms": "1000"}
-"""How soon Ray takes a machine for lost."""
+"""Seconds after which Ray considers a machine lost."""
 ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN_PATH": str(TOKEN),
@@ -33,7 +33,7 @@ needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="
 
 @contextmanager
 def ray_on(hosts: Sequence[Host], logs: Path) -> Iterator[str]:
-    """Yield the address of a Ray cluster of these hosts, the first its head, with the words of a job there."""
+    """Yield the address of a Ray cluster of these hosts, the first its head, with the arguments of a job there."""
     first = hosts[0]
     token = secrets.token_hex(32)
     nodes: list[HostProcess] = []
@@ -62,7 +62,7 @@ def _is_up(log: Path, node: HostProcess) -> bool:
 
 
 def commands_on(host: Host, *words: str) -> list[psutil.Process]:
-    """The processes of a host whose command lines have all these words."""
+    """Return the processes of a host whose command lines have all these words."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -76,17 +76,17 @@ def commands_on(host: Host, *words: str) -> list[psutil.Process]:
 
 
 def _namespace(pid: int) -> Path:
-    """Where process ids such as that of this process are counted."""
+    """Return the pid namespace of a process."""
     return Path(f"/proc/{pid}/ns/pid").readlink()
 
 
 def replicas_on(host: Host, role: str) -> list[psutil.Process]:
-    """The processes of a role on a host, but not their supervisors."""
+    """Return the processes of a role on a host, without their supervisors."""
     return commands_on(host, "launch-role", role, "--life")
 
 
 def actor_of(replica: psutil.Process) -> psutil.Process:
-    """The process of the actor beside a replica, which is the parent of its supervisor."""
+    """Return the process of a replica's actor, which is the parent of its supervisor."""
     supervisor = replica.parent()
     assert supervisor is not None
     actor = supervisor.parent()

@@ -1,4 +1,4 @@
-"""A run's record as the coordinator keeps it, and what it has written."""
+"""A run's record, as the coordinator writes it, and its files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ GRID = StepGrid(rows=100, batch_size=12, world_size=3)
 
 @dataclass
 class Recorded:
-    """A record of a job with `ranks` ranks, and what it has written."""
+    """A record of a job with `ranks` ranks, and its files."""
 
     folder: Path
     ranks: int = 3
@@ -42,7 +42,7 @@ class Recorded:
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """The metrics without what depends on the moment."""
+        """The metrics without times."""
         lines = read_journal(self.folder / METRICS)
         return [{key: line[key] for key in line if key not in ("time", "samples_per_s")} for line in lines]
 

@@ -1,4 +1,4 @@
-"""The row optimizers that torch has not got, as torch optimizers of sparse gradients; written from their papers.
+"""The row optimizers that torch lacks, as torch optimizers of sparse gradients; written from their papers.
 
 Row-wise Adagrad is FBGEMM's `EXACT_ROWWISE_ADAGRAD`, FTRL that of McMahan et al. ("Ad Click Prediction", 2013) with its
 z scaled by the learning rate.

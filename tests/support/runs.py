@@ -1,4 +1,4 @@
-"""A small run, made without files; tests say what they want otherwise."""
+"""A small run without files; tests change settings."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def make_run(sparse: list[Any] | None = None, **changes: Any) -> Run:
 
 
 def make_facts(run: Run, train_rows: int, eval_rows: int) -> DatasetFacts:
-    """Return what would be known of the run's data set if it had so many samples."""
+    """Return the facts of the run's data set if it had so many samples."""
     return DatasetFacts(
         train_rows=train_rows,
         eval_rows=eval_rows,
@@ -43,5 +43,5 @@ def make_facts(run: Run, train_rows: int, eval_rows: int) -> DatasetFacts:
         sparse=run.dataset.sparse if run.dataset.kind == "parquet" else (),
         tasks=1,
         stand_in=False,
-        source="made up for a test",
+        source="generated for a test",
     )

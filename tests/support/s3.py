@@ -1,4 +1,4 @@
-"""An object store: moto's S3 server in a process of its own, reached through sockets."""
+"""An object store: moto's S3 server in its own process, reached through sockets."""
 
 import os
 import socket
@@ -25,13 +25,13 @@ class ObjectStore:
     port: int
 
     def uri(self, path: str, port: int | None = None, secret: str = SECRET) -> str:
-        """The URI of a folder in the bucket, with its credentials, perhaps by way of another port."""
+        """The URI of a folder in the bucket, with its credentials, optionally through another port."""
         query = f"endpoint_override=127.0.0.1:{port or self.port}&scheme=http&region=us-east-1"
         return f"s3://AKIDOFTEST:{secret}@{BUCKET}/{path}?{query}"
 
 
 PORT = 9000
-"""Of a store on a host of a lab."""
+"""Port of a store on a host of a lab."""
 MAKE_BUCKET = """
 import sys, time, urllib.request
 for _ in range(600):
@@ -47,7 +47,7 @@ else:
 
 @contextmanager
 def store_on(host: Host) -> Iterator[str]:
-    """Yield the URI, with its credentials, of an empty folder that the hosts of a lab reach, and nobody else."""
+    """Yield the URI, with its credentials, of an empty folder that only the hosts of a lab reach."""
     server = host.start([sys.executable, "-m", "moto.server", "-H", host.address, "-p", str(PORT)])
     try:
         address = f"{host.address}:{PORT}"
@@ -60,9 +60,9 @@ def store_on(host: Host) -> Iterator[str]:
 
 @contextmanager
 def object_store(recording: Path | None = None) -> Iterator[ObjectStore]:
-    """Start a server, and end it with the block; what this process has learned of its credentials is forgotten.
+    """Start a server, and end it with the block; this process then forgets its credentials.
 
-    All requests are written into the file `recording`, if one is given, as lines of JSON.
+    All requests are written to the file `recording`, if one is given, as lines of JSON.
     """
     before = os.environ.get(VARIABLE)
     with socket.socket() as free:

@@ -1,7 +1,7 @@
-"""A process that saves a table while all of it changes, and says how much memory that took.
+"""A process that saves a table while all of it changes, and prints the memory that this took.
 
-`python -m tests.support.save_memory ROWS FOLDER` prints the resident bytes before the save, the most during it, and the
-size of the files, as JSON.
+`python -m tests.support.save_memory ROWS FOLDER` prints the resident bytes before the save, their peak during it, and
+the size of the files, as JSON.
 """
 
 import json
@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
-from persia_cli.kernels.memory import keep_freed_memory
+from persia_cli.kernels.memory import retain_freed_memory
 from persia_cli.roles.embedding_server.saving import ShardSaving
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 from scripts.bench import stores
@@ -19,7 +19,7 @@ DIM, BATCH = 16, 20_000
 
 
 def status(name: str) -> int:
-    """A size of this process in bytes, such as VmRSS or VmHWM (the most so far)."""
+    """Return a size of this process in bytes, such as VmRSS or VmHWM (the peak so far)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
@@ -29,7 +29,7 @@ def status(name: str) -> int:
 def main(rows: int, folder: Path) -> dict[str, int]:
     """Save while rows change, about a batch for each portion of rows that is taken."""
     (shard,) = stores.filled(DIM, "adagrad", rows)
-    keep_freed_memory()
+    retain_freed_memory()
     asked = stores.requests(rows, BATCH, False, 64)
     sent = stores.gradients(BATCH, DIM)
 
@@ -41,7 +41,7 @@ def main(rows: int, folder: Path) -> dict[str, int]:
     for number in range(len(asked)):
         train(number)
     before = status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # from here on the most so far is counted anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     bell, number = Event(), len(asked)
     with ThreadPoolExecutor(1) as writer:
         saving = ShardSaving(shard, folder / EMBEDDINGS, writer, bell.set, lambda rows: None)

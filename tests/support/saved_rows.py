@@ -1,4 +1,4 @@
-"""A checkpoint of made-up rows, written by hand: what a job of many steps leaves, without the job."""
+"""A checkpoint of generated rows, like that of a job of many steps, without the job."""
 
 import json
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from persia_cli.store.checkpoints.manifest import (
     begin_checkpoint,
     publish,
 )
-from persia_cli.wire.figures import SavedFile, SavedRows
+from persia_cli.wire.reports import SavedFile, SavedRows
 
 
 def made_up_rows(rows: int, dim: int, step: int, tables: Sequence[str], seed: int = 0) -> pd.DataFrame:
@@ -65,7 +65,7 @@ def write_rows(
 def write_run(
     run_dir: Path, run: Run, step: int, files: Sequence[pd.DataFrame], counters: dict[str, dict[str, int]] | None = None
 ) -> Path:
-    """Make a run directory with one checkpoint of all its tables; return the checkpoint. `counters` are its record."""
+    """Write a run directory with one checkpoint of all its tables; return the checkpoint. `counters` are its record."""
     run_dir.mkdir()
     record.write_run(run, run_dir / "config.yaml")
     folder = begin_checkpoint(run_dir / CHECKPOINTS, step)

@@ -1,4 +1,4 @@
-"""Whether a job's secret has got anywhere: into files, command lines, environments or logs."""
+"""A search for a job's secret in files, command lines, environments and logs."""
 
 import base64
 from collections.abc import Iterable, Iterator
@@ -11,14 +11,14 @@ from persia_cli.wire.secret import JobKeys
 
 
 def forms_of(keys: JobKeys) -> list[bytes]:
-    """Return the secret key and the token of a job in every form in which somebody might write them down."""
+    """Return the secret key and the token of a job in every usual encoding."""
     raw = [bytes(z85.decode(keys.secret)), keys.secret, keys.token]
     texts = [form for each in raw for form in (each.hex(), each.hex().upper(), base64.b64encode(each).decode())]
     return [*raw, *(text.rstrip("=").encode() for text in texts)]
 
 
 def leaks_in_files(keys: JobKeys, folders: Iterable[Path]) -> list[Path]:
-    """Return the files below these folders that hold the secret, in any form."""
+    """Return the files below these folders with the secret, in any encoding."""
     forms = forms_of(keys)
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
     assert files
@@ -26,7 +26,7 @@ def leaks_in_files(keys: JobKeys, folders: Iterable[Path]) -> list[Path]:
 
 
 def leaks_in_processes(keys: JobKeys, processes: Iterable[psutil.Process]) -> Iterator[str]:
-    """Yield the command lines and environments of processes that hold the secret, in any form."""
+    """Yield the command lines and environments of processes with the secret, in any encoding."""
     forms = forms_of(keys)
     for process in processes:
         for what in ("cmdline", "environ"):

@@ -1,4 +1,4 @@
-"""Networks of a user, which read sequences beside dense features and pooled embeddings."""
+"""Networks of a test that read sequences, dense features and pooled embeddings."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 
 
 class SequenceNetwork(torch.nn.Module):
-    """Dense features, pooled vectors and the mean of each sequence, side by side, through one hidden layer."""
+    """Dense features, pooled vectors and the mean of each sequence, concatenated, through one hidden layer."""
 
     def __init__(self, shape: Any, width: int) -> None:
         super().__init__()
@@ -16,7 +16,7 @@ class SequenceNetwork(torch.nn.Module):
         self.logits = torch.nn.Linear(width, shape.tasks)
 
     def inputs(self, batch: Any) -> torch.Tensor:
-        """Return all that a sample has, side by side."""
+        """Return all features of a sample, concatenated."""
         vectors = []
         for feature in self.features:
             if feature.pooling == "none":
@@ -32,7 +32,7 @@ class SequenceNetwork(torch.nn.Module):
 
 
 class GuessingNetwork(SequenceNetwork):
-    """The same, which while it trains also learns to guess the mean of all that it reads, for each task anew."""
+    """The same; in training it also learns to predict the mean of its inputs, for each task separately."""
 
     def __init__(self, shape: Any, width: int) -> None:
         super().__init__(shape, width)

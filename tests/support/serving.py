@@ -1,4 +1,4 @@
-"""A server on a thread of its own, for tests of what talks to it."""
+"""A server on its own thread, for tests of clients."""
 
 import threading
 import time

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.kernels.room import LoadCounts
+from persia_cli.kernels.slots import LoadCounts
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, Schedule, TableSpec, table_salt
 from persia_cli.store.row_store import RowStore
 from persia_cli.store.shard import Shard
@@ -92,7 +92,7 @@ def insert(store: RowStore, names: Iterable[Name], last_used: NDArray[np.int64],
 
 
 def colliding(layout: EmbeddingLayout, count: int, seed: int = 0) -> list[int]:
-    """Keys of one partition with the same two candidate buckets."""
+    """Insert rows into a store, where older rows are evicted; return the number of existing keys."""
     twin, rng = naive_store.Store(layout), np.random.default_rng(seed)
     wanted = twin.candidates(int(rng.integers(2**64, dtype=np.uint64)))
     found: list[int] = []
@@ -103,7 +103,7 @@ def colliding(layout: EmbeddingLayout, count: int, seed: int = 0) -> list[int]:
 
 
 def slots_of(store: RowStore) -> list[list[tuple[int, int, int, int]]]:
-    """(key, table, row, last_used) of the slots taken of each bucket, read from the raw memory of the index."""
+    """(key, table, row, last_used) of the taken slots of each bucket, read from the raw memory of the index."""
     keys = store.index.buckets.reshape(-1, 8)[:, :4]
     marks = store.index.marks.reshape(-1, 16)
     taken = marks[:, 8:12] != 0
@@ -118,7 +118,7 @@ def slots_of(store: RowStore) -> list[list[tuple[int, int, int, int]]]:
 
 
 def compare_store(store: RowStore, twin: naive_store.Store) -> None:
-    """Slots, rows, states and steps of last use are the same, to the bit, and the store's own counts are in order."""
+    """Require equal slots, rows, states and steps of last use, to the bit, and consistent counts of the store."""
     slots = slots_of(store)
     theirs = [bucket for partition in twin.buckets.values() for bucket in partition]
     assert [[(key, table, last_used) for key, table, _, last_used in bucket] for bucket in slots] == [
@@ -142,7 +142,7 @@ def compare_store(store: RowStore, twin: naive_store.Store) -> None:
 
 
 def compare_sightings(store: RowStore, twin: naive_store.Store) -> None:
-    """How often ids with and without a row were looked up is the same."""
+    """Require equal numbers of look-ups of ids with and without a row."""
     index = store.index
     if index.uses.size:
         words = [(row.count << 24) | (row.counted % 2**24) for row in twin.rows()]
@@ -160,7 +160,7 @@ def compare_sightings(store: RowStore, twin: naive_store.Store) -> None:
 
 
 def compare_counts(shard: Shard, twin: naive_store.Store) -> None:
-    """Counters are the twin's and add up."""
+    """Require counters that equal the twin's and add up."""
     for number, table in twin.tables.items():
         counters, counts = shard.counters()[table.name], twin.counts[number]
         for name in ("hits", "admitted", "refused", "not_admitted", "evicted", "expired", "left_out"):
@@ -174,7 +174,7 @@ def compare_counts(shard: Shard, twin: naive_store.Store) -> None:
 
 
 def compare(shard: Shard, twin: naive_store.Store) -> None:
-    """The shard has what its twin has."""
+    """Require that the shard equals its twin."""
     compare_store(shard.stores[0], twin)
     compare_sightings(shard.stores[0], twin)
     compare_counts(shard, twin)

@@ -1,7 +1,7 @@
 """A cluster of Slurm on the hosts of a lab: its controller on the first, a node daemon on each.
 
-Nothing of it is this machine's: daemons, files and ports are those of the hosts, and end with them. There is no
-authentication (`auth/none`), which nobody else reaches.
+Daemons, files and ports are those of the hosts, and end with them. There is no authentication (`auth/none`), since
+no other machine reaches it.
 """
 
 import shlex
@@ -56,7 +56,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 NODE = "NodeName={name} NodeAddr={address} CPUs=16 RealMemory=64000"
 GPU = " Gres=gpu:1 Weight=10"
-"""What the last host is made to have besides, so that it is asked for last by those who need no GPU."""
+"""Extra properties of the last host: its weight makes Slurm use it last for jobs without a GPU."""
 GPUS = "NodeName={name} Name=gpu File=/dev/null\n"
 
 
@@ -71,14 +71,14 @@ needs_slurm = pytest.mark.skipif(bool(why_not()), reason=why_not() or "Slurm is 
 
 
 class SlurmCluster:
-    """A cluster under way; jobs are given to it on its first host."""
+    """A running cluster; jobs are submitted on its first host."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self.hosts = hosts
         self.started: list[HostProcess] = []
 
     def run(self, *command: str, within_s: float = 60.0) -> tuple[int, str]:
-        """Run a command on the first host to its end; return its exit code and what it said."""
+        """Run a command on the first host to its end; return its exit code and output."""
         process = self.start(*command)
         try:
             said, _ = process.outer.communicate(timeout=within_s)
@@ -87,7 +87,7 @@ class SlurmCluster:
         return process.outer.returncode, said.decode()
 
     def start(self, *command: str, log: Path | None = None) -> HostProcess:
-        """Start a command on the first host; `log` gets what it says, else its output is to be read."""
+        """Start a command on the first host; `log` gets its output, which is otherwise a pipe."""
         if log is None:
             process = self.hosts[0].start(command, subprocess.PIPE, ENVIRONMENT)
         else:
@@ -97,7 +97,7 @@ class SlurmCluster:
         return process
 
     def slurm(self, *command: str) -> str:
-        """Run a program of Slurm, which must do well; return what it said."""
+        """Run a program of Slurm, which must succeed; return its output."""
         code, said = self.run(*command)
         assert code == 0, f"{shlex.join(command)}: {said}"
         return said.strip()
@@ -121,7 +121,7 @@ class SlurmCluster:
         ]
 
     def seen(self, path: str) -> Path:
-        """A file of the first host, as it is seen from here."""
+        """The path of a file of the first host on this machine."""
         return self.hosts[0].root / path.lstrip("/")
 
     def wait_for_training(self, run: str, said: Path) -> None:
@@ -144,7 +144,7 @@ def words_of(process: psutil.Process) -> list[str]:
 
 @contextmanager
 def cluster_on(hosts: Sequence[Host]) -> Iterator[SlurmCluster]:
-    """Run a cluster on the hosts of a lab, which end it with themselves."""
+    """Run a cluster on the hosts of a lab, which ends with them."""
     first = hosts[0]
     names = "127.0.0.1 localhost\n" + "".join(f"{host.address} {host.name}\n" for host in hosts)
     nodes = "\n".join(NODE.format(name=host.name, address=host.address) for host in hosts) + GPU

@@ -1,4 +1,4 @@
-"""A job that is over in seconds, for tests that disturb it, and what its replicas counted."""
+"""A job that is over in seconds, for tests that disturb it, and the counters of its replicas."""
 
 from typing import Any
 
@@ -23,20 +23,20 @@ WORDS = [
 
 
 def replicas(result: JobResult, role: str) -> list[dict[str, Any]]:
-    """What each replica of a role used and counted."""
+    """Return the usage and counters of each replica of a role."""
     roles = next(event for event in result.events if event["event"] == "roles")["roles"]
     return [entry for entry in roles if entry["role"] == role]
 
 
 def counted(result: JobResult, role: str, counter: str) -> int:
-    """How often something was not as it should be on the wire of a role, all its replicas together."""
+    """Return a counter of faults on the wire of a role, summed over its replicas."""
     return sum(replica["messages"][counter] for replica in replicas(result, role))
 
 
 def figures(result: JobResult, ranks: int = 1) -> list[dict[str, Any]]:
-    """The lines of metrics without what depends on the moment.
+    """Return the lines of metrics without times.
 
-    An id that is new to two ranks in one step had no row for the one that asked first, as often as it came to that one.
+    For an id that is new to two ranks in one step, the rank that requested it first counts each of its entries as new.
     """
     of_the_moment = ("time", "samples_per_s", *(["look_up_hit_rate"] if ranks > 1 else []))
     return [{key: line[key] for key in line if key not in of_the_moment} for line in result.metrics]

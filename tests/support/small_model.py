@@ -16,7 +16,7 @@ from tests.support.made_up_model import describe_model, write_rows
 
 NAME, STEP, DIM = "shop", 17, 4
 LARGE = 2**63 + 5
-"""An id that no float64 can tell from its neighbours."""
+"""An id that float64 cannot represent exactly."""
 USERS, ITEMS, WORDS = [1, 2, 3, LARGE], list(range(20)), ["lamp", "chair", "sofa"]
 
 

@@ -1,7 +1,7 @@
 """A stand-in for the ssh command that enters the hosts of a lab, so that tests need no sshd.
 
-Like sshd it starts the command by a shell in the user's home, says at which address it was reached, and leaves what
-has a session of its own running when the connection ends.
+Like sshd it starts the command by a shell in the user's home, sets its own address in the environment, and leaves
+processes with their own session running when the connection ends.
 """
 
 import shlex
@@ -30,9 +30,9 @@ CLOCKS = Path(__file__).with_name("wrong_clock")
 
 
 def stand_in(folder: Path, hosts: Sequence[Host], ahead_s: Mapping[str, float] | None = None) -> Path:
-    """Write the command to a folder, and return its path; it knows these hosts by their names.
+    """Write the command to a folder, and return its path; it resolves the names of these hosts.
 
-    `ahead_s` says of some of them how far their clocks are ahead of the time.
+    `ahead_s` is, for some of them, how far their clocks are ahead of the time.
     """
     clocks = {name: f"PYTHONPATH={CLOCKS} PERSIA_TEST_AHEAD_S={ahead}" for name, ahead in (ahead_s or {}).items()}
     cases = [
@@ -48,7 +48,7 @@ def stand_in(folder: Path, hosts: Sequence[Host], ahead_s: Mapping[str, float] |
 
 
 def on_hosts(ssh: Path, hosts: Sequence[Host]) -> list[str]:
-    """Return the words of a job on these hosts."""
+    """Return the arguments of a job on these hosts."""
     names = ",".join(host.name for host in hosts)
     return [
         "cluster=hosts",

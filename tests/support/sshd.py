@@ -22,7 +22,7 @@ needs_sshd = pytest.mark.skipif(not SSHD, reason="real ssh needs sshd (Debian's 
 
 @contextmanager
 def served_by_ssh(hosts: Sequence[Host], user: Host, folder: Path) -> Iterator[str]:
-    """Yield the ssh command by which the machine `user` reaches the hosts, each with a server of its own."""
+    """Yield the ssh command by which the machine `user` reaches the hosts, each with its own server."""
     made = not RIGHTS.exists()
     RIGHTS.mkdir(mode=0o755, exist_ok=True)
     for name in ("host", "user"):

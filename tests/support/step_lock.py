@@ -1,4 +1,4 @@
-"""Our steps against the oracle's, each begun from our own state: differences cannot build up."""
+"""Our steps against the oracle's, each started from our own state, so that differences cannot accumulate."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ RELATIVE, ABSOLUTE = 1e-5, 1e-6
 LEAST_GRADIENT = 1e-6
 """Below this a gradient is rounding error, which Adagrad and Adam divide by its own size."""
 LEAST_COMPARED = 0.25
-"""Share of coordinates that must have a gradient, lest the comparison be of nothing."""
+"""Minimum share of coordinates with a gradient, so that the comparison is not empty."""
 
 
 def assert_every_step_agrees(plan: JobPlan, result: JobResult, steps: int) -> None:
@@ -26,7 +26,7 @@ def assert_every_step_agrees(plan: JobPlan, result: JobResult, steps: int) -> No
 
     Running statistics of batch normalisation are compared like weights.
 
-    Rows that a step did not read must not have moved at all.
+    Rows that a step did not read must not have changed at all.
     """
     oracle = Oracle(plan.run, steps)
     for step, loss in enumerate(losses(result)):

@@ -1,4 +1,4 @@
-"""Shards in memory files, as they are after each instruction of the process that works on them."""
+"""Shards in memory files, in their state after each instruction of the process that works on them."""
 
 import ctypes
 import gc
@@ -17,7 +17,7 @@ TRACE_ME, CONTINUE, STEP = 0, 7, 9
 
 @contextmanager
 def stops_around(names: Sequence[str]) -> Iterator[None]:
-    """Stop the calling process before and after each call of methods of kept shards."""
+    """Stop the calling process before and after each call of methods of recoverable shards."""
 
     def stopping(_: str, method: Callable[..., object]) -> object:
         def call(*arguments: object) -> object:
@@ -33,7 +33,7 @@ def stops_around(names: Sequence[str]) -> Iterator[None]:
 
 
 class Traced:
-    """A child process that stops, whose instructions are carried out one by one between two stops."""
+    """A child process that stops itself, and is run one instruction at a time between two stops."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -55,12 +55,12 @@ class Traced:
         return self._wait() == signal.SIGSTOP
 
     def step(self) -> bool:
-        """Carry out one instruction; returns False if the child has stopped itself."""
+        """Run one instruction; returns False if the child has stopped itself."""
         self._libc.ptrace(STEP, self.child, None, None)
         return self._wait() == signal.SIGTRAP
 
     def go(self) -> None:
-        """Let the child go on."""
+        """Let the child continue."""
         self._libc.ptrace(CONTINUE, self.child, None, None)
 
     def end(self) -> None:
@@ -79,12 +79,12 @@ class Traced:
 
 
 class States:
-    """All states of a file that a process goes through, instruction by instruction, each as a file of its own."""
+    """All states of a file that a process goes through, instruction by instruction, each as a separate file."""
 
     def __init__(self, job: Job, file: int) -> None:
         shard, _ = job.attach(file)
         first = shard.memory._pages.ctypes.data
-        # Of the answers a small request takes only the begin; the rows lie behind them.
+        # A small request uses only the beginning of the answers; the rows are after them.
         answers = shard.answers.positions.ctypes.data - first
         self._spans = [(0, answers + (1 << 12)), (answers + shard.answers.positions.nbytes, shard.memory._end)]
         self._size = shard.memory._pages.size
@@ -96,7 +96,7 @@ class States:
         return [self._pages[start:stop] for start, stop in self._spans]
 
     def copy(self, state: list[bytes]) -> int:
-        """A file of its own with a state."""
+        """Return a new file with a state."""
         file = new_file("state")
         os.ftruncate(file, self._size)
         for (start, _), content in zip(self._spans, state, strict=True):
@@ -105,7 +105,7 @@ class States:
 
 
 def each_state(job: Job, file: int, methods: Sequence[str]) -> Iterator[int]:
-    """Yield a copy of the file after each instruction within these methods that changed it, while a child goes on."""
+    """Yield a copy of the file after each instruction within these methods that changed it, while a child runs."""
     states = States(job, file)
 
     def work() -> None:

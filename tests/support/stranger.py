@@ -1,4 +1,4 @@
-"""Somebody who is no part of the job and talks to its sockets."""
+"""A client that is no part of the job and sends messages to its sockets."""
 
 import socket
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ LIMIT_S = 10.0
 class Stranger:
     """A DEALER connected to one replica, with the token of its job; a context manager.
 
-    `refused` counts what `is_refused` was asked.
+    `refused` counts the calls of `is_refused`.
     """
 
     def __init__(self, address: str, token: bytes, name: str = "stranger") -> None:
@@ -38,7 +38,7 @@ class Stranger:
         self._context.destroy(linger=0)
 
     def send(self, frames: Sequence[Frame]) -> None:
-        """Send frames, whatever they hold, and expect no answer."""
+        """Send any frames, and expect no answer."""
         assert self._socket.poll(LIMIT_S * 1000, zmq.POLLOUT), "the queue stays full"
         self._socket.send_multipart(frames)
 
@@ -53,13 +53,13 @@ class Stranger:
         return reply
 
     def begin(self, message: Message) -> int:
-        """Send a request; its number is what `await_reply` wants."""
+        """Send a request; return its number for `await_reply`."""
         self._number += 1
         self.send(encode(self._number, message, token=self._context.token))
         return self._number
 
     def await_reply(self, request: int) -> Message:
-        """Wait for the answer to a request, and pass over all others."""
+        """Wait for the answer to a request, and ignore all others."""
         while True:
             assert self._socket.poll(LIMIT_S * 1000), f"no answer to request {request}"
             number, reply = decode(self._socket.recv_multipart(copy=False), token=self._context.token)
@@ -67,7 +67,7 @@ class Stranger:
                 return reply
 
     def is_refused(self, because: str, message: Message) -> None:
-        """Send a request that must be refused with a reason that holds these words."""
+        """Send a request that must be refused with a reason that contains this text."""
         reply = self.ask(message)
         assert isinstance(reply, Refused), f"{message} was answered {reply}"
         assert because in reply.reason, f"{message} was refused because {reply.reason}"

@@ -1,4 +1,4 @@
-"""Made-up files of the layout of Taobao's display advertising data, with clicks that follow from what users saw."""
+"""Generated files in the layout of Taobao's display advertising data, with clicks that follow from past views."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ CATES = 10
 
 
 def write_taobao(folder: Path, users: int, samples: int, seed: int) -> None:
-    """Write the four files; a user likes to click on what is of a category that he looked at lately."""
+    """Write the four files; a user clicks more often on a recently viewed category."""
     rng = np.random.default_rng(seed)
     folder.mkdir()
     ads = 5 * CATES
@@ -28,7 +28,7 @@ def write_taobao(folder: Path, users: int, samples: int, seed: int) -> None:
 
     count = 100 * users
     user = rng.integers(0, users, count)
-    # All times differ, so that the order of behaviours is beyond doubt.
+    # All times differ, so that the order of behaviours is unique.
     time = FIRST_DAY - 14 * 86400 + rng.permutation(22 * 86400)[:count]
     favourite = rng.integers(0, CATES, (users, 2))
     cate = np.where(rng.random(count) < 0.7, favourite[user, rng.integers(0, 2, count)], rng.integers(0, CATES, count))

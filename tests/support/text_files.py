@@ -1,4 +1,4 @@
-"""Small CSV and JSON Lines files, and what a data set of them reads."""
+"""Small CSV and JSON Lines files, and their samples as a data set."""
 
 import csv
 import gzip

@@ -23,7 +23,7 @@ if [ -e "$beside/cut" ] || [ -e "$beside/cut-$1" ]; then
 fi
 exec /bin/sh -c "$2"
 """
-"""It reaches no machine while there is a file `cut` beside it, and not NAME while there is `cut-NAME`."""
+"""It reaches no machine while there is a file `cut` next to it, and not NAME while there is `cut-NAME`."""
 LISTENER = """
 import os, signal, sys
 def note(number, frame):
@@ -34,11 +34,11 @@ for number in (signal.SIGUSR1, signal.SIGUSR2):
 print("ready", flush=True)
 input()
 """
-"""A process that stands for a supervisor: it notes the signals that come in a file, until there is a line of input."""
+"""A stand-in for a supervisor: it writes received signals to a file, until there is a line of input."""
 
 
 class Machine:
-    """This machine behind a stand-in for ssh, and what is said of it."""
+    """This machine behind a stand-in for ssh, and the notifications about it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.said = folder, list[str]()
@@ -57,7 +57,7 @@ class Machine:
 
     @property
     def copied(self) -> list[int]:
-        """The lines of figures that have arrived."""
+        """The lines of metrics that have arrived."""
         try:
             return [json.loads(line) for line in (self.copy / "metrics.jsonl").read_text().splitlines()]
         except FileNotFoundError:

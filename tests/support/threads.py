@@ -1,4 +1,4 @@
-"""A job whose roles are threads of the test, talk over tcp and are reached through proxies."""
+"""A job whose roles are threads of the test, with sockets over tcp that go through proxies."""
 
 import socket
 import threading
@@ -16,16 +16,16 @@ LIMIT_S = 120.0
 
 
 def free_address() -> str:
-    """A tcp address of this machine that nobody listens at."""
+    """Return a tcp address of this machine at which no process listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
 
 
 class ThreadJob:
-    """Every role in a thread with sockets of its own; as a context manager it leaves none of them behind.
+    """Every role in a thread with its own sockets; as a context manager it leaves none of them behind.
 
-    `addresses` is where each replica listens, `proxies` what the others reach it through, both by replica name.
+    `addresses` has each replica's address, `proxies` the relay to it, both by replica name.
     """
 
     def __init__(self, plan: JobPlan) -> None:
@@ -61,12 +61,12 @@ class ThreadJob:
         self._exit.close()
 
     def goes_on(self, seconds: float) -> bool:
-        """Wait for the end of the job, at most this long, and say whether it goes on."""
+        """Wait for the end of the job, at most this long; return True if it is still running."""
         self._threads[0].join(seconds)
         return self._threads[0].is_alive() and not self.errors
 
     def result(self) -> JobResult:
-        """Wait for the end and return what came of the job; raises what a replica failed of."""
+        """Wait for the end and return the result of the job; raises the error of a replica."""
         for thread in self._threads:
             thread.join(LIMIT_S)
             assert not thread.is_alive(), f"{thread.name} has not ended in {LIMIT_S:g} s"

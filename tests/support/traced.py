@@ -1,4 +1,4 @@
-"""A trace file as Chrome's format has it, read back into spans."""
+"""A trace file in Chrome's format, read back into spans."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Seen(NamedTuple):
     arguments: dict[str, Any]
 
     def overlaps(self, other: "Seen") -> bool:
-        """Whether both went on at some time."""
+        """Return True if both overlap."""
         return self.begin < other.end and other.begin < self.end
 
 
@@ -64,7 +64,7 @@ def _spans(events: list[dict[str, Any]], replicas: dict[int, str], lanes: dict[t
 
 
 def assert_threads_do_one_thing_at_a_time(spans: list[Seen]) -> None:
-    """Require that of two spans of one thread either one lies within the other or they are apart."""
+    """Require that of two spans of one thread either one lies within the other or they do not overlap."""
     open_ones: dict[tuple[str, str], list[Seen]] = {}
     for span in spans:
         if span.waited:

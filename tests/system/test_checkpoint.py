@@ -123,7 +123,7 @@ def test_servers_read_the_files_that_hold_their_rows_and_load_each_row_once(spre
 
 def test_rows_that_are_not_loaded_are_missed(spread: JobResult, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should a server pass over a file by mistake, the job does not go on with part of the model."""
-    monkeypatch.setattr(snapshot, "_concerns", lambda shard, rows: rows.first == 0)
+    monkeypatch.setattr(snapshot, "_may_have_rows_of", lambda shard, rows: rows.first == 0)
     ended = evaluate(spread.run_dir, "cluster=embedded")
     assert isinstance(ended.exception, UserError)
     assert re.search(r"of [\d,]+ rows of .*/step-10 only [\d,]+ were loaded; use another", str(ended.exception))

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from persia_cli.main import app
 from persia_cli.observe.journal import METRICS, read_journal
-from persia_cli.observe.outcome import figures_in
+from persia_cli.observe.outcome import metrics_in
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.support.jobs import train
 from tests.support.planted import write_planted
@@ -81,7 +81,7 @@ def test_the_defaults_are_close_to_the_best_of_a_small_sweep(name: str, least: f
     def auc(number: int, seed: int) -> float:
         run = tmp_path / f"{number}-{seed}"
         result = train([*words, *SWEEP[number], f"seed={seed}", "checkpoint.at_end=false"], run)
-        found = figures_in(result.run_dir, "auc")
+        found = metrics_in(result.run_dir, "auc")
         assert found is not None
         return found.quality["auc"] or 0.0
 

@@ -12,7 +12,6 @@ from persia_cli import __version__
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe.journal import read_journal
 from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile
 from persia_cli.wire.frames import MAX_FRAMES, Frame, encode
 from persia_cli.wire.job_messages import (
     Heartbeat,
@@ -39,6 +38,7 @@ from persia_cli.wire.messages import (
     Update,
     WaitCredit,
 )
+from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage, SavedFile
 from tests.conftest import poll_for
 from tests.support.jobs import losses, plan
 from tests.support.small import STEPS, WORDS, counted, figures
@@ -152,10 +152,10 @@ def ask_rank(stranger: Stranger, now: int) -> None:
     good = PutSamples(BatchId(TRAIN, now, 0), np.array([32.0]), dense, labels, None, None, None)
     for because, wrong in {
         "no rank 1": {"batch": BatchId(TRAIN, now, 1)},
-        "before there was room": {"batch": BatchId(TRAIN, STEPS - 1, 0)},
+        "without credit": {"batch": BatchId(TRAIN, STEPS - 1, 0)},
         "shapes (32, 1)": {"dense": dense[:, :1].copy()},
         "expected 32 samples": {"dense": dense[1:], "labels": labels[1:], "weights": np.ones(31, np.float32)},
-        "came with query ids": {"query_ids": np.zeros(32, np.uint64)},
+        "arrived with query ids": {"query_ids": np.zeros(32, np.uint64)},
         "cannot add up to [nan]": {"weight_totals": np.array([np.nan])},
     }.items():
         stranger.is_refused(because, replace(good, **wrong))
@@ -164,7 +164,7 @@ def ask_rank(stranger: Stranger, now: int) -> None:
 
 def ask_coordinator(stranger: Stranger, now: int) -> None:
     server, rank, loader = (Sender(role, 0, 1) for role in ("embedding-server", "nn-worker", "data-loader"))
-    interval = IntervalFigures("train", 1, samples=1, steps=1, staleness={}, seconds=1.0, loss_sums=(0.0,))
+    interval = IntervalMetrics("train", 1, samples=1, steps=1, staleness={}, seconds=1.0, loss_sums=(0.0,))
     scores = ScoreHistogram(1).encode()
     hello = Hello(
         role="nn-worker", index=0, process=ProcessId(1), host="here", version=__version__, protocol=PROTOCOL, address=""
@@ -173,12 +173,12 @@ def ask_coordinator(stranger: Stranger, now: int) -> None:
     stranger.is_refused("no nn-worker-5", replace(hello, index=5))
     stranger.is_refused("no role 'cook'", replace(hello, role="cook"))
     stranger.is_refused("install the same version", replace(hello, version="0.0.0"))
-    stranger.is_refused("incarnation 9 is over", Next(Sender("nn-worker", 0, 9), 0))
+    stranger.is_refused("incarnation 9 has ended", Next(Sender("nn-worker", 0, 9), 0))
     stranger.is_refused("header of Next cannot be read", Next(rank, -1))
     stranger.is_refused("for replicas of the role data-loader", TakeItem(rank, TRAIN))
     many = Counters(tables={"feature_0": {"rows": "many"}})
-    stranger.is_refused("header of Heartbeat cannot be read", Heartbeat(server, "", 0.0, ReplicaFigures(1.0, -1)))
-    stranger.is_refused("Expected `int`", Heartbeat(server, "", 0.0, ReplicaFigures(1.0, 1, counters=many)))
+    stranger.is_refused("header of Heartbeat cannot be read", Heartbeat(server, "", 0.0, ReplicaUsage(1.0, -1)))
+    stranger.is_refused("Expected `int`", Heartbeat(server, "", 0.0, ReplicaUsage(1.0, 1, counters=many)))
     stranger.is_refused("header of Saved cannot be read", Saved(server, 1, (SavedFile("rows", "../a", 1, "0" * 32),)))
     stranger.is_refused("for replicas of the role nn-worker", Report(loader, STEPS, interval, scores, None))
     stranger.is_refused("header of Report", Report(rank, STEPS, replace(interval, seconds=-1.0), scores, None))

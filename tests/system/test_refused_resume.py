@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[Damage, list[str], str]] = {
     "another network": (nothing, ["model.top=[8]"], "model.top"),
     "other data": (nothing, ["dataset.generator.train_rows=641"], "dataset.generator.train_rows"),
     "an unknown key": (nothing, ["train.stepps=4"], "stepps"),
-    "too little room": (nothing, ["embedding.capacity=48"], "there is room for"),
+    "too little memory": (nothing, ["embedding.capacity=48"], " fit; give embedding.memory"),
     "two ranks in a process": (nothing, ["cluster.nn_workers=2"], "exactly one NN worker"),
     "no device": (nothing, ["train.device=cuda:7"], "cuda"),
     "no folder for checkpoints": (nothing, ["checkpoint.path=/proc/nowhere"], "cannot be used"),
@@ -180,7 +180,7 @@ def test_a_damaged_note_of_the_best_goes_as_it_says(stopped: Path) -> None:
     turned(of_run(f"{CHECKPOINTS}/best.json"))(stopped)
     for command in ("resume", "eval"):
         refused = CliRunner().invoke(app, [command, str(stopped)])
-        assert str(refused.exception).endswith("; remove it, and the newest checkpoint stands for the best")
+        assert str(refused.exception).endswith("; remove it, and the newest checkpoint will be used as the best")
     note.unlink()
     ended = CliRunner().invoke(app, ["resume", str(stopped)])
     assert ended.exit_code == 0, ended.output

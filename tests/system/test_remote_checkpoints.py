@@ -14,8 +14,8 @@ from persia_cli.engines import embedded
 from persia_cli.engines.job import JobResult
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.observe.record_elsewhere import copy_record, newest_record
 from persia_cli.observe.record_state import copies_in
+from persia_cli.observe.remote_records import copy_record, newest_record
 from persia_cli.storage.credentials import VARIABLE
 from persia_cli.storage.places import Place, address_of, place_of, subfolders
 from persia_cli.store.checkpoints.manifest import finished_steps, read_manifest, verify

@@ -57,11 +57,10 @@ def test_other_row_groups_are_refused_within_an_epoch_and_at_its_beginning(
     write(data / "visits.parquet", 80)
     ended = resume(tmp_path / "run", steps + 3)
     assert isinstance(ended.exception, DataError), ended.output
-    assert str(ended.exception) == (
-        "the training samples are in 1 file with 5 row groups, and were in 1 file with 10 row groups when the "
-        "checkpoint was saved, so their order is another, and going on would train some twice and leave others out; "
-        "put the files back as they were, or begin a new run with the model, by init_from"
-    )
+    message = str(ended.exception)
+    assert "1 file with 5 row groups" in message
+    assert "1 file with 10 row groups" in message
+    assert "init_from" in message
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
     assert not (tmp_path / "run" / "earlier").exists()
     assert "all" in str(resume(tmp_path / "run", steps).exception)  # nothing is left to train

@@ -59,7 +59,7 @@ def test_without_its_counts_a_resumed_run_would_be_another(
     shutil.copytree(straight.run_dir, run_dir)
     for step in (50, 60):
         shutil.rmtree(checkpoint_folder(run_dir / CHECKPOINTS, step))
-    monkeypatch.setattr("persia_cli.roles.embedding_server.rows.load_sightings", lambda *_: None)
+    monkeypatch.setattr("persia_cli.roles.embedding_server.rows.load_frequencies", lambda *_: None)
     assert persia("resume", run_dir).exit_code == 0
     assert training(run_dir) != training(straight.run_dir)
 

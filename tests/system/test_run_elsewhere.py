@@ -123,7 +123,7 @@ def test_the_machine_that_had_it_and_comes_back_writes_no_more(hosts: list[Host]
         [failed] = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "failed"]
         assert failed["exit_code"] == 2
         code, said = former.run([*PERSIA, "resume", str(run_dir).partition("root")[2]])
-        assert (code, "; persia resume s3://models/saved goes on from there" in said) == (2, True), said
+        assert (code, "; persia resume s3://models/saved continues from there" in said) == (2, True), said
     straight = train([*TRAINED, "cluster=embedded", f"train.steps={steps}"], tmp_path / "straight")
     assert losses(result_in(run_dir_on(other))) == losses(straight)
     code, said = other.run([*PERSIA, "checkpoint", "verify", str(run_dir_on(other)).partition("root")[2]], LIMIT_S)

@@ -14,7 +14,7 @@ from persia_cli.roles.embedding_server import saving as shard_saving
 from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import Place
 from persia_cli.store import layout
-from persia_cli.store.checkpoints import cut
+from persia_cli.store.checkpoints import snapshot
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
     Manifest,
@@ -66,8 +66,8 @@ def updates(result: JobResult) -> dict[str, int]:
 def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that takes long, for files that are written a few rows at a time, with little room for old rows."""
     monkeypatch.setattr(layout, "ROWS_PER_PARTITION", 64)
-    monkeypatch.setattr(cut, "PORTION_BYTES", 4000)
-    monkeypatch.setattr(cut, "KEPT_BYTES", 0)
+    monkeypatch.setattr(snapshot, "PORTION_BYTES", 4000)
+    monkeypatch.setattr(snapshot, "COPIED_BYTES", 0)
     monkeypatch.setattr(shard_saving, "PORTIONS_AHEAD", 1)
     write = HashingFile.write
 

@@ -1,4 +1,4 @@
-"""What tests of data share."""
+"""Fixtures for tests of data."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from persia_cli.data.read.converted import CACHE
 
 @pytest.fixture
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of converted text files that is the test's own."""
+    """A separate cache of converted text files for the test."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv(CACHE, str(folder))
     return folder / "text"

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, folders that one process has alone, and what a full disk is called."""
+"""Files that appear whole or not at all, folders of one process, and errors of a full disk."""
 
 import errno
 import fcntl
@@ -38,7 +38,7 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_failure_keeps_the_old_file_and_nothing_of_the_new(tmp_path: Path) -> None:
+def test_a_failure_leaves_the_old_file_only(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_whole(path, "old")
     with pytest.raises(ZeroDivisionError), replacing(path) as part:

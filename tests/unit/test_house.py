@@ -1,4 +1,4 @@
-"""The rules of the house: who may import whom, and what has no place anywhere."""
+"""The rules of the code: permitted imports, and forbidden constructs."""
 
 import ast
 import subprocess
@@ -42,7 +42,7 @@ FLOORS = (
     ("main",),
     ("__main__",),
 )
-"""Rooms from the ground up; a module imports from its own room and from lower floors. Of two names the longer holds."""
+"""Layers from the bottom up; a module imports from its package and lower layers. The longer of two names counts."""
 
 ONLY_IN = {
     "typer": ("commands", "main"),
@@ -64,12 +64,12 @@ ONLY_IN = {
     "numba": ("kernels",),
     "llvmlite": ("kernels",),
 }
-"""Libraries that one part of the program keeps from the others."""
+"""Libraries that only one part of the program may import."""
 
 PURE = ("control", "plan", "store", "kernels")
 NOT_PURE = {"asyncio", "concurrent", "datetime", "multiprocessing", "selectors", "socket", "subprocess", "threading",
             "time", "zmq"}  # fmt: skip
-"""What opens sockets, starts threads or reads a clock."""
+"""Modules that open sockets, start threads or read a clock."""
 
 NOWHERE = {"cloudpickle", "click", "conf", "dill", "marshal", "pickle", "recipes", "shelve", "tests"}
 
@@ -86,11 +86,11 @@ class Import(NamedTuple):
     module: str
     line: int
     inside: bool
-    """Whether it happens when a function runs."""
+    """True if the import is inside a function."""
 
 
 def imports_of(path: Path) -> Iterator[Import]:
-    """Yield what a file imports, at its top and inside functions; not what only type checkers import."""
+    """Yield the imports of a file, at its top and inside functions, without those for type checkers."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     inside = {child for function in functions for child in ast.walk(function)}
@@ -127,7 +127,7 @@ def is_within(module: str, rooms: tuple[str, ...]) -> bool:
 
 
 def room_of(module: str) -> tuple[int, str]:
-    """The floor and the room of a module of the program."""
+    """The layer and the package of a module of the program."""
     found = [
         (len(room), floor, room) for floor, rooms in enumerate(FLOORS) for room in rooms if is_within(module, (room,))
     ]
@@ -150,7 +150,7 @@ def test_there_is_a_house():
     assert {room_of(name_of(path))[0] for path in FILES} == set(range(len(FLOORS)))
 
 
-def test_a_module_imports_only_from_its_room_and_from_lower_floors():
+def test_a_module_imports_only_from_its_own_or_lower_layers():
     wrong = []
     for module, found in IMPORTS:
         if found.module.partition(".")[0] != "persia_cli":
@@ -163,7 +163,7 @@ def test_a_module_imports_only_from_its_room_and_from_lower_floors():
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    """Nor would they inside functions: `graphlib` names the modules of a circle in its CycleError."""
+    """Imports inside functions must not be circular either: `graphlib` names the modules in its CycleError."""
     needed: dict[str, set[str]] = {name_of(path): set() for path in FILES}
     for module, found in IMPORTS:
         if found.module.partition(".")[0] == "persia_cli":
@@ -201,7 +201,7 @@ def test_files_get_their_names_in_one_place():
     assert wrong == []
 
 
-def test_libraries_stay_in_their_rooms():
+def test_libraries_stay_in_their_packages():
     wrong = [
         where(module, found)
         for module, found in IMPORTS
@@ -236,7 +236,7 @@ def test_kernels_import_numba_llvmlite_and_numpy_alone():
     assert any(found.module == "numba" for _, found in kernels)
 
 
-def test_pure_rooms_open_no_socket_start_no_thread_and_read_no_clock():
+def test_pure_packages_have_no_sockets_threads_or_clocks():
     wrong = [
         where(module, found)
         for module, found in IMPORTS
@@ -287,14 +287,14 @@ def test_recipes_import_only_what_reads_and_prepares_data(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_every_module_says_in_a_line_what_it_is(path):
+def test_every_module_has_a_docstring_of_one_line(path):
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
     assert text is not None
     assert text.splitlines()[0].endswith(".")
 
 
 @pytest.mark.parametrize("role", ["embedding_server", "embedding_worker", "data_loader", "coordinator"])
-def test_only_the_nn_worker_loads_torch_and_no_role_what_the_command_line_needs(role):
+def test_only_the_nn_worker_loads_torch(role):
     program = f"import sys, persia_cli.roles.{role}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert f"persia_cli.roles.{role}" in loaded

@@ -1,4 +1,4 @@
-"""A folder of one process: what a killed process has left goes, and what a living one has stays, however old."""
+"""A folder of one process: that of a killed process is removed, that of a running one stays, however old."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_a_killed_process_has_left_goes_at_once_and_what_lives_stays(place: Path) -> None:
+def test_folders_of_killed_processes_are_removed_and_others_stay(place: Path) -> None:
     with folder_of(PREFIX) as first:
         os.utime(first, (1, 1))
         killed = subprocess.run([sys.executable, "-c", KILLED], env=os.environ | {"TMPDIR": str(place)}, check=False)

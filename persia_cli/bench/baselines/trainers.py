@@ -13,7 +13,7 @@ from persia_cli.bench.portions import Portion
 from persia_cli.config.schema import Adagrad, Adam, Run, Sgd
 from persia_cli.data.read.masked_labels import weight_totals, without_unknown
 from persia_cli.errors import UserError
-from persia_cli.kernels.memory import keep_freed_memory
+from persia_cli.kernels.memory import retain_freed_memory
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output
@@ -49,7 +49,7 @@ class DenseBaseline:
         self._copier = Copier(self.device)
         self._objective = Objective(run.losses)
         self.prepare()
-        keep_freed_memory()
+        retain_freed_memory()
         layout = embedding_layout(run)
         shape = input_shape(run, layout)
         if len(layout.feature_groups) != 1 or shape.sequences:

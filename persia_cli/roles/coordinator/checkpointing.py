@@ -1,4 +1,4 @@
-"""The files of a checkpoint: those that every replica wrote, and the manifest that makes them one."""
+"""The publication of checkpoints: the files of all replicas, and the manifest that completes them."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -39,17 +39,17 @@ from persia_cli.store.checkpoints.manifest import (
     write_checked,
 )
 from persia_cli.store.checkpoints.retention import Retention, remove_unfinished
-from persia_cli.wire.figures import SavedFile, TrackedFigure, TrackedPlateau
 from persia_cli.wire.job_messages import SaveModel
+from persia_cli.wire.reports import SavedFile, TrackedMetric, TrackedPlateau
 
 log = logging.getLogger(__name__)
 
 LAST_COPY_S = 10.0
-"""Seconds that the last copy of the record may take."""
+"""Seconds after which the last copy of the record is cancelled."""
 
 
-class Cut(NamedTuple):
-    """What a checkpoint has of the coordinator, as it was when the saving phase began."""
+class CoordinatorPart(NamedTuple):
+    """The coordinator's part of a checkpoint, fixed when the saving phase begins."""
 
     step: int
     samples: int
@@ -61,35 +61,36 @@ class Cut(NamedTuple):
 
 
 class SaveStarted(NamedTuple):
-    """What the beginning of a save did on disk."""
+    """The result of starting a save on disk."""
 
     draft: str
     scores: SavedFile | None
     failure: str
-    """Why the scores could not be written."""
+    """The reason why the scores could not be written, or empty."""
     parent: int | None
     """The step of the checkpoint whose rows this one changes; None if it has all rows."""
     progress: RunProgress
 
 
 class ParentCheckpoint(NamedTuple):
-    """The newest checkpoint, as the next one may depend on it, and the length of its chain."""
+    """The newest checkpoint, which the next one may extend, and the length of its chain."""
 
     newest: Parent | None
     length: int
 
 
 class SaveResult(NamedTuple):
-    """What became of a checkpoint: its event, and the newest checkpoint after that."""
+    """The event of a finished save, and the newest checkpoint after it."""
 
     event: dict[str, Any]
     chain: ParentCheckpoint
 
 
 class Checkpointing:
-    """One checkpoint after another, each of the files that the replicas report.
+    """The checkpoints of a run, one after the other.
 
-    `reset`, `add`, `note_death`, `repeat` and `require_saved` only change memory; all else waits for disks or stores.
+    `reset`, `add`, `note_death`, `repeat` and `require_saved` only change memory; all other methods wait for disks or
+    stores.
     """
 
     def __init__(self, run: Run, job: Job, tracker: EvaluationTracker) -> None:
@@ -97,21 +98,21 @@ class Checkpointing:
         self._checkpoints = checkpoints_of(Path(job.run_dir), run.checkpoint.path)
         self._draft: Place = self._checkpoints
         self._failures: list[str] = []
-        """Why parts of the checkpoint under way could not be written."""
+        """Reasons why parts of the present checkpoint could not be written."""
         self._lost: tuple[int, str] | None = None
-        """Step of the last save, if it was given up, and why."""
+        """The step of the last save and its error, if it failed."""
         self._disturbed, self._tries = False, 0
-        """Whether a replica that was to write files has died during the last save, and how often that was repeated."""
-        self._given_up = 0
+        """Whether a replica died while it wrote files of the last save, and how often that save was repeated."""
+        self._failed_saves = 0
         self._files: dict[str, Sequence[SavedFile]] = {}
-        self._cut: Cut | None = None
+        self._own_part: CoordinatorPart | None = None
         self._retention = Retention(self._checkpoints, run.checkpoint.keep)
         self._chain = self._loaded_chain()
 
     def _loaded_chain(self) -> ParentCheckpoint:
-        """Return the checkpoint that a resumed run goes on from, and the length of its chain.
+        """Return the checkpoint that a resumed run continues, and the length of its chain.
 
-        There is none for a run in another folder, which must not depend on this one, and for another number of servers.
+        Return none for a run in another folder, which must not depend on this one, and for another number of servers.
         """
         folder = checkpoint_folder(self._checkpoints, self._job.first_step)
         if self._job.load is None or address_of(place_of(self._job.load)) != address_of(folder):
@@ -122,41 +123,44 @@ class Checkpointing:
         return ParentCheckpoint(Parent(chain.manifest.step, manifest_digest(folder)), len(chain.manifests))
 
     def tidy(self) -> None:
-        """Finish, at the beginning of a training, what a killed start has left unfinished."""
+        """Complete or remove what a killed process left unfinished; called when training begins."""
         if isinstance(self._checkpoints, Path):
             remove_unfinished(self._checkpoints)
         first = self._job.first_step
-        if (best := self._tracker.kept_at(first)) and first in finished_steps(self._checkpoints):
-            # A run that was killed after it had published this checkpoint may not have noted that it is the best.
+        if (best := self._tracker.best_at(first)) and first in finished_steps(self._checkpoints):
+            # A process killed between publishing this checkpoint and recording it as the best has left it unmarked.
             self._retention.add(first, best, "best")
 
     def _parent_step(self) -> int | None:
-        """Return the step of the checkpoint whose rows the next one changes; None if that one has all rows."""
+        """Return the step of the checkpoint that the next one extends; None if the next one has all rows."""
         newest, length = self._chain
         if newest is None or length >= self._run.checkpoint.full_every:
             return None
         try:
             digest = manifest_digest(checkpoint_folder(self._checkpoints, newest.step))
         except CheckpointError:
-            return None  # somebody has removed it
+            return None  # it was removed
         return newest.step if digest == newest.sha256 else None
 
     def reset(self) -> None:
-        """Forget the last save; `begin` of the next one follows."""
+        """Clear the state of the last save; `begin` of the next one follows."""
         self._files, self._failures, self._lost, self._disturbed = {}, [], None, False
 
     def begin(self, phase: Phase, samples: int, state: Callable[[], RecordState]) -> SaveModel:
-        """Make the folder that replicas write the checkpoint of a saving phase into; returns what they are to do.
+        """Create the folder of a checkpoint, and return the replicas' instruction to write into it.
 
-        What the checkpoint has of the coordinator is kept as it is now: training may go on before all is written.
-        `state` returns that of the run's record, of so many samples. What cannot be written is told by `conclude`.
+        `samples` is the number of trained samples, and `state` returns that of the record at this moment. Errors of
+        writing are reported by `conclude`.
         """
         step = phase.last
-        best = self._tracker.kept_at(step)
+        # Training may continue before all is written, so the coordinator's part of the checkpoint is fixed here.
+        best = self._tracker.best_at(step)
         begun = self._begin(phase, state())
         if begun.failure:
             self._failures.append(begun.failure)
-        self._cut = Cut(step, samples, begun.progress, replace(best) if best else None, begun.scores, phase.trigger)
+        self._own_part = CoordinatorPart(
+            step, samples, begun.progress, replace(best) if best else None, begun.scores, phase.trigger
+        )
         awaited = phase.trigger in AWAITED or not self._run.checkpoint.while_training
         return SaveModel(begun.draft, step, begun.parent, awaited)
 
@@ -167,24 +171,24 @@ class Checkpointing:
             scores = save_scores(draft, state.scores, state.recent)
         except DiskError as error:
             failure = str(error)
-        # A store that does not answer is not asked again: each time takes long, and replicas wait for this one.
+        # A store that does not answer is not asked again: each attempt takes long, and replicas wait for this one.
         parent = self._parent_step() if scores is not None else None
         return SaveStarted(address_of(draft), scores, failure, parent, self._progress(state, phase.evaluation_due))
 
     def add(self, name: str, files: Sequence[SavedFile], failure: str = "") -> None:
-        """Note the files that a replica wrote, or why it could not."""
+        """Record the files that a replica wrote, or the reason why it could not."""
         self._files[name] = files
         if failure:
             self._failures.append(failure)
 
     def note_death(self) -> None:
-        """Take note that a replica has died whose files belong to the checkpoint."""
+        """Record the death of a replica whose files belong to the checkpoint."""
         self._disturbed = True
 
     def repeat(self, step: int) -> bool:
-        """Return whether the save of a step, the last one, is to be repeated: a death has prevented it, no disk.
+        """Return whether to repeat the failed save of a step, the last one.
 
-        Says so `recovery.max_restarts` times at the most.
+        It is repeated after a death, not after an error of a disk, and at most `recovery.max_restarts` times.
         """
         lost = self._lost is not None and self._lost[0] == step
         if not lost or not self._disturbed or self._tries >= self._run.recovery.max_restarts:
@@ -193,20 +197,20 @@ class Checkpointing:
         return True
 
     def conclude(self) -> dict[str, Any]:
-        """Publish the checkpoint, or give it up if a part of it could not be written; return the event of either.
+        """Publish the checkpoint, or abort it if a part of it could not be written; return the event of the result.
 
-        What there is on a disk of a checkpoint that is given up is removed, which makes room: no replica writes it any
-        more. In an object store, which may not answer now, it stays until the end of the job.
+        An aborted checkpoint is removed from a disk, which frees its space: no replica writes into it any more. In an
+        object store, which may not answer now, it stays until the end of the job.
         """
-        assert self._cut is not None
+        assert self._own_part is not None
         event, self._chain = self._conclude()
         if event["event"] == "save_failed":
-            self._lost = (self._cut.step, event["text"])
-            self._given_up = event["given_up"]
+            self._lost = (self._own_part.step, event["text"])
+            self._failed_saves = event["given_up"]
         return event
 
     def _conclude(self) -> SaveResult:
-        assert self._cut is not None
+        assert self._own_part is not None
         try:
             if self._failures:
                 raise DiskError(self._failures[0])
@@ -214,22 +218,22 @@ class Checkpointing:
         except (DiskError, CheckpointError) as error:
             if isinstance(self._checkpoints, Path):
                 remove_unfinished(self._checkpoints)
-            lost = {"step": self._cut.step, "given_up": self._given_up + 1, "text": str(error)}
+            lost = {"step": self._own_part.step, "given_up": self._failed_saves + 1, "text": str(error)}
             return SaveResult({"event": "save_failed"} | lost, self._chain)
 
     def require_saved(self, step: int) -> None:
-        """Raise DiskError if the model of this step, the last one, was to be saved and was not."""
+        """Raise DiskError if the save of this step, the last one, failed."""
         if self._lost is not None and self._lost[0] == step:
             raise DiskError(f"the model of step {step:,} was not saved: {self._lost[1]}")
 
     def publish(self) -> SaveResult:
-        """Give the checkpoint its manifest and name; return its event, with path, size and rows of features.
+        """Write the checkpoint's manifest and give it its name; return its event, with path, size and number of rows.
 
-        Older checkpoints go that are not to be kept. Raises CheckpointError if a file is not where it should be,
-        DiskError if one cannot be written.
+        Older checkpoints that are not retained are removed. Raise CheckpointError if a file is missing, DiskError if
+        one cannot be written.
         """
-        assert self._cut is not None
-        step, samples, progress, best, scores, trigger = self._cut
+        assert self._own_part is not None
+        step, samples, progress, best, scores, trigger = self._own_part
         assert scores is not None
         self._require_writer()
         copies = save_copies(Path(self._job.run_dir), self._draft, COPIES[0])
@@ -240,7 +244,7 @@ class Checkpointing:
             group.number: sum(sum(part.all_tables.values()) for part in rows if part.group == group.number)
             for group in layout.groups
         }
-        # A server that does not know what has changed writes all rows.
+        # A server without a list of changed rows writes all rows; then the checkpoint does not need its parent.
         parent = self._chain.newest if any(part.changed_since is not None for part in rows) else None
         manifest = Manifest(
             format_version=FORMAT_VERSION,
@@ -287,25 +291,25 @@ class Checkpointing:
         try:
             return step in finished_steps(self._checkpoints)
         except CheckpointError:
-            return False  # The store does not answer; the save that follows says so.
+            return False  # The store does not answer; the save that follows reports it.
 
     def renew(self, step: int, state: Callable[[], RecordState]) -> None:
-        """Note in the checkpoint of a step, whose model has been evaluated since, how far the record is now.
+        """Update the record in the checkpoint of a step whose model has been evaluated since.
 
-        Raises CheckpointError if the checkpoint is damaged, DiskError if it cannot be written.
+        Raise CheckpointError if the checkpoint is damaged, DiskError if it cannot be written.
         """
         folder = checkpoint_folder(self._checkpoints, step)
         manifest = decode_manifest(folder)
         self._renew_record(folder, msgspec.structs.replace(manifest, progress=self._progress(state())))
-        self._retention.add(step, self._tracker.kept_at(step), manifest.trigger)
+        self._retention.add(step, self._tracker.best_at(step), manifest.trigger)
         newest, length = self._chain
         if newest is not None and newest.step == step:
             self._chain = ParentCheckpoint(Parent(step, manifest_digest(folder)), length)
 
     def complete_record(self) -> None:
-        """Renew the copy of the record in the newest checkpoint elsewhere, once the events have the end of the job.
+        """Update the copy of the record in the newest remote checkpoint, once it contains the end of the job.
 
-        A store that refuses it, or does not answer for a while, costs no job.
+        A store that refuses the copy or does not answer only causes a warning.
         """
         newest = self._chain.newest
         if newest is None or self._job.task != "train" or self._run.checkpoint.path is None:
@@ -318,15 +322,16 @@ class Checkpointing:
             log.warning("%s has no copy of the end of the record: %s", folder, error)
 
     def _renew_record(self, folder: Place, manifest: Manifest) -> None:
-        """Give a checkpoint a new copy of the record, then its manifest: it is whole at each moment.
+        """Write a new copy of the record into a checkpoint, then its manifest.
 
-        Raises DiskError, and OvertakenError where another run directory writes now.
+        Raise DiskError, and OvertakenError where another run directory writes now.
         """
         self._require_writer()
         old = {file.folder for file in copies_in(manifest)}
         others = [file for file in manifest.files if file.folder not in old]
         [beginning] = {file.folder.removesuffix(RECORD) for file in others if kind_of(file) == RECORD}
         name = next(name for name in COPIES if f"{beginning}{name}" not in old)
+        # The manifest names the old copy until the new one is complete, so the checkpoint is valid at each moment.
         copies = save_copies(Path(self._job.run_dir), folder, f"{beginning}{name}")
         write_checked(folder / MANIFEST, msgspec.structs.replace(manifest, files=[*others, *copies]))
         for each in old:
@@ -348,18 +353,18 @@ class Checkpointing:
             hits=state.tables.hits,
             misses=state.tables.misses,
             evicted=state.tables.evicted,
-            tracked=[_figure(best) for best in self._tracker.tracked],
-            plateaus=tuple(TrackedPlateau(p.of, _figure(p.best), p.reductions) for p in self._tracker.plateaus),
+            tracked=[_tracked_metric(best) for best in self._tracker.tracked],
+            plateaus=tuple(TrackedPlateau(p.of, _tracked_metric(p.best), p.reductions) for p in self._tracker.plateaus),
             evaluation_due=evaluation_due,
         )
 
 
-def _figure(best: Best) -> TrackedFigure:
-    return TrackedFigure(best.metric, best.step, best.value, best.since)
+def _tracked_metric(best: Best) -> TrackedMetric:
+    return TrackedMetric(best.metric, best.step, best.value, best.since)
 
 
 def restore_tracker(tracker: EvaluationTracker, progress: RunProgress) -> None:
-    """Let a tracker go on from what a checkpoint has of the one before."""
+    """Restore a tracker from the progress in a checkpoint."""
     tracker.restore([(each.metric, each.step, each.value, each.since) for each in progress.tracked])
     saved = {each.of: each for each in progress.plateaus}
     for plateau in tracker.plateaus:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class ReplicaError(PersiaError):
-    """The job ended because of this error of a replica."""
+    """The error of a replica that ended the job."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -68,19 +68,19 @@ class JobContext:
         self.begun = False
         """True once all replicas are ready."""
         self.is_over = False
-        """True once all is done."""
+        """True once all phases are done."""
         self.stopping = False
         """True once replicas are asked to end."""
         self.informed: set[str] = set()
-        """Names of the replicas that have learnt that they are to end."""
+        """Names of the replicas that received the request to end."""
         self.failure: ReplicaError | None = None
         self.ending: Ending | None = None
         self.stop_reason: str | None = None
-        """Why the job ends now, though its model may not be saved."""
+        """The reason why the job ends now, although its model may not be saved."""
 
     @property
     def is_ending(self) -> bool:
-        """True if the job ends before all is done, so that no phase begins any more."""
+        """True if the job ends before all phases are done, so that no phase begins any more."""
         return self.stopping or self.failure is not None or self.stop_reason is not None
 
     def reply(self, peer: Peer, message: Message) -> None:
@@ -88,15 +88,15 @@ class JobContext:
         self._server.reply(peer, message)
 
     def find(self, sender: Sender, only: str | None = None) -> Member:
-        """Return the sender of a request; raises WireError if it is unknown or does not have the role `only`."""
+        """Return the sender of a request; raise WireError if it is unknown or does not have the role `only`."""
         member = self.membership.find(sender.role, sender.index, sender.incarnation)
         if only is not None and member.role != only:
             raise WireError(f"this message is for replicas of the role {only}, but {member.name} sent it")
         member.last_seen_s = self.now()
         return member
 
-    def give_up(self, text: str, exit_code: int = RoleError.exit_code) -> None:
-        """End the job as failed; a job that ends because of a signal only ends earlier."""
+    def abort(self, text: str, exit_code: int = RoleError.exit_code) -> None:
+        """Fail the job; a job that a signal ends already only ends earlier."""
         if self.ending is not None and exit_code != UserError.exit_code:
             # Processes that are killed after a signal belong to the same end, which is no failure.
             self.stop_reason = self.stop_reason or text

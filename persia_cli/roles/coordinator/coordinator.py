@@ -1,4 +1,4 @@
-"""The coordinator: gathers the roles, deals out work, walks through the phases, and keeps the record."""
+"""The coordinator: admits replicas, assigns work, runs the phases, and writes the record."""
 
 import logging
 import math
@@ -36,7 +36,6 @@ from persia_cli.roles.coordinator.saving import Saving
 from persia_cli.roles.coordinator.shutdown import AT_ONCE_S, Shutdown
 from persia_cli.storage.places import place_of
 from persia_cli.store.checkpoints.manifest import read_manifest
-from persia_cli.wire.figures import ReplicaFigures
 from persia_cli.wire.job_messages import (
     Death,
     Done,
@@ -58,6 +57,7 @@ from persia_cli.wire.job_messages import (
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import Message
 from persia_cli.wire.messages import Ack
+from persia_cli.wire.reports import ReplicaUsage
 from persia_cli.wire.server import Peer
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ log = logging.getLogger(__name__)
 
 NAME = f"{COORDINATOR}-0"
 LOOK_S = 1.0
-"""Seconds between two looks at whether the record is still there."""
+"""Seconds between two checks that the record still exists."""
 
 
 class Coordinator:
@@ -85,7 +85,7 @@ class Coordinator:
         job: Job,
         advertise: str | None = None,
     ) -> None:
-        """Listen at `bind`. Raises UserError if another process coordinates the run."""
+        """Listen at `bind`. Raise UserError if another process coordinates the run."""
         self._loop, self._run, self._run_dir = loop, run, Path(job.run_dir)
         self._clock = RunningClock(time.monotonic())
         self._events = Journal(self._run_dir / EVENTS, alone=True)
@@ -98,7 +98,8 @@ class Coordinator:
         self.address = advertise or self._server.address
 
     def _build(self, job: Job, bind: str, on_failure: ExitStack) -> None:
-        """Create the record, the context and the components; all reading of checkpoints comes before listening."""
+        """Create the record, the context and the components."""
+        # A replica that can connect expects answers, so all slow reads of checkpoints come before `serve`.
         run, events = self._run, self._events
         grid = StepGrid(job.train_rows, run.train.batch_size, run.cluster.nn_workers)
         metrics = on_failure.enter_context(closing(Journal(self._run_dir / METRICS)))
@@ -167,7 +168,7 @@ class Coordinator:
         self._loop.every(LOOK_S, self._look_at_record)
 
     def _look_at_record(self) -> None:
-        """Give the job up if its record was removed, so that all lines would be lost."""
+        """Abort the job if its record was removed, since all further lines would be lost."""
         if self._context.disk.is_idle:
             self._context.disk.run("looking at the record", self._events.require_there)
 
@@ -177,14 +178,14 @@ class Coordinator:
         return Scoring(self._run, job)
 
     def run(self) -> None:
-        """Run the job to its end; raises ReplicaError if a replica failed, RoleError if one is missing."""
+        """Run the job to its end; raise ReplicaError if a replica failed, RoleError if one is missing."""
         context = self._context
         try:
             while not self.stop and not context.is_over and context.failure is None and context.stop_reason is None:
                 self._tick(0.2)
             if not context.is_over:
                 self._end_early()
-            with self._or_give_up():
+            with self._or_abort():
                 self._write_roles()
                 if context.is_over and context.failure is None and not context.phases.is_cut:
                     self._checkpointing.complete_record()
@@ -202,7 +203,7 @@ class Coordinator:
             self._events.close()
 
     def _finish_disk_work(self) -> None:
-        """Record what the disk worker still completes, such as a checkpoint that was being published."""
+        """Record the results of tasks that the disk worker still completes, such as publishing a checkpoint."""
         self._context.disk.close(self._run.cluster.stop_timeout_s / 4)
         try:
             self._context.disk.tick()
@@ -211,7 +212,7 @@ class Coordinator:
 
     def _tick(self, timeout_s: float) -> None:
         """Handle the messages of one round, then do what has become due."""
-        with self._or_give_up():
+        with self._or_abort():
             self._loop.poll(timeout_s)
             self._context.disk.tick()
             self._joining.tick()
@@ -220,45 +221,46 @@ class Coordinator:
             self._heartbeats.tick()
 
     def _report(self, error: Exception) -> None:
-        """End all replicas because of an error of the coordinator itself, since they must not wait for it."""
+        """End all replicas because of an error of the coordinator, since they must not wait for it."""
         text = str(error) if isinstance(error, PersiaError) else f"internal error: {type(error).__name__}: {error}"
-        self._context.give_up(f"{NAME}: {text}")
+        self._context.abort(f"{NAME}: {text}")
         self._stop_replicas(f"{NAME}: {text}")
 
     def _write_roles(self) -> None:
         used = resident_bytes() + self._loop.shared_bytes
-        self._record.note(NAME, ReplicaFigures(cpu_seconds(), used, self._loop.counters))
+        self._record.note(NAME, ReplicaUsage(cpu_seconds(), used, self._loop.counters))
         self._record.write_roles()
 
     def _now(self) -> float:
-        """Return the seconds in which this coordinator has run."""
+        """Return the seconds for which this coordinator has run."""
         return self._clock.at(time.monotonic())
 
     @contextmanager
-    def _or_give_up(self) -> Iterator[None]:
-        """Give the job up for an error that the user can correct, such as a full disk."""
+    def _or_abort(self) -> Iterator[None]:
+        """Abort the job on an error that the user can correct, such as a full disk."""
         try:
             yield
         except UserError as error:
-            self._context.give_up(str(error), error.exit_code)
+            self._context.abort(str(error), error.exit_code)
 
     def _end_early(self) -> None:
-        """Record that the job was stopped, unless it has failed, and stop all replicas."""
+        """Record that the job was stopped, unless it failed, and stop all replicas."""
         failure = self._context.failure
         if failure is None:
-            with self._or_give_up():
+            with self._or_abort():
                 self._save_requests.note_stopped(self._progression.steps_trained)
         stopped = f"{NAME} was stopped ({self.stopped_by})" if self.stopped_by else "it was stopped"
         self._stop_replicas(str(self._context.failure or stopped))
 
     def _stop_replicas(self, why: str) -> None:
-        """Stop all replicas; half of the time for that is left for the end of this process."""
+        """Stop all replicas."""
 
         def poll() -> None:
-            with self._or_give_up():
+            with self._or_abort():
                 self._loop.poll(0.1)
                 self._context.disk.tick()
 
+        # The other half of the time is left for the end of this process.
         seconds = min(self._run.cluster.stop_timeout_s / 2, AT_ONCE_S if self._context.ending else math.inf)
         self._save_requests.answer("", f"the job ends: {why}")
         self._shutdown.stop_replicas(why, seconds, poll, self.goes_on)

@@ -15,7 +15,7 @@ class _Task(NamedTuple):
 
 
 class DiskWorker:
-    """Tasks that one thread carries out in order; `tick` hands their results to the poll loop's thread."""
+    """The tasks of one thread, run in order; `tick` passes their results to the poll loop's thread."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` is called on the worker's thread after each task."""
@@ -27,17 +27,17 @@ class DiskWorker:
         self._thread: threading.Thread | None = None
 
     def run(self, doing: str, work: Callable[[], Any], then: Callable[[Any], None] = lambda result: None) -> None:
-        """Carry out `work` after the tasks before it; `then` gets its result. `doing` names it, as in "saving rows"."""
+        """Run `work` after the earlier tasks, then `then` with its result; `doing` names it, as in "saving rows"."""
         self._pending += 1
         self._todo.put(_Task(doing, work, then))
         if self._thread is None:
-            # A daemon: a file system that does not answer must not keep the process from ending.
+            # A daemon: a file system that does not answer must not prevent the end of the process.
             self._thread = threading.Thread(target=self._serve, name="disk", daemon=True)
             self._thread.start()
 
     @property
     def is_idle(self) -> bool:
-        """True if the result of every task has been handed over."""
+        """True if the result of every task has been passed on."""
         return not self._pending
 
     def age(self) -> tuple[str, float]:
@@ -46,7 +46,7 @@ class DiskWorker:
         return (current[0], time.monotonic() - current[1]) if current is not None else ("", 0.0)
 
     def tick(self) -> None:
-        """Hand over the results that are there; raises the error of a task that failed."""
+        """Pass on the available results; raise the error of a task that failed."""
         with suppress(queue.Empty):
             while True:
                 task, result, error = self._done.get_nowait()
@@ -56,7 +56,7 @@ class DiskWorker:
                 task.then(result)
 
     def close(self, seconds: float = 5.0) -> None:
-        """End the thread after its tasks; wait for that for so many seconds at most."""
+        """End the thread after its tasks; wait for that at most `seconds`."""
         if self._thread is not None:
             self._todo.put(None)
             self._thread.join(seconds)

@@ -1,4 +1,4 @@
-"""Heartbeats: counters and signs of life of the replicas, and the news that they get in return."""
+"""Heartbeats: counters and signs of life of the replicas, and their answers with changes of peers."""
 
 from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
@@ -9,7 +9,7 @@ from persia_cli.wire.server import Peer
 
 
 class Heartbeats:
-    """Answers heartbeats, and ends the job if a replica is late, silent or stuck."""
+    """The answers to heartbeats, and the end of a job in which a replica is late, silent or stuck."""
 
     def __init__(self, context: JobContext, loading: Loading, replacements: Replacements) -> None:
         self._context, self._loading, self._replacements = context, loading, replacements
@@ -18,7 +18,7 @@ class Heartbeats:
         )
 
     def on_heartbeat(self, peer: Peer, message: Heartbeat) -> None:
-        """Note that a replica is alive."""
+        """Record that a replica is alive, and answer with the changes that it has not received."""
         context, counters = self._context, message.figures.counters
         member = context.find(message.sender)
         context.record.note(member.name, message.figures, member.incarnation)
@@ -30,12 +30,12 @@ class Heartbeats:
             context.informed.add(member.name)
 
     def tick(self) -> None:
-        """Give the job up if a replica is late, silent or stuck; at the end of a job, do not wait for such a one."""
+        """Abort the job if a replica is late, silent or stuck; at the end of a job, do not wait for such a replica."""
         context, now = self._context, self._context.now()
         doing, doing_s = context.disk.age()
-        complaint = self._liveness.complaint(now) or self._liveness.disk_complaint(doing, doing_s, now)
-        if complaint:
-            context.give_up(complaint)
+        problem = self._liveness.problem(now) or self._liveness.disk_problem(doing, doing_s, now)
+        if problem:
+            context.abort(problem)
         elif (phase := context.phases.current) is not None and phase.kind == "done":
             for member in self._liveness.silent(now):
                 context.phases.finish(member.name, context.phases.number)

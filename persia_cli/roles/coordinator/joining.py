@@ -1,4 +1,4 @@
-"""The join of replicas: all of them get their welcome once the last one is there."""
+"""The admission of replicas: each gets its welcome when the last one has joined."""
 
 import logging
 from typing import NamedTuple
@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 
 GONE_S = 3.0
-"""Seconds of silence after which a replica is dead whose name another process has taken; it beats twice a second."""
+"""Seconds of silence after which a replica counts as dead if another process has its name; it beats twice a second."""
 IN_FLIGHT_S = 1.0
-"""Seconds after a process's death in which its last messages may still come."""
+"""Seconds after a process's death in which its last messages may still arrive."""
 
 
 class _Claim(NamedTuple):
@@ -28,19 +28,19 @@ class _Claim(NamedTuple):
 
 
 class Joining:
-    """Lets in the replicas that the job expects."""
+    """The admission of the replicas that the job expects."""
 
     def __init__(self, context: JobContext, replacements: Replacements) -> None:
         """`replacements` decides whether a new process may take the place of a silent replica."""
         self._context, self._replacements = context, replacements
         self._membership = context.membership
         self._ended: str | None = None
-        """Why no process may join any more."""
+        """The reason why no process may join any more, or None."""
         self._hellos: dict[tuple[str, int], Peer] = {}
         self._claims: dict[tuple[str, int], _Claim] = {}
 
     def on_hello(self, peer: Peer, message: Hello) -> None:
-        """Let a replica in, and welcome all once the last is there; raises WireError for one that does not fit."""
+        """Admit a replica, and welcome all when the last one is there; raise WireError for one that does not fit."""
         if (message.protocol, message.version) != (PROTOCOL, __version__):
             raise MisplacedError(
                 f"{message.role}-{message.index} is persia {message.version} (protocol {message.protocol}), "
@@ -55,10 +55,10 @@ class Joining:
             self._claim(known, peer, message)
 
     def _claim(self, known: Member, peer: Peer, message: Hello) -> None:
-        """Note that another process takes the name of a replica: an engine restarted it, or a person did by mistake."""
+        """Register a second process with the name of a replica: restarted by an engine, or by mistake."""
         key = (known.role, known.index)
         if (waiting := self._hellos.pop(key, None)) is not None:
-            # It has no welcome, so it holds nothing; the newest process has the place.
+            # The waiting process has no welcome and therefore no state; the newest process gets the place.
             self._context.reply(waiting, _refused(f"another process has taken the place of {known.name}"))
             del self._membership.members[key]
             self._let_in(peer, message)
@@ -68,7 +68,7 @@ class Joining:
             raise MisplacedError(f"another process waits for the place of {known.name}")
 
     def tick(self) -> None:
-        """Decide on processes that take the name of a replica: one that is silent meanwhile has died."""
+        """Decide on processes that claim the name of a replica: one that has been silent since the claim is dead."""
         now = self._context.now()
         for key, (peer, message, since_s) in list(self._claims.items()):
             member = self._membership.members[key]
@@ -109,7 +109,7 @@ class Joining:
         self._context.reply(peer, welcome)
 
     def close(self, ended: str) -> list[str]:
-        """Refuse all that wait and all later ones with this sentence; return the names of those that wait."""
+        """Refuse all waiting and all later processes with this sentence; return the names of the waiting ones."""
         self._ended = ended
         for peer in (*self._hellos.values(), *(claim.peer for claim in self._claims.values())):
             self._context.reply(peer, Refused(ended))

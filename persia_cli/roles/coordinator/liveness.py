@@ -1,20 +1,20 @@
-"""The watch over replicas: a job ends if one is late, silent or stuck, or if nothing moves."""
+"""The watch over replicas: a job ends if one is late, silent or stuck, or if nothing progresses."""
 
 from typing import Any
 
 from persia_cli.config.schema import Cluster
 from persia_cli.control.membership import Member, Membership, StallDetector
 from persia_cli.control.phases import PhaseMachine
-from persia_cli.wire.figures import Counters
+from persia_cli.wire.reports import Counters
 
 STILL_TIMES = 4
-"""A job in which nothing moves is given up after this many times `cluster.silence_timeout_s`."""
+"""Multiple of `cluster.silence_timeout_s` after which a job without any progress is aborted."""
 NOTICE_AFTER_S = 10.0
-"""Seconds of work on one thing before users are informed, and between two such notices."""
+"""Seconds of work on one thing before a notice, and between two notices."""
 
 
 class LivenessMonitor:
-    """Watches over the replicas of one job; `now` is passed in, in seconds in which the coordinator was running."""
+    """The liveness of the replicas of one job; `now` is in seconds for which the coordinator was running."""
 
     def __init__(
         self, cluster: Cluster, membership: Membership, phases: PhaseMachine, stall: StallDetector, now: float
@@ -27,22 +27,22 @@ class LivenessMonitor:
         self._noticed_s = now
         stall.restart(now)
 
-    def note(self, member: Member, doing: str, doing_s: float, figures: Counters, now: float) -> None:
-        """Take what a replica is at, and for how long, and its figures; who is at work moves, as long as it may."""
+    def note(self, member: Member, doing: str, doing_s: float, counters: Counters, now: float) -> None:
+        """Record a replica's present work, its duration and its counters; work within its time limit is progress."""
         member.doing, member.doing_s = doing, doing_s
-        self._stall.note(member.name, figures, now)
+        self._stall.note(member.name, counters, now)
         if doing and doing_s <= self._cluster.work_timeout_s:
             self._stall.restart(now)
 
     def silent(self, now: float) -> list[Member]:
-        """Return the replicas that have fallen silent or are stuck, of a job that has begun."""
+        """Return the replicas that are silent or stuck, of a job that has begun."""
         if self._phases.current is None:
             return []
         silent = self._membership.silent(now, self._cluster.silence_timeout_s) + self._membership.replaced
         return silent + self._membership.stuck(self._cluster.work_timeout_s)
 
     def waiting(self, now: float, disk_doing: str = "", disk_s: float = 0.0) -> dict[str, Any] | None:
-        """Return the replica that takes longest, once in a while; None where none takes long.
+        """Return the replica that takes longest, at most every NOTICE_AFTER_S; None if none takes long.
 
         The coordinator's own work on a disk counts as that of a replica.
         """
@@ -55,21 +55,21 @@ class LivenessMonitor:
         self._noticed_s = now
         return {"replica": name, "doing": doing, "seconds": round(seconds)}
 
-    def complaint(self, now: float) -> str | None:
-        """Return why the job is to be given up, if it is; replicas that are silent at its end do no harm."""
+    def problem(self, now: float) -> str | None:
+        """Return the reason to abort the job, or None; replicas that are silent at its end do no harm."""
         phase = self._phases.current
         if phase is not None and phase.kind == "done":
             return None
         for member in self._membership.stuck(self._cluster.work_timeout_s):
             return (
-                f"{_who(member)} has been {member.doing} for {member.doing_s:.0f} s; see its log "
+                f"{_described(member)} has been {member.doing} for {member.doing_s:.0f} s; see its log "
                 "(cluster.work_timeout_s raises the limit)"
             )
         if phase is None:
             return self._lateness(now)
         limit_s = self._cluster.silence_timeout_s
         for member in self._membership.replaced:
-            # One that loads its rows anew may take long; `stuck` says for how long.
+            # A process that loads its rows anew may take long; `stuck` limits that.
             if not member.doing and now - member.lost_s > self._cluster.start_timeout_s:
                 return (
                     f"{member.name} has died, and its new process is not ready after "
@@ -79,7 +79,7 @@ class LivenessMonitor:
             if not member.ready:
                 continue
             return (
-                f"{_who(member)} has shown no progress for {limit_s:g} s; see its log "
+                f"{_described(member)} has shown no progress for {limit_s:g} s; see its log "
                 "(cluster.silence_timeout_s raises the limit)"
             )
         still_s = self._stall.still_s(now)
@@ -91,8 +91,8 @@ class LivenessMonitor:
             "(cluster.silence_timeout_s raises the limit)"
         )
 
-    def disk_complaint(self, doing: str, doing_s: float, now: float) -> str | None:
-        """Return a sentence if the coordinator's own work on a disk takes too long, which ends the job."""
+    def disk_problem(self, doing: str, doing_s: float, now: float) -> str | None:
+        """Return the reason to abort the job if the coordinator's own work on a disk takes too long."""
         if not doing:
             return None
         if doing_s <= self._cluster.work_timeout_s:
@@ -104,7 +104,7 @@ class LivenessMonitor:
         )
 
     def _lateness(self, now: float) -> str | None:
-        # Those that have joined wait for those that have not; only the latter are late.
+        # Replicas that have joined wait for the missing ones; only the latter are late.
         missing = self._membership.missing
         limit_s = self._cluster.start_timeout_s
         if now <= self._deadline or (not missing and self._stall.still_s(now) <= limit_s):
@@ -116,5 +116,5 @@ class LivenessMonitor:
         )
 
 
-def _who(member: Member) -> str:
+def _described(member: Member) -> str:
     return f"{member.name} (process {member.process.pid} on {member.host})"

@@ -1,4 +1,4 @@
-"""The phases of a job: the next one begins once the one before is over."""
+"""The phases of a job: the next one begins when the present one is done."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Progression:
-    """Walks through the phases of a job; `step` is the last step of the phases of training that are over."""
+    """The phases of a job in order; `step` is the last step of the completed training phases."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Progression:
         replacements: Replacements,
         scoring: "Scoring | None",
     ) -> None:
-        """`grid` is that of training, which begins at `step`; `scoring` is given in a prediction."""
+        """`grid` is the training grid, which begins at `step`; `scoring` is given in a prediction."""
         self._context, self._grid, self.step = context, grid, step
         self._saving, self._save_requests, self._reporting = saving, save_requests, reporting
         self._replacements, self._scoring = replacements, scoring
@@ -53,11 +53,11 @@ class Progression:
 
     @property
     def steps_trained(self) -> int:
-        """The last step that is known to be trained."""
+        """The last step that is certainly trained."""
         return max(self.step, self._context.record.step)
 
     def on_done(self, peer: Peer, message: Done) -> None:
-        """Note that a replica has carried out an instruction."""
+        """Record that a replica has carried out an instruction."""
         context = self._context
         member = context.find(message.sender)
         if message.figures is not None:
@@ -70,14 +70,14 @@ class Progression:
             context.phases.finish(member.name, message.number)
 
     def tick(self) -> None:
-        """Begin the next phase if the one before is over; called after every round of messages."""
+        """Begin the next phase if the present one is done; called after every round of messages."""
         while self._is_between_phases() and not self._context.phases.held:
             self._advance()
         if (phase := self._context.phases.current) is not None:
             self._reporting.report_progress(phase)
 
     def _is_between_phases(self) -> bool:
-        """Return True if the next phase may begin; handles the end of the one before, once."""
+        """Return True if the next phase may begin; handle the end of the present one, once."""
         context, phase = self._context, self._context.phases.current
         if context.is_over or context.is_ending:
             return False
@@ -85,6 +85,7 @@ class Progression:
             return context.begun
         if context.phases.waiting:
             return False
+        # The end is handled once, though this is called again while scores are being published.
         if phase is not self._ended:
             self._ended = phase
             self._end(phase)

@@ -1,4 +1,4 @@
-"""The start of a job: servers load their rows, replicas report ready, and with the last of them the job begins."""
+"""The start of a job: servers load their rows, replicas report ready, and then the first phase begins."""
 
 import os
 import socket
@@ -25,11 +25,11 @@ from persia_cli.wire.place import own_process
 from persia_cli.wire.server import Peer
 
 UNKNOWN = {"taken": None, "new": None, "unused": None, "states": None}
-"""The dense weights where the machine of the coordinator cannot compare them."""
+"""The comparison of dense weights where the coordinator's machine cannot make it."""
 
 
 class Loading:
-    """Counts the rows of a checkpoint, or of what a run begins with, as the servers load them."""
+    """The number of initial rows that servers have loaded, of a checkpoint or of `init_from`."""
 
     def __init__(self, run: Run, job: Job, loaded: Manifest | None, events: Journal) -> None:
         """`loaded` is the manifest of the checkpoint that the job loads whole."""
@@ -46,18 +46,18 @@ class Loading:
         self._done: dict[str, int] = {}
 
     def note(self, name: str, rows: int) -> None:
-        """Note how many rows a server has loaded so far, and record every few seconds how many all have."""
+        """Record the number of rows that a server has loaded so far, and every few seconds that of all servers."""
         self._loading[name] = rows
         together = sum((self._loading | self._done).values())
         if 0 < together < self._wanted and (line := self._pace.line(together, time.monotonic())):
             self._events.write(event="progress", doing="loading", **line)
 
     def finish(self, name: str, rows: int) -> None:
-        """Note that a replica is ready, with so many rows."""
+        """Record that a replica is ready, with this number of rows."""
         self._done[name] = rows
 
-    def complaint(self) -> str | None:
-        """Return a sentence if the servers, which are all ready, do not have all rows."""
+    def problem(self) -> str | None:
+        """Return an error if the servers, which are all ready, do not have all rows."""
         loaded = sum(self._done.values())
         if loaded == self._wanted:
             return None
@@ -65,7 +65,7 @@ class Loading:
 
 
 class Readiness:
-    """Waits until all replicas are ready; then the job begins."""
+    """The replicas that are ready; when all are, the job begins."""
 
     def __init__(self, context: JobContext, loading: Loading, replacements: Replacements) -> None:
         """`loading` counts the rows that servers must have; `replacements` announces new processes that are ready."""
@@ -73,7 +73,7 @@ class Readiness:
         self._parameters = 0
 
     def on_ready(self, peer: Peer, message: Ready) -> None:
-        """Note that a replica is ready."""
+        """Record that a replica is ready."""
         context = self._context
         member = context.find(message.sender)
         member.ready = True
@@ -84,8 +84,8 @@ class Readiness:
         self._replacements.on_ready(member)
         if context.membership.unready or context.begun:
             return
-        if complaint := self._loading.complaint():
-            context.give_up(complaint, CheckpointError.exit_code)
+        if problem := self._loading.problem():
+            context.abort(problem, CheckpointError.exit_code)
             return
         self._begin()
 
@@ -104,7 +104,7 @@ class Readiness:
 
 
 def pinning_warnings(run: Run, membership: Membership) -> list[str]:
-    """Return a sentence for each machine on which replicas are pinned to the same processors."""
+    """Return a warning for each machine on which replicas are pinned to the same processors."""
     own, here = own_process().place, socket.gethostname()
     hosts, replicas = {own or here: here}, {own or here: [Replica(COORDINATOR, 0)]}
     for each in membership.members.values():
@@ -126,7 +126,7 @@ def _described(rollback: Rollback) -> dict[str, Any]:
 
 
 def as_event(warm: WarmStart) -> dict[str, Any]:
-    """Return the keys of the event that records what a run begins with."""
+    """Return the keys of the event that records the warm start of a run."""
     fit = warm.fit
     return {
         "checkpoint": warm.checkpoint and without_secret(warm.checkpoint),

@@ -1,4 +1,4 @@
-"""Traces: the portions that replicas send go into files of the run directory."""
+"""Traces: the portions that replicas send are written to files of the run directory."""
 
 import logging
 import os
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class Recordings:
-    """Writes portions as they come, and notes which replicas have sent their last."""
+    """The trace files of a run, and the replicas whose trace is complete."""
 
     def __init__(self, context: JobContext) -> None:
-        """Keep what an earlier start of the training has left, unless this one begins with its first step."""
+        """Retain the files of an earlier start of the training, unless this one begins with its first step."""
         self._context, job = context, context.job
         self._run_dir, self._is_wanted = Path(job.run_dir), job.trace_first < job.trace_last
         self._behind_ns = time.time_ns() - time.monotonic_ns()
@@ -34,12 +34,12 @@ class Recordings:
             remove_recordings(self._run_dir)
 
     def unfinished(self, members: Sequence[Member]) -> set[str]:
-        """Return the names of those of these replicas that have a portion to send yet."""
+        """Return the names of those of these replicas that still have a portion to send."""
         unfinished = [each for each in members if self._whole.get(each.name) != each.incarnation]
         return {member.name for member in unfinished} if self._is_wanted else set()
 
     def on_recorded(self, peer: Peer, message: Recorded) -> None:
-        """Write a portion; what the disk refuses is counted and ends no job. Raises WireError for an invalid one."""
+        """Write a portion; count those that the disk refuses. Raise WireError for an invalid one."""
         member = self._context.find(message.sender)
         try:
             portion = PORTIONS.decode(message.portion)
@@ -47,7 +47,7 @@ class Recordings:
             raise WireError(f"{member.name} has sent an invalid portion of a trace: {error}") from error
         spans = self._spans.get(portion.process, 0) + len(portion.spans)
         if portion.replica != member.name or not self._is_wanted or spans > 2 * SPANS_LIMIT:
-            raise WireError(f"{member.name} has sent a portion of a trace that was not asked for")
+            raise WireError(f"{member.name} has sent a portion of a trace that was not requested")
         self._spans[portion.process] = spans
 
         def written(failure: OSError | None) -> None:
@@ -62,7 +62,7 @@ class Recordings:
         self._context.disk.run("writing the trace", lambda: self._write(portion), written)
 
     def _write(self, portion: TracePortion) -> OSError | None:
-        """Append a portion to the file of its replica; return the error of the disk, if there is one."""
+        """Append a portion to the file of its replica; return the error of the disk, or None."""
         try:
             self._append(portion)
         except OSError as error:
@@ -83,5 +83,5 @@ class Recordings:
                 while rest:
                     rest = rest[file.write(rest) :]
             except OSError:
-                file.truncate(whole)  # half a line would damage the next one
+                file.truncate(whole)  # a partial line would damage the next one
                 raise

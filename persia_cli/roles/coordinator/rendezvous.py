@@ -1,4 +1,4 @@
-"""The store by which the ranks of torch find each other; the coordinator keeps its values."""
+"""The store through which the ranks of torch find each other; the coordinator stores its values."""
 
 from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.context import JobContext
@@ -6,7 +6,7 @@ from persia_cli.wire.job_messages import StoreCall, StoreValue
 from persia_cli.wire.server import Peer
 
 MAX_KEYS = 65_536
-"""Keys of a job; a rank sets a few for each other rank."""
+"""Maximum number of keys of a job; a rank sets a few for each other rank."""
 
 
 class RendezvousStore:
@@ -18,7 +18,7 @@ class RendezvousStore:
         self._waiting: list[tuple[Peer, str]] = []
 
     def on_call(self, peer: Peer, message: StoreCall) -> None:
-        """Do what a rank asks; raise WireError if the sender is no rank."""
+        """Carry out the call of a rank; raise WireError for another sender."""
         self._context.find(message.sender, only="nn-worker")
         if not message.keys or (len(message.keys) > 1 and message.call != "check"):
             raise WireError(f"the call {message.call} of the ranks' store is for one key, not {len(message.keys)}")
@@ -52,11 +52,11 @@ class RendezvousStore:
 
     def _set(self, key: str, value: bytes) -> None:
         if len(self._values) >= MAX_KEYS and key not in self._values:
-            raise WireError(f"the ranks' store has {MAX_KEYS} keys, and has no room for more")
+            raise WireError(f"the ranks' store has {MAX_KEYS} keys, its maximum")
         self._values[key] = value
 
     def _answer_waiting(self) -> None:
-        """Answer those whose key is there."""
+        """Answer the ranks whose key now exists."""
         left = []
         for peer, key in self._waiting:
             if key in self._values:

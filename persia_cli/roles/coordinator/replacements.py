@@ -1,4 +1,4 @@
-"""The death of a process: whether the replica gets a new one, and the news for the other replicas."""
+"""The death of a process: the decision whether it is replaced, and the notice to the other replicas."""
 
 import signal
 import time
@@ -11,9 +11,9 @@ from persia_cli.errors import RoleError, WireError
 from persia_cli.plan.replacement import WITH_MEMORY, is_replaced
 from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.roles.coordinator.saving import Saving
-from persia_cli.wire.figures import FINISHED, SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Beat, Change, Death, Verdict
 from persia_cli.wire.message import ProcessId
+from persia_cli.wire.reports import FINISHED, SENT_AGAIN, Counters
 from persia_cli.wire.server import Peer
 
 REPEATED = {
@@ -21,12 +21,12 @@ REPEATED = {
     "embedding-worker": "batches",
     "embedding-server": "requests",
 }
-"""The work that is repeated, by role."""
+"""The kind of repeated work, by role."""
 
 
 @dataclass(slots=True)
 class Replacement:
-    """A new process in the place of one that died, until what was lost is done again; times are in seconds."""
+    """A new process of a dead replica, until the lost work is repeated; times are in seconds."""
 
     role: str
     index: int
@@ -34,19 +34,19 @@ class Replacement:
     process: ProcessId
     died_s: float
     repeated: str
-    """Repeated work: steps dealt anew, batches whose ids are sent again, or requests finished."""
+    """Kind of the repeated work: steps assigned again, batches whose ids are sent again, or finished requests."""
     again: int | None = None
-    """How many, once it is known of all but batches, which are counted until others have heard of the new process."""
+    """The amount of repeated work, once known; batches are counted until the loaders have received the change."""
     sent_before: int = 0
     change: int = 0
-    """Number of the change by which others learn of the new process; 0 until it is ready."""
+    """Number of the change that announces the new process; 0 until it is ready."""
 
 
 class Replacements:
-    """Decides on restarts, and announces deaths and new processes to all replicas."""
+    """The decisions on restarts, and the announcements of deaths and new processes to all replicas."""
 
     def __init__(self, context: JobContext, saving: Saving) -> None:
-        """`saving` gives up the files of a checkpoint that a dead process was writing."""
+        """`saving` aborts a checkpoint whose files a dead process was writing."""
         self._context, self._saving, run = context, saving, context.run
         self._events, self._membership, self._clock = context.events, context.membership, context.now
         self._policy = RestartPolicy(run.recovery.max_restarts, run.recovery.window_s)
@@ -54,19 +54,20 @@ class Replacements:
         self._changes: dict[str, Change] = {}
         self._number = 0
         self._replacements: dict[str, Replacement] = {}
-        self._heard: dict[str, int] = {}
+        self._acknowledged: dict[str, int] = {}
         self._sent_again: dict[str, int] = {}
         self._sent_by_dead = 0
 
     def on_death(self, peer: Peer, message: Death) -> None:
-        """Answer the parent of a process that ended; raises WireError for one that is not the replica's last."""
+        """Answer the parent of a process that ended; raise WireError for a process that is not the replica's last."""
         key = (message.role, message.index, message.process)
+        # A repeated report must not count as another death.
         if key not in self._verdicts:
             self._verdicts[key] = self._judge(message)
         self._context.reply(peer, self._verdicts[key])
 
     def judge_gone(self, member: Member) -> Verdict:
-        """Decide on a replica whose supervisor was killed with it, so that no parent reports its death."""
+        """Decide on a replica that was killed together with its supervisor, so that no parent reports its death."""
         code = LOST_WITH_SUPERVISOR if member.role == WITH_MEMORY else -signal.SIGKILL
         return self._judge(Death(member.role, member.index, member.process, code))
 
@@ -88,14 +89,14 @@ class Replacements:
             why += f", and its restarts are used up (recovery.max_restarts: {limits})"
         code = message.exit_code if message.exit_code in NEVER_AGAIN else RoleError.exit_code
         if not self._context.stopping:
-            self._context.give_up(why, code)
+            self._context.abort(why, code)
         return Verdict(False, 0.0, why)
 
     def _may_go_on(self, message: Death) -> bool:
         phase = self._context.phases.current
         return (
             self._policy.max_restarts > 0
-            and is_replaced(message.role, message.exit_code, memory_is_kept=True)
+            and is_replaced(message.role, message.exit_code, memory_is_retained=True)
             and phase is not None
             and phase.kind != "done"
             and (message.role, message.index) in self._membership.members
@@ -103,12 +104,13 @@ class Replacements:
         )
 
     def _lose(self, message: Death, name: str, how: str) -> None:
-        """Note that a process is dead, and prepare its replacement."""
+        """Record the death of a process, and prepare its replacement."""
         now = self._clock()
         member = self._membership.lose(message.role, message.index, now)
         self._saving.note_death(name, how)
+        # The counter of the next process begins at 0, so that of the dead one is added to the total.
         self._sent_by_dead += self._sent_again.pop(name, 0)
-        self._heard.pop(name, None)
+        self._acknowledged.pop(name, None)
         before = self._replacements.get(name)
         loader = message.role == "data-loader"
         self._replacements[name] = Replacement(
@@ -116,6 +118,7 @@ class Replacements:
             message.index,
             how,
             message.process,
+            # A second death before the recovery belongs to the same recovery.
             before.died_s if before else now,
             REPEATED[message.role],
             self._context.work.take_back(name) + (before.again or 0 if before else 0) if loader else None,
@@ -141,20 +144,20 @@ class Replacements:
         replacement.change = self._number
         self._finish()
 
-    def beat(self, heard: int) -> Beat:
-        """Return the answer to the heartbeat of a replica that has received the changes up to a number."""
-        changes = tuple(change for change in self._changes.values() if change.number > heard)
+    def beat(self, last_change: int) -> Beat:
+        """Return the answer to the heartbeat of a replica that has received the changes up to `last_change`."""
+        changes = tuple(change for change in self._changes.values() if change.number > last_change)
         return Beat(self._context.stopping, changes, time.monotonic_ns())
 
-    def note_heartbeat(self, member: Member, heard: int, counters: Counters) -> None:
-        """Note up to which change a replica is informed, and what it has sent again or finished."""
+    def note_heartbeat(self, member: Member, last_change: int, counters: Counters) -> None:
+        """Record the last change that a replica has received, and the number of requests that it sent again."""
         if member.role == "data-loader":
-            self._heard[member.name] = heard
+            self._acknowledged[member.name] = last_change
             self._sent_again[member.name] = counters.counts.get(SENT_AGAIN, 0)
         self.note_counters(member, counters)
 
     def note_counters(self, member: Member, counters: Counters) -> None:
-        """Note how many requests of the process before a new one has finished."""
+        """Record how many requests of the dead process its replacement has finished."""
         replacement = self._replacements.get(member.name)
         if replacement is not None and replacement.repeated == "requests" and replacement.change:
             replacement.again = counters.updates.get(FINISHED, 0)
@@ -162,10 +165,11 @@ class Replacements:
             self._finish()
 
     def _finish(self) -> None:
-        """Record the recoveries that are over: the lost work is sent again or finished."""
+        """Record the completed recoveries, whose lost work is sent again or finished."""
         for name, replacement in list(self._replacements.items()):
             if replacement.repeated == "batches":
-                waits = any(n < replacement.change for n in self._heard.values())
+                # Loaders send batches again when they receive the change, so the count is final after the last one.
+                waits = any(n < replacement.change for n in self._acknowledged.values())
             else:
                 waits = replacement.again is None
             if not replacement.change or waits:

@@ -1,4 +1,4 @@
-"""The reports of ranks: they go into the record, show progress, and let evaluations decide how training goes on."""
+"""The reports of ranks: they fill the record, show progress, and decide about the end and the learning rate."""
 
 import time
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ EVERY_S = 2.0
 
 
 class Reporting:
-    """Takes the reports of ranks."""
+    """The reports of all ranks."""
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
         self._run, self._job = context.run, context.job
         self._record, self._events, self._tracker = context.record, context.events, context.tracker
         self._undefined: set[str] = set()
-        """Metrics that an evaluation lacked, with a warning to the user."""
+        """Metrics that an evaluation lacked, and of which the user was warned."""
         self._pace = Pace(self._job.eval_rows, time.monotonic())
         self._waiting: dict[tuple[int, int], Peer] = {}
         """The peer to answer once a report (rank and number) is in the record."""
@@ -46,21 +46,21 @@ class Reporting:
         self._warn_of_one_class(line)
 
     def begin_scoring(self) -> None:
-        """Begin to count how fast samples are scored."""
+        """Restart the measurement of how fast samples are scored."""
         self._pace = Pace(self._job.eval_rows, time.monotonic())
 
     def report_progress(self, phase: Phase) -> None:
-        """Record every few seconds how far an evaluation or a prediction has come."""
+        """Record the progress of an evaluation or a prediction, every few seconds."""
         if phase.kind not in ("evaluating", "predicting"):
             return
         steps = max(self._record.steps_scored - phase.first, 0)
         rows = min(steps * self._run.train.batch_size, self._job.eval_rows)
-        # When all is scored, an evaluation may still rank items.
+        # When all samples are scored, an evaluation may still rank items.
         if rows < self._job.eval_rows and (line := self._pace.line(rows, time.monotonic())):
             self._events.write(event="progress", **line)
 
     def _judge_by(self, line: dict[str, Any]) -> None:
-        """Let an evaluation decide how training goes on; a rank reports that it is done only after this."""
+        """Decide by an evaluation how training continues; a rank reports its end only after this."""
         self._warn_of_undefined(line)
         if self._tracker.note(line["step"], line) and (best := self._tracker.best) is not None:
             self._events.write(event="best", metric=best.metric, step=best.step, value=best.value)
@@ -75,7 +75,7 @@ class Reporting:
             self._events.write(event="stopped_early", step=line["step"], text=text)
 
     def _warn_of_undefined(self, line: dict[str, Any]) -> None:
-        """Warn, once for each metric, that an evaluation that lacks it cannot decide anything."""
+        """Warn, once for each metric, that an evaluation without it decides nothing."""
         for metric, consequences in self._tracker.without(line).items():
             if metric not in self._undefined:
                 self._undefined.add(metric)
@@ -92,21 +92,21 @@ class Reporting:
 
 
 def why_undefined(metric: str, line: Mapping[str, Any]) -> str:
-    """Return what the samples of an evaluation are likely to lack that has no such figure, in brackets."""
-    figure, _, label = metric.partition("_")
+    """Return the likely reason, in brackets, why an evaluation has no such metric."""
+    name, _, label = metric.partition("_")
     if label and line.get(f"log_loss_{label}", 0.0) is None:
         return " (no sample has its label)"
-    if figure in ("auc", "ne"):
+    if name in ("auc", "ne"):
         return " (all its labels are of one class)"
-    if figure == "gauc":
+    if name == "gauc":
         return " (no query has labels of both classes)"
-    if figure == "r2":
+    if name == "r2":
         return " (all its labels are the same)"
     return " (none of its labels is above 0)" if metric.startswith(("pr_auc", "calibration")) else ""
 
 
 class Pace:
-    """The progress of one evaluation or prediction; `now` is given in seconds."""
+    """The progress of one evaluation or prediction; `now` is in seconds."""
 
     def __init__(self, total: int, now: float) -> None:
         self._total = total

@@ -15,7 +15,7 @@ SAVE_AND_END = ("SIGTERM", "SIGUSR1", "SIGHUP")
 
 
 class SaveRequests:
-    """Cuts phases short so that the model can be saved: training for any request, an evaluation only for the end."""
+    """The requests that cut phases short to save: any request cuts training, only the end cuts an evaluation."""
 
     def __init__(self, context: JobContext) -> None:
         self._context = context
@@ -24,7 +24,7 @@ class SaveRequests:
         self._every_s = 60.0 * checkpoint.every_minutes if checkpoint.every_minutes else None
         self._saved_s = context.now()
         self._asked: list[Peer] = []
-        """The commands that have asked for a checkpoint."""
+        """The commands that wait for a checkpoint."""
         self.signals: deque[str] = deque()
         """Names of signals that this process received; any thread and a signal handler may append one."""
 
@@ -50,7 +50,7 @@ class SaveRequests:
         if context.ending or (phase is not None and phase.kind == "done"):
             return
         if phase is not None and phase.kind == "predicting" and not context.phases.waiting:
-            return  # The file of the prediction is being published.
+            return  # the file of the prediction is being published
         context.ending = Ending(signal, replica, context.now() + self._grace_s)
         if phase is None or context.job.task != "train":
             context.stop_reason = "there was nothing to save"
@@ -66,10 +66,10 @@ class SaveRequests:
         if self._asked and phase.kind != "saving" and requests.save is None and not self._context.phases.writing:
             self.answer("", "nothing was trained since the last checkpoint, or nothing at all yet")
         if requests.end or (requests.save and phase.kind == "training"):
-            self._cut()  # The phase began while the request was in flight.
+            self._cut()  # the phase began while the request was in flight
 
     def note_saved(self, event: dict[str, Any]) -> None:
-        """Answer the commands that asked for a checkpoint, given the event with which a save ends."""
+        """Answer the waiting commands with the event of a finished save."""
         self._saved_s = self._context.now()
         if event["event"] == "saved":
             self.answer(str(event["path"]))
@@ -77,14 +77,14 @@ class SaveRequests:
             self.answer("", f"the checkpoint could not be written: {event['text']}")
 
     def note_stopped(self, step: int) -> None:
-        """Record that the job ends early, after `step` steps, and the signal that ends it, if one does."""
+        """Record that the job ends early, after `step` steps, and the signal that ends it, if any."""
         ending, reason = self._context.ending, self._context.stop_reason
         signal = {"signal": ending.signal, "replica": ending.replica} if ending else {}
         why = {"text": reason} if reason else {}
         self._context.events.write(event="phase", phase="stopped", step=step, **signal, **why)
 
     def on_save_now(self, peer: Peer, message: SaveNow) -> None:
-        """Save for a command; the answer comes once there is a checkpoint, or at once where there will be none."""
+        """Save for a command; answer when the checkpoint exists, or at once if there will be none."""
         phase = self._context.phases.current
         self._asked.append(peer)
         if self._context.job.task != "train":
@@ -97,13 +97,13 @@ class SaveRequests:
             self._save("request")
 
     def answer(self, path: str, why: str = "") -> None:
-        """Answer the commands that have asked for a checkpoint."""
+        """Answer the commands that wait for a checkpoint."""
         for peer in self._asked:
             self._context.reply(peer, SavedNow(path, why))
         self._asked.clear()
 
     def on_held(self, peer: Peer, message: Held) -> None:
-        """Note the first step that a rank has not started; with the last answer all ranks learn the common one."""
+        """Record the first step that a rank has not started; the last answer fixes the common last step."""
         phases = self._context.phases
         member = self._context.find(message.sender, only="nn-worker")
         phase = phases.cut(member.name, message.number, message.step)

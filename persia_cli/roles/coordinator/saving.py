@@ -1,4 +1,4 @@
-"""A save: replicas write their files, which lasts longer than the phase, then the checkpoint is published."""
+"""A save: replicas write their files, possibly beyond the saving phase; then the checkpoint is published."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -9,9 +9,9 @@ from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.roles.coordinator.save_requests import SaveRequests
 from persia_cli.storage.remote import within
-from persia_cli.wire.figures import SavedFile
 from persia_cli.wire.job_messages import Saved, SaveModel
 from persia_cli.wire.messages import Ack
+from persia_cli.wire.reports import SavedFile
 from persia_cli.wire.server import Peer
 
 Result = TypeVar("Result")
@@ -21,7 +21,7 @@ PUBLISHER = f"{COORDINATOR}-0"
 
 
 class Saving:
-    """One save after another; the disk is only touched by the disk worker."""
+    """The saves of a job, one after the other; only the disk worker accesses the disk."""
 
     def __init__(self, context: JobContext, checkpointing: Checkpointing, save_requests: SaveRequests) -> None:
         self._context, self._checkpointing, self._save_requests = context, checkpointing, save_requests
@@ -30,7 +30,7 @@ class Saving:
         """True once the folder is ready and replicas get the instruction to write."""
 
     def tidy(self) -> None:
-        """Remove what an earlier start of the training has left unfinished."""
+        """Remove what an earlier start of the training left unfinished."""
         self._run("removing unfinished checkpoints", self._checkpointing.tidy, lambda _: None)
 
     def begin(self, phase: Phase, samples: int, then: Callable[[SaveModel | None], None]) -> None:
@@ -41,7 +41,7 @@ class Saving:
 
         def begin() -> SaveModel | None:
             if self._checkpointing.has(phase.last):
-                # The model is saved; what is new is its evaluation.
+                # The model is saved; only its evaluation is new.
                 self._checkpointing.renew(phase.last, state)
                 return None
             return self._checkpointing.begin(phase, samples, state)
@@ -53,7 +53,7 @@ class Saving:
         self._run(f"starting the checkpoint of step {phase.last:,}", begin, started)
 
     def _run(self, doing: str, work: Callable[[], Result], then: Callable[[Result], None]) -> None:
-        """Run on the disk worker; a store that does not answer costs a save, so it gets as long as a silent replica."""
+        """Run a task on the disk worker, within the time limit of a silent replica: a hanging store costs a save."""
 
         def bounded() -> Result:
             with within(self._context.run.cluster.silence_timeout_s):
@@ -62,13 +62,13 @@ class Saving:
         self._context.disk.run(doing, bounded, then)
 
     def on_saved(self, peer: Peer, message: Saved) -> None:
-        """Note the files that a replica has written, or why it could not."""
+        """Record the files that a replica has written, or the reason why it could not."""
         member = self._context.find(message.sender)
         self._context.reply(peer, Ack())
         self._take(message.step, member.name, message.files, message.failure)
 
     def note_death(self, name: str, how: str) -> None:
-        """Give up the checkpoint whose files a dead replica was writing, if it was.
+        """Abort the checkpoint if a dead replica was writing files of it.
 
         A replica that dies before it gets the instruction to save does not disturb: its new process gets it.
         """

@@ -1,4 +1,4 @@
-"""The end of a job: replicas fail or are stopped, and all others are asked to end."""
+"""The end of a job: a replica fails or is stopped, and all others are asked to end."""
 
 from collections.abc import Callable
 
@@ -14,13 +14,13 @@ from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer
 
 AT_ONCE_S = 1.0
-"""Seconds in which replicas are asked to end, at most, where a signal ends the job."""
+"""Maximum number of seconds in which replicas are asked to end after a signal."""
 LISTENING_S = 2.0
-"""Seconds of silence after which the end of a job waits for a replica no longer."""
+"""Seconds of silence after which the end of a job does not wait for a replica any longer."""
 
 
 class Shutdown:
-    """Stops the replicas of a job."""
+    """The end of the replicas of a job."""
 
     def __init__(
         self, context: JobContext, joining: Joining, save_requests: SaveRequests, recordings: Recordings
@@ -29,14 +29,14 @@ class Shutdown:
         self._save_requests, self._recordings = save_requests, recordings
 
     def on_fail(self, peer: Peer, message: Fail) -> None:
-        """End the job because a replica cannot go on."""
+        """End the job because a replica has failed."""
         member = self._context.find(message.sender)
         self._context.reply(peer, Ack())
         self._context.informed.add(member.name)
-        self._context.give_up(f"{member.name}: {message.error}", message.exit_code)
+        self._context.abort(f"{member.name}: {message.error}", message.exit_code)
 
     def on_leave(self, peer: Peer, message: Leave) -> None:
-        """End the job because a replica received a signal; raises WireError for one that has no place in it."""
+        """End the job because a replica received a signal; raise WireError for a process outside the job."""
         context, name = self._context, f"{message.role}-{message.index}"
         member = context.membership.members.get((message.role, message.index))
         if name not in context.membership.missing and (member is None or member.process != message.process):
@@ -49,12 +49,12 @@ class Shutdown:
         if message.signal in SAVE_AND_END:
             self._save_requests.end(message.signal, name)
         if not message.serves:
-            context.give_up(f"{name} was stopped ({message.signal})", RoleError.exit_code)
+            context.abort(f"{name} was stopped ({message.signal})", RoleError.exit_code)
 
     def stop_replicas(self, why: str, seconds: float, poll: Callable[[], None], goes_on: bool) -> None:
         """Ask every replica to end: those that wait to join or for an instruction, and all that send heartbeats.
 
-        Calls `poll` until all of them have been informed, for so many seconds at most.
+        Call `poll` until all of them are informed, for at most `seconds`.
         """
         context = self._context
         context.stopping = True
@@ -72,7 +72,7 @@ class Shutdown:
         return uninformed | self._recordings.unfinished(listening)
 
     def _listening(self) -> list[Member]:
-        """Return the replicas that sent a message just now; the others may be dead, stopped or stuck."""
+        """Return the replicas with a recent message; the others may be dead, stopped or stuck."""
         membership = self._context.membership
         silent = {member.name for member in membership.silent(self._context.now(), LISTENING_S)}
         return [each for each in membership.members.values() if not each.died and each.name not in silent]

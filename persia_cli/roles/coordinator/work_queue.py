@@ -9,31 +9,30 @@ ITEM_STEPS = 16
 
 
 class WorkQueue:
-    """Keeps who asks until it can be answered; no work is dealt out before the first instruction."""
+    """The unanswered requests for work; no item is assigned before the first instruction."""
 
     def __init__(self, server: Server, first_step: int, train_steps: int) -> None:
-        """Keep the training steps [first_step, train_steps) for data loaders."""
+        """Begin with the training steps [first_step, train_steps) to assign."""
         self._server = server
         self._items = {TRAIN: WorkItems(first_step, train_steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
         self._instructions: list[Instruction] = []
-        """Those of this phase; whom they concern has done the ones before, and nobody else needs them."""
+        """The instructions of this phase; a replica that takes part gets each after it has done the one before."""
         self._nexts: dict[str, tuple[Peer, int]] = {}
         self._takes: dict[tuple[str, int], tuple[Peer, TakeItem]] = {}
         self._returned: dict[int, list[tuple[int, int]]] = {TRAIN: [], EVAL: []}
-        """Steps that loaders had when they died."""
+        """Steps that dead loaders had not finished."""
         self._unfinished: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        """Steps that each loader was given and that are not known to be finished, by loader and split."""
+        """Steps assigned to each loader and split, and not reported as finished."""
         self._given: dict[tuple[str, int], tuple[Peer, Item]] = {}
-        """The last answer to each loader and split. The server's own memory of answers forgets old ones; a repeat must
-        not be given the next steps then, for nobody would load the ones before."""
+        """The last answer to each loader and split."""
 
     def evaluate(self, first: int, last: int) -> None:
-        """Let loaders have the evaluation steps [first, last), from the next instruction on."""
+        """Assign the evaluation steps [first, last) to loaders, from the next instruction on."""
         self._items[EVAL] = WorkItems(first, last, ITEM_STEPS)
         self._unfinished = {key: steps for key, steps in self._unfinished.items() if key[1] == TRAIN}
 
     def take_back(self, name: str) -> int:
-        """Deal the unfinished steps of a data loader that has died again; return how many that are."""
+        """Assign the unfinished steps of a dead data loader again; return their number."""
         steps = 0
         for split, returned in self._returned.items():
             items = self._unfinished.pop((name, split), [])
@@ -45,23 +44,23 @@ class WorkQueue:
         return steps
 
     def end_phase(self) -> None:
-        """Give no instruction until the next phase begins: a new process must not repeat the phase that is over."""
+        """Give no instruction until the next phase begins: a new process must not repeat the finished phase."""
         self._instructions.clear()
 
     def instruct(self, instruction: Instruction) -> None:
-        """Give the first instruction of a phase to all that wait for one, and to those that ask for it from now on."""
+        """Give the first instruction of a phase to all replicas that wait for one or will ask."""
         self._instructions.clear()
         self.change(instruction)
 
     def change(self, instruction: Instruction) -> None:
-        """Give a further instruction about the same phase to all that have the ones before."""
+        """Give a further instruction of the same phase to all replicas that have the ones before."""
         self._instructions.append(instruction)
         for name in list(self._nexts):
             self._answer(name)
         self._deal()
 
     def ask(self, name: str, peer: Peer, after: int) -> None:
-        """A replica asks for the instruction that follows number `after`."""
+        """Register a replica's request for the instruction after number `after`."""
         self._nexts[name] = (peer, after)
         self._answer(name)
 
@@ -74,9 +73,11 @@ class WorkQueue:
                 return
 
     def take(self, name: str, peer: Peer, message: TakeItem) -> None:
-        """A data loader asks for steps of a split, one request after the other; a repeat gets the same steps again."""
+        """Register a loader's request for steps of a split; a repeated request gets the same steps."""
         asked, item = self._given.get((name, message.split), (None, None))
         if item is not None and asked == peer:
+            # The server forgets old answers. A repeat must not get the next steps then, since no loader
+            # would load the ones before.
             self._server.reply(peer, item)
             return
         unfinished = self._unfinished.get((name, message.split), [])

@@ -1,4 +1,4 @@
-"""The rows that an embedding server begins with: none, those of the process before it, or loaded ones."""
+"""The initial rows of an embedding server: none, those of the process before it, or loaded ones."""
 
 import logging
 
@@ -9,13 +9,13 @@ from persia_cli.errors import RoleError
 from persia_cli.kernels.memory import Empty
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.plan.replacement import keeps_memory
+from persia_cli.plan.replacement import retains_memory
 from persia_cli.plan.warm_start import WarmStart
 from persia_cli.storage.places import Place, place_of
 from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.changes import note_loaded
+from persia_cli.store.checkpoints.frequency_files import load_frequencies
 from persia_cli.store.checkpoints.row_files import Progress, load_shard
-from persia_cli.store.checkpoints.sighting_files import load_sightings
 from persia_cli.store.checkpoints.warm_rows import WarmRows
 from persia_cli.store.memory.answers import NewKeys
 from persia_cli.store.memory.recoverable_shard import RecoverableShard, Repairs
@@ -25,34 +25,34 @@ from persia_cli.wire.message import BatchId, Sender
 log = logging.getLogger(__name__)
 
 MAX_DEATHS = 1
-"""Processes that may die at the same request; the next one would too."""
+"""Maximum number of processes that may die at the same request; the next one would die too."""
 
 
 def shard_of(run: Run, job: Job, server: Sender, file: int | None, empty: Empty) -> tuple[Shard, Repairs | None]:
-    """Return the shard of the process before with what was repaired in it, or an empty shard and None.
+    """Return the shard of the process before and its repairs, or an empty shard and None.
 
-    Raises RoleError or MemoryFileError if there should be rows of a process before that cannot be taken over;
-    PoisonError if another process had died at the same request.
+    Raise RoleError or MemoryFileError if the rows of the process before cannot be taken over, PoisonError if two
+    processes died at the same request.
     """
     cluster, last_step = run.cluster, job.first_step - 1
     place = embedding_layout(run), server.index, cluster.embedding_servers
     if server.incarnation > 1:
         if file is None:
-            raise RoleError("the rows of this server ended with its first process, since nothing kept its memory")
+            raise RoleError("the rows of this server ended with its first process: its memory was not in a shared file")
         taken, repairs = RecoverableShard.attach(file, *place, cluster.nn_workers, empty, MAX_DEATHS)
         log.info("took over %d rows; the last process was at: %s", repairs.rows, repairs.request)
         return taken, repairs
     if file is not None:
         return RecoverableShard.create(file, *place, cluster.nn_workers, last_step, empty), None
-    if keeps_memory(run, job, server.role):
-        log.warning("the memory of this server ends with its process: start it with --supervise to keep it")
+    if retains_memory(run, job, server.role):
+        log.warning("server memory will not survive a crash: start the server with --supervise")
     shard = Shard(*place, empty, ranks=cluster.nn_workers)
     shard.applied.begin(last_step)
     return shard, None
 
 
 def unanswered_lookups(shard: RecoverableShard, ranks: int) -> dict[BatchId, list[NewKeys]]:
-    """Return each rank's last look-up that has no update yet, with its new keys: its answer may not have been sent."""
+    """Return each rank's last look-up without an update, and its new keys: its answer may not have been sent."""
     last = {rank: answer for rank in range(ranks) if (answer := shard.answers.last(rank))}
     return {
         BatchId(TRAIN, step, rank): new for rank, (step, new) in last.items() if shard.applied.is_looked_up(rank, step)
@@ -60,26 +60,26 @@ def unanswered_lookups(shard: RecoverableShard, ranks: int) -> dict[BatchId, lis
 
 
 def load_checkpoint(shard: Shard, folder: Place, progress: Progress) -> int:
-    """Add the rows of a checkpoint that belong to the shard; returns their number, including those without space.
+    """Add the rows of a checkpoint that belong to the shard; return their number, including those without space.
 
-    Raises CheckpointError for files that are damaged or do not fit.
+    Raise CheckpointError for files that are damaged or do not fit.
     """
-    # Without a table for them, dense weights are in the checkpoint's dense folder too.
+    # Without a table for dense weights, they are only in the checkpoint's dense folder.
     chain = read_chain(folder)
     files = chain.row_files(with_dense=shard.layout.dense_group is not None)
     rows = load_shard(shard, files, progress)
-    load_sightings(shard, chain.folders[-1], chain.manifest)
+    load_frequencies(shard, chain.folders[-1], chain.manifest)
     note_loaded(shard, chain.manifest.step)
-    # Rows without space in their partition are counted and shown; they are not missing from the checkpoint.
+    # Rows without space in their partition are counted and reported; they do not count as missing.
     rows += sum(counters.left_out for counters in shard.counters().values())
     log.info("loaded %d rows from %s", rows, folder)
     return rows
 
 
 def load_first_rows(shard: Shard, warm: WarmStart, progress: Progress) -> int:
-    """Add the rows that a run begins with and that belong to the shard; returns their number.
+    """Add the rows of a warm start that belong to the shard; return their number.
 
-    Raises CheckpointError and DataError for files that are damaged, have changed, or do not fit.
+    Raise CheckpointError and DataError for files that are damaged, have changed, or do not fit.
     """
     tables: dict[str, list[str]] = {}
     for each in warm.tables:

@@ -1,4 +1,4 @@
-"""Saving a shard while it serves: the poll loop takes rows, a thread beside it writes them."""
+"""Saving a shard while it serves: the poll loop copies rows, and a second thread writes them."""
 
 import os
 import queue
@@ -9,65 +9,65 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from persia_cli.config.schema import Cluster
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.cut import CutRows
 from persia_cli.store.checkpoints.row_files import Changes, steps_of, write_portions
+from persia_cli.store.checkpoints.snapshot import SnapshotRows
 from persia_cli.store.row_store import Keys, Tables
 from persia_cli.store.shard import Shard
-from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.reports import SavedFile
 
 SHARE = 0.06
-"""Fraction of the time of all processors that the saves of all embedding servers take together from training."""
+"""Fraction of the time of all processors that the saves of all embedding servers take from training."""
 WHOLE = 2.5
-"""Processor time of rows from memory to disk, as a multiple of the time of taking them; an estimate."""
+"""Estimated processor time from memory to disk, as a multiple of the time for copying rows."""
 QUIET_S = 0.5
-"""Seconds without a request after which a save goes as fast as it can: the job waits for it."""
+"""Seconds without a request after which a save runs at full speed, since the job waits for it."""
 
 
-def servers_beside(cluster: Cluster, index: int) -> int:
-    """Return how many embedding servers share the processors of one: all, or those that are pinned to the same."""
+def servers_sharing(cluster: Cluster, index: int) -> int:
+    """Return the number of embedding servers that share this server's processors: all, or those with the same pin."""
     pins = [cluster.processors_of("embedding-server", each) for each in range(cluster.embedding_servers)]
     return pins.count(pins[index])
 
 
 class SavePace:
-    """The pace of a save: when the next rows are due; for the thread that takes them."""
+    """The pace of a save: when the next rows are due; for the thread that copies them."""
 
     def __init__(self, servers: int, awaited: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin with a save; `servers` share the processors, and one that is `awaited` goes as fast as it can."""
+        """Begin with a save; `servers` share the processors, and an `awaited` save runs at full speed."""
         self._share = SHARE * len(os.sched_getaffinity(0)) / servers
         self._awaited, self._clock = awaited, clock
         self._served = self._next = clock()
 
     def note_request(self) -> None:
-        """Note that training goes on."""
+        """Record that training continues."""
         self._served = self._clock()
 
     def note_taken(self, processor_s: float) -> None:
-        """Note that rows were taken, and the processor time of that."""
+        """Record the processor time of copying rows."""
         self._next = self._clock() + processor_s * WHOLE / self._share
 
     def due_in_s(self) -> float:
-        """Return the seconds until the next rows are due, if nothing else happens."""
+        """Return the seconds until the next rows are due, if no request arrives."""
         if self._awaited:
             return 0.0
         return max(0.0, min(self._next, self._served + QUIET_S) - self._clock())
 
 
 PORTIONS_AHEAD = 4
-"""Largest number of portions that are taken and not yet written."""
+"""Maximum number of portions that are copied and not yet written."""
 NICENESS = 5
-"""How much the writing thread lets others go first where processors are scarce."""
+"""Niceness of the writing thread, which lets other threads run first where processors are scarce."""
 CHECK_S = 0.5
 IDLE_S = 0.2
-"""Longest wait for requests."""
+"""Longest wait for requests in seconds."""
 
 
 class AbandonedError(Exception):
-    """The checkpoint is not needed any more."""
+    """Raised in the writing thread when the checkpoint is not needed any more."""
 
 
 class ShardSaving:
-    """One save of a shard, which may change meanwhile; every method but `_write` runs on the poll loop's thread."""
+    """One save of a shard that changes meanwhile; every method but `_write` runs on the poll loop's thread."""
 
     def __init__(
         self,
@@ -79,15 +79,15 @@ class ShardSaving:
         changes: Changes = None,
         pace: SavePace | None = None,
     ) -> None:
-        """Begin it: the shard as it is now is saved, or only the `changes` of its stores.
+        """Begin to save the shard in its present state, or only the `changes` of its stores.
 
-        `wake` is called when there is something to do. Without a `pace` it goes as fast as it can.
+        `wake` is called when there is something to do. Without a `pace`, the save runs at full speed.
         """
         self._shard, self._on_rows, self._wake, self._changes = shard, on_rows, wake, changes
         self._pace = pace or SavePace(1, awaited=True)
-        self._cut = shard.begin_cut(since=steps_of(changes))
-        self._cut.write_on = self._take_or_wait
-        self._taken: queue.Queue[tuple[int, CutRows, bool]] = queue.Queue(PORTIONS_AHEAD)
+        self._snapshot = shard.begin_snapshot(since=steps_of(changes))
+        self._snapshot.make_space = self._take_or_wait
+        self._taken: queue.Queue[tuple[int, SnapshotRows, bool]] = queue.Queue(PORTIONS_AHEAD)
         self._abandoned = threading.Event()
         self._files: Future[list[SavedFile]] = writer.submit(self._write, folder)
         self._files.add_done_callback(lambda _: wake())
@@ -99,60 +99,60 @@ class ShardSaving:
 
     @property
     def can_take(self) -> bool:
-        """True if rows are left to be taken and the writing thread is not behind."""
-        return not self._cut.over and not self._taken.full()
+        """True if rows are left to copy and the writing thread is not behind."""
+        return not self._snapshot.over and not self._taken.full()
 
     @property
     def pauses(self) -> int:
-        """Number of times that an update had to wait until rows before it were taken."""
-        return self._cut.pauses
+        """Number of times that an update had to wait until rows before it were copied."""
+        return self._snapshot.pauses
 
     def take(self) -> None:
-        """Take the next rows, about two milliseconds' work."""
+        """Copy the next rows, about two milliseconds of work."""
         if self.can_take:
             begun_s = time.thread_time()
-            self._taken.put_nowait(self._cut.next_portion())
+            self._taken.put_nowait(self._snapshot.next_portion())
             self._pace.note_taken(time.thread_time() - begun_s)
 
     def patience_s(self, awaited: bool) -> float:
-        """Return for how long to wait for requests before `go_on`; the waker ends the wait too.
+        """Return how long to wait for requests before `go_on`; the waker ends the wait too.
 
         Rows are due at once if look-ups wait for that (`awaited`), or would soon.
         """
         if not self.can_take:
             return IDLE_S
-        return 0.0 if awaited or self._cut.is_short else min(IDLE_S, self._pace.due_in_s())
+        return 0.0 if awaited or self._snapshot.is_short else min(IDLE_S, self._pace.due_in_s())
 
     def go_on(self, awaited: bool) -> None:
-        """Take the next rows if they are due."""
+        """Copy the next rows if they are due."""
         if not self.patience_s(awaited):
             self.take()
 
-    def has_room(self, groups: Sequence[tuple[Keys, Tables]], create: bool) -> bool:
-        """Return whether a look-up that has come can be answered before more rows are taken.
+    def has_space(self, groups: Sequence[tuple[Keys, Tables]], create: bool) -> bool:
+        """Return whether a look-up can be answered before more rows are copied.
 
         `groups` are its keys and their tables. One that does not `create` rows, as of an evaluation, changes nothing.
         """
         self._pace.note_request()
-        return not create or all(self._cut.has_room(number, *group) for number, group in enumerate(groups))
+        return not create or all(self._snapshot.has_space(number, *group) for number, group in enumerate(groups))
 
     def finish(self) -> list[SavedFile]:
-        """Return the files, once `done`; raises the error because of which they could not be written."""
-        self._shard.end_cut()
+        """Return the files, once `done`; raise the error because of which they could not be written."""
+        self._shard.end_snapshot()
         return self._files.result()
 
     def abandon(self) -> None:
-        """Stop writing as soon as possible; nobody will ask for the files."""
+        """Stop writing as soon as possible; the files are not needed."""
         self._abandoned.set()
-        self._shard.end_cut()
+        self._shard.end_snapshot()
 
     def _take_or_wait(self) -> None:
-        """Take the next rows, if need be once the writing thread has done with others."""
+        """Copy the next rows, if necessary after the writing thread has written others."""
         while not self.can_take and not self.done:
             self._abandoned.wait(0.001)
         if self.done:
-            # It has failed: nobody needs the cut any more, and the loop is about to hear of it.
-            self._cut.drop()
+            # Writing has failed: the snapshot is not needed any more, and the loop will raise the error.
+            self._snapshot.drop()
         else:
             self.take()
 
@@ -162,17 +162,17 @@ class ShardSaving:
         lower_thread_priority()
         return write_portions(self._shard, self._portions, folder, self._on_rows, self._changes)
 
-    def _portions(self, group: int) -> Iterator[CutRows]:
+    def _portions(self, group: int) -> Iterator[SnapshotRows]:
         last = False
         while not last:
             number, portion, last = self._next()
             assert number == group
-            # The room that this leaves can be filled at once.
+            # Free space in the queue can be filled at once.
             self._wake()
             yield portion
-            self._cut.give_back(group, portion)
+            self._snapshot.give_back(group, portion)
 
-    def _next(self) -> tuple[int, CutRows, bool]:
+    def _next(self) -> tuple[int, SnapshotRows, bool]:
         while True:
             if self._abandoned.is_set():
                 raise AbandonedError
@@ -183,6 +183,6 @@ class ShardSaving:
 
 
 def lower_thread_priority() -> None:
-    """Give this thread a niceness of at least NICENESS; only root could lower that of a process that has more."""
-    thread = threading.get_native_id()  # Linux counts niceness by thread
+    """Give this thread a niceness of at least NICENESS; without root it cannot be lowered again."""
+    thread = threading.get_native_id()  # Linux counts niceness per thread
     os.setpriority(os.PRIO_PROCESS, thread, max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))

@@ -14,28 +14,28 @@ from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import StepGate
 from persia_cli.errors import CheckpointError, DiskError, MemoryFileError, WireError
-from persia_cli.kernels.cache import is_kept
-from persia_cli.kernels.needed import SAVING, SERVER, kept_kernels, training_kernels
+from persia_cli.kernels.cache import is_cached
+from persia_cli.kernels.needed import SAVING, SERVER, recoverable_kernels, training_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.embedding_server.rows import load_checkpoint, load_first_rows, shard_of, unanswered_lookups
-from persia_cli.roles.embedding_server.saving import IDLE_S, SavePace, ShardSaving, servers_beside
+from persia_cli.roles.embedding_server.saving import IDLE_S, SavePace, ShardSaving, servers_sharing
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.storage.places import place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
-from persia_cli.store.checkpoints.changes import cut_changes
+from persia_cli.store.checkpoints.changes import take_changes
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 from persia_cli.store.checkpoints.row_files import Progress
 from persia_cli.store.memory.answers import NewKeys, answers_as_before
 from persia_cli.store.memory.memory_file import LOAD
 from persia_cli.store.memory.progress import LOOK_UP, UPDATE
 from persia_cli.store.memory.recoverable_shard import RecoverableShard
-from persia_cli.wire.figures import FINISHED, Counters
 from persia_cli.wire.job_messages import PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
+from persia_cli.wire.reports import FINISHED, Counters
 from persia_cli.wire.server import Peer
 
 log = logging.getLogger(__name__)
@@ -52,22 +52,22 @@ class EmbeddingServer:
         advertise: str | None = None,
         memory_file: int | None = None,
     ) -> None:
-        """`memory_file` is the descriptor of the file for its memory, if whoever starts the process keeps one."""
+        """`memory_file` is the descriptor of the file for its memory, if the parent process holds one open."""
         self._loop, self._session, self._memory_file = loop, session, memory_file
         self._server, self._waker = loop.serve(bind), loop.waker()
         self._address = advertise or self._server.address
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{session.name}-files")
         self._reading: Future[int] | None = None
         self._looked_up: dict[BatchId, list[NewKeys]] = {}
-        """Batches of training that have been looked up and not yet updated: the keys of each group without a row."""
+        """Training batches that are looked up and not yet updated: the keys of each group without a row."""
         self._updates = {"applied": 0, "repeated": 0, "rows_written": 0, "save_pauses": 0, "save_waits_ms": 0}
         self._saving: ShardSaving | None = None
         self._saved_step, self._loading = 0, Progress()
         self._waiting: deque[tuple[Peer, LookUp]] = deque()
-        """Look-ups that wait until a checkpoint is written further, in the order in which they came."""
+        """Look-ups that wait for the progress of a checkpoint, in the order of arrival."""
         self._waiting_since: float | None = None
         self._held: dict[tuple[int, BatchId], tuple[Peer, LookUp | Update]] = {}
-        """Requests that are early (`_is_early`); one that comes again takes the place of the first."""
+        """Early requests (`_is_early`); a repeat replaces the first."""
         self._deadline = float("inf")
 
     def run(self) -> None:
@@ -78,9 +78,9 @@ class EmbeddingServer:
         self._prepare(run, job)
         if job.task == "train":
             kinds = [group.optimizer.kind for group in self._shard.layout.groups]
-            is_kept_in_file = isinstance(self._shard, RecoverableShard)
-            kernels = kept_kernels(kinds) if is_kept_in_file else training_kernels(kinds)
-            uncompiled = [name for name in SAVING if not is_kept(name)]
+            is_recoverable = isinstance(self._shard, RecoverableShard)
+            kernels = recoverable_kernels(kinds) if is_recoverable else training_kernels(kinds)
+            uncompiled = [name for name in SAVING if not is_cached(name)]
             warm([*kernels, *uncompiled], after_each=lambda: self._loop.poll(0))
         self._server.on(LookUp, self._on_look_up)
         self._server.on(Update, self._on_update)
@@ -111,22 +111,22 @@ class EmbeddingServer:
         if repairs is not None and isinstance(self._shard, RecoverableShard):
             self._looked_up = unanswered_lookups(self._shard, run.cluster.nn_workers)
             self._updates |= {"applied": self._shard.updates, FINISHED: int(repairs.request is not None)}
-        self._servers = servers_beside(run.cluster, self._session.index)
+        self._servers = servers_sharing(run.cluster, self._session.index)
         self._groups, self._patience_s = len(self._shard.layout.groups), run.cluster.silence_timeout_s
-        self._known = job_batches(run, job)
+        self._job_batches = job_batches(run, job)
         synchronous = isinstance(run.mode, SyncMode)
-        # Where ranks' gradients are added up by key, no update comes with the keys of a look-up.
-        self._keeps_rows = not synchronous or run.cluster.nn_workers == 1
+        # In a sync job of several ranks, gradients are summed by key, so an update has other keys than its look-up.
+        self._remembers_rows = not synchronous or run.cluster.nn_workers == 1
         self._gate = StepGate[tuple[Peer, LookUp], tuple[Peer, Update]](run.cluster.nn_workers) if synchronous else None
 
     def _read(self, read: Callable[[], int]) -> None:
-        """Begin to read rows on another thread, so that heartbeats go on."""
+        """Begin to read rows on another thread, so that heartbeats continue."""
         self._session.work.begin("reading its rows")
         self._reading = self._writer.submit(read)
         self._reading.add_done_callback(lambda _: self._waker.wake())
 
     def _finish_reading(self) -> None:
-        """Report ready if all rows are read; raises the error because of which reading failed."""
+        """Report ready if all rows are read; raise the error because of which reading failed."""
         if self._reading is not None and self._reading.done():
             read, self._reading = self._reading, None
             self._session.work.end()
@@ -137,12 +137,12 @@ class EmbeddingServer:
         self._deadline = time.monotonic() + self._patience_s
         self._session.ready(self._on_instruction, rows=rows)
 
-    # A request that a process before has begun
+    # The request that an earlier process began
 
     def _is_early(self, kind: int, batch: BatchId) -> bool:
-        """Return whether a request has to wait for the one that a process before has begun.
+        """Return whether a request must wait for the one that an earlier process began.
 
-        It continues when its senders repeat it, and until then no other may change rows.
+        That request continues when its senders repeat it; until then no other may change rows.
         """
         pending = self._shard.pending
         return pending is not None and (kind, batch.step, batch.rank) not in {
@@ -150,7 +150,7 @@ class EmbeddingServer:
         }
 
     def _answer_early(self) -> None:
-        """Take the requests that have waited in the order in which they came, once they are not early any more."""
+        """Handle the held requests in the order of arrival, once they are not early any more."""
         if not self._held or self._shard.pending is not None:
             return
         held, self._held = self._held, {}
@@ -161,7 +161,7 @@ class EmbeddingServer:
                 self._take_update(peer, message)
 
     def _check_deadline(self) -> None:
-        """Raise MemoryFileError if the request that a process before has begun has not come again for too long."""
+        """Raise MemoryFileError if the request that an earlier process began was not repeated in time."""
         if time.monotonic() > self._deadline:
             if self._shard.pending is not None:
                 raise MemoryFileError(
@@ -193,11 +193,12 @@ class EmbeddingServer:
         self._answer_held()
 
     def _is_due(self, held: tuple[Peer, LookUp]) -> bool:
-        """Return whether a look-up of training may be answered in sync mode.
+        """Return whether a training look-up may be answered in sync mode.
 
-        All earlier steps are applied, and the ranks before its own have asked: new ids get rows in the order of ranks.
+        All earlier steps must be applied, and the look-ups of lower ranks answered.
         """
         batch, step = held[1].batch, self._applied.lowest + 1
+        # New ids get rows in the order of ranks, so that the result does not depend on timing.
         before = (structs.replace(batch, rank=rank) for rank in range(batch.rank))
         return batch.step < step or (batch.step == step and all(map(self._is_looked_up, before)))
 
@@ -206,8 +207,8 @@ class EmbeddingServer:
             self._answer_in_turn(peer, message)
 
     def _answer_in_turn(self, peer: Peer, message: LookUp) -> None:
-        """Answer a look-up, at once or when the checkpoint under way is written so far that its rows may change."""
-        if not self._has_room(message) or (message.create and self._waiting):
+        """Answer a look-up at once, or when the present checkpoint has copied the rows that it changes."""
+        if not self._has_space(message) or (message.create and self._waiting):
             self._waiting.append((peer, message))
             self._waiting_since = self._waiting_since or time.monotonic()
             return
@@ -215,13 +216,13 @@ class EmbeddingServer:
 
     def _answer(self, peer: Peer, message: LookUp) -> None:
         batch, shard = message.batch, self._shard
-        # A repeat changes nothing, least of all after the batch's update: the changes since a checkpoint are found by
-        # the steps of look-ups, and none before its step may make rows after it.
+        # A repeat changes nothing, least of all after the batch's update: the rows changed since a checkpoint are found
+        # by the steps of their look-ups, so no look-up of an earlier step may create rows after it.
         is_repeat = self._is_looked_up(batch) or self._applied.is_applied(batch.rank, batch.step)
         self._trace.end("look-up held", batch)
         with self._trace.span(LOOP, "look-up", batch):
             if message.create and not is_repeat:
-                kept_as = batch if self._keeps_rows else None
+                kept_as = batch if self._remembers_rows else None
                 answers = shard.answer_all(message.groups, batch.step, batch.rank, kept_as)
                 self._looked_up[batch] = [new for _, new in answers]
             else:
@@ -232,7 +233,7 @@ class EmbeddingServer:
         self._server.reply(peer, LookedUp(self._applied.watermark(batch.rank), shard.totals(), groups))
 
     def _is_looked_up(self, batch: BatchId) -> bool:
-        """Return whether a batch of training was answered, or might have been by a process before this one."""
+        """Return whether a batch of training was answered, or might have been by an earlier process."""
         return self._applied.is_looked_up(batch.rank, batch.step)
 
     # Updates
@@ -248,6 +249,7 @@ class EmbeddingServer:
 
     def _take_update(self, peer: Peer, message: Update) -> None:
         batch = message.batch
+        # This check is what makes updates exactly-once: a batch in the window of applied steps changes nothing.
         if self._applied.is_applied(batch.rank, batch.step):
             self._updates["repeated"] += 1
             self._server.reply(peer, Ack())
@@ -272,13 +274,13 @@ class EmbeddingServer:
             self._answer_held()
 
     def _merge(self, updates: Sequence[Update]) -> list[Merged]:
-        """Sum the ranks' gradients per row, in the order of ranks; they become float32."""
+        """Sum the ranks' gradients per row, in the order of ranks, as float32."""
         by_group = zip(self._shard.layout.groups, *(update.groups for update in updates), strict=True)
         return [merge_gradients(parts, group.dim, group.wire) for group, *parts in by_group]
 
     def _apply(self, batch: BatchId, groups: Sequence[Merged], ranks: list[int], reductions: int) -> None:
-        """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
-        looked_up = batch if self._keeps_rows else None
+        """Apply a validated update: that of one rank, or the sum of all ranks of the batch's step."""
+        looked_up = batch if self._remembers_rows else None
         with self._trace.span(LOOP, "update", batch):
             self._shard.update_all(groups, batch.step, ranks, looked_up, reductions)
         self._updates["applied"] = self._shard.updates
@@ -288,7 +290,7 @@ class EmbeddingServer:
     def _check_batch(self, message: LookUp | Update) -> None:
         """Raise WireError for a batch that this job cannot have now."""
         batch = message.batch
-        self._known.size(batch.split, batch.step, batch.rank)
+        self._job_batches.size(batch.split, batch.step, batch.rank)
         if batch.split == TRAIN:
             self._applied.check(batch.rank, batch.step)
 
@@ -317,8 +319,8 @@ class EmbeddingServer:
         if self._saving is not None:
             raise RuntimeError(f"the checkpoint of step {self._saved_step} is still being written")
         self._shard.saves[0] = number
-        # From here on changes do not concern the checkpoint, so training may go on.
-        changes = cut_changes(self._shard, work.step, work.parent)
+        # Changes from here on do not belong to the checkpoint, so training may continue.
+        changes = take_changes(self._shard, work.step, work.parent)
         pace, note = SavePace(self._servers, work.awaited), self._note_written
         self._saving = ShardSaving(self._shard, folder, self._writer, self._waker.wake, note, changes, pace)
         self._saved_step = work.step
@@ -326,7 +328,7 @@ class EmbeddingServer:
         self._session.done(number)
 
     def _save_on(self) -> None:
-        """Take some rows of the checkpoint under way; answer look-ups that waited for that."""
+        """Copy some rows of the present checkpoint, and answer look-ups that waited for that."""
         if self._saving is None:
             return
         self._saving.go_on(bool(self._waiting))
@@ -338,16 +340,16 @@ class EmbeddingServer:
                 self._session.saved(self._saved_step, saving.finish())
             except (DiskError, CheckpointError) as error:
                 self._session.saved(self._saved_step, (), str(error))
-        while self._waiting and self._has_room(self._waiting[0][1]):
+        while self._waiting and self._has_space(self._waiting[0][1]):
             self._answer(*self._waiting.popleft())
         self._answer_held()
         if not self._waiting and self._waiting_since is not None:
             self._updates["save_waits_ms"] += round(1000 * (time.monotonic() - self._waiting_since))
             self._waiting_since = None
 
-    def _has_room(self, message: LookUp) -> bool:
-        """Return whether rows that a look-up changes can be kept for the checkpoint under way."""
-        return self._saving is None or self._saving.has_room(message.groups, message.create)
+    def _has_space(self, message: LookUp) -> bool:
+        """Return whether the rows that a look-up changes can be copied for the present checkpoint first."""
+        return self._saving is None or self._saving.has_space(message.groups, message.create)
 
     def _note_written(self, rows: int) -> None:
         self._updates["rows_written"] += rows

@@ -1,4 +1,4 @@
-"""The dense part of checkpoints: copied between two steps, and written by a thread while training goes on."""
+"""The dense part of checkpoints: copied between two steps, and written by a thread while training continues."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,9 +16,9 @@ DENSE = "dense"
 
 
 class DenseSaving:
-    """Writes the dense files of one checkpoint at a time; for the training thread of rank 0.
+    """The writer of dense files, one checkpoint at a time; for the training thread of rank 0.
 
-    `call` has the I/O thread call a function.
+    `call` makes the I/O thread call a function.
     """
 
     def __init__(self, session: CoordinatorSession, call: Callable[[Callable[[], None]], None]) -> None:
@@ -27,7 +27,7 @@ class DenseSaving:
         self._writing: Future[None] | None = None
 
     def begin(self, work: SaveModel, trainer: DenseTrainer) -> None:
-        """Copy the dense state, and have it written, as an instruction demands."""
+        """Copy the dense state, and start to write it into the folder of an instruction."""
         folder = place_of(work.folder) / DENSE
         self._writing = self._writer.submit(self._write, folder, work.step, trainer.files())
 
@@ -40,11 +40,11 @@ class DenseSaving:
         self._call(saved)
 
     def check(self) -> None:
-        """Raise the error because of which the files could not be written, if there is one."""
+        """Raise the error because of which the files could not be written, if any."""
         if self._writing is not None and self._writing.done():
             self._writing.result()
             self._writing = None
 
     def close(self) -> None:
-        """End the thread after the file that it writes now; does not wait, as a stalled disk would hide an error."""
+        """End the thread after its present file; do not wait, since a stalled disk would hide an error."""
         self._writer.shutdown(wait=False, cancel_futures=True)

@@ -12,13 +12,13 @@ from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.roles.session import IntervalReport
 from persia_cli.train.inputs import Samples
 from persia_cli.train.step import Scored, StepResult
-from persia_cli.wire.figures import IntervalFigures, latest
 from persia_cli.wire.message import TableTotals
 from persia_cli.wire.messages import Rows
+from persia_cli.wire.reports import IntervalMetrics, latest
 
 
 class Interval:
-    """Adds up the steps of an interval and what their look-ups found; the I/O thread has the time for it."""
+    """The sums of the steps of an interval and of their look-ups; for the I/O thread, which has spare time."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         """Begin an interval; `links` are those of ScoreHistogram."""
@@ -30,7 +30,7 @@ class Interval:
         self._loss_scale: float | None = None
         self._steps_skipped = 0
         self.retrieval: dict[str, float] = {}
-        """Figures of retrieval of the model that is evaluated, if there are any."""
+        """The retrieval metrics of the evaluated model, if any."""
 
     def add(self, samples: Samples, scored: Scored, rows: Rows) -> None:
         """Add one step; the staleness of its rows counts in training."""
@@ -50,7 +50,7 @@ class Interval:
 
     def report(self, split: Literal["train", "eval"], last: int, seconds: float, more: bool) -> IntervalReport:
         """Return the sums of an interval that ends before step `last`; `more` if others of its evaluation follow."""
-        sums = IntervalFigures(
+        sums = IntervalMetrics(
             split=split,
             last=last,
             samples=self._samples,

@@ -1,4 +1,4 @@
-"""The NN worker's I/O thread: keeps look-ups ahead of the training thread, within the staleness bound."""
+"""The NN worker's I/O thread: requests rows ahead of the training thread, within the staleness bound."""
 
 import math
 import queue
@@ -37,16 +37,16 @@ from persia_cli.wire.server import Peer
 Item = TypeVar("Item")
 
 WAIT_S = 0.2
-"""Seconds between two looks at whether the job is over."""
+"""Seconds between two checks whether the job is over."""
 
 
 class JobEndedError(PersiaError):
-    """The job has ended while the rank was at work."""
+    """Raised in the training thread when the job has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyBatch:
-    """One rank's part of a step with its embeddings, as they came over the wire."""
+    """One rank's part of a step with its embeddings, as encoded on the wire."""
 
     samples: PutSamples
     rows: Rows
@@ -58,11 +58,11 @@ class ReadyBatch:
 
 
 class Pipeline:
-    """Feeds the training thread of one rank, in the order of steps.
+    """The source of batches for the training thread of one rank, in the order of steps.
 
-    The methods of the first part are for the training thread; those that wait raise JobEndedError when the job ends,
-    or what the I/O thread died of. The methods of the second part run on the I/O thread, which owns the loop; the two
-    meet in queues.
+    The methods of the first part are for the training thread; those that wait raise JobEndedError when the job ends, or
+    the error that ended the I/O thread. The methods of the second part run on the I/O thread, which owns the loop.
+    Queues connect the two.
     """
 
     def __init__(self, loop: Loop, session: CoordinatorSession, bind: str, advertise: str | None = None) -> None:
@@ -79,19 +79,19 @@ class Pipeline:
         self._waiting: dict[tuple[bytes, int], tuple[Peer, WaitCredit]] = {}
         self._died: BaseException | None = None
         self.dense_rows = 0
-        """Rows of dense weights to come with every training batch; set before the first phase."""
+        """Rows of dense weights that every training batch requests; set before the first phase."""
         self.reductions = 0
-        """How often evaluations have reduced the learning rate of rows before the phase of training under way."""
+        """Number of times that evaluations have reduced the learning rate of rows before this phase of training."""
 
     def connect(self, run: Run, job: Job, in_flight: dict[int, int], window: int) -> None:
         """Connect to the embedding workers; called before the I/O thread starts.
 
-        `in_flight` bounds the steps of each split between look-up and applied update; `window` is how many steps
-        beyond the last finished one loaders may send.
+        `in_flight` bounds the steps of each split between look-up and applied update. `window` is the number of steps
+        beyond the last finished one that loaders may send.
         """
         self._trace = self._session.trace
         self._rank, self._world_size, self._window = self._session.index, run.cluster.nn_workers, window
-        self._known = job_batches(run, job)
+        self._job_batches = job_batches(run, job)
         self._dense, self._tasks = dense_count(run), len(label_names(run))
         self._has_queries = {TRAIN: trains_on_queries(run), EVAL: has_query_ids(run)}
         self._has_items = bool(item_features(run))
@@ -102,16 +102,16 @@ class Pipeline:
     # For the training thread
 
     def call(self, function: Callable[[], None]) -> None:
-        """Have the I/O thread call this soon."""
+        """Make the I/O thread call this soon."""
         self._calls.put(function)
         self._waker.wake()
 
     def wake(self) -> None:
-        """Let the I/O thread look up at once."""
+        """End the I/O thread's wait for messages."""
         self._waker.wake()
 
     def take(self) -> ReadyBatch | None:
-        """Wait for the batch of the phase's next step; returns None once there is none."""
+        """Wait for the batch of the phase's next step; return None after the last one."""
         ready = self._await(self._ready)
         if ready is not None:
             self._trace.end("ready", ready.batch)
@@ -122,18 +122,18 @@ class Pipeline:
         self.call(lambda: self._push(batch, gradients))
 
     def report(self, interval: Callable[[], IntervalReport]) -> None:
-        """Have `interval()` called and sent, once the coordinator is not too far behind."""
-        while not self._session.report_room.acquire(timeout=WAIT_S):
+        """Make the I/O thread send `interval()`, once the coordinator is not too far behind."""
+        while not self._session.report_slots.acquire(timeout=WAIT_S):
             self.check()
         self.call(lambda: self._session.report(interval()))
 
     def weights(self, split: int, step: int) -> GroupRows:
-        """Wait for the dense weights as the embedding servers have them now; `split` and `step` are of any batch."""
+        """Wait for the present dense weights of the embedding servers; `split` and `step` are of any batch."""
         batch = BatchId(split, step, self._rank)
         return self._read(PullWeights(batch, self.dense_rows), "the dense weights")[0]
 
     def rows(self, step: int, size: int, ids: Array, offsets: Array) -> list[GroupRows]:
-        """Wait for the rows of the ids of `size` samples, as the servers have them now; `step` is of an evaluation."""
+        """Wait for the present rows of the ids of `size` samples; `step` is of an evaluation."""
         batch = BatchId(EVAL, step, self._rank)
         return self._read(ReadRows(batch, size, ids, offsets), "rows to be read")
 
@@ -149,7 +149,7 @@ class Pipeline:
         self.check()
 
     def check(self) -> None:
-        """Raise JobEndedError if the job has ended, or what the I/O thread died of."""
+        """Raise JobEndedError if the job has ended, or the error that ended the I/O thread."""
         if self._died is not None:
             raise self._died
         if self._session.stop:
@@ -164,7 +164,7 @@ class Pipeline:
     # On the I/O thread
 
     def serve(self, ended: threading.Event) -> None:
-        """Run the loop, and what the training thread asks for, until `ended`; an error is for that thread to raise."""
+        """Run the loop and the calls of the training thread until `ended`; that thread raises an error of this one."""
         try:
             while not ended.is_set():
                 self._loop.poll(WAIT_S)
@@ -174,12 +174,12 @@ class Pipeline:
             self._died = error
 
     def open(self) -> None:
-        """Take samples from loaders from now on."""
+        """Accept samples from loaders from now on."""
         self._server.on(PutSamples, self._on_samples)
         self._server.on(WaitCredit, self._on_wait_credit)
 
-    def obey(self, number: int, work: PhaseWork) -> bool:
-        """Begin the steps of a phase, or end them early; returns True if there is work for the training thread."""
+    def execute(self, number: int, work: PhaseWork) -> bool:
+        """Begin the steps of a phase, or end them early; return True if the training thread has work."""
         match work:
             case TrainSteps():
                 self.reductions = work.row_reductions
@@ -190,7 +190,7 @@ class Pipeline:
                 self._session.held(number, self._lanes[work.split].permits.hold())
                 return False
             case CutShort():
-                # Also where all batches of the phase were handed over before the hold: their ends came during it.
+                # Needed also where all batches were passed on before the hold: the `None` after them came during it.
                 self._go_on(work.split, work.last)
                 return False
         return True
@@ -234,13 +234,13 @@ class Pipeline:
         self._server.reply(peer, Ack())
 
     def _check_samples(self, lane: "Lane", message: PutSamples) -> None:
-        """Raise WireError for samples that are not of this rank, that it gave no credit for, or of another shape."""
+        """Raise WireError for samples of another rank, without credit, or of another shape."""
         batch = message.batch
-        size = self._known.size(batch.split, batch.step, batch.rank)
+        size = self._job_batches.size(batch.split, batch.step, batch.rank)
         if batch.rank != self._rank:
-            raise WireError(f"samples of rank {batch.rank} came to rank {self._rank}")
+            raise WireError(f"rank {self._rank} received samples of rank {batch.rank}")
         if batch.step >= lane.permits.credit(self._window):
-            raise WireError(f"the samples of step {batch.step} came before there was room for them")
+            raise WireError(f"the samples of step {batch.step} arrived without credit")
         dense, labels, query_ids = message.dense, message.labels, message.query_ids
         if (dense.shape, labels.shape) != ((size, self._dense), (size, self._tasks)):
             raise WireError(
@@ -248,9 +248,9 @@ class Pipeline:
                 f"{dense.shape} and {labels.shape}"
             )
         if (query_ids is not None) != self._has_queries[batch.split]:
-            raise WireError(f"the samples came {'without' if query_ids is None else 'with'} query ids")
+            raise WireError(f"the samples arrived {'without' if query_ids is None else 'with'} query ids")
         if (message.item_keys is not None) != self._has_items:
-            raise WireError(f"the samples came {'with' if message.item_keys is not None else 'without'} keys of items")
+            raise WireError(f"the samples arrived {'without' if message.item_keys is None else 'with'} keys of items")
         if not ((totals := message.weight_totals) >= 0.0).all() or not (totals < math.inf).all():
             raise WireError(f"the weights of step {batch.step} cannot add up to {totals.tolist()}")
 
@@ -261,7 +261,7 @@ class Pipeline:
         self._pass_on(lane)
 
     def _pass_on(self, lane: "Lane") -> None:
-        """Hand complete batches to the training thread, in order: all ranks must train the same step together."""
+        """Pass complete batches to the training thread, in order: all ranks must train the same step together."""
         while lane.next in lane.samples and lane.next in lane.rows:
             ready = ReadyBatch(lane.samples.pop(lane.next), lane.rows.pop(lane.next))
             lane.next += 1
@@ -288,7 +288,7 @@ class Pipeline:
         self._answer_credit()
 
     def _on_wait_credit(self, peer: Peer, message: WaitCredit) -> None:
-        self._known.size(message.split, message.step, self._rank)
+        self._job_batches.size(message.split, message.step, self._rank)
         self._waiting[peer.identity, message.split] = (peer, message)
         self._answer_credit()
 
@@ -302,9 +302,9 @@ class Pipeline:
 
 @dataclass(slots=True)
 class Lane:
-    """The steps of one split on their way to the training thread; `next` is the first one it has not been given.
+    """The steps of one split in progress; `next` is the first one not yet passed to the training thread.
 
-    `open` is True while more batches of the phase are to come.
+    `open` is True until the last batch of the phase is passed on.
     """
 
     permits: Permits

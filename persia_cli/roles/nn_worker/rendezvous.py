@@ -1,4 +1,4 @@
-"""The store by which ranks meet: torch's interface to values that the coordinator keeps."""
+"""The store through which ranks meet: torch's interface to values that the coordinator stores."""
 
 import queue
 import time
@@ -11,14 +11,15 @@ from persia_cli.roles.session import CoordinatorSession
 from persia_cli.wire.job_messages import Call, StoreCall, StoreValue
 
 WAIT_S = 0.2
-"""Seconds between two looks at whether the job is over."""
+"""Seconds between two checks whether the job is over."""
 
 
 class RankStore(dist.Store):  # type: ignore[name-defined, misc]
-    """A store of `torch.distributed` that listens nowhere and needs no file: it asks the coordinator.
+    """A store of `torch.distributed` without a listener or a file: it calls the coordinator.
 
-    torch calls it from several threads; `call` has the thread that owns the session do something. A value that is not
-    there after `timeout_s` raises RuntimeError, as in torch's stores; `check_job` raises an error if the job has ended.
+    torch calls it from several threads; `call` makes the thread that owns the session run a function. A value that is
+    missing after `timeout_s` raises RuntimeError, as in torch's stores; `check_job` raises an error if the job has
+    ended.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         self._ask("set", [key], _bytes(value))
 
     def get(self, key: str) -> bytes:
-        """Return the value of a key; waits for it."""
+        """Return the value of a key; wait for it."""
         return self._ask("get", [key]).value
 
     def add(self, key: str, amount: int) -> int:
@@ -44,24 +45,24 @@ class RankStore(dist.Store):  # type: ignore[name-defined, misc]
         return self._ask("add", [key], amount=amount).number
 
     def compare_set(self, key: str, expected: bytes | str, value: bytes | str) -> bytes:
-        """Set the value of a key if it is the expected one, or if none is expected; return what it is then."""
+        """Set the value of a key if it is the expected one, or if none is expected; return its value after that."""
         return self._ask("compare_set", [key], _bytes(value), _bytes(expected)).value
 
     def check(self, keys: list[str]) -> bool:
-        """Return whether all keys are there."""
+        """Return whether all keys exist."""
         return self._ask("check", keys).number == len(keys)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Wait until all keys are there."""
+        """Wait until all keys exist."""
         for key in keys:
             self._ask("get", [key], timeout_s=timeout.total_seconds() if timeout else None)
 
     def delete_key(self, key: str) -> bool:
-        """Remove a key; return whether it was there."""
+        """Remove a key; return whether it existed."""
         return self._ask("delete", [key]).number == 1
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Wait so long for values from now on."""
+        """Set the timeout of later calls."""
         self._timeout_s = timeout.total_seconds()
 
     def _ask(

@@ -1,8 +1,8 @@
-"""Metrics of retrieval while a job goes on, by one rank: it reads rows of embedding servers, and changes none."""
+"""Retrieval metrics during a job, by one rank: it reads rows of embedding servers, and changes none."""
 
 from persia_cli.config.schema import Retrieval, Run
 from persia_cli.data.read.batch import Batch
-from persia_cli.retrieval.evaluation import answer_of, figures
+from persia_cli.retrieval.evaluation import answer_of, ranking_metrics
 from persia_cli.retrieval.question import Progress, Question, ask
 from persia_cli.retrieval.towers import Towers
 from persia_cli.roles.nn_worker.pipeline import Pipeline
@@ -13,10 +13,10 @@ from persia_cli.wire.messages import GroupRows
 
 
 class RetrievalOfRows:
-    """Ranks all items for each user by the model as it is now; for the training thread.
+    """The ranking of all items for each user by the present model; for the training thread.
 
-    The data are read once, before the first metrics. Of them stay a sample of each item and of each user, and which
-    items a user has.
+    The data are read once, before the first metrics. Of them, a sample of each item and of each user stays in memory,
+    and the items of each user.
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class RetrievalOfRows:
     def metrics(self, step: int) -> dict[str, float]:
         """Return the metrics by their keys in `metrics.jsonl`; `step` is any of the evaluation.
 
-        Raises what `ask` and `answer_of` do, and JobEndedError.
+        Raise the errors of `ask` and `answer_of`, and JobEndedError.
         """
         self._step = step
         if self._question is None:
             self._question = ask(self._run, self._settings.keep_seen, self._beginning("reading all items"))
         answer = answer_of(self._question, self._towers.vectors, self._beginning("computing vectors of all items"))
-        found = figures(self._question, answer, self._settings.at, self._beginning("ranking all items"))
+        found = ranking_metrics(self._question, answer, self._settings.at, self._beginning("ranking all items"))
         self._work.end()
         return found
 
@@ -44,7 +44,7 @@ class RetrievalOfRows:
         return self._pipeline.rows(self._step, batch.size, batch.ids, batch.offsets)
 
     def _beginning(self, what: str) -> Progress:
-        """Return what begins a piece of this work, unless the job is over."""
+        """Return a function that begins a piece of this work, unless the job is over."""
 
         def begin() -> None:
             self._pipeline.check()

@@ -31,25 +31,25 @@ from persia_cli.store.checkpoints.manifest import verified_folder
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.compiling import watched_compiling
 from persia_cli.train.dense_trainer import DenseTrainer
-from persia_cli.train.device import device_of, devices_are_apart, told_of_full_memory
+from persia_cli.train.device import device_of, devices_are_apart, explained_full_memory
 from persia_cli.train.distributed import LOOPBACK, LostRankError, World
 from persia_cli.train.inputs import Samples
 from persia_cli.train.step import TRAINING
 from persia_cli.wire.addresses import host_of, interface_of, is_beyond
-from persia_cli.wire.figures import Counters
 from persia_cli.wire.job_messages import EvaluateSteps, PhaseWork, PredictSteps, SaveModel, TrainSteps
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
+from persia_cli.wire.reports import Counters
 
 EVAL_STEPS_IN_FLIGHT = 8
 SYNC_STEPS_IN_FLIGHT = 2
-"""In sync mode the next look-up waits at the servers, so asking for it early costs no staleness."""
+"""In sync mode the next look-up waits at the servers, so requesting it early costs no staleness."""
 
 LOADED_AHEAD = 8
 """Steps that loaders may send beyond those that may be in flight."""
 
 PORTION = 2**18
-"""Samples of an evaluation, all ranks together, after which ranks report what they have of it."""
+"""Samples of an evaluation, over all ranks, after which ranks report a portion of it."""
 
 WORK = {TRAIN: "training", EVAL: "scoring"}
 """The name of a step's work, by split."""
@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 
 class NNWorker:
-    """One rank. `run` is the training thread; the I/O thread it starts owns loop, session and pipeline."""
+    """One rank. `run` is the training thread; the I/O thread that it starts owns loop, session and pipeline."""
 
     def __init__(self, loop: Loop, session: CoordinatorSession, bind: str, advertise: str | None = None) -> None:
         self._loop, self._bind = loop, bind
@@ -81,12 +81,15 @@ class NNWorker:
         world: World | None = None
         try:
             world = self._joined_world(run)
-            with _report_compilation(run, self._session.work), told_of_full_memory(world.device, run.train.batch_size):
+            with (
+                _report_compilation(run, self._session.work),
+                explained_full_memory(world.device, run.train.batch_size),
+            ):
                 self._work(run, job, world)
         except JobEndedError:
             pass
         except LostRankError:
-            # The coordinator finds out which rank it is, and stops the job with a sentence that names it.
+            # The coordinator detects which rank was lost, and stops the job with an error that names it.
             if not self._is_stopped_within(run.cluster.silence_timeout_s + 2 * HEARTBEAT_S):
                 raise
         finally:
@@ -94,14 +97,14 @@ class NNWorker:
             self._ended.set()
             self._pipeline.wake()
             io.join()
-        # After a failure the group is left only with the process: the other ranks would notice at once, and their
-        # complaints reach the coordinator before this rank's own word does.
+        # After a failure only the end of the process leaves the group: other ranks would notice an earlier end at once,
+        # and their errors would reach the coordinator before this rank's own.
         if world is not None:
             world.close()
         self._session.farewell()
 
     def _joined_world(self, run: Run) -> World:
-        """Join the group of ranks that the coordinator wants; the I/O thread sends heartbeats meanwhile."""
+        """Join the group of ranks that the coordinator expects; the I/O thread sends heartbeats meanwhile."""
         ranks = 1 if isinstance(run.mode, AsyncMode) else self._ranks
         device = device_of(run, self._session.index)
         apart = device.type == "cuda" and devices_are_apart(run.train.device, ranks)
@@ -114,11 +117,11 @@ class NNWorker:
                 self._session.index, ranks, store, timeout_s, device, apart, interface, run.cluster.work_timeout_s
             )
         except WireError:
-            self._pipeline.check()  # if the job has ended, that is why
+            self._pipeline.check()  # the end of the job is the better reason
             raise
 
     def _is_stopped_within(self, seconds: float) -> bool:
-        """Return whether a request to stop comes within this time; the I/O thread sends heartbeats meanwhile."""
+        """Return whether a request to stop arrives within this time; the I/O thread sends heartbeats meanwhile."""
         self._session.work.end()
         awake = RunningClock(time.monotonic())
         while not self._session.stop and awake.at(time.monotonic()) < seconds:
@@ -128,7 +131,7 @@ class NNWorker:
     # The I/O thread
 
     def _on_instruction(self, number: int, work: PhaseWork) -> None:
-        if self._pipeline.obey(number, work):
+        if self._pipeline.execute(number, work):
             self._instructions.put((number, work))
 
     # The training thread
@@ -153,7 +156,7 @@ class NNWorker:
         self._follow(trainer)
 
     def _load(self, job: Job, trainer: DenseTrainer) -> None:
-        """Load the dense weights that the job begins with, if it does not begin anew."""
+        """Load the initial dense weights of the job, if it has any."""
         if job.load:
             self._session.work.begin("reading the dense weights")
             trainer.load(verified_folder(place_of(job.load), DENSE))
@@ -190,7 +193,7 @@ class NNWorker:
             send = partial(self._send, ready.batch)
             scored = trainer.train(ready.batch.step, samples, ready.rows.groups, send=send)
             done = ready.batch.step + 1
-            # The I/O thread counts, since it has the time.
+            # The I/O thread adds up the metrics, since it has spare time.
             self._pipeline.call(partial(interval.add, samples.counted, scored, ready.rows))
             if done % trainer.log_every_steps == 0:
                 since, reported = self._report(TRAIN, done, interval, since), done
@@ -204,7 +207,7 @@ class NNWorker:
             encoded = [encode_rows(*each, self._pipeline.empty) for each in zip(gradients, self._wires, strict=True)]
         self._pipeline.push(batch, encoded)
         if self._ranks > 1:
-            # From now on this rank waits for the others: should one be stuck, it is not this one.
+            # From now on this rank waits for the others: if one is stuck, it is another one.
             self._session.work.end()
 
     def _evaluate(self, trainer: DenseTrainer, work: EvaluateSteps) -> None:
@@ -220,30 +223,30 @@ class NNWorker:
             if (done - work.first) % self._portion == 0 and done < work.last:
                 since = self._report(EVAL, done, interval, since, more=True)
                 interval = Interval(trainer.links)
-        if done == work.last:  # an evaluation that is cut short has no metrics
+        if done == work.last:  # a shortened evaluation has no metrics
             self._report_whole(work, interval, since)
         self._pipeline.wait_drained(EVAL)
 
     def _report_whole(self, work: EvaluateSteps, interval: Interval, since: float) -> None:
-        """Report the last interval of an evaluation, by rank 0 with the metrics of retrieval that the run asks for."""
+        """Report the last interval of an evaluation; rank 0 adds the retrieval metrics of the run."""
         until = time.monotonic()
         if self._retrieval is not None:
             interval.retrieval = self._retrieval.metrics(work.first)
-        # These take time, but score no samples.
+        # Retrieval takes time but scores no samples, so its time does not count.
         self._report(EVAL, work.last, interval, since + time.monotonic() - until)
 
     def _predict(self, trainer: DenseTrainer, work: PredictSteps) -> None:
         self._refresh(trainer, EVAL, work.first)
         for ready in self._batches(EVAL, work.first):
             scored = trainer.evaluate(ready.batch.step, _samples_of(ready), ready.rows.groups)
-            # A batch counts as in flight until its scores are written, so that they cannot pile up on the way.
+            # A batch counts as in flight until its scores are written, so that they cannot accumulate.
             release = partial(self._pipeline.push, ready.batch, [])
             self._pipeline.call(partial(self._session.send_scores, ready.batch, scored.logits, release))
             self._steps_scored = ready.batch.step + 1
         self._pipeline.wait_drained(EVAL)
 
     def _save(self, trainer: DenseTrainer, work: SaveModel) -> None:
-        """Copy what is dense, and have it written while training goes on; all ranks have the same."""
+        """Copy the dense state, and write it while training continues; only rank 0, since all ranks have the same."""
         if self._session.index != 0:
             return
         self._refresh(trainer, TRAIN, work.step - 1)
@@ -252,13 +255,13 @@ class NNWorker:
         self._session.work.end()
 
     def _refresh(self, trainer: DenseTrainer, split: int, step: int) -> None:
-        """Give the rank the dense weights that all ranks' updates came to, if embedding servers keep them."""
+        """Load the dense weights from the embedding servers, if those store them."""
         if trainer.dense_rows == 0:
             return
         trainer.refresh(self._pipeline.weights(split, step))
 
     def _batches(self, split: int, first: int) -> Iterator[ReadyBatch]:
-        """Yield the rank's batches of a phase, the first of which is that of step `first`."""
+        """Yield the rank's batches of a phase, beginning with that of step `first`."""
         for step in itertools.count(first):
             with self._trace.span(TRAINING, "wait for batch", BatchId(split, step, self._session.index)):
                 ready = self._pipeline.take()
@@ -270,10 +273,10 @@ class NNWorker:
             self._session.work.end()
 
     def _report(self, split: int, last: int, interval: Interval, since: float, more: bool = False) -> float:
-        """Report an interval that began at `since`; returns when it ends: now."""
+        """Report an interval that began at `since`; return its end: now."""
         now = time.monotonic()
         report = partial(interval.report, SPLIT_NAMES[split], last, now - since, more)
-        # Where the coordinator cannot keep up, this rank waits for it.
+        # Where the coordinator cannot follow, this rank waits for it.
         self._session.work.end()
         self._pipeline.report(report)
         return now

@@ -1,4 +1,4 @@
-"""What a server answers."""
+"""The answers of a server."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -39,12 +39,12 @@ def in_json(value: Any) -> HttpAnswer:
 
 
 def refusal(error: RefusedRequestError) -> HttpAnswer:
-    """Return the answer to a request that is refused."""
+    """Return the answer to a refused request."""
     return HttpAnswer(error.status, _ENCODER.encode({"error": str(error)}), JSON, error.headers)
 
 
 def server_metadata() -> HttpAnswer:
-    """Return what the server is."""
+    """Return the metadata of the server."""
     return in_json({"name": "persia", "version": __version__, "extensions": ["binary_tensor_data"]})
 
 

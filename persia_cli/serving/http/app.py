@@ -1,4 +1,4 @@
-"""The application: requests of HTTP become predictions. It speaks ASGI, version 3."""
+"""The application, in ASGI version 3: HTTP requests in, predictions out."""
 
 import asyncio
 import hmac
@@ -15,7 +15,7 @@ from persia_cli.serving.example import example_row
 from persia_cli.serving.golden import read_golden
 from persia_cli.serving.http import answers
 from persia_cli.serving.http.answers import HttpAnswer, header_pairs
-from persia_cli.serving.http.figures import KIND, ServingFigures
+from persia_cli.serving.http.metrics import KIND, ServingMetrics
 from persia_cli.serving.http.page import page
 from persia_cli.serving.http.refused import DisconnectedError, RefusedRequestError, bad
 from persia_cli.serving.http.requests import PredictionRequest, RequestReader
@@ -37,22 +37,22 @@ CLOSE = {"connection": "close"}
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
 LONGEST_ID = 200
-"""Characters of an id in that header, or of a request that is logged; a longer one is not used."""
+"""Maximum number of characters of an id in that header, or of a logged request; a longer one is not used."""
 
 
 class _Route(NamedTuple):
-    """Where a path leads: a name for figures, and what answers, at once or by work of the model."""
+    """The handler of a path: a name for metrics, and the answer, at once or by work of the model."""
 
     name: str
     answer: Callable[[], HttpAnswer] | None = None
     work: Callable[[bytes, Headers], HttpAnswer] | None = None
-    """What makes the answer of a POST, whose turn has to come."""
+    """Computes the answer to a POST when its turn comes."""
     is_open: bool = False
-    """Whether it answers without the token."""
+    """True if it answers without the token."""
 
     @property
     def method(self) -> str:
-        """By which it is asked."""
+        """The HTTP method of its requests."""
         return "GET" if self.work is None else "POST"
 
 
@@ -61,10 +61,10 @@ class ServingApp:
 
     def __init__(
         self, predictor: Predictor, settings: ServerSettings, token: TokenFile | None = None,
-        figures: ServingFigures | None = None, request_log: "RequestLog | None" = None,
+        metrics: ServingMetrics | None = None, request_log: "RequestLog | None" = None,
     ) -> None:  # fmt: skip
-        """`token` has what requests must bring in the header Authorization, as `Bearer TOKEN`."""
-        self.figures = figures or ServingFigures()
+        """`token` returns the token that requests must have in the header Authorization, as `Bearer TOKEN`."""
+        self.metrics = metrics or ServingMetrics()
         self._log = request_log
         self._predictor, self._settings = predictor, settings
         self._model = predictor.description
@@ -89,7 +89,7 @@ class ServingApp:
             "/v2": _Route("server", lambda: about),
             "/v2/health/live": _Route("live", lambda: live, is_open=True),
             "/v2/health/ready": _Route("ready", lambda: ready, is_open=True),
-            "/metrics": _Route("metrics", lambda: HttpAnswer(200, self.figures.text(), KIND)),
+            "/metrics": _Route("metrics", lambda: HttpAnswer(200, self.metrics.text(), KIND)),
             **{
                 f"/{version}/models/{self._model.name}{end}": route
                 for (version, end), route in self._model_routes.items()
@@ -107,12 +107,12 @@ class ServingApp:
             return
         except Exception as error:
             answer = _failure(name, error)
-        self.figures.count_answer(name, answer.status, time.monotonic() - begin)
+        self.metrics.count_answer(name, answer.status, time.monotonic() - begin)
         await send({"type": "http.response.start", "status": answer.status, "headers": header_pairs(answer)})
         await send({"type": "http.response.body", "body": answer.body})
 
     def warm_up(self) -> None:
-        """Read and answer the example, so that no request is the first: what it takes is loaded when it is needed."""
+        """Read and answer the example, so that no request is the first: modules are loaded when they are needed."""
         try:
             question = self._reader.rows(self._example().body)
             self._predictor.predict(self._predictor.fields.batch(question.columns))
@@ -125,7 +125,7 @@ class ServingApp:
             return self._routes[path]
         version, _, rest = path.removeprefix("/").partition("/models/")
         if version not in ("v1", "v2") or not rest:
-            raise RefusedRequestError(404, f"there is nothing at {path[:100]!r}; GET /v2 says what this server is")
+            raise RefusedRequestError(404, f"there is nothing at {path[:100]!r}; GET /v2 describes this server")
         place, colon, verb = rest.rpartition(":") if version == "v1" and ":" in rest else (rest, "", "")
         name, *steps = place.split("/")
         if name != self._model.name:
@@ -158,7 +158,7 @@ class ServingApp:
         work = route.work
         assert work is not None
         if self._turns.is_full:
-            # At once: what is spent on those that are refused is lost for the others.
+            # Before the body is read, since time for refused requests is lost for the others.
             return self._full
         with self._turns.place():
             body = await self._body(receive, headers, until)
@@ -172,13 +172,13 @@ class ServingApp:
     async def _body(self, receive: Receive, headers: Headers, until: float) -> bytes:
         """Return the body of a request; raises RefusedRequestError if it is too large, or not there in time.
 
-        A body that is too large is read to its end: a client reads no answer before it has sent all.
+        A body that is too large is read to its end, since a client reads no answer before it has sent everything.
         """
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise RefusedRequestError(
                 415, "the body is compressed, which this server does not read; send it plain", CLOSE
             )
-        if b"upgrade" in headers:  # uvicorn would give no body
+        if b"upgrade" in headers:  # uvicorn would pass no body
             raise RefusedRequestError(400, "the request asks for another protocol (Upgrade); ask by HTTP/1.1", CLOSE)
         most, parts, size = self._settings.most_bytes, [], 0
         try:
@@ -186,7 +186,7 @@ class ServingApp:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise DisconnectedError("the client has left")
+                        raise DisconnectedError("the client has disconnected")
                     part = message.get("body", b"")
                     size += len(part)
                     if size <= most:
@@ -227,16 +227,16 @@ class ServingApp:
                 500, f"model {self._model.name} gives {value} as {name} of sample {row} of the request, counted from "
                 "0, and that is no prediction",
             )  # fmt: skip
-        self.figures.samples.inc(batch.size)
+        self.metrics.samples.inc(batch.size)
         for number in found.missing.nonzero()[0]:
-            self.figures.missing.labels(self._model.features[number].name).inc(int(found.missing[number]))
+            self.metrics.missing.labels(self._model.features[number].name).inc(int(found.missing[number]))
         return found
 
     def _noted(
         self, question: PredictionRequest, found: Predictions, body: bytes, headers: Headers,
         answer: HttpAnswer,
     ) -> HttpAnswer:  # fmt: skip
-        """Have a request logged if it is in the sample; returns its answer, which tells the id that it was given."""
+        """Log a request if it is in the sample; returns its answer, with the id that it got."""
         if self._log is None:
             return answer
         own = headers.get(REQUEST_ID, b"").decode("latin-1")
@@ -251,8 +251,8 @@ class ServingApp:
 
 
 def _failure(name: str, error: Exception) -> HttpAnswer:
-    """Return the answer to a request that has failed, and have the log say how unless it is the request's fault."""
+    """Return the answer to a failed request, and log the error unless it is the request's fault."""
     if not isinstance(error, RefusedRequestError):
         log.error("a request to %s failed", name, exc_info=error)
-        error = RefusedRequestError(500, "the server failed at this request; its log says how")
+        error = RefusedRequestError(500, "the server failed at this request; see its log")
     return answers.refusal(error)

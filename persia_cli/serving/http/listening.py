@@ -1,4 +1,4 @@
-"""Where a server listens, and what it demands of those who ask from elsewhere."""
+"""The address of a server, and the requirements for requests from other machines."""
 
 import ipaddress
 import socket
@@ -17,7 +17,7 @@ class Address(NamedTuple):
 
 
 def address_of(host: str, port: int, is_guarded: bool) -> Address:
-    """Return where a server can listen, with a port that is free if `port` is 0.
+    """Return the address of a server, with a port that is free if `port` is 0.
 
     Raises UserError, also for an address beyond this machine that is not guarded.
     """

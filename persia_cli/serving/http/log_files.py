@@ -1,4 +1,4 @@
-"""The files of a request log: each is hidden while it is written, and has its name when it is whole and on disk."""
+"""The files of a request log: each is hidden while it is written, and gets its name when it is whole and on disk."""
 
 import os
 import secrets
@@ -22,7 +22,7 @@ PRIVATE = 0o600
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make a folder for a log, for this user alone, unless it is there; raises UserError if no file can be written."""
+    """Create a folder for a log, for this user alone, unless it exists; raises UserError if it is not writable."""
     if not folder.parent.is_dir():
         raise UserError(f"--log {folder}: there is no folder {folder.parent}; create it first")
     if folder.exists() and not folder.is_dir():
@@ -34,7 +34,7 @@ def prepare_folder(folder: Path) -> None:
 
 
 def remove_abandoned(folder: Path) -> int:
-    """Remove the unreadable files of workers that were killed; returns how many there were."""
+    """Remove the unreadable files of workers that were killed; returns their number."""
     removed = 0
     for path in folder.glob(f"{PREFIX}*{PART}"):
         with suppress(FileNotFoundError), path.open("rb") as file:
@@ -45,7 +45,7 @@ def remove_abandoned(folder: Path) -> int:
 
 
 class LogFile:
-    """A file that is written: locked, so that no other process takes it for an abandoned one."""
+    """A file that is being written; its lock shows other processes that it is not abandoned."""
 
     def __init__(self, folder: Path, schema: Any) -> None:
         """Create it; raises OSError."""
@@ -60,7 +60,7 @@ class LogFile:
         self.begin = time.monotonic()
 
     def append(self, batch: Any) -> None:
-        """Add a request, and write those that wait if they are enough; raises OSError."""
+        """Add a request, and write the pending ones if they are enough; raises OSError."""
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
         self.requests += 1
@@ -84,7 +84,7 @@ class LogFile:
         self._file.close()
 
     def abandon(self) -> None:
-        """Remove the file, which cannot be written."""
+        """Remove the file after an error."""
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The page at `/`, which tries requests in a browser: one file, and nothing from elsewhere."""
+"""The page at `/`, which sends requests from a browser: one file, which loads nothing from other servers."""
 
 import base64
 import hashlib
@@ -11,7 +11,7 @@ PAGE = Path(__file__).with_name("page.html")
 
 
 def page() -> HttpAnswer:
-    """Return the page. A browser runs its one script, and lets it ask this server alone."""
+    """Return the page. A browser runs its one script, and connects to this server only."""
     text = PAGE.read_text(encoding="utf-8")
     rules = [
         "default-src 'none'",

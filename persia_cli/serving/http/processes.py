@@ -1,4 +1,4 @@
-"""The processes of a server: uvicorn starts the workers, and replaces those that die or stand still."""
+"""The processes of a server: uvicorn starts the workers, and replaces those that die or hang."""
 
 import http.client
 import os
@@ -21,23 +21,23 @@ from persia_cli.serving.http.settings import (
     DRAIN_S,
     FAILED,
     IDLE_S,
-    MOST_CONNECTIONS,
+    MAX_CONNECTIONS,
     SETTINGS,
     SHARED,
     ServerSettings,
 )
 
 if TYPE_CHECKING:
-    from persia_cli.serving.http.figures import LogFigures
+    from persia_cli.serving.http.metrics import LogCounts
 
 PREFIX = "persia-serve-"
-"""Of the folder of counters, in that of temporary files."""
+"""Name of the folder of counters, in that of temporary files."""
 LOOK_S = 0.1
-"""Seconds between two looks at whether a worker is ready, or cannot be."""
+"""Seconds between two checks for a worker that is ready, or has failed."""
 
 
-def serve(settings: ServerSettings, address: Address, workers: int, on_ready: Callable[[], None]) -> "LogFigures":
-    """Serve until SIGTERM or Ctrl-C; another thread calls `on_ready` once a worker is. Returns what they have logged.
+def serve(settings: ServerSettings, address: Address, workers: int, on_ready: Callable[[], None]) -> "LogCounts":
+    """Serve until SIGTERM or Ctrl-C; another thread calls `on_ready` once a worker is. Returns the counts of the log.
 
     A single worker is this process itself. Raises PersiaError if a worker cannot begin, also later.
     """
@@ -50,7 +50,7 @@ def serve(settings: ServerSettings, address: Address, workers: int, on_ready: Ca
             uvicorn.run(
                 "persia_cli.serving.http.worker:create", factory=True, host=address.host, port=address.port,
                 workers=workers, lifespan="on", ws="none", log_config=None, access_log=False, server_header=False,
-                proxy_headers=False, limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=IDLE_S,
+                proxy_headers=False, limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=DRAIN_S, ssl_certfile=certificate, ssl_keyfile=key,
             )  # fmt: skip
         except SystemExit:  # of the only worker
@@ -59,13 +59,13 @@ def serve(settings: ServerSettings, address: Address, workers: int, on_ready: Ca
         finally:
             watch.close()
         watch.require_none_failed()
-        from persia_cli.serving.http.figures import log_figures  # which reads the environment when it is imported
+        from persia_cli.serving.http.metrics import log_counts  # which reads the environment when it is imported
 
-        return log_figures(str(folder))
+        return log_counts(str(folder))
 
 
 class _ReadyWatch:
-    """A thread that sees when a worker is ready, and ends the server when one cannot be."""
+    """A thread that notices when a worker is ready, and ends the server if one has failed."""
 
     def __init__(self, address: Address, is_encrypted: bool, failed: Path, on_ready: Callable[[], None]) -> None:
         self.failed = failed
@@ -97,7 +97,7 @@ class _ReadyWatch:
                 self._on_ready()
 
     def _answers(self) -> bool:
-        """Return whether a worker answers. The certificate is not checked: it need not name this address."""
+        """Return True if a worker answers. The certificate is not checked, since it need not name this address."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._address.host, self._address.host)
         connection = http.client.HTTPConnection(host, self._address.port, timeout=1.0)
         if self._is_encrypted:
@@ -128,7 +128,7 @@ def _counters_folder() -> Iterator[Path]:
 
 @contextmanager
 def _signals() -> Iterator[None]:
-    """Let nothing happen at signals that uvicorn sends again when it has heeded them."""
+    """Ignore signals in the block, since uvicorn raises them again after it has handled them."""
     before = {number: signal.signal(number, _do_nothing) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield

@@ -1,4 +1,4 @@
-"""The request log of a worker: a sample of the requests that it answers, in files that are read as a data set."""
+"""The request log of a worker: a sample of the answered requests, in files that are read as a data set."""
 
 import logging
 import queue
@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 from persia_cli.disk import disk_error
 from persia_cli.errors import DataError, UserError, count
 from persia_cli.serving.columns import Lists
-from persia_cli.serving.http.figures import ServingFigures
 from persia_cli.serving.http.log_files import LogFile, remove_abandoned
+from persia_cli.serving.http.metrics import ServingMetrics
 from persia_cli.serving.predictor import Predictor
 from persia_cli.serving.sample_columns import SampleColumns
 
 log = logging.getLogger(__name__)
 
-MOST_REQUESTS, MOST_BYTES = 4096, 2**25
-"""Requests that wait to be written, and bytes of their rows, about; one more is not logged."""
+MAX_REQUESTS, MAX_BYTES = 4096, 2**25
+"""Maximum number of pending requests, and of bytes of their rows, about; one more is not logged."""
 LARGEST = 2**27
-"""Bytes of the rows of a request that is logged though nothing else waits; what stands for all samples is in each."""
+"""Bytes of the rows of a request that is logged if none is pending; a value for all samples is in each row."""
 COLUMNS = {
     "request_id": pa.string(), "request_time": pa.timestamp("us", "UTC"), "model_version": pa.string(),
 }  # fmt: skip
-"""What a file has beside the columns of the data set and the predictions."""
+"""Columns of a file besides those of the data set and the predictions."""
 
 
 class _Answered(NamedTuple):
@@ -38,16 +38,16 @@ class _Answered(NamedTuple):
 
     id: str
     time: float
-    """Seconds since 1970, when it was answered."""
+    """Time of the answer, in seconds since 1970."""
     columns: Mapping[str, Any]
     values: NDArray[np.float32]
     """Predictions float32 [samples, outputs]."""
     nbytes: int
-    """Of its rows, about."""
+    """Bytes of its rows, about."""
 
 
 class Rotation(NamedTuple):
-    """The times and sizes at which requests are taken from those that wait, and at which a file is complete."""
+    """The times and sizes at which pending requests are written, and at which a file is complete."""
 
     flush_s: float = 1.0
     seconds: float = 60.0
@@ -56,18 +56,18 @@ class Rotation(NamedTuple):
 
 
 class RequestLog:
-    """Takes requests from the event loop, and writes them by a thread of its own.
+    """Takes requests from the event loop, and writes them in its own thread.
 
-    `offer` never waits. What cannot be written is counted, and serving goes on. What a killed worker has answered since
-    its last whole file is lost.
+    `offer` never waits. Requests that cannot be written are counted, and serving goes on. A killed worker loses the
+    requests since its last complete file.
     """
 
     def __init__(
-        self, folder: Path, predictor: Predictor, sample: float, figures: ServingFigures,
+        self, folder: Path, predictor: Predictor, sample: float, metrics: ServingMetrics,
         rotation: Rotation | None = None,
     ) -> None:  # fmt: skip
-        """Start the thread. Raises UserError for a model's fields."""
-        self._folder, self._figures, self._rotation = folder, figures, rotation or Rotation()
+        """Start the thread. Raises UserError for the model's fields."""
+        self._folder, self._metrics, self._rotation = folder, metrics, rotation or Rotation()
         self._version = str(predictor.description.step)
         self._columns = SampleColumns(predictor.fields)
         self._schema = _schema(self._columns, [output.name for output in predictor.description.outputs])
@@ -81,45 +81,45 @@ class RequestLog:
         self._thread.start()
 
     def draw(self) -> bool:
-        """Return whether the next request is in the sample; each is with the same probability, alone."""
+        """Return True if the next request is in the sample; each is with the same probability, independently."""
         return self._draw.random() < self._sample
 
     def offer(self, name: str, columns: Mapping[str, Any], values: NDArray[np.float32], nbytes: int) -> None:
-        """Have a request, whose body has so many bytes, written later, with its predictions.
+        """Pass a request, whose body has so many bytes, to the thread, with its predictions.
 
-        It is counted as not logged if too much is waiting, or if its rows would be too large.
+        It is counted as not logged if too many are pending, or if its rows would be too large.
         """
         request = _Answered(name, time.time(), columns, values, nbytes + self._expanded(name, columns, values))
         if request.nbytes > LARGEST:
-            self._figures.not_logged.labels("large").inc()
+            self._metrics.not_logged.labels("large").inc()
             return
         with self._lock:
-            takes = self._held < MOST_REQUESTS and (not self._held or self._held_bytes + request.nbytes <= MOST_BYTES)
+            takes = self._held < MAX_REQUESTS and (not self._held or self._held_bytes + request.nbytes <= MAX_BYTES)
             if takes:
                 self._held += 1
                 self._held_bytes += request.nbytes
         if not takes:
-            self._figures.not_logged.labels("full").inc()
+            self._metrics.not_logged.labels("full").inc()
             return
         self._waiting.put(request)
-        if 2 * self._held > MOST_REQUESTS or 2 * self._held_bytes > MOST_BYTES:
+        if 2 * self._held > MAX_REQUESTS or 2 * self._held_bytes > MAX_BYTES:
             self._wake.set()
 
     def _expanded(self, name: str, columns: Mapping[str, Any], values: NDArray[np.float32]) -> int:
-        """Return about how many bytes a request's rows have beside what its body has for each."""
+        """Return about how many bytes a request's rows have more than its body."""
         samples = len(values)
         repeated = sum(map(_bytes_of, columns.values())) if samples > 1 else 0
         return samples * (len(name) + 8 * len(self._schema) + repeated)
 
     def close(self, limit_s: float) -> None:
-        """Write what waits; gives up after `limit_s` seconds."""
+        """Write the pending requests; stops after `limit_s` seconds."""
         self._ending.set()
         self._wake.set()
         self._thread.join(limit_s)
         if self._thread.is_alive():
             file = self._file
             late = self._held + (1 if file is None else file.requests)
-            self._figures.not_logged.labels("late").inc(late)
+            self._metrics.not_logged.labels("late").inc(late)
             log.warning("the request log was not written within %g s, and lacks %s", limit_s, count(late, "request"))
 
     def _run(self) -> None:
@@ -136,10 +136,10 @@ class RequestLog:
             except Exception as error:
                 self._fail(error)
         if self._held:
-            self._figures.not_logged.labels("disk").inc(self._held)
+            self._metrics.not_logged.labels("disk").inc(self._held)
 
     def _take(self) -> None:
-        """Move the requests that wait into the file."""
+        """Move the pending requests into the file."""
         for request in iter(self._next, None):
             batch = self._batch(request)
             if batch is not None:
@@ -148,7 +148,7 @@ class RequestLog:
                 self._file.append(batch)
 
     def _next(self) -> _Answered | None:
-        """Return the request that waits longest, if there is any."""
+        """Return the oldest pending request, if there is any."""
         try:
             request = self._waiting.get_nowait()
         except queue.Empty:
@@ -167,22 +167,22 @@ class RequestLog:
         if is_last or age >= rules.seconds or file.rows >= rules.rows or file.nbytes >= rules.nbytes:
             file.publish()
             self._file = None
-            self._figures.logged.inc(file.requests)
+            self._metrics.logged.inc(file.requests)
             if self._is_failing:
                 self._is_failing = False
                 log.warning("requests are logged again in %s", self._folder)
 
     def _batch(self, request: _Answered) -> Any:
-        """Return a request as a record batch; None, counted, if that cannot be."""
+        """Return a request as a record batch; None, counted, if that fails."""
         try:
             return self._made(request)
         except DataError as error:
             if not self._has_refused:
                 self._has_refused = True
-                log.warning("a request is not logged, and of more such ones only the number is told: %s", error)
+                log.warning("a request is not logged; later ones are only counted: %s", error)
         except Exception:
             log.exception("a request could not be logged")
-        self._figures.not_logged.labels("failed").inc()
+        self._metrics.not_logged.labels("failed").inc()
         return None
 
     def _made(self, request: _Answered) -> Any:
@@ -194,12 +194,12 @@ class RequestLog:
         return pa.RecordBatch.from_arrays([*own, *columns, *scores], schema=self._schema)
 
     def _fail(self, error: Exception) -> None:
-        """Give up the file, count its requests as lost, and log the cause once."""
+        """Abandon the file, count its requests as lost, and log the cause once."""
         file, self._file = self._file, None
         if file is not None:
             file.abandon()
         is_disk = isinstance(error, OSError)
-        self._figures.not_logged.labels("disk" if is_disk else "failed").inc(1 if file is None else file.requests)
+        self._metrics.not_logged.labels("disk" if is_disk else "failed").inc(1 if file is None else file.requests)
         if not self._is_failing:
             self._is_failing = True
             sentence = disk_error(error, self._folder) if isinstance(error, OSError) else "the request log failed"
@@ -218,7 +218,7 @@ def _schema(columns: SampleColumns, outputs: list[str]) -> Any:
 
 
 def _bytes_of(column: Any) -> int:
-    """Return about how many bytes each sample of a column has that has one value for all of them; 0 for others."""
+    """Return about how many bytes a column with one value for all samples has for each; 0 for other columns."""
     if isinstance(column, Lists):
         if len(column.lengths) != 1:
             return 0

@@ -1,4 +1,4 @@
-"""Requests for predictions: of the Open Inference Protocol, version 2, and rows in the manner of version 1."""
+"""Requests for predictions: of the Open Inference Protocol, version 2, and rows in the style of version 1."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,15 +21,15 @@ from persia_cli.serving.http.tensors import (
 from persia_cli.serving.packed import PackedColumn, PackedColumns, PackedLayout
 
 LENGTHS = ".lengths"
-"""Ending of the input that says how many ids each sample has in the input of this name."""
+"""Suffix of the input with the number of ids of each sample in the input of this name."""
 FORMS, LARGEST_FORM = 64, 2**14
-"""Forms of requests that are kept, and bytes of the JSON of one that may be."""
-MOST_IDS = 2**22
-"""Ids in lists of a request: of all fields and samples, where one list stands for all as often as it does."""
+"""Maximum number of cached layouts of requests, and of bytes of the JSON of each."""
+MAX_IDS = 2**22
+"""Maximum number of ids in lists of a request: of all fields and samples; a list for all samples counts for each."""
 
 
 class WantedOutput(msgspec.Struct):
-    """An output that a request asks for."""
+    """An output that a request selects."""
 
     name: str
     parameters: dict[str, Any] | None = None
@@ -47,14 +47,14 @@ class _RowsBody(msgspec.Struct):
 
 
 class Wanted(NamedTuple):
-    """An output of the answer: its number among the model's, and whether its values come as bytes."""
+    """An output of the answer: its number among the model's, and whether its values are sent as bytes."""
 
     number: int
     is_binary: bool
 
 
 class PredictionRequest(NamedTuple):
-    """What a request asks."""
+    """The content of a request."""
 
     columns: Mapping[str, Any]
     outputs: list[Wanted]
@@ -62,7 +62,7 @@ class PredictionRequest(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """What the JSON of a request says, of which all inputs are numbers as bytes."""
+    """The JSON of a request, of which all inputs are numbers as bytes."""
 
     layout: PackedLayout
     outputs: list[Wanted]
@@ -84,9 +84,9 @@ class RequestReader:
         self._forms: dict[tuple[bytes, int], _Form] = {}
 
     def infer(self, body: bytes, header_length: bytes | None) -> PredictionRequest:
-        """Return what a body of version 2 asks; raises RefusedRequestError.
+        """Return the request in a body of version 2; raises RefusedRequestError.
 
-        `header_length` is the length of the JSON, behind which the tensors are whose bytes it tells.
+        `header_length` is the length of the JSON, which describes the tensors after it.
         """
         length = len(body) if header_length is None else _length(header_length, len(body))
         head = body[:length]
@@ -108,7 +108,7 @@ class RequestReader:
         return question
 
     def _keep_form(self, head: bytes, size: int, asked: _InferBody, question: PredictionRequest) -> None:
-        """Keep what is known of a request by its JSON alone: the same client asks in the same form again."""
+        """Cache the JSON part of a request, since a client sends many requests with the same one."""
         plain = all(each.binary_size is not None and each.datatype in NUMBERS for each in asked.inputs)
         if not plain or self._lengths or asked.id is not None or len(head) > LARGEST_FORM:
             return
@@ -121,7 +121,7 @@ class RequestReader:
         self._forms[head, size] = _Form(PackedLayout(parts), question.outputs)
 
     def rows(self, body: bytes) -> PredictionRequest:
-        """Return what a body of rows asks; raises RefusedRequestError."""
+        """Return the request in a body of rows; raises RefusedRequestError."""
         rows = _decoded(_ROWS, body).instances
         self._require_samples(len(rows))
         for name in dict.fromkeys(name for row in rows for name in row):
@@ -133,7 +133,7 @@ class RequestReader:
                 continue
             for value in values:
                 if isinstance(value, str) and name in self._texts:
-                    continue  # a list of one, or of several that a separator divides
+                    continue  # a list of one, or of several with a separator
                 if value is not None and not isinstance(value, list):
                     raise bad(f"input {name} is a list of ids in each row, such as [7, 12]")
                 require_plain(name, value or [])
@@ -182,7 +182,7 @@ class RequestReader:
         if len(shape) == 2 and shape[1] != 1:
             raise bad(f"input {name}{LENGTHS} has one length for each sample, and the shape {shape} has more")
         if not isinstance(lengths, np.ndarray):
-            lengths = np.array(lengths)  # of none at all, or of what is no number
+            lengths = np.array(lengths)  # of an empty list, or of values that are no numbers
         if lengths.size and lengths.dtype.kind not in "iu":
             raise bad(f"input {name}{LENGTHS} has values that are no whole numbers")
         if (lengths < 0).any() or (lengths > len(values)).any() or int(lengths.sum()) != len(values):
@@ -207,7 +207,7 @@ class RequestReader:
         return found
 
     def _require_size(self, columns: Mapping[str, Any]) -> None:
-        """Raise RefusedRequestError for a request of more samples, or more ids in lists, than one may have."""
+        """Raise RefusedRequestError for a request of more samples, or more ids in lists, than allowed."""
         sizes = [len(each.lengths if isinstance(each, Lists) else each) for each in columns.values()]
         samples = max(sizes, default=0)
         self._require_samples(samples)
@@ -229,9 +229,9 @@ class RequestReader:
             )
 
     def _require_ids(self, what: str, ids: int) -> None:
-        if ids > MOST_IDS:
+        if ids > MAX_IDS:
             raise RefusedRequestError(
-                413, f"{what} has {ids:,} ids in the lists of all samples, and {MOST_IDS:,} are allowed"
+                413, f"{what} has {ids:,} ids in the lists of all samples, and {MAX_IDS:,} are allowed"
             )
 
     def _require_known(self, name: str) -> None:

@@ -5,19 +5,19 @@ import msgspec
 from persia_cli.serving.row_reader import Missing
 
 SETTINGS = "PERSIA_SERVE"
-"""Names, in the environment of workers, the settings, as JSON."""
+"""Environment variable of workers with the settings as JSON."""
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
-"""Names there the folder of the files in which workers count, each in its own."""
+"""Environment variable with the folder of the workers' files of counters, one for each."""
 FAILED = "failed"
 """File in that folder: the exit code and the sentence of a worker that could not begin."""
-MOST_CONNECTIONS = 900
-"""Of a worker. Processes may commonly have 1,024 files and connections."""
+MAX_CONNECTIONS = 900
+"""Maximum number of connections of a worker. Processes may commonly have 1,024 files and connections."""
 IDLE_S = 75
 """Seconds for which a connection without requests stays open."""
 DRAIN_S = 10
 """Seconds in which requests are finished after SIGTERM."""
 LOG_S = 5.0
-"""Seconds after draining in which what is logged is written."""
+"""Seconds after draining in which pending requests are logged."""
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -36,10 +36,10 @@ class ServerSettings(msgspec.Struct, frozen=True):
     sample: float = 1.0
     """Fraction of requests that are logged."""
     deadline_s: float = 5.0
-    """Seconds within which the body of a request must have come, and its computation begun."""
+    """Deadline, in seconds, for the body of a request to arrive and its computation to begin."""
     most_requests: int = 64
-    """Requests that a worker holds at once: read, waiting and computed."""
+    """Maximum number of requests in a worker: being read, waiting and being computed."""
     most_bytes: int = 2**24
-    """Of a request's body."""
+    """Maximum size of a request's body."""
     most_samples: int = 10_000
-    """Of a request."""
+    """Maximum number of samples of a request."""

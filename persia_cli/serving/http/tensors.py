@@ -1,4 +1,4 @@
-"""The tensors of a request, as JSON or as bytes behind it, become columns of fields."""
+"""The tensors of a request, as JSON or as bytes after it, become columns of fields."""
 
 import math
 from itertools import chain
@@ -21,9 +21,9 @@ NUMBERS = {
     },
     **{f"FP{bits}": np.dtype(f"<f{bits // 8}") for bits in (16, 32, 64)},
 }
-"""What arrays of numbers are made of; BYTES are texts."""
+"""Element types of tensors; BYTES are texts."""
 MOST = 2**31
-"""A size in a shape is smaller."""
+"""Exclusive upper bound of a size in a shape."""
 WHOLE = (np.dtype(np.int64), np.dtype(np.uint64))
 PLAIN, NESTED = frozenset({int, float}), frozenset({list, dict})
 Values = NDArray[Any] | list[Any]
@@ -45,7 +45,7 @@ class Tensor(msgspec.Struct):
 
     @property
     def binary_size(self) -> int | None:
-        """Its bytes behind the JSON, or None if its values are in the JSON; raises RefusedRequestError."""
+        """Its number of bytes after the JSON, or None if its values are in the JSON; raises RefusedRequestError."""
         size = (self.parameters or {}).get("binary_data_size")
         if size is None:
             return None
@@ -101,7 +101,7 @@ def require_plain(name: str, values: list[Any]) -> None:
 
 
 def _typed(values: list[Any], datatype: str) -> Values:
-    """Return numbers as an array, which is read faster, and all else, nulls and ids as texts say, as it is."""
+    """Return numbers as an array, which is read faster, and other values, nulls and ids as texts, unchanged."""
     if datatype == "BYTES" or not values or not set(map(type, values)) <= PLAIN:
         return values
     try:
@@ -117,7 +117,7 @@ def _typed(values: list[Any], datatype: str) -> Values:
 
 
 def _texts(tensor: Tensor, part: bytes) -> list[str]:
-    """Return texts, each behind its length in four bytes."""
+    """Return texts, each after its length in four bytes."""
     found: list[str] = []
     place = 0
     while place < len(part):

@@ -1,4 +1,4 @@
-"""The file of the token that requests must bring."""
+"""The file of the token that requests must have."""
 
 import logging
 import time
@@ -10,11 +10,11 @@ from persia_cli.wire.private_file import read_private
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""Seconds between two looks at the file."""
+"""Seconds between two checks of the file."""
 
 
 def read_token(path: Path) -> bytes:
-    """Return the token in a file; raises UserError unless the file is private to this user and holds one."""
+    """Return the token in a file; raises UserError unless the file is private to this user and has one."""
     token = read_private(path, "the token of requests")
     if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
         raise UserError(
@@ -24,7 +24,7 @@ def read_token(path: Path) -> bytes:
 
 
 class TokenFile:
-    """The token, which changes with its file, so that one that others have learnt is replaced while the server runs."""
+    """The token, read again when its file changes, so that a leaked one can be replaced while the server runs."""
 
     def __init__(self, path: Path) -> None:
         """Read the token; raises UserError."""
@@ -40,7 +40,7 @@ class TokenFile:
         return self._token
 
     def look(self) -> None:
-        """Read the file again if it has changed; one that cannot be used leaves the token as it is, and is logged."""
+        """Read the file again if it has changed; an invalid file leaves the token unchanged, and is logged."""
         found = _state(self._path)
         if found == self._seen:
             return
@@ -49,11 +49,11 @@ class TokenFile:
             self._token = read_token(self._path)
             log.warning("the token of requests is now the new one in %s", self._path)
         except UserError as error:
-            log.warning("%s; until then the token of requests stays what it was", error)
+            log.warning("%s; until then the old token of requests stays valid", error)
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """Return what changes with a file; empty if there is none."""
+    """Return a tuple that changes with a file; empty if there is none."""
     try:
         found = path.stat()
     except OSError:

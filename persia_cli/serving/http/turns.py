@@ -1,4 +1,4 @@
-"""The line in which requests wait for the model, which serves one at a time."""
+"""The queue of requests for the model, which computes one at a time."""
 
 import asyncio
 import time
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Turns:
-    """A line of bounded length. Work runs on the event loop, which sends each answer before the next work begins."""
+    """A queue of bounded length. Work runs on the event loop, which sends each answer before the next work begins."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -31,7 +31,7 @@ class Turns:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Hold a place for a request from its arrival on; raises RefusedRequestError if there is none."""
+        """Occupy a place for a request from its arrival on; raises RefusedRequestError if there is none."""
         if self.is_full:
             raise self.refusal()
         self._held += 1
@@ -41,12 +41,12 @@ class Turns:
             self._held -= 1
 
     async def turn(self, until: float, work: Callable[[], T]) -> T:
-        """Return what `work` does when its turn comes; raises RefusedRequestError if that is later than `until`."""
+        """Return the result of `work` when its turn comes; raises RefusedRequestError if that is later than `until`."""
         await self._lock.acquire()
         try:
             if time.monotonic() > until:
                 raise busy("the request waited for its turn longer than its deadline; try again later")
             return work()
         finally:
-            # Not at once: the caller writes its answer, and the event loop sends that first.
+            # Not at once, since the caller writes its answer, and the event loop sends that first.
             asyncio.get_running_loop().call_soon(self._lock.release)

@@ -1,4 +1,4 @@
-"""A worker of a server, as uvicorn starts it: the model is opened and tested before the first connection is taken."""
+"""A worker of a server, as uvicorn starts it: the model is opened and tested before the first connection."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ from persia_cli.kernels.unpack import unpack
 from persia_cli.serving.description import digest_of
 from persia_cli.serving.golden import require_golden
 from persia_cli.serving.http.app import Message, Receive, Send, ServingApp
-from persia_cli.serving.http.figures import ServingFigures
+from persia_cli.serving.http.metrics import ServingMetrics
 from persia_cli.serving.http.settings import FAILED, LOG_S, SETTINGS, SHARED, ServerSettings
 from persia_cli.serving.http.token_file import TokenFile
 from persia_cli.serving.predictor import Predictor
@@ -72,17 +72,17 @@ class _Worker:
             raise UserError(
                 f"{predictor.folder} is another model now than when this server began; start persia serve again for it"
             )
-        figures = ServingFigures()
+        metrics = ServingMetrics()
         if settings.log is not None:
             from persia_cli.serving.http.request_log import RequestLog
 
-            self._log = RequestLog(Path(settings.log), predictor, settings.sample, figures)
-        self._app = ServingApp(predictor, settings, token, figures, self._log)
+            self._log = RequestLog(Path(settings.log), predictor, settings.sample, metrics)
+        self._app = ServingApp(predictor, settings, token, metrics, self._log)
         self._app.warm_up()
-        # Loaded objects stay, so no collection needs to look at them again.
+        # Loaded objects stay, so no collection needs to visit them again.
         gc.collect()
         gc.freeze()
-        # Python looks at old objects again when a quarter as many came as it found the last time; now that is few.
+        # A full collection runs when new objects exceed a quarter of those that the last one found; this one finds few.
         gc.collect()
 
 
@@ -93,13 +93,13 @@ def create() -> _Worker:
             stream=sys.stderr, level=logging.WARNING, format="%(asctime)s worker %(process)d %(levelname)s %(message)s",
             datefmt="%H:%M:%S",
         )  # fmt: skip
-    # Else uvicorn writes a line for each request that is none, and for each connection beyond the bound.
+    # Otherwise uvicorn logs a line for each invalid request, and for each connection beyond the bound.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return _Worker(_SETTINGS.decode(os.environ[SETTINGS]))
 
 
 def _end_with_parent() -> None:
-    """Have uvicorn end this process when the one that started it has ended, also by SIGKILL."""
+    """Make uvicorn end this process when its parent has ended, also by SIGKILL."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return

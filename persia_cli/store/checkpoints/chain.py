@@ -1,4 +1,4 @@
-"""A checkpoint together with those that it depends on: a full one, then one of changes after the other.
+"""A checkpoint together with its ancestors: a full one, then one of changes after the other.
 
 A file of changed rows has the name of the file with all rows of the same partitions, in an earlier checkpoint of the
 chain. So each name has a history of its own, which ends at the newest file that has all rows.
@@ -32,7 +32,7 @@ from persia_cli.store.checkpoints.record_batches import (
     understanding_rows,
 )
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
-from persia_cli.wire.figures import SavedFile, SavedRows
+from persia_cli.wire.reports import SavedFile, SavedRows
 
 Batches = Generator[pa.RecordBatch, None, None]
 
@@ -42,11 +42,11 @@ class RowFile:
     """All rows of a range of partitions: a file that has them all, and those of the changes after it."""
 
     rows: SavedRows
-    """The newest file's; `all_tables` are the rows that there are in all."""
+    """The rows of the newest file; `all_tables` are the rows of all files together."""
     tables: tuple[str, ...]
     """The tables of the group, in the order of rows with equal keys."""
     parts: tuple[tuple[Place, SavedFile], ...]
-    """Files of rows, and of ids whose rows are gone, newest first; of one checkpoint, those of ids come last."""
+    """Files of rows, and of ids whose rows were deleted, newest first; of one checkpoint, those of ids come last."""
 
     @property
     def path(self) -> Place:
@@ -54,16 +54,16 @@ class RowFile:
         return self.parts[0][0]
 
     def verify(self, on_bytes: Callable[[int], None] = lambda nbytes: None) -> None:
-        """Compare the content of every file with its checksum; raises CheckpointError as `manifest.verify` does."""
+        """Compare the content of every file with its checksum; raise CheckpointError as `manifest.verify` does."""
         for path, file in self.parts:
             verify(path, file, on_bytes)
 
     @contextmanager
     def checked_batches(self, on_bytes: Callable[[int], None]) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Yield what `batches` returns, and compare the content of every file with its checksum, as `verify` does.
+        """Yield the result of `batches`, and compare the content of every file with its checksum, as `verify` does.
 
-        Batches are read ahead on a thread. A single file is read once, and its checksum known only after the last
-        batch: what the block did with the batches before that counts for nothing if this raises CheckpointError.
+        Batches are read ahead on a thread. A single file is read once, and its checksum is known only after the last
+        batch: if this raises CheckpointError, the batches before that are not valid.
         """
         one = len(self.parts) == 1
         if not one:
@@ -73,14 +73,14 @@ class RowFile:
             with understanding_rows(self.path), closing(read_ahead(batches)) as ahead:
                 yield ahead
         except CheckpointError:
-            # Whatever came of it: of a file that has changed, that is what its user has to know.
+            # Whatever the first error was: that a file has changed is what its user needs to know.
             self.verify()
             raise
 
     def batches(self) -> Batches:
-        """Yield every row once, as it is in the newest checkpoint, in the order of a file that has all rows.
+        """Yield every row once, from the newest checkpoint that has it, in the order of a file with all rows.
 
-        It needs the memory of one record batch of each file. Raises CheckpointError for a file that is missing or not a
+        It needs the memory of one record batch of each file. Raise CheckpointError for a file that is missing or not a
         file of rows, for other numbers of rows than were saved, and, if there are changes, for rows that are not in
         order.
         """
@@ -108,7 +108,7 @@ class RowFile:
             yield from _validated(batches)
 
     def _merged(self) -> Batches:
-        # Not above: the coordinator and the launcher read manifests of chains, and load no kernels.
+        # Imported late: the coordinator and the launcher read manifests of chains, and load no kernels.
         from persia_cli.store.checkpoints.merged_rows import RowSource, merged_batches
 
         with ExitStack() as stack:
@@ -152,16 +152,16 @@ class Chain:
 
 
 def read_chain(folder: Place) -> Chain:
-    """Return a checkpoint with all that it depends on, after the checks of `read_manifest` on each of them.
+    """Return a checkpoint with its ancestors, after the checks of `read_manifest` on each of them.
 
-    Raises CheckpointError as `read_manifest` does, and for a parent that is missing, is another one than when the
+    Raise CheckpointError as `read_manifest` does, and for a parent that is missing, is not the one for which the
     changes were saved, or does not fit them.
     """
     folders, manifests = [folder], [read_manifest(folder)]
     while (parent := manifests[0].parent) is not None:
         before = _parent_folder(folders[0], parent)
         manifest = read_manifest(before)
-        if gap := _misfit(manifests[0], manifest):
+        if gap := _gap(manifests[0], manifest):
             raise CheckpointError(f"{folders[0]} does not fit {before}, which it depends on: {gap}")
         folders.insert(0, before)
         manifests.insert(0, manifest)
@@ -169,7 +169,7 @@ def read_chain(folder: Place) -> Chain:
 
 
 def manifest_digest(folder: Place) -> str:
-    """Return the checksum with which the manifest of a checkpoint begins; raises CheckpointError if it has none."""
+    """Return the checksum with which the manifest of a checkpoint begins; raise CheckpointError if it has none."""
     try:
         opening = CHECKED.match((folder / MANIFEST).read_bytes())
     except OSError as error:
@@ -182,7 +182,7 @@ def manifest_digest(folder: Place) -> str:
 def is_divided(manifest: Manifest, layout: EmbeddingLayout, servers: int) -> bool:
     """Return True if a checkpoint's files have the partitions of so many servers, so that these can save changes to it.
 
-    Otherwise the servers would have to know the changes of partitions that others own.
+    Otherwise the servers would need the changes of partitions that others own.
     """
     expected = {
         (group.number, group.partitions, own.start, own.stop)
@@ -194,7 +194,7 @@ def is_divided(manifest: Manifest, layout: EmbeddingLayout, servers: int) -> boo
 
 
 def ancestors(checkpoints: Place, steps: Iterable[int]) -> set[int]:
-    """Return the steps of all checkpoints that those of `steps` depend on; one whose manifest is damaged has none."""
+    """Return the steps of all ancestors of the checkpoints of `steps`; one whose manifest is damaged has none."""
     found: set[int] = set()
     for step in steps:
         parent = _parent_of(checkpoint_folder(checkpoints, step))
@@ -225,7 +225,7 @@ def _parent_of(folder: Place) -> int | None:
 
 
 def _parent_folder(folder: Place, parent: Parent) -> Place:
-    """Return the folder of a checkpoint's parent, which is beside it; raises CheckpointError unless it is the same."""
+    """Return the folder of a checkpoint's parent, a sibling; raise CheckpointError unless it is the same."""
     whole = folder.resolve() if isinstance(folder, Path) else folder
     before = checkpoint_folder(whole.parent, parent.step)
     try:
@@ -243,8 +243,8 @@ def _parent_folder(folder: Place, parent: Parent) -> Place:
     return before
 
 
-def _misfit(manifest: Manifest, parent: Manifest) -> str | None:
-    """Return a description of what keeps the changes of a checkpoint from being applied to its parent, or None."""
+def _gap(manifest: Manifest, parent: Manifest) -> str | None:
+    """Return a description of why the changes of a checkpoint cannot be applied to its parent, or None."""
     before = {file.name: file.rows for file in parent.row_files(with_dense=True)}
     for file in manifest.row_files(with_dense=True):
         if file.rows is None or file.rows.changed_since is None:

@@ -1,9 +1,9 @@
 """The changes of a shard since its last checkpoint, without a record of each change.
 
-A look-up of training sets the step of last use of every row that it finds or makes, and an update changes only rows
-that a look-up of its own step has found, or sets that step itself. A checkpoint of step t is saved while nothing is in
-flight, so every look-up after it is of step t or later. Hence the rows that changed since then are among those last
-used in step t or later. Only rows that are gone need a record, which the store keeps as it evicts them.
+A look-up of training sets the step of last use of every row that it finds or creates. An update changes only rows that
+a look-up of the same step has found, or sets that step itself. A checkpoint of step t is saved while nothing is in
+flight, so every later look-up is of step t or later. Hence the rows that changed since then are among those last used
+in step t or later. Only deleted rows need a record, which the store writes when it evicts them.
 """
 
 from dataclasses import dataclass
@@ -19,25 +19,25 @@ class StoreChanges:
     since: int
     """Rows that were last used in this step or later may have changed, others have not."""
     keys: Keys
-    """Keys whose rows are gone, ordered by key, then table number: uint64[n]."""
+    """Keys whose rows were deleted, ordered by key, then table number: uint64[n]."""
     tables: Tables
     """Their table numbers, uint16[n]."""
 
 
 def note_loaded(shard: Shard, step: int) -> None:
-    """Let changes begin with the checkpoint of a step, which was just loaded, if the shard has all of its rows."""
+    """Begin the changes at the checkpoint of a step, which was just loaded, if the shard has all of its rows."""
     complete = not any(counters.left_out for counters in shard.counters().values())
     shard.changes_since[0] = step + 1 if complete else 0
 
 
-def cut_changes(shard: Shard, step: int, parent: int | None) -> list[StoreChanges | None]:
-    """Begin anew at a checkpoint of `step`, and return each store's changes since the checkpoint `parent`.
+def take_changes(shard: Shard, step: int, parent: int | None) -> list[StoreChanges | None]:
+    """Begin new changes at a checkpoint of `step`, and return each store's changes since the checkpoint `parent`.
 
-    Call it while no update is in flight. None stands for changes that are not known: there is no parent, it is not
-    the last checkpoint that this shard saved or loaded, or more rows were evicted than the store remembers.
+    Call it while no update is in flight. None stands for unknown changes: there is no parent, it is not the last
+    checkpoint that this shard saved or loaded, or more rows were evicted than the store remembers.
     """
     is_known = parent is not None and parent + 1 == shard.changes_since[0]
-    # A process that dies in between has forgotten keys of one checkpoint and not begun the next.
+    # A process that dies in between has lost the keys of one checkpoint and not begun the next.
     shard.changes_since[0] = 0
     evicted = [store.take_evicted() for store in shard.stores]
     shard.changes_since[0] = step + 1

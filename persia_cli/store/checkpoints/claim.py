@@ -1,8 +1,8 @@
-"""The claim of a run on the folder of its checkpoints, where that is not in the run directory.
+"""The claim of a run on the folder of its checkpoints, if that is outside the run directory.
 
-A file next to the checkpoints names the run directory that writes there, and has a random id, which that directory has
-too. A directory that has fetched the record of a run may take its place over: it keeps the former writer's id. Each
-writer reads the file before it publishes a checkpoint, so the former one ends there.
+A file next to the checkpoints names the run directory that writes there, with a random id, which that directory has
+too. A directory that has fetched the record of a run may take over: its claim has the former writer's id. Each writer
+reads the file before it publishes a checkpoint, so the former one ends there.
 """
 
 import secrets
@@ -19,7 +19,7 @@ from persia_cli.store.checkpoints.manifest import checkpoints_of, finished_steps
 from persia_cli.store.checkpoints.retention import remove_unfinished
 
 WRITER = "writer.json"
-"""Name of the file, next to the checkpoints, that names the run whose checkpoints they are."""
+"""Name of the file, next to the checkpoints, that names their run."""
 CLAIM = "claim.json"
 """Name of the file, in a run directory, with its claim."""
 
@@ -37,7 +37,7 @@ class Writer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `CLAIM`: the id of the claim, and that of the writer whose place it may take over."""
+    """The content of `CLAIM`: the id of the claim, and that of the writer that it may replace."""
 
     id: str
     run_dir: str
@@ -45,16 +45,16 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     former: str = ""
 
 
-# Made at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
+# Created at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
 _DECODER = msgspec.json.Decoder(Writer)
 _CLAIM_DECODER = msgspec.json.Decoder(Claim)
 
 
 def claim(path: str, run_dir: Path, host: str, is_at_work: Callable[[Path], bool] = lambda run_dir: False) -> None:
-    """Write to `checkpoint.path` that the run saves there, and remove what a killed run has left in a store.
+    """Record in `checkpoint.path` that the run saves there, and remove unfinished checkpoints of a killed run.
 
-    The beginning of the job removes what is left on a disk. This is the first write to the place, before training.
-    `is_at_work` returns whether a run on this machine goes on. Raises ConfigError if the place cannot be read or
+    On a disk, the start of the job removes those. This is the first write to the place, before training.
+    `is_at_work` returns whether a run on this machine is running. Raise ConfigError if the place cannot be read or
     written, if it has checkpoints of another run, or if another run on this machine saves there.
     """
     try:
@@ -65,8 +65,8 @@ def claim(path: str, run_dir: Path, host: str, is_at_work: Callable[[Path], bool
             raise ConfigError(_refusal(checkpoints, before, run_dir, own_claim))
         if before is not None and _is_neighbour(before, own) and is_at_work(Path(before.run_dir)):
             raise ConfigError(
-                f"checkpoint.path={checkpoints} is in use: the run in {before.run_dir} on {host} saves there and still "
-                "goes on; choose another folder, or end that run first"
+                f"checkpoint.path={checkpoints} is in use: the run in {before.run_dir} on {host} saves there and "
+                "still runs; choose another folder, or end that run first"
             )
         put(checkpoints / WRITER, msgspec.json.encode(own) + b"\n")
         if not isinstance(checkpoints, Path):
@@ -90,16 +90,16 @@ def _refusal(checkpoints: Place, before: Writer | None, run_dir: Path, own: Clai
         return _overtaken(checkpoints, run_dir, before)
     owner = f"the run in {before.run_dir} on {before.host}" if before else "another run"
     return (
-        f"checkpoint.path={checkpoints} has checkpoints of {owner}; choose another folder, or go on with that run "
-        "by persia resume"
+        f"checkpoint.path={checkpoints} has checkpoints of {owner}; choose another folder, or continue that run "
+        "with persia resume"
     )
 
 
 def _overtaken(checkpoints: Place, run_dir: Path, by: Writer) -> str:
     next_step = (
-        f"persia resume {checkpoints} goes on from there"
+        f"persia resume {checkpoints} continues from there"
         if finished_steps(checkpoints)
-        else f"there is no checkpoint in {checkpoints} yet, so start this one anew, with another checkpoint.path"
+        else f"there is no checkpoint in {checkpoints} yet, so start this one again, with another checkpoint.path"
     )
     return f"the run in {run_dir} was taken over by {by.run_dir} on {by.host}; {next_step}"
 
@@ -107,7 +107,7 @@ def _overtaken(checkpoints: Place, run_dir: Path, by: Writer) -> str:
 def require_writer(checkpoints: Place, run_dir: Path) -> None:
     """Raise OvertakenError if another run directory has taken the run over, so that this one must not write there.
 
-    Raises CheckpointError if the place does not answer.
+    Raise CheckpointError if the place does not answer.
     """
     own = read_claim(run_dir)
     writer = writer_of(checkpoints) if own is not None else None
@@ -122,7 +122,7 @@ def is_writer(checkpoints: Place, run_dir: Path) -> bool:
 
 
 def writer_of(checkpoints: Place) -> Writer | None:
-    """Return the run that writes its checkpoints here; None if none does, or if it cannot be known."""
+    """Return the run that writes its checkpoints here; None if none does, or if the file cannot be read."""
     try:
         return _DECODER.decode((checkpoints / WRITER).read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -139,7 +139,7 @@ def read_claim(run_dir: Path) -> Claim | None:
 
 
 def write_claim(run_dir: Path, own: str, former: str = "") -> None:
-    """Write the claim of a run directory, which may take over the place of the writer `former`; raises DiskError."""
+    """Write the claim of a run directory, which may replace the writer `former`; raise DiskError."""
     claim = Claim(own, str(run_dir.absolute()), former)
     write_whole(run_dir / CLAIM, msgspec.json.encode(claim) + b"\n")
 
@@ -150,6 +150,6 @@ def remove_own_unfinished(run_dir: Path, path: str | None) -> None:
     try:
         is_own = path is None or is_writer(checkpoints, run_dir)
     except CheckpointError:
-        is_own = False  # The store does not answer; the next start removes them.
+        is_own = False  # the store does not answer; the next start removes them
     if is_own:
         remove_unfinished(checkpoints)

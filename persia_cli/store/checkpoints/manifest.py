@@ -1,7 +1,7 @@
 """The manifest of a checkpoint: written last, so that a checkpoint with one is complete.
 
-It has a checksum of itself and of every file, and the number of rows of each table in each file. So a checkpoint that
-is damaged or incomplete is refused and never read in part.
+It has a checksum of itself and of every file, and the number of rows of each table in each file. So a damaged or
+incomplete checkpoint is refused and never read in part.
 """
 
 import json
@@ -23,8 +23,8 @@ from persia_cli.storage.checked_json import ChangedError, checked, read_checked
 from persia_cli.storage.places import Place, inside, place_of, put, reading, size_of, subfolders
 from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.layout import DENSE_TABLE
-from persia_cli.wire.figures import Digest, Positive, Record, SavedFile, TrackedFigure, TrackedPlateau
 from persia_cli.wire.message import Count
+from persia_cli.wire.reports import Digest, Positive, Record, SavedFile, TrackedMetric, TrackedPlateau
 
 FORMAT_VERSION = 10
 MANIFEST = "manifest.json"
@@ -32,9 +32,9 @@ CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"
 """Subfolder of a checkpoint with the rows."""
 DELETED = "deleted"
-"""Subfolder with the ids whose rows are gone since the parent."""
+"""Subfolder with the ids whose rows were deleted since the parent."""
 SIGHTINGS = "sightings"
-"""Subfolder with the counts of ids that have no row."""
+"""Subfolder with the frequencies of ids without a row."""
 CHUNK_BYTES = 2**22
 
 _FINISHED = re.compile(r"step-(\d+)")
@@ -51,7 +51,7 @@ class SavedTable(Record, frozen=True, forbid_unknown_fields=True):
 
 
 class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
-    """The state of a run beside its model, from which a resumed run goes on."""
+    """The state of a run in addition to its model, from which a resumed run continues."""
 
     train_rows: Count
     eval_rows: Count
@@ -64,15 +64,15 @@ class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
     misses: Count
     evicted: Count
     """Counters of all tables of features so far."""
-    tracked: list[TrackedFigure]
+    tracked: list[TrackedMetric]
     evaluation_due: bool = False
-    """True if the model of this step is to be evaluated, and was saved before that."""
+    """True if the model was saved before its evaluation at this step."""
     plateaus: tuple[TrackedPlateau, ...] = ()
     train_data: TrainingData | None = None
 
 
 class Parent(Record, frozen=True, forbid_unknown_fields=True):
-    """The checkpoint before one that has only what changed since."""
+    """The checkpoint before one that has only the changes since."""
 
     step: Count
     sha256: Digest
@@ -94,7 +94,7 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
     progress: RunProgress
     files: list[SavedFile]
     trigger: Trigger = "end"
-    """Why the checkpoint was saved."""
+    """The reason for saving."""
     parent: Parent | None = None
     """The checkpoint whose rows this one changes; None if this one has all rows."""
 
@@ -110,14 +110,14 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
         return sorted(found, key=lambda file: file.name)
 
     def deleted_files(self) -> list[SavedFile]:
-        """Return the files of ids whose rows are gone since the parent."""
+        """Return the files of ids whose rows were deleted since the parent."""
         return self._files_in(DELETED)
 
     def _files_in(self, folder: str) -> list[SavedFile]:
         return [file for file in self.files if kind_of(file) == folder]
 
 
-# Made at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
+# Created at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
 _DECODER = msgspec.json.Decoder(Manifest)
 
 
@@ -132,21 +132,20 @@ def checkpoint_folder(checkpoints: Place, step: int) -> Place:
 
 
 def owner(checkpoints: Place) -> Place:
-    """Return what people know a run's checkpoints by: the run directory, unless they are elsewhere."""
+    """Return the place that identifies a run's checkpoints to users: the run directory, unless they are elsewhere."""
     return checkpoints.parent if isinstance(checkpoints, Path) and checkpoints.name == CHECKPOINTS else checkpoints
 
 
 def begin_checkpoint(checkpoints: Place, step: int) -> Place:
-    """Return the folder in which the checkpoint of a step is written before it is published; it is made by writing."""
+    """Return the folder in which the checkpoint of a step is written before it is published; writing creates it."""
     return places.draft_of(checkpoint_folder(checkpoints, step))
 
 
 def publish(checkpoints: Place, draft: Place, manifest: Manifest) -> Place:
-    """Make what was written to the draft, and the manifest, the checkpoint of a step; returns its folder.
+    """Publish the files of a draft, and the manifest, as the checkpoint of a step; return its folder.
 
-    Everything is safe then. Raises CheckpointError if a file is missing or has another size (a role wrote it
-    to a disk that this process cannot see) or if the files are not a whole model, DiskError if the manifest cannot be
-    written.
+    All is on disk then. Raise CheckpointError if a file is missing or has another size (a role wrote it to a disk that
+    this process cannot see) or if the files are not a whole model, DiskError if the manifest cannot be written.
     """
     for saved in manifest.files:
         path = draft / saved.folder / saved.name
@@ -178,13 +177,13 @@ def finished_steps(checkpoints: Place) -> list[int]:
     )
 
 
-def bare_folders(checkpoints: Place) -> list[Place]:
+def folders_without_manifest(checkpoints: Place) -> list[Place]:
     """Return the folders on a disk that have the name of a complete checkpoint and no manifest.
 
-    No save that is killed leaves one: somebody has removed the manifest, or has copied a part of the folder.
+    No killed save leaves one: a user has removed the manifest, or has copied a part of the folder.
     """
     named = [folder for folder in subfolders(checkpoints) if _FINISHED.fullmatch(folder.name)]
-    # In a store such a folder is an unfinished one. On a disk, one that has gone meanwhile was removed as it should be.
+    # In a store such a folder is an unfinished one. On a disk, a folder that vanishes meanwhile was removed regularly.
     return [
         folder for folder in named if isinstance(folder, Path) and not (folder / MANIFEST).is_file() and folder.is_dir()
     ]
@@ -210,7 +209,7 @@ def newest_checkpoint(checkpoints: Place) -> Place:
             "the end with checkpoint.at_end=true"
         )
     newest = checkpoint_folder(checkpoints, steps[-1])
-    if later := [folder for folder in bare_folders(checkpoints) if step_of(folder) > steps[-1]]:
+    if later := [folder for folder in folders_without_manifest(checkpoints) if step_of(folder) > steps[-1]]:
         raise CheckpointError(
             f"{later[-1]} is damaged, or was copied in part: it has no {MANIFEST}; remove it to use {newest}"
         )
@@ -230,7 +229,7 @@ def read_manifest(folder: Place) -> Manifest:
 
 
 def decode_manifest(folder: Place) -> Manifest:
-    """Return a checkpoint's manifest without a look at other files.
+    """Return a checkpoint's manifest without checking other files.
 
     Raises CheckpointError if it is missing, damaged or of another format.
     """
@@ -264,7 +263,7 @@ def _refuse_other_format(folder: Place) -> None:
 
 
 def file_flaws(folder: Place, manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence for each file that is missing, has another size than in the manifest, or is not listed there."""
+    """Yield an error for each file that is missing, has another size than in the manifest, or is not listed there."""
     for file in manifest.files:
         path = folder / file.folder / file.name
         found = size_of(path)
@@ -280,7 +279,7 @@ def file_flaws(folder: Place, manifest: Manifest) -> Iterator[str]:
 
 
 def _unlisted(folder: Path, manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence for each file that is not listed; at a URI such files are leftovers of other attempts."""
+    """Yield an error for each file that is not listed; at a URI such files are leftovers of other attempts."""
     listed = {folder / MANIFEST} | {folder / file.folder / file.name for file in manifest.files}
     for part in sorted({folder, *(path.parent for path in listed)}):
         for path in sorted(part.iterdir()) if part.is_dir() else ():
@@ -290,9 +289,9 @@ def _unlisted(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def verify(path: Place, file: SavedFile, on_bytes: Callable[[int], None] = lambda nbytes: None) -> None:
-    """Compare the content of a file with its checksum; calls `on_bytes` with the size of each portion read.
+    """Compare the content of a file with its checksum; call `on_bytes` with the size of each portion read.
 
-    Raises CheckpointError if the file is missing or has changed.
+    Raise CheckpointError if the file is missing or has changed.
     """
     digest = xxh128()
     with reading(path) as source:
@@ -303,7 +302,7 @@ def verify(path: Place, file: SavedFile, on_bytes: Callable[[int], None] = lambd
 
 
 def require_digest(path: Place, file: SavedFile, digest: str) -> None:
-    """Raise CheckpointError unless the XXH128 checksum of a file's content is that of the file that was saved."""
+    """Raise CheckpointError unless the XXH128 checksum of a file's content is that of the saved file."""
     if digest != file.xxh128:
         raise CheckpointError(
             f"{path} has changed since it was saved (its xxh128 is {digest[:12]}…); use another checkpoint"
@@ -327,7 +326,7 @@ def kind_of(file: SavedFile) -> str:
 
 
 def write_checked(path: Place, content: Any) -> None:
-    """Write what `checked` returns as a whole file; raises DiskError."""
+    """Write the result of `checked` as a whole file; raise DiskError."""
     put(path, checked(content))
 
 

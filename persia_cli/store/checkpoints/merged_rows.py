@@ -1,4 +1,4 @@
-"""Rows of several files merged into one stream: of each row the newest, without those that are gone.
+"""Rows of several files merged into one stream: the newest of each row, without deleted ones.
 
 Every file is in the order of keys, then of tables, so a record batch of each is enough to go through all of them.
 """
@@ -18,7 +18,7 @@ from persia_cli.store.layout import table_salt
 
 
 class OrderedRows(NamedTuple):
-    """Some rows, or ids whose rows are gone, in the order of keys and tables."""
+    """Some rows, or ids whose rows were deleted, in the order of keys and tables."""
 
     keys: NDArray[np.uint64]
     tables: NDArray[np.uint16]
@@ -27,7 +27,7 @@ class OrderedRows(NamedTuple):
 
     @property
     def are_gone(self) -> bool:
-        """True for ids whose rows are gone."""
+        """True for ids whose rows were deleted."""
         return "last_used" not in self.batch.schema.names
 
     @property
@@ -42,7 +42,7 @@ class OrderedRows(NamedTuple):
 
 
 class RowSource:
-    """What is left to read of a file."""
+    """The unread rest of a file."""
 
     def __init__(self, path: Place, tables: Sequence[str]) -> None:
         """Open the file when it is first read; `tables` are those of its group, in the order of equal keys."""
@@ -54,9 +54,9 @@ class RowSource:
         self._batches.close()
 
     def peek(self) -> OrderedRows | None:
-        """Return what has been read and not taken, at least one row; None at the end of the file.
+        """Return the rows that have been read and not taken, at least one; None at the end of the file.
 
-        Raises CheckpointError as `ordered_rows` does.
+        Raise CheckpointError as `ordered_rows` does.
         """
         if self._left is None or not self._left.keys.size:
             self._left = next(self._batches, None)
@@ -73,9 +73,9 @@ class RowSource:
 
 
 def ordered_rows(path: Place, tables: Sequence[str]) -> Generator[OrderedRows, None, None]:
-    """Yield what is in a file, without empty batches.
+    """Yield the content of a file, without empty batches.
 
-    Raises CheckpointError for a file that is missing, not of rows or ids of these tables, or not in order.
+    Raise CheckpointError for a file that is missing, not of rows or ids of these tables, or not in order.
     """
     numbers, salts = {name: number for number, name in enumerate(tables)}, [table_salt(name) for name in tables]
     last = (-1, -1)
@@ -99,7 +99,7 @@ def ordered_rows(path: Place, tables: Sequence[str]) -> Generator[OrderedRows, N
 
 
 def merged_batches(sources: Sequence[RowSource]) -> Iterator[pa.RecordBatch]:
-    """Yield every row once, from the first of the sources that has it, unless that one says that it is gone.
+    """Yield every row once, from the first of the sources that has it, unless that one lists it as deleted.
 
     Sources are the newest first. Rows come in the order of keys and tables.
     """
@@ -125,10 +125,10 @@ def _newest(pieces: Sequence[OrderedRows]) -> Iterator[pa.RecordBatch]:
             places[start : start + piece.keys.size] = np.arange(count, count + piece.keys.size)
             count += piece.keys.size
         start += piece.keys.size
-    # Of equal keys the sort keeps the newest first.
+    # The sort is stable, so of equal keys the newest comes first.
     order = np.lexsort((tables, keys))
     keys, tables = keys[order], tables[order]
     first = np.concatenate([[True], (keys[1:] != keys[:-1]) | (tables[1:] != tables[:-1])])
-    kept = places[order][first]
+    newest = places[order][first]
     table = pa.Table.from_batches(rows).unify_dictionaries().combine_chunks()
-    yield from (batch for batch in table.take(pa.array(kept[kept >= 0])).to_batches() if batch.num_rows)
+    yield from (batch for batch in table.take(pa.array(newest[newest >= 0])).to_batches() if batch.num_rows)

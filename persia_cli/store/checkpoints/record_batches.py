@@ -17,7 +17,7 @@ from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import Place, reading_stream, writing_file
 from persia_cli.store.checkpoints.manifest import require_digest
 from persia_cli.store.layout import GroupSpec
-from persia_cli.wire.figures import SavedFile, SavedRows
+from persia_cli.wire.reports import SavedFile, SavedRows
 
 FILE_MARK = b"ARROW1\0\0"
 """The bytes with which an Arrow file begins."""
@@ -47,10 +47,11 @@ def record_batches(path: Place) -> Iterator[Iterator[pa.RecordBatch]]:
 def hashed_batches(path: Place, file: SavedFile, on_bytes: Callable[[int], None]) -> Iterator[Iterator[pa.RecordBatch]]:
     """Yield the record batches of a file of rows, and compare its content with its checksum after the block.
 
-    Each byte is read once, in order: between its marks, an Arrow file is an Arrow stream, then comes a list of batches
-    for readers of only some. Calls `on_bytes` with the size of each part read. Raises CheckpointError as
-    `record_batches` does, and if the content is not what was saved: then the batches are worth nothing.
+    Call `on_bytes` with the size of each part read. Raise CheckpointError as `record_batches` does, and if the content
+    is not the saved one: then the batches are not valid.
     """
+    # Each byte is read once, in order: between its marks, an Arrow file is an Arrow stream, then comes an index of
+    # batches for readers of only some.
     with (
         understanding_rows(path),
         reading_stream(path) as stream,
@@ -92,7 +93,7 @@ def numbers_of(array: pa.Array) -> NDArray[Any]:
 
 
 PARTITIONS_KEY = b"persia.partitions"
-"""Metadata key for the group's number of partitions when it was saved; only people read it."""
+"""Metadata key for the group's number of partitions when it was saved; only for human readers."""
 
 
 def file_name(group: GroupSpec, partitions: range) -> str:
@@ -109,7 +110,7 @@ def write_rows(
     on_rows: Callable[[int], None],
     since: int | None = None,
 ) -> SavedFile:
-    """Write record batches to the file of some partitions; raises DiskError, and removes the file then."""
+    """Write record batches to the file of some partitions; raise DiskError, and remove the file then."""
     name, rows = file_name(group, partitions), Counter[str]()
     schema = schema.with_metadata({PARTITIONS_KEY: str(group.partitions)})
     with writing_file(directory / name) as sink, HashingFile(sink) as file:

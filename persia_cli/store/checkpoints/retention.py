@@ -1,4 +1,4 @@
-"""The retention of a run's checkpoints: the choice of those to keep, of the best one, and of the one to use."""
+"""The retention of a run's checkpoints: the ones to retain, the best one, and the one to use."""
 
 import logging
 from collections.abc import Sequence, Set
@@ -38,17 +38,17 @@ class BestNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: float | None
 
 
-# Made at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
+# Created at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
 _BEST_DECODER = msgspec.json.Decoder(BestNote)
 
 
 class Retention:
-    """The checkpoints that a job has saved; it removes those that should not be kept."""
+    """The checkpoints that a job has saved; it removes those that need not be retained."""
 
     def __init__(self, checkpoints: Place, keep: int | None) -> None:
-        """Start with the checkpoints that are there, as a resumed run has them.
+        """Start with the existing checkpoints, as a resumed run has them.
 
-        `keep` is the number of checkpoints to keep in addition to the best (None: all).
+        `keep` is the number of checkpoints to retain in addition to the best (None: all).
         """
         self._checkpoints, self._keep = checkpoints, keep
         best = best_checkpoint(checkpoints)
@@ -57,14 +57,14 @@ class Retention:
         """The note of a best checkpoint that has not been written yet."""
         triggers = {step: _trigger_of(checkpoint_folder(checkpoints, step)) for step in finished_steps(checkpoints)}
         self._regular = {step for step, trigger in triggers.items() if trigger not in (None, "best", "end")}
-        # What an earlier start saved at its end is left alone, whatever is kept of the others.
+        # The checkpoint that an earlier start saved at its end is never removed.
         self._saved = [step for step in triggers if step == self._best or step in self._regular]
 
     def add(self, step: int, best: Best | None, trigger: Trigger) -> None:
         """Add the checkpoint of the newest step, once it is published; `best` is given if it is the best so far.
 
-        Raises DiskError if the note of the best cannot be written; then nothing is removed, and the next call tries
-        again: the best must not go while the note names it.
+        Raise DiskError if the note of the best cannot be written; then nothing is removed, and the next call tries
+        again: the best must not be removed while the note names it.
         """
         if step not in self._saved:
             self._saved.append(step)
@@ -82,28 +82,28 @@ class Retention:
 
 
 def superfluous(saved: Sequence[int], best: int | None, keep: int | None, regular: Set[int]) -> list[int]:
-    """Return the steps of `saved`, which is in ascending order, that should not be kept.
+    """Return the steps of `saved`, which is in ascending order, that should not be retained.
 
-    The best is kept, and the newest `keep` (None: all) of the `regular` ones and of the newest of all. One that was
-    saved only because it was the best, or the end, is not regular.
+    The best is retained, and the newest `keep` (None: all) of the `regular` ones and of the newest of all. A checkpoint
+    that was saved only because it was the best, or the end, is not regular.
     """
     due = [step for step in saved if step in regular or (step == saved[-1] and step != best)]
-    kept = {*(due if keep is None else due[-keep:]), best}
-    return [step for step in saved if step not in kept]
+    retained = {*(due if keep is None else due[-keep:]), best}
+    return [step for step in saved if step not in retained]
 
 
 def removable(checkpoints: Place, doomed: Sequence[int]) -> list[int]:
     """Return those steps of `doomed` on whose checkpoints no other depends, the newest first.
 
-    In this order no checkpoint is ever there without those that it depends on. If none would be left that is whole, the
-    newest whole one of `doomed` stays.
+    In this order no checkpoint exists without those that it depends on. If no whole one would be left, the newest whole
+    one of `doomed` stays.
     """
     if not doomed:
         return []
-    kept = set(finished_steps(checkpoints)) - set(doomed)
-    if newest_whole(checkpoints, kept) is None and (last := newest_whole(checkpoints, doomed)) is not None:
-        kept.add(last)
-    needed = kept | ancestors(checkpoints, kept)
+    retained = set(finished_steps(checkpoints)) - set(doomed)
+    if newest_whole(checkpoints, retained) is None and (last := newest_whole(checkpoints, doomed)) is not None:
+        retained.add(last)
+    needed = retained | ancestors(checkpoints, retained)
     return sorted(set(doomed) - needed, reverse=True)
 
 
@@ -111,7 +111,7 @@ def _trigger_of(folder: Place) -> Trigger | None:
     try:
         return decode_manifest(folder).trigger
     except CheckpointError:
-        return None  # Nobody loses a damaged one unasked: whoever wants to use it is told.
+        return None  # a damaged checkpoint is never removed automatically; a user of it gets an error
 
 
 def _remove(folder: Place) -> None:
@@ -142,7 +142,7 @@ def best_checkpoint(checkpoints: Place) -> Place | None:
         return None
     except (OSError, ValueError) as error:
         raise CheckpointError(
-            f"{path} is damaged ({error}); remove it, and the newest checkpoint stands for the best"
+            f"{path} is damaged ({error}); remove it, and the newest checkpoint will be used as the best"
         ) from error
 
 

@@ -2,9 +2,9 @@
 
 There is one file per feature group and server, named after the group's partitions that the server owns; a server that
 owns none writes none. Rows are ordered by partition, then key, then table number, so equal shards give equal files. A
-file may have only the rows that changed since an earlier checkpoint; then another one of the same name, in a folder
-beside, has the ids whose rows are gone.
-Embeddings are float32 in files whatever their dtype in memory, which is lossless. Loading places rows by their keys, so
+file may have only the rows that changed since an earlier checkpoint; then another one of the same name, in a sibling
+folder, has the ids whose rows were deleted.
+Embeddings are float32 in files for any dtype in memory, which is lossless. Loading places rows by their keys, so
 any number of servers, with any number of partitions, can load any set of files.
 """
 
@@ -20,53 +20,54 @@ from persia_cli.errors import CheckpointError
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.chain import RowFile
 from persia_cli.store.checkpoints.changes import StoreChanges
-from persia_cli.store.checkpoints.cut import CutRows
+from persia_cli.store.checkpoints.frequency_files import Sketch, frequencies_of, frequency_file
 from persia_cli.store.checkpoints.manifest import DELETED, SIGHTINGS
 from persia_cli.store.checkpoints.record_batches import arrow_numbers, arrow_texts, write_rows
-from persia_cli.store.checkpoints.sighting_files import Sketch, frequencies_of, sighting_file
+from persia_cli.store.checkpoints.snapshot import SnapshotRows
 from persia_cli.store.layout import GroupSpec, partitions_of_keys
 from persia_cli.store.row_store import MAX_STEP, Floats, Keys, RowStore, Tables
 from persia_cli.store.shard import Shard
-from persia_cli.wire.figures import SavedFile, SavedRows
+from persia_cli.wire.reports import SavedFile, SavedRows
 
 ROWS_PER_BATCH = 65536
 """Approximate number of rows in memory at a time."""
 Changes = Sequence[StoreChanges | None] | None
-"""What changed in each store; None for what is saved with all rows."""
+"""The changes of each store; None for a store that is saved with all rows."""
 FREQUENCY = "frequency"
-"""Column that says how often an id was looked up up to its last use, of tables whose rows make room by that."""
+"""Column with the frequency of an id at its last use, of tables that evict by frequency."""
 CHANGES_PER_BATCH = 8192
-"""Largest number of changed rows in a record batch: who reads a chain has one batch of each file in memory."""
+"""Maximum number of changed rows in a record batch: a reader of a chain has one batch of each file in memory."""
 
 
 def steps_of(changes: Changes) -> list[int] | None:
-    """Return the step of each store since which rows are saved, as `Shard.begin_cut` takes them."""
+    """Return the step of each store since which rows are saved, as `Shard.begin_snapshot` takes them."""
     return None if changes is None else [0 if own is None else own.since for own in changes]
 
 
 def write_portions(
     shard: Shard,
-    portions: Callable[[int], Iterable[CutRows]],
+    portions: Callable[[int], Iterable[SnapshotRows]],
     directory: Place,
     on_rows: Callable[[int], None],
     changes: Changes = None,
 ) -> list[SavedFile]:
-    """Write a cut: one file of rows per feature group, into `directory`; the files are safe when this returns.
+    """Write a snapshot: one file of rows per feature group, into `directory`; the files are on disk when this returns.
 
-    The sketch of a group that has one is in a file of the folder SIGHTINGS beside `directory`.
+    The sketch of a group that has one is written to a file in the sibling folder SIGHTINGS.
 
-    `portions` returns the rows of a group, in order. Where the `changes` of a store are given, its file has the changed
-    rows alone, and if rows are gone, their ids are in a file in the folder DELETED beside `directory`. Calls `on_rows`
-    with the number of rows of each portion written. Raises DiskError if a file cannot be written, and removes it.
+    `portions` returns the rows of a group, in order; it is called for one group after the other. If the `changes` of a
+    store are given, its file has only the changed rows, and the ids of deleted rows are in a file in the sibling folder
+    DELETED. Call `on_rows` with the number of rows of each portion written. Raise DiskError if a file cannot be
+    written, and remove it.
 
-    The cut has begun with `steps_of(changes)`. It is called for one group after the other. Only what never changes of
-    the shard is read, so this may run on a thread beside the one that owns the shard.
+    The snapshot has begun with `steps_of(changes)`.
     """
+    # Only the constant parts of the shard are read, so this may run on another thread than the shard's.
     saved: list[SavedFile] = []
     for store, own in zip(shard.stores, changes or [None] * len(shard.stores), strict=True):
         if not len(store.partitions):
             continue
-        with sighting_file(store, directory.parent / SIGHTINGS, saved) as write_lines:
+        with frequency_file(store, directory.parent / SIGHTINGS, saved) as write_lines:
             of_group = _with_lines(portions(store.group.number), write_lines)
             saved.append(_save_group(shard, store, of_group, directory, on_rows, own))
         if own is not None and own.keys.size:
@@ -74,7 +75,7 @@ def write_portions(
     return saved
 
 
-def _with_lines(portions: Iterable[CutRows], write_lines: Callable[[int, Sketch], None]) -> Iterator[CutRows]:
+def _with_lines(portions: Iterable[SnapshotRows], write_lines: Callable[[int, Sketch], None]) -> Iterator[SnapshotRows]:
     """Yield portions, and write the lines of each."""
     for portion in portions:
         write_lines(portion.first_line, portion.lines)
@@ -94,24 +95,24 @@ class Progress:
 
 
 def load_shard(shard: Shard, files: Sequence[RowFile], progress: Progress | None = None) -> int:
-    """Add those rows of the files whose keys are in the shard's partitions; returns the shard's number of rows then.
+    """Add those rows of the files whose keys are in the shard's partitions; return the shard's number of rows then.
 
     Files without such rows are not read. Of the others, the content is compared with the checksum, and the number of
     rows of each table with the number saved. Embeddings are rounded to the nearest value of their dtype in memory. If a
-    partition overflows although the shard as a whole has room, the least recently used rows are left out and counted.
-    Raises CheckpointError for a missing, damaged or altered file, rows of another shape than the config's, unknown
-    tables, repeated rows, and more rows than the shard has room for.
+    partition overflows although the shard as a whole has space, the least recently used rows are left out and counted.
+    Raise CheckpointError for a missing, damaged or altered file, rows of another shape than the config's, unknown
+    tables, repeated rows, and more rows than fit into the shard.
     """
     progress = progress or Progress()
     for file in files:
-        if _concerns(shard, file.rows):
+        if _may_have_rows_of(shard, file.rows):
             with file.checked_batches(progress.add_bytes) as batches:
                 for batch in batches:
                     progress.rows_loaded += _load_batch(shard, batch, file.rows, file.path)
     return sum(store.used for store in shard.stores)
 
 
-def _concerns(shard: Shard, rows: SavedRows) -> bool:
+def _may_have_rows_of(shard: Shard, rows: SavedRows) -> bool:
     """Return True if the shard may own rows of a file, or if the config does not have one of its tables.
 
     The file and the shard each cover a range of keys, as partitions whose total numbers may differ.
@@ -132,7 +133,7 @@ def in_range(store: RowStore, rows: SavedRows) -> bool:
 def _save_group(
     shard: Shard,
     store: RowStore,
-    portions: Iterable[CutRows],
+    portions: Iterable[SnapshotRows],
     directory: Place,
     on_rows: Callable[[int], None],
     changes: StoreChanges | None,
@@ -151,7 +152,7 @@ def _save_group(
 
 
 def _save_deleted(shard: Shard, store: RowStore, directory: Place, changes: StoreChanges) -> SavedFile:
-    """Write the ids whose rows are gone to a file in `directory`."""
+    """Write the ids whose rows were deleted to a file in `directory`."""
     ids = shard.ids_of(changes.keys, changes.tables)
     schema = pa.schema(list(_schema(store.group))[:2])
     batches = (
@@ -188,19 +189,24 @@ def _table_column(group: GroupSpec, tables: Tables) -> pa.DictionaryArray:
 
 
 def _batches(
-    shard: Shard, store: RowStore, portions: Iterable[CutRows], schema: pa.Schema, most: int, held: NDArray[np.int64]
+    shard: Shard,
+    store: RowStore,
+    portions: Iterable[SnapshotRows],
+    schema: pa.Schema,
+    max_rows: int,
+    held: NDArray[np.int64],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a store's cut, at most `most` to a batch; `held` gets the number of all rows of each table.
+    """Yield the rows of a store's snapshot, at most `max_rows` to a batch; `held` gets each table's number of rows.
 
-    A batch must not be used any more when the next one is asked for.
+    A batch must not be used any more when the next one is requested.
     """
     group = store.group
     for portion in portions:
         held[: portion.held.size] += portion.held
         parts = portion.parts(store.group)
         ids = shard.ids_of(portion.keys, portion.tables)
-        for first in range(0, ids.size, most):
-            part = slice(first, first + most)
+        for first in range(0, ids.size, max_rows):
+            part = slice(first, first + max_rows)
             last_used, uses = portion.last_used[part], portion.uses[part]
             counted = [arrow_numbers(frequencies_of(uses, last_used, group.epoch_bits))] if group.counts_uses else []
             columns = [
@@ -262,11 +268,11 @@ def insert_rows(
     frequencies: NDArray[np.uint8] | None,
     path: Place,
 ) -> None:
-    """Do what `Shard.insert` does; raises CheckpointError for rows that are there already or do not fit."""
+    """Call `Shard.insert`; raise CheckpointError for rows that exist already or do not fit."""
     repeated = shard.insert(store.group.number, keys, tables, last_used, vectors, frequencies)
     if repeated:
         raise CheckpointError(f"{path} has {repeated:,} rows that were loaded already: use another checkpoint")
-    require_room(shard, store, path)
+    require_space(shard, store, path)
 
 
 def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int64], path: Place) -> NDArray[np.uint16]:
@@ -282,7 +288,7 @@ def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int64], path
 
 
 def _values(batch: pa.RecordBatch, group: GroupSpec, path: Place) -> dict[str, NDArray[np.float32]]:
-    """Return embedding and states, float32[n, columns]; raises CheckpointError if they are not those of the group."""
+    """Return embedding and states, float32[n, columns]; raise CheckpointError if they are not those of the group."""
     expected = group.vectors
     found = {field.name: field.type for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
     if found != {name: _list_of(size) for name, size in expected.items()}:
@@ -298,14 +304,14 @@ def _values(batch: pa.RecordBatch, group: GroupSpec, path: Place) -> dict[str, N
     }
 
 
-def require_room(shard: Shard, store: RowStore, path: Place | str) -> None:
-    """Raise CheckpointError if the rows loaded for the group so far are more than its store has room for."""
+def require_space(shard: Shard, store: RowStore, path: Place | str) -> None:
+    """Raise CheckpointError if the rows loaded for the group so far do not fit into its store."""
     counters = shard.counters()
     rows = store.used + sum(counters[table.name].left_out for table in store.group.tables)
     if rows > store.capacity:
         names = ", ".join(table.name for table in store.group.tables)
         raise CheckpointError(
             f"{path} does not fit: there are at least {rows:,} rows for this server of the tables that share "
-            f"memory ({names}), and there is room for {store.capacity:,}; give embedding.memory or embedding.capacity "
+            f"memory ({names}), but only {store.capacity:,} fit; give embedding.memory or embedding.capacity "
             "a higher value"
         )

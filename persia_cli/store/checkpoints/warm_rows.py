@@ -1,4 +1,4 @@
-"""The rows of a saved model, or vectors, as the first rows of a new run: other tables, salts, optimizers and steps."""
+"""The rows of a saved model, or vectors, as initial rows of a new run: other tables, salts, optimizers and steps."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,45 +9,46 @@ from numpy.typing import NDArray
 from persia_cli.errors import DataError
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.chain import RowFile
-from persia_cli.store.checkpoints.row_files import Progress, in_range, insert_rows, require_room
+from persia_cli.store.checkpoints.row_files import Progress, in_range, insert_rows, require_space
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.row_rules import ACCUMULATORS
 from persia_cli.store.row_store import Floats
 from persia_cli.store.shard import Shard
-from persia_cli.wire.figures import SavedRows
+from persia_cli.wire.reports import SavedRows
 
 NOWHERE = -1
 
 
 class WarmRows:
-    """Fills a new shard with rows of saved tables and with vectors, those whose keys it owns."""
+    """The initial rows of a new shard, from saved tables and vectors: those whose keys it owns."""
 
     def __init__(
         self, shard: Shard, tables: Mapping[str, Sequence[str]], states: bool, progress: Progress | None = None
     ) -> None:
         """Take the rows of each saved table for the tables of the shard that it is mapped to.
 
-        With `states`, rows keep the state of their optimizer where their table's has the same.
+        With `states`, rows have their optimizer state if their table's optimizer has the same states.
         """
         self._shard = shard
         self._states = states
         self._progress = progress or Progress()
         self._numbers = {table.name: table.number for table in shard.layout.tables()}
         self._groups = {table.number: group for group in shard.layout.groups for table in group.tables}
-        most = max(map(len, tables.values()), default=0)
-        # One table may go to several: each layer has at most one of them for each saved table.
+        layers = max(map(len, tables.values()), default=0)
+        # One table may go to several: each layer has at layers one of them for each saved table.
         self._layers = [
-            {old: self._numbers[new[layer]] for old, new in tables.items() if len(new) > layer} for layer in range(most)
+            {old: self._numbers[new[layer]] for old, new in tables.items() if len(new) > layer}
+            for layer in range(layers)
         ]
 
     def load(self, files: Sequence[RowFile]) -> None:
         """Add rows of the files, and treat them as used before the first step.
 
-        Files that hold none of them are not read; the content of the others is compared with their checksums. Raises
-        CheckpointError for damaged files and repeated rows, and for more rows than there is room for.
+        Files without needed rows are not read; the content of the others is compared with their checksums. Raise
+        CheckpointError for damaged files and repeated rows, and for more rows than fit.
         """
         for file in files:
-            if self._concerns(file.rows):
+            if self._may_have_rows_of(file.rows):
                 with file.checked_batches(self._progress.add_bytes) as batches:
                     for batch in batches:
                         self._add_batch(batch, file.path)
@@ -57,7 +58,7 @@ class WarmRows:
     def add(self, table: str, ids: NDArray[np.uint64], vectors: Floats, where: str, first: int) -> None:
         """Add vectors float32 [n, dim] of a table's ids; `where` names the file, `first` the number of the first row.
 
-        Raises DataError for an id that has a row already, CheckpointError if there is no room.
+        Raise DataError for an id that has a row already, CheckpointError if there is no space.
         """
         number = self._numbers[table]
         numbers = np.full(ids.size, number, np.uint16)
@@ -66,20 +67,18 @@ class WarmRows:
         rows = self._with_states(group, {"embedding": vectors[own]})
         if self._shard.insert(group.number, keys[own], numbers[own], np.zeros(own.size, np.int64), rows):
             raise DataError(f"{where}: {_repeated(ids[own], first + own)}; leave all but one of them out")
-        require_room(self._shard, self._shard.stores[group.number], where)
+        require_space(self._shard, self._shard.stores[group.number], where)
         self._progress.bytes_read += vectors.nbytes
 
     @property
     def rows(self) -> int:
-        """Number of rows so far, with those that found no room."""
+        """Number of rows so far, including those without space."""
         left_out = sum(counters.left_out for counters in self._shard.counters().values())
         return left_out + sum(store.used for store in self._shard.stores)
 
-    def _concerns(self, rows: SavedRows) -> bool:
-        """Return True if rows of a file are taken and may be this shard's.
-
-        A table keeps its keys only under its own name: under another one, rows of any partition may be.
-        """
+    def _may_have_rows_of(self, rows: SavedRows) -> bool:
+        """Return True if rows of a file are needed and may be this shard's."""
+        # Keys depend on the table's name: under another name, rows may move to any partition.
         names = {table.number: table.name for table in self._shard.layout.tables()}
         return any(
             names[number] != old or in_range(self._shard.stores[self._groups[number].number], rows)
@@ -105,23 +104,21 @@ class WarmRows:
                     insert_rows(self._shard, store, keys[own], tables[own], last_used[rows], vectors, None, path)
 
     def _with_states(self, group: GroupSpec, vectors: dict[str, Floats]) -> dict[str, Floats]:
-        """Return the vectors of rows that are added, with new states where they have none."""
+        """Return the vectors of added rows, with new states if they have none."""
         self._progress.rows_loaded += len(vectors["embedding"])
         return new_states(group, vectors["embedding"]) | vectors
 
     def _values(self, batch: pa.RecordBatch, group: GroupSpec, rows: NDArray[np.int64]) -> dict[str, Floats]:
-        """Return the embedding and, if they are to be kept and all there, the states of some rows of a batch."""
+        """Return the embedding and, if they are needed and all there, the states of some rows of a batch."""
         found = {field.name: field.type.list_size for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
-        kept = group.vectors if self._states and found == group.vectors else {"embedding": group.dim}
-        return {name: batch.column(name).flatten().to_numpy().reshape(-1, size)[rows] for name, size in kept.items()}
+        sizes = group.vectors if self._states and found == group.vectors else {"embedding": group.dim}
+        return {name: batch.column(name).flatten().to_numpy().reshape(-1, size)[rows] for name, size in sizes.items()}
 
 
 def new_states(group: GroupSpec, embedding: Floats) -> dict[str, Floats]:
-    """Return the states float32 [n, columns] that rows with this embedding begin with.
-
-    FTRL computes weights from its states alone, w = -sign(z) (|z| - a l1) / (beta + sqrt(n) + a l2). So z is such that
-    this is the embedding, of which the first gradient would leave little otherwise.
-    """
+    """Return the initial states float32 [n, columns] of rows with this embedding."""
+    # FTRL computes weights from its states alone, w = -sign(z) (|z| - a l1) / (beta + sqrt(n) + a l2). So z is solved
+    # for the embedding; with z = 0, the first gradient would nearly erase it.
     optimizer = group.optimizer
     start = np.float32(optimizer.initial_accumulator_value)
     states = {
@@ -136,10 +133,10 @@ def new_states(group: GroupSpec, embedding: Floats) -> dict[str, Floats]:
 
 
 def _repeated(ids: NDArray[np.uint64], rows: NDArray[np.int64]) -> str:
-    """Return in words which id comes twice, as far as this batch shows it."""
+    """Return a description of the id that occurs twice, as far as this batch shows it."""
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
         value = values[np.argmax(counts > 1)]
         one, two = rows[np.flatnonzero(ids == value)[:2]]
         return f"rows {one} and {two} have the same id {value}"
-    return f"among the rows {rows[0]} to {rows[-1]} are ids that rows before them have"
+    return f"rows {rows[0]} to {rows[-1]} have ids that also occur in earlier rows"

@@ -1,4 +1,4 @@
-"""What look-ups of training were answered: whoever asks again gets the same, whatever others have asked since."""
+"""The answers to look-ups of training: a repeat gets the same answer, even if other look-ups came in between."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 MAX_NEW_KEYS = 1 << 27
-"""Keys of a look-up are fewer, since a message has at most 1 GiB; so much address space is reserved for new ones."""
+"""Maximum number of new keys of a look-up, since a message has at most 1 GiB; the file reserves address space."""
 NO_ROW_BIT = np.uint32(1 << 31)
-"""Bit of a position in the file that says that the key got no row."""
+"""Bit of a position in the file that means that the key got no row."""
 
 
 class NewKeys(NamedTuple):
@@ -25,10 +25,10 @@ Answer = tuple[NDArray[np.uint8], NewKeys]
 
 
 def answers_as_before(answers: list[Answer], before: Sequence[NewKeys]) -> list[Answer]:
-    """Return the answers to a look-up that is repeated as they were, given the new keys of the first time.
+    """Return the first answers to a repeated look-up, given its new keys at the first time.
 
-    Keys that got a row then are new still, and keys that got none read as zeros, though the look-up of another rank may
-    have given them a row since. Embeddings are changed in place.
+    Keys that got a row then are still new, and keys that got none read as zeros, although the look-up of another rank
+    may have given them a row since. Embeddings are changed in place.
     """
     for (rows, _), new in zip(answers, before, strict=True):
         rows[new.rowless] = 0
@@ -38,7 +38,7 @@ def answers_as_before(answers: list[Answer], before: Sequence[NewKeys]) -> list[
 class LastAnswers:
     """The new keys of each rank's last look-up of training, in a memory file; `array` returns arrays of that.
 
-    Kernels write them there while they carry the look-up out.
+    Kernels write them there during the look-up.
     """
 
     def __init__(self, array: Callable[[int, DTypeLike], NDArray[Any]], ranks: int, groups: int) -> None:
@@ -48,13 +48,13 @@ class LastAnswers:
         self.positions: NDArray[np.uint32] = array(ranks * MAX_NEW_KEYS, np.uint32).reshape(ranks, MAX_NEW_KEYS)
 
     def begin(self, rank: int) -> None:
-        """Forget the rank's last look-up: another one begins."""
+        """Clear the rank's last look-up: another one begins."""
         self._next[rank] = 0
 
-    def room(self, rank: int, group: int, keys: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Return where positions of new keys of a group go, uint32[keys], and their number, int64[1].
+    def space(self, rank: int, group: int, keys: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Return memory for positions of new keys of a group, uint32[keys], and for their number, int64[1].
 
-        Those of all groups before must be there; all groups together have at most MAX_NEW_KEYS keys.
+        Those of all groups before must be written; all groups together have at most MAX_NEW_KEYS keys.
         """
         start = int(self._sizes[rank, :group].sum())
         return self.positions[rank, start : start + keys], self._sizes[rank, group : group + 1]
@@ -70,11 +70,11 @@ class LastAnswers:
         return NewKeys(marked & ~NO_ROW_BIT, marked[marked >= NO_ROW_BIT] & ~NO_ROW_BIT)
 
     def last(self, rank: int) -> tuple[int, list[NewKeys]] | None:
-        """Return the step and the new keys of the rank's last look-up, by group; None if they are not here whole."""
+        """Return the step and the new keys of the rank's last look-up, by group; None if they are incomplete."""
         step = int(self._next[rank]) - 1
         return None if step < 0 else (step, [self.new_keys(rank, group) for group in range(self._sizes.shape[1])])
 
 
 def address_space(ranks: int, groups: int) -> int:
-    """Return the bytes of a memory file that `LastAnswers` asks for, but for alignment."""
+    """Return the bytes of a memory file that `LastAnswers` needs, without alignment."""
     return ranks * (8 + 8 * groups + 4 * MAX_NEW_KEYS)

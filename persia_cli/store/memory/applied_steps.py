@@ -11,7 +11,7 @@ from persia_cli.errors import WireError
 LIMIT = 4096
 """Steps that a window may be ahead of its watermark."""
 SPAN = 2 * LIMIT
-"""Bits of a rank's map: so many that a bit left behind means no other step."""
+"""Bits of a rank's map: so many that a stale bit cannot mean another step."""
 WORD = 64
 
 
@@ -28,7 +28,7 @@ class AppliedSteps:
         self._looked_up = array(ranks * SPAN // WORD, np.uint64).reshape(ranks, -1)
 
     def begin(self, last_step: int) -> None:
-        """Mark all steps up to `last_step` applied, and no others."""
+        """Mark all steps up to `last_step` as applied, and no others."""
         self._next[:] = last_step + 1
         self._applied[:] = self._looked_up[:] = 0
 
@@ -51,14 +51,14 @@ class AppliedSteps:
         return bool(step < self._next[rank]) or _is_set(self._applied[rank], step)
 
     def mark(self, rank: int, step: int) -> None:
-        """Mark a step of a rank applied. To do it again, or after a part of it, changes nothing."""
+        """Mark a step of a rank as applied. A repeat, also after a part of it, changes nothing."""
         if step >= self._next[rank]:
             _set(self._applied[rank], step, True)
         _set(self._looked_up[rank], step, False)
         self._advance(rank)
 
     def mark_looked_up(self, rank: int, step: int) -> None:
-        """Mark a step of a rank looked up."""
+        """Mark a step of a rank as looked up."""
         if step >= self._next[rank]:
             _set(self._looked_up[rank], step, True)
 
@@ -67,7 +67,7 @@ class AppliedSteps:
         return bool(step >= self._next[rank]) and _is_set(self._looked_up[rank], step)
 
     def repair(self) -> None:
-        """Finish what an earlier process had begun: it raised the watermark before it cleared the bit of that step."""
+        """Complete the change of an earlier process, which raised the watermark before it cleared the step's bit."""
         for rank, step in enumerate(self._next.tolist()):
             if step > 0:
                 _set(self._applied[rank], step - 1, False)

@@ -1,6 +1,6 @@
 """Memory of a replica in an anonymous file, which outlives the process that writes it.
 
-Whoever starts the replica makes the file (`new_file`) and passes its descriptor on by inheritance, so that nothing is
+The parent of the replica creates the file (`new_file`) and passes its descriptor on by inheritance, so that nothing is
 left behind when both have ended. The file is sparse: the system provides pages as they are written.
 """
 
@@ -25,23 +25,23 @@ from persia_cli.kernels.memory import CACHE_LINE, COLLAPSE, HUGE_PAGE
 log = logging.getLogger(__name__)
 
 NO_EXECUTION = 8
-"""MFD_NOEXEC_SEAL: some systems refuse files without it (vm.memfd_noexec), older ones do not know it."""
+"""MFD_NOEXEC_SEAL: some systems refuse files without it (vm.memfd_noexec), older ones do not support it."""
 MOMENTARY = (errno.EAGAIN, errno.EBUSY, errno.ENOMEM)
-"""Errors of madvise for pages that are in use just then, or for which there is no huge page: they stay small."""
+"""Errors of madvise for pages that are in use at that moment, or without a huge page for them: they stay small."""
 MAP_FIXED, RESERVED = 0x10, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 """Flags of mmap; the last one is MAP_NORESERVE."""
 MAGIC = b"persia memory 1\n"
 EMPTY, LOADING, SERVING = 0, 1, 2
-"""States of a file: nothing in it, rows are being loaded, rows are whole but for what its journal says."""
+"""States of a file: nothing in it, rows are being loaded, rows are whole except for the change in its journal."""
 HEADER = 4096
-"""Bytes before the first array: MAGIC, the state (uint64), and the SHA-256 of what the arrays belong to."""
-LOAD = "its content has to be loaded from a checkpoint"
+"""Bytes before the first array: MAGIC, the state (uint64), and the SHA-256 of the identity of the arrays."""
+LOAD = "load its content from a checkpoint"
 
 
 def new_file(name: str) -> int:
     """Return the descriptor of an empty anonymous file, for `MemoryFile` here or in a process that inherits it.
 
-    Raises RoleError if the system has none.
+    Raise RoleError if the system does not provide one.
     """
     with suppress(OSError):
         return os.memfd_create(name, os.MFD_CLOEXEC | NO_EXECUTION)
@@ -49,7 +49,7 @@ def new_file(name: str) -> int:
         return os.memfd_create(name, os.MFD_CLOEXEC)
     except OSError as error:
         raise RoleError(
-            f"the system gives {name} no file in memory for what has to outlive a process (memfd_create: "
+            f"the system provides no file in memory for {name} (memfd_create: "
             f"{error.strerror}): allow this call, or raise the number of files that a process may open (ulimit -n)"
         ) from error
 
@@ -57,17 +57,17 @@ def new_file(name: str) -> int:
 class MemoryFile:
     """Arrays in an anonymous file, which only one process at a time can open.
 
-    `identity` says what they belong to; the sources of kernels are added to it. Arrays are handed out in the order in
-    which they are asked for, so that a process that asks for the same ones gets those of its predecessor.
+    `identity` describes them; the sources of kernels are added to it. Arrays are allocated in the order of the calls,
+    so that a process with the same calls gets those of its predecessor.
     """
 
     def __init__(self, file: int, identity: str, nbytes: int, keep: bool) -> None:
         """Map `nbytes` of the file; `keep` its content, or begin with zeros.
 
-        Raises MemoryFileError if another process has it open, or, with `keep`, if it is of other arrays or not whole;
-        ConfigError if this process may not have as many addresses.
+        Raise MemoryFileError if another process has it open, or, with `keep`, if it is of other arrays or not whole;
+        ConfigError if this process may not reserve as much address space.
         """
-        # Descriptors that are inherited share their locks; this one is opened anew, so its lock is this process's.
+        # Inherited descriptors share their locks; this one is opened anew, so its lock is this process's.
         self._own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
         self._closing = weakref.finalize(self, os.close, self._own)
         of = hashlib.sha256(f"{cache_folder().name} {nbytes} {identity}".encode()).digest()
@@ -86,7 +86,7 @@ class MemoryFile:
         self._state = self._pages[16:24].view(np.uint64)
         self._end = HEADER
         self.can_back = True
-        """False once the system has refused to put memory into huge pages."""
+        """False once the system has refused to move memory into huge pages."""
 
     def close(self) -> None:
         """Let other processes open the file; the arrays must not be used any more."""
@@ -96,7 +96,7 @@ class MemoryFile:
         try:
             fcntl.flock(self._own, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise MemoryFileError("another process still has this memory") from error
+            raise MemoryFileError("another process still uses this memory") from error
         if keep:
             self._check(os.pread(self._own, HEADER, 0), of)
         else:
@@ -107,7 +107,7 @@ class MemoryFile:
 
     @staticmethod
     def _check(header: bytes, of: bytes) -> None:
-        """Raise MemoryFileError unless a file's first bytes say that it is whole, and of the arrays with this hash."""
+        """Raise MemoryFileError unless a file's first bytes mean that it is whole, and of the arrays with this hash."""
         if header[:16] != MAGIC:
             raise MemoryFileError(f"there is no memory of an earlier process: {LOAD}")
         if header[64:96] != of:
@@ -127,7 +127,7 @@ class MemoryFile:
         self._state[0] = state
 
     def array(self, size: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Return the next `size` elements of the file: zeros, or what an earlier process left."""
+        """Return the next `size` elements of the file: zeros, or the values of an earlier process."""
         nbytes = size * np.dtype(dtype).itemsize
         boundary = HUGE_PAGE if nbytes >= HUGE_PAGE else CACHE_LINE
         start = -(-self._end // boundary) * boundary
@@ -136,7 +136,7 @@ class MemoryFile:
         return self._pages[start : self._end].view(dtype)
 
     def back(self, array: NDArray[Any], start: int, stop: int) -> None:
-        """Put bytes [start, stop) of an array into huge pages, as far as whole ones fit and the system can do that.
+        """Move bytes [start, stop) of an array into huge pages, as far as whole ones fit and the system supports it.
 
         An array of a file gets none by itself: `shmem_enabled` is `never` on most systems.
         """
@@ -150,7 +150,7 @@ class MemoryFile:
             if _libc().madvise(begin, size, COLLAPSE) != 0 and ctypes.get_errno() not in MOMENTARY:
                 self.can_back = False
                 log.warning(
-                    "rows lie in small pages, so training may take longer: the system refuses huge ones for files in "
+                    "rows are in small pages, so training may take longer: the system refuses huge ones for files in "
                     "memory (madvise: %s); Linux 6.1 and later have them",
                     os.strerror(ctypes.get_errno()),
                 )
@@ -168,16 +168,16 @@ def _libc() -> Any:
 def _mapped(file: int, nbytes: int) -> NDArray[np.uint8]:
     """Map a file at an address where it can lie in huge pages; it stays mapped as long as an array on it exists.
 
-    Python's mmap cannot choose the address. Raises OSError if this process may not have so many addresses.
+    Python's mmap cannot choose the address. Raise OSError if this process may not reserve as much address space.
     """
     libc, failed = _libc(), ctypes.c_void_p(-1).value
-    room = nbytes + HUGE_PAGE
-    reserved = libc.mmap(None, room, 0, RESERVED, -1, 0)
+    reserved_bytes = nbytes + HUGE_PAGE
+    reserved = libc.mmap(None, reserved_bytes, 0, RESERVED, -1, 0)
     if reserved == failed:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     start = -(-reserved // HUGE_PAGE) * HUGE_PAGE
     if libc.mmap(start, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | MAP_FIXED, file, 0) == failed:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     block = (ctypes.c_uint8 * nbytes).from_address(start)
-    weakref.finalize(block, libc.munmap, reserved, room)
+    weakref.finalize(block, libc.munmap, reserved, reserved_bytes)
     return np.frombuffer(memoryview(block), np.uint8)

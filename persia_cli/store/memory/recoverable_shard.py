@@ -1,4 +1,4 @@
-"""A shard whose whole state lies in a memory file, so that a process that inherits the file can repair it and go on."""
+"""A shard whose whole state lies in a memory file, so that a process that inherits the file can repair it."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from persia_cli.kernels.look_up import FoundRows
 from persia_cli.kernels.memory import HUGE_PAGE, Empty
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.optimizers import Rule
-from persia_cli.store.checkpoints.cut import NOTHING
+from persia_cli.store.checkpoints.snapshot import NOTHING
 from persia_cli.store.layout import LINE_BYTES, USES_BYTES, EmbeddingLayout, partitions_of
 from persia_cli.store.memory.answers import NO_ROW_BIT, Answer, LastAnswers, address_space
 from persia_cli.store.memory.applied_steps import SPAN
@@ -33,7 +33,7 @@ FAULTS = {
 }
 
 ROWS_AT_ONCE = 2**20
-"""Rows whose tables are in memory as a copy at a time."""
+"""Rows whose tables are copied at a time."""
 
 
 class Repairs(NamedTuple):
@@ -42,15 +42,15 @@ class Repairs(NamedTuple):
     rows: int
     """Rows in use."""
     row: bool
-    """True if the row of an update was written back, which was or might have been changed in part."""
+    """True if the row of an update was restored, which was or might have been changed in part."""
     new_key: bool
-    """True if a new key was given its row once more."""
+    """True if a new key was given its row again."""
     request: BatchRequest | None
-    """The look-up or update that was carried out; None if there was none. It goes on when it comes again."""
+    """The unfinished look-up or update, or None. It continues when it is repeated."""
 
 
 class KernelProgress(NamedTuple):
-    """The work in progress, as the word of a journal has it."""
+    """The work in progress, decoded from the word of a journal."""
 
     idle: bool
     """True if no note is valid."""
@@ -68,9 +68,9 @@ class KernelProgress(NamedTuple):
 
 
 def check_store(store: RowStore, rows_of_tables: NDArray[np.int64]) -> int:
-    """Check the index of a store and count its rows anew; returns the number of rows in use.
+    """Check the index of a store and count its rows anew; return the number of rows in use.
 
-    rows_of_tables[t] are the rows that table t must have. Raises MemoryFileError for the first fault. Writes `fill`.
+    rows_of_tables[t] are the rows that table t must have. Raise MemoryFileError for the first fault. Write `fill`.
     """
     counts = check.IndexCounts(np.zeros(-(-store.capacity // 64) + 1, np.uint64), np.zeros(2, np.uint64))
     where = f"the index of feature group {store.group.number} is damaged"
@@ -92,10 +92,8 @@ def check_store(store: RowStore, rows_of_tables: NDArray[np.int64]) -> int:
 
 
 def _rows_of_tables(tables: Tables, count: int) -> NDArray[np.int64]:
-    """Return how many rows are of each of the tables below `count`, given the table of each row.
-
-    The rows in use are the first ones, so they are read one after the other and not in the order of their keys.
-    """
+    """Return the number of rows of each table below `count`, given the table of each row."""
+    # The rows in use are the first ones, so they are read in memory order and not in the order of their keys.
     rows = np.zeros(2**16, np.int64)
     for start in range(0, tables.size, ROWS_AT_ONCE):
         rows += np.bincount(tables[start : start + ROWS_AT_ONCE], minlength=rows.size)
@@ -103,29 +101,29 @@ def _rows_of_tables(tables: Tables, count: int) -> NDArray[np.int64]:
 
 
 def _are_first(bits: NDArray[np.uint64], count: int) -> bool:
-    """Return whether of all bits exactly the first `count` are set; no more than that may be set."""
+    """Return whether exactly the first `count` bits are set; no more than that may be set."""
     whole, rest = divmod(count, 64)
     return bool((bits[:whole] == np.uint64(2**64 - 1)).all() and bits[whole] == np.uint64((1 << rest) - 1))
 
 
 AHEAD = 32 << 20
-"""Bytes of rows that are put into huge pages ahead of use: each call for it waits for all processors once."""
+"""Bytes of rows that are moved into huge pages ahead of use: each call for it waits for all processors once."""
 FEW, INDEX_AT_ONCE = 1 << 16, 8 << 20
-"""An index is in small pages up to so many rows, so that small tables take little memory; then each look-up puts so
+"""An index is in small pages up to so many rows, so that small tables take little memory; then each look-up moves so
 many bytes of it into huge pages."""
 
 
 class RecoverableShard(Shard):
-    """A shard in a memory file: `create` begins one, `attach` goes on with that of a process that has ended.
+    """A shard in a memory file: `create` begins one, `attach` continues that of a process that has ended.
 
-    The file belongs to who starts the server (`memory_file.new_file`), and its number is inherited. A new shard counts
+    The parent of the server owns the file (`memory_file.new_file`), and its descriptor is inherited. A new shard counts
     as loading, and cannot be taken over, until `serve` is called. From then on each look-up of training and each update
-    of a whole batch (`answer_all`, `update_all`) is a *request*: who it is of is recorded, and how far it is in a
-    journal (`kernels.journal`); its steps are marked in `applied`, and it is over. `attach` repairs the row or key that
-    was being changed. The request that was not finished is `pending` then: its senders repeat it, and it continues
-    where it was left. Until then no other request may change rows.
+    of a whole batch (`answer_all`, `update_all`) is a *request*. It is recorded, and a journal (`kernels.journal`) has
+    its position; at its end its steps are marked in `applied`. `attach` repairs the row or key that was being changed.
+    The unfinished request is `pending` then: its senders repeat it, and it continues at its position. Until then no
+    other request may change rows.
 
-    What is not kept: rows of look-ups for their updates (they are searched again), and copies for a save under way.
+    The file lacks rows of look-ups for their updates (they are searched again), and copies for a save in progress.
     """
 
     def __init__(
@@ -167,7 +165,7 @@ class RecoverableShard(Shard):
     ) -> "RecoverableShard":
         """Begin an empty shard in a file, whose content is lost; all steps up to `last_step` count as applied.
 
-        Raises MemoryFileError if another process still has the file.
+        Raise MemoryFileError if another process still has the file.
         """
         shard = cls(shard_file(file, layout, server, servers, ranks, keep=False), layout, server, servers, ranks, empty)
         shard.memory.state = LOADING
@@ -184,35 +182,35 @@ class RecoverableShard(Shard):
         servers: int,
         ranks: int,
         empty: Empty = np.empty,
-        most_deaths: int | None = None,
+        max_deaths: int | None = None,
     ) -> tuple["RecoverableShard", Repairs]:
-        """Go on with the shard of a process that has ended; returns it and what was repaired.
+        """Continue the shard of a process that has ended; return it and its repairs.
 
-        Raises MemoryFileError, saying why, if another process has the file, if it is of another layout or version,
-        if its rows were not loaded whole, and if its index is damaged; PoisonError if more than `most_deaths` processes
-        have died at the request that is pending.
+        Raise MemoryFileError if another process has the file, if it is of another layout or version, if its rows were
+        not loaded whole, and if its index is damaged; PoisonError if more than `max_deaths` processes have died at the
+        pending request.
         """
         shard = cls(shard_file(file, layout, server, servers, ranks, keep=True), layout, server, servers, ranks, empty)
         try:
-            shard.record.count_death(most_deaths)
+            shard.record.count_death(max_deaths)
             return shard, shard._repair()
         except BaseException:
             shard.memory.close()
             raise
 
     def serve(self) -> None:
-        """Note that all rows are loaded, so that another process may take over from now on."""
+        """Record that all rows are loaded, so that another process may take over from now on."""
         self.memory.state = SERVING
 
     @property
     def pending(self) -> BatchRequest | None:
-        """As in `Shard`."""
+        """The unfinished request, as in `Shard`."""
         return self.record.request
 
     def answer_all(
         self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None
     ) -> list[Answer]:
-        """Return what `answer` with `create` returns for each group, as one request; marks its step looked up."""
+        """Return the result of `answer` with `create` for each group, as one request; mark its step as looked up."""
         request = BatchRequest(LOOK_UP, step, (rank,))
         if self.pending is None:
             self.answers.begin(rank)
@@ -235,11 +233,11 @@ class RecoverableShard(Shard):
         batch: Hashable | None = None,
         reductions: int = 0,
     ) -> None:
-        """Do what `update` does for each group, as one request; its step is marked applied for the ranks."""
+        """Call `update` for each group, as one request; mark its step as applied for the ranks."""
         request = BatchRequest(UPDATE, step, tuple(ranks))
         at = self._begin(request, groups)
         for number, (keys, tables, gradients) in enumerate(groups):
-            # What is done is only counted.
+            # Finished positions are only counted.
             self._done = keys.size if number < at.group else at.position if number == at.group else 0
             self._publishes = number >= at.group
             self.update(number, keys, tables, gradients, step, batch, reductions)
@@ -247,20 +245,21 @@ class RecoverableShard(Shard):
         self.finish(request)
 
     def _begin(self, request: BatchRequest, groups: Sequence[tuple[Any, ...]]) -> KernelProgress:
-        """Record a request, or that a pending one has come again; returns where it is to go on."""
+        """Record a request, or that a pending one is repeated; return the position at which to continue."""
         keys = [group[0] for group in groups]
         pending = self.pending
         if pending is not None:
-            assert pending == request, f"{request} before {pending} has come again"
+            assert pending == request, f"{request} before {pending} was repeated"
             at = KernelProgress.of(int(self.words[journal.PROGRESS]))
             self.record.go_on(keys)
             return at
+        # Before the record: the position of the last request must not be read as one of this request.
         self.words[journal.PROGRESS] = journal.IDLE
         self.record.begin(request, keys)
         return KernelProgress.of(int(journal.IDLE))
 
     def finish(self, request: BatchRequest) -> None:
-        """Mark the steps of a request that is carried out, and end it. To do it again changes nothing."""
+        """Mark the steps of a finished request, and end it. A repeat changes nothing."""
         for rank in request.ranks:
             if request.kind == UPDATE:
                 self.applied.mark(rank, request.step)
@@ -268,6 +267,7 @@ class RecoverableShard(Shard):
                 self.answers.end(rank, request.step)
                 self.applied.mark_looked_up(rank, request.step)
         if request.kind == UPDATE:
+            # From the counter before the request, so that finishing it twice, after a kill here, counts once.
             self._updates[0] = self.record.before(self._updates) + 1
         self.record.end()
         self.words[journal.PROGRESS] = journal.IDLE
@@ -281,7 +281,7 @@ class RecoverableShard(Shard):
         parts: dict[str, Floats],
         frequencies: NDArray[np.uint8] | None = None,
     ) -> int:
-        """Do what `Shard.insert` does; the shard counts as loading until `serve` is called."""
+        """Call `Shard.insert`; the shard counts as loading until `serve` is called."""
         self.memory.state = LOADING
         self._back_rows(group, keys.size)
         self._back_index(group, self.stores[group].used + keys.size, self.stores[group].index.buckets.nbytes)
@@ -290,7 +290,7 @@ class RecoverableShard(Shard):
     # Kernels
 
     def journal_of(self, group: int, unknown: NDArray[np.int64], done: int = 0) -> journal.KernelJournal:
-        """Return the journal of a group, of whose part of the request the first `done` positions are done.
+        """Return the journal of a group, of whose part of the request the first `done` positions are finished.
 
         `unknown`, int64[1], gets the number of new keys.
         """
@@ -304,7 +304,7 @@ class RecoverableShard(Shard):
         )
 
     def _mark_group_done(self, group: int) -> None:
-        """Say that the work on a group is done."""
+        """Record that the work on a group is done."""
         self.words[0] = journal.IDLE | (np.uint64(group + 1) << journal.GROUP)
 
     def _find_or_add(
@@ -313,27 +313,27 @@ class RecoverableShard(Shard):
         self._back_rows(group, keys.size)
         positions, unknown = np.empty(keys.size, np.uint32), self._unknown
         if self._rank is not None:
-            positions, unknown = self.answers.room(self._rank, group, keys.size)
+            positions, unknown = self.answers.space(self._rank, group, keys.size)
         arguments = self._look_up_arguments(group, old, keys, tables, step, FoundRows(rows, positions, out))
         self.stores[group].used = look_up.look_up(self.journal_of(group, unknown), *arguments)
         own = positions[: int(unknown[0])]
         new = own.copy()
+        # `new` is copied before the bit is set, since positions index `rows`; the stored answer has the bit.
         own[rows[new] < 0] |= NO_ROW_BIT
         self._mark_group_done(group)
         return new
 
     def _answer_again(self, group: int, keys: Keys, tables: Tables, step: int, done: int | None) -> Answer:
-        """Answer a group's part of a look-up that was carried out up to the new key at `done`, or all of it with None.
-
-        Known keys were served, so they are only counted.
-        """
+        """Answer a group's part of a repeated look-up, finished up to the new key at `done`, or whole (None)."""
+        # Known keys were served before, so they are only counted.
         assert self._rank is not None
         store, size = self.stores[group], keys.size
         self._look_ups[group] += 1
-        positions, unknown = self.answers.room(self._rank, group, size)
+        positions, unknown = self.answers.space(self._rank, group, size)
         own = positions[: int(unknown[0])]
         if done is not None:
             self._back_rows(group, size)
+            # The bit is set again below, since the rest of the look-up may still add or evict rows.
             own &= ~NO_ROW_BIT
             found = FoundRows(np.empty(size, np.int64), positions, _wire_rows(store, size))
             arguments = self._look_up_arguments(group, NOTHING, keys, tables, step, found)
@@ -343,13 +343,14 @@ class RecoverableShard(Shard):
             own[np.isin(own, without.rowless)] |= NO_ROW_BIT
             self._mark_group_done(group)
         new = self.answers.new_keys(self._rank, group)
+        # `answer` without `create` counts nothing, and the counters were reset, so the known keys are counted here.
         hits = self._counts.hits
         hits += np.bincount(tables, minlength=hits.size) - np.bincount(tables[new.positions], minlength=hits.size)
         return block, new
 
     def _change(self, group: int, rule: Rule, keys: Keys, rows: Rows, tables: Tables, gradients: NDArray[Any]) -> None:
         store = self.stores[group]
-        update.UPDATES_KEPT[store.group.optimizer.kind](
+        update.JOURNALED_UPDATES[store.group.optimizer.kind](
             self.journal_of(group, self._unknown, self._done),
             store.rows,
             rule,
@@ -363,7 +364,7 @@ class RecoverableShard(Shard):
             self._mark_group_done(group)
 
     def _back_rows(self, group: int, more: int) -> None:
-        """Put the memory of the next `more` rows into huge pages."""
+        """Move the memory of the next `more` rows into huge pages."""
         store = self.stores[group]
         self._back_index(group, store.used, INDEX_AT_ONCE)
         arena = store.rows.arena
@@ -373,7 +374,7 @@ class RecoverableShard(Shard):
             self._backed[group] = until // HUGE_PAGE * HUGE_PAGE
 
     def _back_index(self, group: int, rows: int, nbytes: int) -> None:
-        """Put the next bytes of the index of so many rows into huge pages, if these are not few."""
+        """Move the next bytes of the index of so many rows into huge pages, unless they are few."""
         buckets, start = self.stores[group].index.buckets, self._index_backed[group]
         if rows > FEW and start < buckets.nbytes:
             self._index_backed[group] = min(start + nbytes, buckets.nbytes)
@@ -382,21 +383,19 @@ class RecoverableShard(Shard):
     # Repairs
 
     def _repair(self) -> Repairs:
-        """Repair what a kill cut in two, and check the index.
-
-        A kill may interrupt this too, and the next process begins it anew. Raises MemoryFileError if the index is
-        damaged.
-        """
+        """Repair the change that a kill interrupted; raise MemoryFileError if the index is damaged."""
+        # A kill may interrupt this too; the next process begins again.
         word = int(self.words[journal.PROGRESS])
         progress, request = KernelProgress.of(word), self.pending
         new_key, row = progress.adding and not progress.idle, not (progress.adding or progress.idle)
         if new_key:
+            # Before the check of the index, which an interrupted insertion leaves inconsistent.
             self._carry_out_note(progress.group, progress.position)
         for store in self.stores:
             store.used = check_store(store, self.rows_of_tables())
         if row:
             self._write_row_back(progress.group, progress.position)
-        # No note is valid any more: the new key has its row, and the old row is not begun.
+        # No note is valid any more: the new key has its row, and the change of the old row has not begun.
         self.words[journal.PROGRESS] = (word + int(new_key)) | int(journal.IDLE)
         self.applied.repair()
         if request is not None and progress.group == len(self.stores):
@@ -404,31 +403,31 @@ class RecoverableShard(Shard):
         return Repairs(sum(store.used for store in self.stores), row, new_key, request)
 
     def rows_of_tables(self) -> NDArray[np.int64]:
-        """Return the number of rows of each table, int64[tables], as it was counted."""
+        """Return the number of rows of each table, int64[tables], by its counters."""
         return self._counts.admitted + self._loads.loaded - self._counts.evicted
 
     def _carry_out_note(self, group: int, position: int) -> None:
-        """Give a row once more to the new key whose note is valid."""
+        """Execute the valid note of a new key again."""
         store, number = self.stores[group], int(self._look_ups[group]) % 256
         arguments = store.index, store.rows, self._row_inits[group], self._counts, number, position
         new_keys.carry_out(self.journal_of(group, self._unknown), *arguments)
 
     def _write_row_back(self, group: int, position: int) -> None:
-        """Give the row that an update was changing its old content, which is noted."""
+        """Restore the old content, which is noted, of the row that an update was changing."""
         store, turn = self.stores[group], position % 2
         at, old = int(self.words[int(journal.UNDO) + turn]), self._old_rows[group].reshape(2, -1)[turn]
         store.rows.arena[at : at + store.group.width] = old[: store.group.width]
 
 
 def _wire_rows(store: RowStore, size: int) -> Halves:
-    """Return memory for rows on the wire that nobody gets."""
+    """Return memory for encoded rows that are not sent."""
     return np.empty(size * row_bytes(store.group.dim, store.group.wire), np.uint8).view(np.uint16)
 
 
 def shard_file(file: int, layout: EmbeddingLayout, server: int, servers: int, ranks: int, keep: bool) -> MemoryFile:
-    """Open the file of a kept shard, `keep` its content, and reserve addresses for all that a shard may come to have.
+    """Open the file of a recoverable shard, `keep` its content, and reserve address space for its full capacity.
 
-    Raises what `MemoryFile` does.
+    Raise the errors of `MemoryFile`.
     """
     nbytes = 2 * HUGE_PAGE + ranks * SPAN
     nbytes += address_space(ranks, len(layout.groups)) + 160 * (layout.salts().size + 64)

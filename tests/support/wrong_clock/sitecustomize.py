@@ -1,6 +1,6 @@
-"""Imported by Python at its start where this folder is in PYTHONPATH: a clock of the day that is wrong.
+"""A wrong wall clock, imported by Python at its start if this folder is in PYTHONPATH.
 
-Linux has no namespace for it. What libraries ask the system for by themselves is right.
+Linux has no namespace for it. Libraries that call the system directly get the right time.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Figures, ratios and the sentence on the bottleneck follow from what was measured."""
+"""Metrics, ratios and the sentence on the bottleneck follow from the measurements."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Checkpoints of made-up rows in the order of their keys, in any number of files."""
+"""Checkpoints of generated rows in the order of their keys, in any number of files."""
 
 import json
 from hashlib import blake2b

@@ -1,4 +1,4 @@
-"""What differs between two checkpoints is what a slow twin finds, however their rows are spread over files."""
+"""The differences between two checkpoints equal those of a slow twin, for any distribution of rows over files."""
 
 import math
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.checkpoint.comparison import MOST_CHANGED, Diff, compare_checkpoints
+from persia_cli.checkpoint.comparison import MAX_CHANGED, Diff, compare_checkpoints
 from persia_cli.errors import CheckpointError
 from tests.unit.checkpoint.made_up import write_sorted
 
@@ -77,7 +77,7 @@ def test_how_far_rows_have_moved(tmp_path: Path) -> None:
     assert (table.changed, table.equal, table.touched) == (11, 1, 1)
     assert table.mean_change == pytest.approx(sum(ids) / 11)
     assert table.max_change == 11.0
-    assert [row.id for row in table.most_changed] == [11, 10, 9, 8, 7][:MOST_CHANGED]
+    assert [row.id for row in table.most_changed] == [11, 10, 9, 8, 7][:MAX_CHANGED]
     rest = np.arange(1, DIM)
     for row in table.most_changed:
         one, other = np.array([0, *rest]), np.array([row.id, *rest])
@@ -94,7 +94,7 @@ def test_a_checkpoint_differs_in_nothing_from_itself(tmp_path: Path) -> None:
     assert (found.settings, [tensor.change for tensor in found.dense]) == ({}, [0.0])
 
 
-def test_what_is_not_finite_has_moved_furthest(tmp_path: Path) -> None:
+def test_rows_that_are_not_finite_have_moved_furthest(tmp_path: Path) -> None:
     before = {("a", i): (0, 0.0) for i in range(9)}
     found = compared(tmp_path, before, before | {("a", 4): (0, math.inf), ("a", 5): (0, 3.0)})
     assert [row.id for row in found.tables[0].most_changed] == [4, 5]
@@ -114,7 +114,7 @@ def test_dense_weights_by_name(tmp_path: Path) -> None:
 def test_of_equal_changes_the_lower_id_comes_first(tmp_path: Path) -> None:
     ids = [2**64 - 1, *range(9)]
     found = compared(tmp_path, {("a", i): (0, 0.0) for i in ids}, {("a", i): (1, 1.0) for i in ids})
-    assert [row.id for row in found.tables[0].most_changed] == [0, 1, 2, 3, 4][:MOST_CHANGED]
+    assert [row.id for row in found.tables[0].most_changed] == [0, 1, 2, 3, 4][:MAX_CHANGED]
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

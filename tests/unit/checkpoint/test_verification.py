@@ -1,4 +1,4 @@
-"""Every flaw of a checkpoint is found and named, whatever it is, and a sound one has none."""
+"""Every flaw of a checkpoint is found and named, and a sound one has none."""
 
 import random
 import shutil
@@ -245,7 +245,7 @@ def test_all_flaws_are_found_not_only_the_first(run_dir: Path) -> None:
 
 
 def test_a_changed_bit_anywhere_is_noticed(run_dir: Path) -> None:
-    """In files of rows also those bits are tried that say where everything lies; nothing but a sentence may come."""
+    """In files of rows, bits of offsets are changed too; the result must be a sentence."""
     draw = random.Random(3)
     for path in sorted(path for path in checkpoint_of(run_dir).rglob("*") if path.is_file()):
         content = path.read_bytes()
@@ -262,7 +262,7 @@ def test_a_changed_bit_anywhere_is_noticed(run_dir: Path) -> None:
     assert verified(run_dir).flaws == []
 
 
-def test_what_is_removed_meanwhile_is_not_damaged(run_dir: Path) -> None:
+def test_a_checkpoint_removed_meanwhile_is_not_damaged(run_dir: Path) -> None:
     """As a running job removes old checkpoints."""
     gone: list[int] = []
 
@@ -299,7 +299,7 @@ def test_half_a_file_is_noticed(run_dir: Path, cut: float) -> None:
     ],
     ids=lambda words: words[0] + words[1],
 )
-def test_whatever_is_trained_has_no_flaw(tmp_path: Path, words: list[str]) -> None:
+def test_trained_checkpoints_have_no_flaw(tmp_path: Path, words: list[str]) -> None:
     train([*WORDS, *words], tmp_path / "run")
     found = verified(tmp_path / "run")
     assert (found.flaws, found.notes) == ([], [])

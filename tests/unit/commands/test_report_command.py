@@ -11,7 +11,7 @@ import pytest
 from matplotlib.image import imread
 
 from persia_cli.observe.drawing import empty_figure
-from persia_cli.observe.history import key_figures, read_history
+from persia_cli.observe.history import key_metrics, read_history
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.observe.panels import panels_of
 from tests.support.made_up_run import made_up_run
@@ -174,7 +174,7 @@ def test_a_run_with_one_line_of_metrics_shows_it_as_a_dot(persia) -> None:
             axes = empty_figure(4.0, 3.0).add_subplot()
             panel.draw(history, axes)
             assert any(line.get_marker() == "o" and len(line.get_xdata()) == 1 for line in axes.lines), panel.title
-    figures = key_figures(history)
+    figures = key_metrics(history)
     assert "AUC" not in figures
     assert any(name.startswith("AUC") and name.endswith("in training") for name in figures)
     assert figures["samples/s"] == "-"

@@ -14,7 +14,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.record import write_run
 from persia_cli.config.schema import Run
 from persia_cli.observe.history import CONFIG
-from persia_cli.observe.record_elsewhere import owner_here
+from persia_cli.observe.remote_records import owner_here
 from persia_cli.storage.places import place_of
 from persia_cli.store.checkpoints.claim import claim
 from persia_cli.store.checkpoints.manifest import finished_steps

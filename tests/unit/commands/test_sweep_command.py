@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from persia_cli.commands.sweep_view import Shown, as_object, legend, named, show_table, spread
-from persia_cli.observe.outcome import Figures
+from persia_cli.observe.outcome import JobMetrics
 from persia_cli.sweep.comparison import Mean, Row, compare
 from persia_cli.sweep.points import Setting
 
@@ -41,8 +41,8 @@ def test_the_points_are_listed_and_nothing_is_made(persia, tmp_path: Path) -> No
         (["mode=sync,hybrid", "--baseline", "mode=async"], "--baseline 'mode=async' is not a point of this sweep"),
         (["seed=1,2", "--folder", "conf"], "conf exists already; name another folder"),
         (["--resume", "nowhere"], "nowhere does not contain a sweep: nowhere/sweep.json is missing"),
-        (["seed=1,2", "--metric", "auk"], "has no such figure; did you mean auc?"),
-        (["seed=1,2", "--metric", "auc_buy"], "--metric auc_buy: an evaluation of the point seed=1 has no such figure"),
+        (["seed=1,2", "--metric", "auk"], "; did you mean auc?"),
+        (["seed=1,2", "--metric", "auc_buy"], "--metric auc_buy: an evaluation of the point seed=1"),
         (["seed=1", "--resume", "nowhere"], "--resume takes words and folder from the sweep itself"),
     ],
 )  # fmt: skip
@@ -53,8 +53,8 @@ def test_mistakes_end_it_before_the_first_point(persia, words: list[str], senten
     assert not Path("sweeps").exists()
 
 
-def made(rate: float, auc: float, log_loss: float | None, staleness: int) -> Figures:
-    return Figures(rate, {"auc": auc, "log_loss": log_loss}, 30, 40, staleness)
+def made(rate: float, auc: float, log_loss: float | None, staleness: int) -> JobMetrics:
+    return JobMetrics(rate, {"auc": auc, "log_loss": log_loss}, 30, 40, staleness)
 
 
 def rows() -> list[Row]:

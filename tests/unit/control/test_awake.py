@@ -1,9 +1,9 @@
-"""Time in which nobody watched counts for nothing."""
+"""Time that passes between calls only counts while the process is awake."""
 
 from persia_cli.control.membership import LONGEST_GAP_S, RunningClock
 
 
-def test_time_goes_on_while_it_is_looked_at_and_stands_still_while_nobody_does() -> None:
+def test_time_passes_only_while_it_is_read() -> None:
     awake = RunningClock(100.0)
     assert awake.at(100.0) == 0.0
     assert awake.at(100.5) == 0.5

@@ -36,20 +36,20 @@ def test_a_gain_of_no_more_than_min_delta_is_none_and_adds_up():
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
-def test_what_is_not_defined_is_never_the_best(value):
+def test_an_undefined_metric_is_never_the_best(value):
     best = Best("auc", "high")
     assert [best.note(0, value), best.note(1, 0.1), best.note(2, value)] == [False, True, False]
     assert best.since == 1
 
 
 @pytest.mark.parametrize("value", [None, math.nan])
-def test_figures_that_an_evaluation_lacks_are_told_with_what_is_not_decided_by_them(value):
+def test_missing_metrics_are_named_with_their_undecided_settings(value):
     plateau = Plateau("dense", Best("loss", "low"), 1, 0.1, 0.0)
     tracker = EvaluationTracker(Best("auc", "high"), 2, Best("auc", "high"), [plateau])
     assert tracker.without({"auc": 0.5, "loss": 0.4}) == {}
     lacking = tracker.without({"auc": value, "loss": value})
     assert lacking == {
-        "auc": ["no checkpoint is kept as the best", "train.stop_early counts it as no better"],
+        "auc": ["no checkpoint is selected as the best", "train.stop_early counts it as no better"],
         "loss": ["the schedule of optimizer.dense counts it as no better"],
     }
     assert EvaluationTracker().without({"auc": None}) == {}
@@ -69,16 +69,16 @@ def test_the_two_may_go_by_different_metrics():
     tracker = EvaluationTracker(Best("auc", "high"), 2, Best("log_loss", "low"))
     told = [tracker.note(step, {"auc": auc, "log_loss": loss}) for step, auc, loss in [(5, 0.7, 0.5), (10, 0.6, 0.4)]]
     assert told == [True, True]
-    assert (tracker.improved, tracker.over, tracker.best) == (True, False, tracker.kept_at(10))
+    assert (tracker.improved, tracker.over, tracker.best) == (True, False, tracker.best_at(10))
     assert not tracker.note(15, {"auc": 0.7, "log_loss": 0.45})
-    assert (tracker.improved, tracker.over, tracker.kept_at(15)) == (False, True, None)
-    assert tracker.reason == "auc has not got better than the 0.7 of step 5 in 2 evaluations"
+    assert (tracker.improved, tracker.over, tracker.best_at(15)) == (False, True, None)
+    assert tracker.reason == "auc has not improved over 0.7 of step 5 in 2 evaluations"
 
 
 def test_without_metrics_nothing_is_decided():
     tracker = EvaluationTracker()
     assert not tracker.note(5, {"auc": 0.5})
-    assert (tracker.improved, tracker.over, tracker.best, tracker.kept_at(5)) == (False, False, None, None)
+    assert (tracker.improved, tracker.over, tracker.best, tracker.best_at(5)) == (False, False, None, None)
 
 
 def test_the_reason_names_what_was_asked_for():
@@ -87,10 +87,10 @@ def test_the_reason_names_what_was_asked_for():
     assert tracker.reason == "auc was not defined in 1 evaluation"
     tracker.note(10, {"auc": 0.75})
     tracker.note(15, {"auc": 0.7505})
-    assert tracker.reason == "auc has not got better by more than 0.001 than the 0.75 of step 10 in 1 evaluation"
+    assert tracker.reason == "auc has not improved by more than 0.001 over 0.75 of step 10 in 1 evaluation"
 
 
-def test_a_run_says_what_it_is_judged_by():
+def test_a_run_names_its_metric():
     changes = {
         "dataset": {"labels": ["click", "buy"], "group_by": "user"},
         "eval": {"every_steps": 5},
@@ -105,7 +105,7 @@ def test_a_run_says_what_it_is_judged_by():
     assert tracker_of(make_run(), {}).best is None
 
 
-def test_a_run_that_stops_early_keeps_the_very_best_weights():
+def test_a_run_that_stops_early_retains_the_best_weights():
     stop = {"metric": "auc", "patience": 2, "min_delta": 0.1}
     best = {"best_by": "auc"}
     run = make_run(eval={"every_steps": 5}, train={"batch_size": 32, "stop_early": stop}, checkpoint=best)
@@ -114,9 +114,9 @@ def test_a_run_that_stops_early_keeps_the_very_best_weights():
     for step, auc in ((5, 0.6), (10, 0.65), (15, 0.64)):
         tracker.note(step, {"auc": auc})
         told.append((tracker.improved, tracker.over))
-    # What training ends by has to rise by more than 0.1; what is kept is the very best.
+    # The metric of the early stop has to rise by more than 0.1; the retained model is the very best.
     assert told == [(True, False), (True, False), (False, True)]
-    assert tracker.kept_at(10) is tracker.best
+    assert tracker.best_at(10) is tracker.best
     again = tracker_of(run, metric_aims(run))
     again.restore([(each.metric, each.step, each.value, each.since) for each in tracker.tracked])
     assert again.tracked == tracker.tracked
@@ -163,13 +163,13 @@ def test_auc_less_log_loss_is_made_of_the_two():
         ),
     ],
 )
-def test_what_a_run_cannot_be_judged_by(changes, told):
+def test_metrics_that_a_run_cannot_use(changes, told):
     with pytest.raises(ValidationError, match=told):
         make_run(**{"dataset": {"labels": ["click", "buy"]}, "eval": {"every_steps": 5}} | changes)
 
 
 def phases_of(figures, *, save_every=None, at_end=True, stop=None, keep=None, patience=2) -> list[Phase]:
-    """The phases of 10 steps, evaluated every 2, whose evaluations have these figures; of eval and train steps."""
+    """The phases of 10 steps, evaluated every 2, whose evaluations have these metrics; of eval and train steps."""
     tracker = EvaluationTracker(stop, patience, keep)
     phases, told = [], iter(figures)
     for phase in schedule(10, 1, 2, save_every, at_end, tracker):

@@ -1,4 +1,4 @@
-"""Every row of every pass comes exactly once, whatever batch size and ranks; and the batches that a job has."""
+"""Every row of every pass occurs exactly once, for any batch size and ranks; and the batches of a job."""
 
 from itertools import pairwise
 
@@ -31,7 +31,7 @@ def test_ranks_share_every_row_of_every_pass_in_order(grid, passes):
 
 
 @given(grids)
-def test_only_the_last_step_of_a_pass_is_short_and_shares_of_the_others_are_equal(grid):
+def test_only_the_last_step_of_a_pass_is_short_and_others_are_equal(grid):
     for step in range(grid.steps - 1):
         _, first, last = grid.locate(step)
         assert last - first == grid.batch_size

@@ -1,4 +1,4 @@
-"""How often and how soon a replica gets a new process."""
+"""Number and delay of new processes of a replica."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Phases: a schedule stops at every boundary and nowhere else; a phase ends when all have reported it done."""
+"""Phases: a schedule stops at every boundary and nowhere else; a phase ends when all have reported its end."""
 
 from random import Random
 from typing import Literal
@@ -207,7 +207,7 @@ def test_a_resumed_schedule_is_the_rest_of_the_whole_one(
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_the_next_checkpoint_and_the_end_wait_for_the_files_of_the_last_one(waits: bool) -> None:
+def test_a_checkpoint_and_the_end_wait_for_the_files_of_the_last_one(waits: bool) -> None:
     parts = frozenset({"embedding-server-0", "nn-worker-0"})
     taking_part: dict[PhaseKind, frozenset[str]] = {
         "training": frozenset({"nn-worker-0"}),
@@ -242,26 +242,28 @@ def test_the_next_checkpoint_and_the_end_wait_for_the_files_of_the_last_one(wait
 
 
 @given(st.integers(1, 60), st.integers(0, 3), EVERY, EVERY, st.booleans(), st.data())
-def test_wishes_lose_no_step_and_save_none_twice(
+def test_requests_lose_no_step_and_save_none_twice(
     steps: int, eval_steps: int, eval_every: int | None, save_every: int | None, save_at_end: bool, data: st.DataObject
 ) -> None:
     """Over any number of lives, each ended by a signal at any moment: every step once, and each evaluation.
 
-    An evaluation that is given up is done by the next life, before it trains.
+    The next life repeats an aborted evaluation before it trains.
     """
     trained: list[int] = []
     evaluated: list[int] = []
     first, due, saved = 0, False, -1
     for life in range(20):
-        wishes, here = PendingRequests(), set[tuple[int, bool]]()
+        requests, here = PendingRequests(), set[tuple[int, bool]]()
         settings = (steps, eval_steps, eval_every, save_every, save_at_end)
-        phases = schedule(*settings, first=first, wishes=wishes, evaluation_due=due, is_saved=saved == first)
+        phases = schedule(*settings, first=first, requests=requests, evaluation_due=due, is_saved=saved == first)
         began, position = len(trained), first
         for phase in phases:
             if life < 19:
-                wishes.save = wishes.save or data.draw(st.sampled_from([None, None, "request", "minutes"]))
-                wishes.end |= data.draw(st.integers(0, 5)) == 0
-            if phase.kind in ("training", "evaluating") and (wishes.end or (wishes.save and phase.kind == "training")):
+                requests.save = requests.save or data.draw(st.sampled_from([None, None, "request", "minutes"]))
+                requests.end |= data.draw(st.integers(0, 5)) == 0
+            if phase.kind in ("training", "evaluating") and (
+                requests.end or (requests.save and phase.kind == "training")
+            ):
                 reached = data.draw(st.integers(phase.first, phase.last))
                 phase.is_cut, phase.last = reached < phase.last, reached
             if phase.kind == "training":
@@ -278,7 +280,7 @@ def test_wishes_lose_no_step_and_save_none_twice(
                 first, due, saved = position, phase.evaluation_due, position
         assert phase.kind == "done"
         if phase.is_cut:
-            assert wishes.end
+            assert requests.end
             assert len(trained) == began or first == position, "what was trained is saved"
         else:
             break
@@ -289,7 +291,7 @@ def test_wishes_lose_no_step_and_save_none_twice(
 
 
 class Rank:
-    """A rank that starts and finishes steps within its permits, and obeys as its I/O thread does, in order."""
+    """A rank that starts and finishes steps within its permits, and executes instructions in order."""
 
     def __init__(self, bound: int) -> None:
         self.permits = Permits(bound)
@@ -318,8 +320,8 @@ class Rank:
 @given(st.integers(1, 4), st.integers(1, 5), st.booleans(), st.randoms(use_true_random=False))
 def test_ranks_that_are_held_at_any_moment_end_at_one_step(ranks: int, bound: int, ends: bool, draw: Random) -> None:
     names = frozenset(f"nn-worker-{rank}" for rank in range(ranks))
-    wishes = PendingRequests()
-    phases = schedule(25, 0, None, 9, True, wishes=wishes)
+    requests = PendingRequests()
+    phases = schedule(25, 0, None, 9, True, requests=requests)
     machine = PhaseMachine(phases, {"training": names, "saving": frozenset({"s"}), "done": names})
     workers = {name: Rank(bound) for name in sorted(names)}
     saves: list[int] = []
@@ -335,8 +337,8 @@ def test_ranks_that_are_held_at_any_moment_end_at_one_step(ranks: int, bound: in
         wished_at, turns = draw.randrange(40 * ranks), 0
         while machine.waiting:
             turns += 1
-            if turns > wished_at and machine.agreement is None and not wishes.end and len(saves) < 8:
-                wishes.save, wishes.end = "request", ends
+            if turns > wished_at and machine.agreement is None and not requests.end and len(saves) < 8:
+                requests.save, requests.end = "request", ends
                 assert machine.hold()
                 for worker in workers.values():
                     worker.inbox.append((machine.number, "hold", 0))
@@ -360,13 +362,13 @@ def test_ranks_that_are_held_at_any_moment_end_at_one_step(ranks: int, bound: in
 
 
 def test_a_pause_that_is_skipped_trains_nothing_more() -> None:
-    wishes = PendingRequests()
-    phases = in_turns(schedule(9, 2, None, None, True, wishes=wishes), 3)
+    requests = PendingRequests()
+    phases = in_turns(schedule(9, 2, None, None, True, requests=requests), 3)
     participants: dict[PhaseKind, frozenset[str]] = dict.fromkeys(("training", "paused", "saving", "done"), RANKS)
     machine = PhaseMachine(phases, participants)
     kinds = [machine.advance().kind for _ in range(3)]
     assert kinds == ["paused", "training", "paused"]
-    wishes.end = True
+    requests.end = True
     machine.skip()
     assert not machine.waiting
     saving, done = machine.advance(), machine.advance()

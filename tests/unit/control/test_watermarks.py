@@ -1,4 +1,4 @@
-"""Which steps are done, which may start, and which look-ups the gate of sync mode holds."""
+"""Finished steps, permitted steps, and the look-ups that the gate of sync mode holds."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def test_a_window_remembers_exactly_what_was_marked(steps):
         assert window.above == {other for other in marked if other > window.watermark}
 
 
-def test_what_comes_in_order_leaves_nothing_to_remember():
+def test_steps_in_order_leave_nothing_to_remember():
     window = Window()
     for step in range(10_000):
         window.mark(step)
@@ -125,7 +125,7 @@ def test_a_look_up_may_be_due_because_another_was_let_through():
 
 
 @given(st.integers(1, 3), st.integers(1, 12), st.randoms(use_true_random=False))
-def test_every_step_is_applied_once_whatever_the_order_of_arrival(ranks, steps, moments):
+def test_every_step_is_applied_once_in_any_order_of_arrival(ranks, steps, moments):
     gate = StepGate[tuple[int, int], tuple[int, int]](ranks)
     arriving = [(step, rank) for step in range(steps) for rank in range(ranks)] * 2
     moments.shuffle(arriving)

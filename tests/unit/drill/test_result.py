@@ -1,4 +1,4 @@
-"""What a drill measures, and what it calls a problem."""
+"""The measurements and problems of a drill."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def test_times_are_those_of_the_events_and_repeats_are_added_up():
     assert found.problems == []
 
 
-def test_steps_that_are_trained_again_after_a_rollback_are_samples_repeated():
+def test_steps_repeated_after_a_rollback_are_repeated_samples():
     found = result()
     found.take_recovery([recovered(13.0, 1.0, "a", checkpoint="step-60", repeated={"steps": 40}, replica="x")], 32)
     assert found.samples_repeated == 40 * 32

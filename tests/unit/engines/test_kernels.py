@@ -58,7 +58,7 @@ def test_a_job_calls_the_kernels_that_were_foreseen(tmp_path, words):
 
 def test_with_all_kernels_there_nothing_is_said(tmp_path, monkeypatch):
     job = plan(["conf=synthetic"], tmp_path)
-    monkeypatch.setattr("persia_cli.engines.kernels.is_kept", lambda name: True)
+    monkeypatch.setattr("persia_cli.engines.kernels.is_cached", lambda name: True)
     with closing(Compiling(job)) as kernels:
         kernels.check()
     assert read_journal(tmp_path / EVENTS) == []
@@ -68,8 +68,8 @@ def test_what_roles_compile_is_counted_and_a_cache_that_cannot_be_written_is_tol
     job = plan(["conf=synthetic"], tmp_path)
     names = job_kernels(job)
     kept = set(names[:1])
-    monkeypatch.setattr("persia_cli.engines.kernels.is_kept", lambda name: name in kept)
-    monkeypatch.setattr("persia_cli.engines.kernels.can_keep", lambda: False)
+    monkeypatch.setattr("persia_cli.engines.kernels.is_cached", lambda name: name in kept)
+    monkeypatch.setattr("persia_cli.engines.kernels.can_cache", lambda: False)
     with closing(Compiling(job)) as kernels:
         kernels.check()
         kept.update(names[1:3])

@@ -39,6 +39,6 @@ def test_a_coordinator_does_not_listen_where_only_its_own_machine_reaches_it(
     known = {"vm": "127.0.1.1"}
     monkeypatch.setattr("socket.gethostbyname_ex", lambda host: (host, [], [known.get(host, host)]))
     options = {"coordinator": f"{HERE}:7000"} | {option: "tcp://vm:7001"}
-    with pytest.raises(AddressError, match="this machine knows vm as 127"):
+    with pytest.raises(AddressError, match="this machine resolves vm to 127"):
         launch_role("coordinator", index="0", run_dir=tmp_path / "run", **options)
     assert not started

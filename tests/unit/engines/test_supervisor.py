@@ -37,10 +37,10 @@ class OfPython(Supervised):
         return subprocess.Popen([sys.executable, "-c", f"life = {self.life}\n{self.code}"])
 
 
-def supervised(code: str, role: str = "data-loader", keeps_memory: bool = False) -> tuple[Supervised, Reports]:
+def supervised(code: str, role: str = "data-loader", retains_memory: bool = False) -> tuple[Supervised, Reports]:
     reports = Reports()
     kind = type("Made", (OfPython,), {"code": code})
-    made = kind(RoleOptions(role, 1, "ipc:///nobody"), cast(DeathReports, reports), keeps_memory)
+    made = kind(RoleOptions(role, 1, "ipc:///nobody"), cast(DeathReports, reports), retains_memory)
     made.process.wait()
     return made, reports
 
@@ -86,7 +86,7 @@ def test_roles_that_cannot_be_replaced_are_not_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "memory_is_kept", "expected"),
+    ("end", "memory_is_retained", "expected"),
     [
         ("os.kill(os.getpid(), 9)", True, True),
         ("os.kill(os.getpid(), 15)", True, True),
@@ -98,9 +98,9 @@ def test_roles_that_cannot_be_replaced_are_not_asked_for() -> None:
     ],
 )
 def test_an_embedding_server_returns_if_its_memory_is_kept_and_can_be_trusted(
-    end: str, memory_is_kept: bool, expected: bool
+    end: str, memory_is_retained: bool, expected: bool
 ) -> None:
-    child, reports = supervised(f"import os\nif life == 1:\n    {end}", "embedding-server", memory_is_kept)
+    child, reports = supervised(f"import os\nif life == 1:\n    {end}", "embedding-server", memory_is_retained)
     child.supervise()
     assert (child.may_return, child.failed, len(reports.deaths)) == (expected, not expected, int(expected))
     if expected:

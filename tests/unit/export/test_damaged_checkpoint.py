@@ -1,4 +1,4 @@
-"""A checkpoint whose rows have changed since they were saved is not exported, in any format."""
+"""An export refuses a checkpoint whose rows have changed since they were saved, in any format."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ def test_changed_rows_are_not_exported(tmp_path: Path, form: str) -> None:
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
     model, place = find_model(tmp_path / "run"), Output(tmp_path / "shop")
-    network: Any = None  # rows are compared before it is asked for anything
+    network: Any = None  # rows are compared before it is used
 
     def export() -> None:
         if form == "onnx":

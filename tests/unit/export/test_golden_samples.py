@@ -1,4 +1,4 @@
-"""What an export keeps of the data: samples with their scores, and which fields are lists."""
+"""The data in an export: samples with their scores, and the features that are lists."""
 
 from pathlib import Path
 from typing import Any

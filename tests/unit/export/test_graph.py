@@ -1,4 +1,4 @@
-"""Every network as an ONNX file, computed without torch: what it says is what the training code says."""
+"""Every network as an ONNX file, computed without torch, has the scores of the training code."""
 
 import errno
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.unit.model.batches import batch_of
 from tests.unit.model.kinds import AUXILIARY, KINDS, ONE_LABEL, name, regularised, shape_for
 
 QUICK = ("din",)
-"""Kinds that are exported also without `-m slow`; the first one takes seconds, for torch imports its compiler."""
+"""Kinds that are exported also without `-m slow`; the first one takes seconds, since torch imports its compiler."""
 ROWS = 10_000
 
 
@@ -84,7 +84,7 @@ def test_an_exported_network_gives_the_same_probabilities(tmp_path: Path, change
 
 
 class Inverting(torch.nn.Module):
-    """A network of a user with an operation that ONNX has not."""
+    """A network of a user with an operation that ONNX lacks."""
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits."""
@@ -92,7 +92,7 @@ class Inverting(torch.nn.Module):
 
 
 class Deciding(torch.nn.Module):
-    """A network of a user whose way depends on values."""
+    """A network of a user whose control flow depends on values."""
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits."""
@@ -112,7 +112,7 @@ def test_a_network_that_cannot_be_exported_is_refused_in_a_sentence(tmp_path: Pa
 
 
 def full_disk(chained: bool) -> None:
-    """What the exporter does when the disk is full."""
+    """The exporter's error on a full disk."""
     error = OSError(errno.ENOSPC, "No space left on device")
     with following("model.kind=custom"):
         if not chained:

@@ -1,4 +1,4 @@
-"""The folder of an export: what it replaces, and what stays as it is."""
+"""The folder of an export: replaced folders, and unchanged ones."""
 
 import contextlib
 import os
@@ -97,7 +97,7 @@ def test_the_command_refuses_a_folder_in_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_what_appears_during_an_export_stays(tmp_path: Path, overwrite: bool) -> None:
+def test_a_folder_that_appears_during_an_export_stays(tmp_path: Path, overwrite: bool) -> None:
     place = Output.at(tmp_path / "shop", overwrite)
 
     def mine() -> None:

@@ -46,7 +46,7 @@ def test_the_script_scores_no_samples(tmp_path: Path, monkeypatch: pytest.Monkey
     assert scores(torch.zeros(0, 3), {"a": []}).shape == (0, 1)
 
 
-def test_who_may_read_the_code_may_read_the_weights(tmp_path: Path) -> None:
+def test_code_and_weights_have_the_same_permissions(tmp_path: Path) -> None:
     network: Any = SimpleNamespace(network=Line().eval(), shape=InputShape(3, (), 1), groups=())
     plain.write_network(tmp_path, network, "model.kind=custom")
     modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}

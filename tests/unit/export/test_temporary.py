@@ -1,4 +1,4 @@
-"""A temporary folder is gone at the end, whatever ends it."""
+"""A temporary folder is gone at the end, however the block ends."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def test_it_is_private_and_gone_at_the_end() -> None:
 
 @pytest.fixture
 def _hang_up() -> Iterator[None]:
-    """SIGHUP as in a terminal, though the tests be run by nohup."""
+    """SIGHUP as in a terminal, even if nohup runs the tests."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -60,7 +60,7 @@ def test_nothing_is_left_by_signals_however_many_come(number: signal.Signals, mo
         assert ended.value.code == 128 + number  # type: ignore[attr-defined]
 
 
-def test_a_place_without_room_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_place_without_space_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no"))
     with pytest.raises(UserError, match=f"cannot write {tmp_path / 'no'}"), temporary_folder():
         pass

@@ -1,4 +1,4 @@
-"""The bounds of the proof of an export."""
+"""The bounds of the verification of an export."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from persia_cli.serving.description import Form
 
 
 def proof(difference: float, pairs: float) -> Proof:
-    """A proof of 200 samples whose AUC differs by so much."""
+    """The result for 200 samples whose AUC differs by so much."""
     return Proof(200, [LabelProof("click", 0.0, (0.7, 0.7 + difference), pairs)])
 
 

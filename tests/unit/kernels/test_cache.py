@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: each compiled once for all processes; none used that is damaged or of another machine."""
+"""Compiled kernels on disk: each compiled once for all processes; damaged and foreign ones are not used."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def test_a_full_disk_leaves_no_part_of_a_kernel(tmp_path):
     assert use(tmp_path)["compiled"] == 1
 
 
-def test_another_processor_has_a_folder_of_its_own_and_takes_no_file_of_this_one(tmp_path):
+def test_another_processor_has_its_own_folder_of_kernels(tmp_path):
     mine = Path(use(tmp_path)["file"])
     other = Path(use(tmp_path, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")["file"])
     assert mine.parent != other.parent
@@ -86,7 +86,7 @@ def test_another_processor_has_a_folder_of_its_own_and_takes_no_file_of_this_one
     assert use(tmp_path, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")["compiled"] == 1
 
 
-def test_other_sources_versions_and_processors_have_folders_of_their_own(tmp_path, monkeypatch):
+def test_other_sources_versions_and_processors_have_other_folders(tmp_path, monkeypatch):
     def folder():
         cache.cache_folder.cache_clear()
         return cache.cache_folder()
@@ -118,7 +118,7 @@ def test_folders_used_long_ago_are_removed(tmp_path):
         os.utime(tmp_path / f"kernels-{age:016}", (1000 - age, 1000 - age))
     (tmp_path / "other").mkdir()
     own = Path(use(tmp_path)["file"]).parent
-    left = [f"kernels-{age:016}" for age in range(cache.FOLDERS_KEPT - 1)]
+    left = [f"kernels-{age:016}" for age in range(cache.MAX_FOLDERS - 1)]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*left, own.name, "other"])
 
 

@@ -20,7 +20,7 @@ def number(keys, tables, scratch, epoch):
 
 @settings(deadline=None)
 @given(st.lists(PAIRS, max_size=40), st.lists(PAIRS, max_size=9))
-def test_numbers_equal_the_naive_twin_whatever_an_earlier_epoch_left(pairs, earlier):
+def test_numbers_equal_the_naive_twin_after_any_earlier_epoch(pairs, earlier):
     scratch = np.zeros(128, np.uint64)
     for epoch, batch in enumerate((earlier, pairs, pairs), start=1):
         keys = np.array([key for key, _ in batch], np.uint64)
@@ -42,7 +42,7 @@ def test_many_equal_and_many_distinct_keys():
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([5, 5 + 2**20, 2**63 + 5, 2**64 - 1, 63]), st.integers(0, 2)), max_size=30))
-def test_keys_that_fall_on_one_slot_are_kept_apart(pairs):
+def test_keys_with_one_slot_stay_distinct(pairs):
     keys = np.array([key for key, _ in pairs], np.uint64)
     tables = np.array([table for _, table in pairs], np.uint16)
     assert number(keys, tables, np.zeros(64, np.uint64), 2**32 - 1) == naive.unique(keys, tables)

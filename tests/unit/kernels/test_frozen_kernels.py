@@ -13,7 +13,7 @@ from tests import naive, naive_frozen
 
 
 def index_of(keys, homes, buckets, first, parts):
-    """The words of an index, from keys that come in several parts; None if the buckets did not suffice."""
+    """The index as 64-bit words, from keys that are added in several parts; None if the buckets did not suffice."""
     words, bucket, row = np.full(buckets * WORDS, 99, np.uint64), -1, first
     for part in [*np.array_split(keys, parts), keys[:0]]:
         if not part.size and row < first + keys.size:

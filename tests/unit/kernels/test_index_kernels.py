@@ -68,7 +68,7 @@ def test_an_empty_slot_is_not_key_0_and_a_key_is_not_that_of_another_table():
     assert store.find(*arrays(edges)).tolist() == [-1, 0, 1, 2]
 
 
-def test_keys_of_the_same_two_buckets_are_told_apart():
+def test_keys_of_the_same_two_buckets_are_distinguished():
     layout = layout_of(1, 30, 1, SGD)
     keys = colliding(layout, 9)
     store, _ = pair([(key, 0) for key in keys[:8]])
@@ -83,7 +83,7 @@ def test_keys_of_the_same_two_buckets_are_told_apart():
     st.lists(st.tuples(st.integers(-255, 255), st.booleans()), min_size=1, max_size=6),
 )
 def test_verify_looks_again_for_rows_reused_since(since, age, reuses):
-    """Rows of keys 0, 1, …; `reuses` tells when each was last reused and whether its key is in another row now."""
+    """Rows of keys 0, 1, …; `reuses` has the last reuse of each, and True if its key is in another row now."""
     keys = np.random.default_rng(0).integers(2**64, size=len(reuses), dtype=np.uint64)
     store, _ = pair([(key, 0) for key in keys.tolist()])
     names = arrays([(key, 0) for key in keys.tolist()])
@@ -115,7 +115,7 @@ def test_verify_leaves_what_was_not_reused_and_touches_what_it_looked_for():
 
 
 @given(NAMES, st.data())
-def test_kept_rows_fit_the_same_keys_and_tables_alone(names, data):
+def test_remembered_rows_fit_only_the_same_keys_and_tables(names, data):
     rows = np.array(data.draw(st.lists(st.integers(-1, 3), min_size=len(names), max_size=len(names))), np.int64)
     asked = list(names)
     if names and data.draw(st.booleans()):
@@ -164,6 +164,6 @@ def test_both_candidates_are_spread_evenly():
     assert np.abs(counts - expected).max() < 5 * np.sqrt(expected)
 
 
-def test_what_only_kernels_can_call_refuses_to_be_called():
+def test_functions_for_kernels_cannot_be_called_from_python():
     with pytest.raises(TypeError, match="first_bucket can only be called from a kernel"):
         buckets.first_bucket(None, 1)

@@ -1,4 +1,4 @@
-"""The values that rows begin with: uniform, within their bound, independent."""
+"""The initial values of rows: uniform, within their bound, independent."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Before an update changes a row, the journal has all of its old words, and no word of another."""
+"""Before an update changes a row, the journal has its complete old content, and no other."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from persia_cli.kernels.journal import private_journal
 from persia_cli.kernels.optimizers import Rule
 from persia_cli.kernels.rows import FLOAT32, RowArena
-from persia_cli.kernels.update import UPDATES_KEPT, GradientCounts
+from persia_cli.kernels.update import JOURNALED_UPDATES, GradientCounts
 
 STATES = {
     "sgd": lambda dim: 0,
@@ -20,7 +20,7 @@ ROWS, UNTOUCHED = 5, np.float32(-7.0)
 
 @pytest.mark.parametrize("kind", STATES)
 def test_the_journal_has_the_last_two_rows_as_they_were(kind: str) -> None:
-    """Rows of all sizes from 4 to 200 words: some are copied without a loop."""
+    """Rows of all sizes from 4 to 200 numbers: some are copied without a loop."""
     one, zero = np.float32(1.0), np.float32(0.0)
     rule = Rule(np.float32(0.1), np.float32(1e-8), one, one, one, zero, one, zero, zero, True, np.uint64(0))
     for dim in (1, 4, 13, 16, 17, 20, 24, 32, 36, 48, 49, 64):
@@ -33,7 +33,7 @@ def test_the_journal_has_the_last_two_rows_as_they_were(kind: str) -> None:
         journal.rows[:] = UNTOUCHED
         counts = GradientCounts(np.zeros(1, np.int64), np.zeros(1, np.int64))
         found, gradients = np.array([4, 0, 3]), np.ones(3 * dim, np.float32)
-        UPDATES_KEPT[kind](
+        JOURNALED_UPDATES[kind](
             journal, arena, rule, np.arange(3, dtype=np.uint64), found, np.zeros(3, np.uint16), gradients, counts
         )
         assert not np.array_equal(words.reshape(ROWS, width)[found], before[found])

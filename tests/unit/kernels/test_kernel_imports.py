@@ -1,4 +1,4 @@
-"""Roles load fast: kernels and the store no torch, no config, no screen; who calls no kernel no numba."""
+"""Roles load fast: kernels and the store import no torch, config or screen; roles without kernels no numba."""
 
 import subprocess
 import sys

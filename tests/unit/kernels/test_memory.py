@@ -1,4 +1,4 @@
-"""Memory of embedding servers: where it begins, when it is taken, and how much a row costs."""
+"""Memory of embedding servers: its alignment, the time of its use, and the cost of a row."""
 
 import mmap
 import subprocess
@@ -66,7 +66,7 @@ def test_memory_lives_as_long_as_what_looks_at_it():
     assert not any(other.any() for other in others)
 
 
-def test_what_the_machine_cannot_promise_is_a_memory_error():
+def test_memory_beyond_the_machine_is_a_memory_error():
     for size in (1 << 50, 1 << 60):
         with pytest.raises(MemoryError):
             memory.zeros(size, np.float32)
@@ -83,7 +83,7 @@ def test_a_system_without_huge_pages_gives_others(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_row_takes_its_values_and_at_most_32_bytes_more_and_only_when_it_comes():
+def test_a_row_takes_at_most_32_bytes_beyond_its_values():
     done = subprocess.run(
         [sys.executable, "-c", MEASURE.format(rows=ROWS)], capture_output=True, text=True, timeout=500, check=True
     )

@@ -1,4 +1,4 @@
-"""Rows as look-ups send them and as new ones begin, for every way they are kept and sent."""
+"""Rows in answers to look-ups, and new rows, for every stored dtype and wire dtype."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def named(ids, table=TABLES[1]):
 
 
 def sent(store, names, wire):
-    """What `read_rows` writes, and the rows it found."""
+    """The output of `read_rows`, and the found rows."""
     block = np.full((len(names), row_bytes(store.group.dim, wire)), 0xAB, np.uint8)
     found = np.empty(len(names), np.int64)
     out = block.reshape(-1).view(np.uint16)
@@ -45,7 +45,7 @@ def test_rows_travel_as_the_wire_encodes_them(data, dim, dtype, wire):
     block, found = sent(store, names, wire)
     kept = naive_optimizers.keep(values, dtype).reshape(-1, dim)
     assert block[:count].tobytes() == encode_rows(kept, wire).tobytes()
-    # Rows that are not there are zeros.
+    # Missing rows are zeros.
     assert not block[count:].any()
     assert found.tolist() == [*range(count), -1, -1]
 
@@ -80,7 +80,7 @@ def test_batches_of_any_size_are_sent_in_their_order(count, dim):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda optimizer: optimizer.kind)
-def test_new_rows_begin_as_the_naive_twins_whatever_was_there_before(optimizer, dim, dtype):
+def test_new_rows_begin_as_the_naive_twins_after_any_content(optimizer, dim, dtype):
     shard = Shard(layout_of(dim, 8, 1, optimizer, TABLES[1:2], dtype=dtype), 0, 1)
     store = shard.stores[0]
     store.rows.arena[:] = np.nan

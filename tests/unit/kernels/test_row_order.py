@@ -12,7 +12,7 @@ KEYS = st.integers(0, 2**64 - 1) | st.integers(0, 20) | st.integers(2**64 - 20, 
 
 
 def listed(rows: list[tuple[int, int]], room: int = 0) -> Listed:
-    """Rows of these keys and tables, each with other values in the other columns; more room than needed."""
+    """Rows of these keys and tables, each with other values in the other columns; more space than needed."""
     keys, tables = (np.array([row[column] for row in rows] + [7] * room, np.uint64) for column in (0, 1))
     number = np.arange(len(rows) + room)
     return Listed(

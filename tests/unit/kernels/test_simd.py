@@ -42,7 +42,7 @@ def test_load_and_store_touch_their_lanes_alone_wherever_they_begin(values, lane
     copy(source, at, lanes, out, to)
     same(out[to : to + kept], np.array(values, np.float32)[:kept])
     assert (np.delete(out, slice(to, to + kept)) == 5).all()
-    # What is left out of a load reads as zero, and need not exist.
+    # Lanes outside of a load read as zero, and need not exist.
     copy_part(source[: at + kept], at, lanes, out, to)
     same(out[to : to + kept], np.array(values, np.float32)[:kept])
     assert not out[to + kept : to + 16].any()
@@ -176,7 +176,7 @@ def test_random_rounding_equals_its_naive_twin_and_gives_a_neighbour(float16, va
 
 @pytest.mark.parametrize("float16", [True, False])
 @pytest.mark.parametrize("value", [1.0003, -0.7001, 3e-5, 1.00390625])
-def test_random_rounding_keeps_the_mean(float16, value):
+def test_random_rounding_preserves_the_mean(float16, value):
     values, count = np.full(16, value, np.float32), 4096
     back = np.concatenate([rounded_at_random(values, start, 0, float16) for start in range(count)]).astype(np.float64)
     step = float(naive.spacing(value, 11, 2.0**-24) if float16 else naive.spacing(value, 8, 2.0**-133))

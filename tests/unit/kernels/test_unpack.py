@@ -1,4 +1,4 @@
-"""Columns in the bytes of a body are unpacked as numpy does it, wherever they begin."""
+"""Columns in the bytes of a body are unpacked as numpy does it, at any offset."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_columns_are_those_of_numpy(seed, dense, sparse, size):
 
 @pytest.mark.parametrize("place", range(7))
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3.4e38, 1e-45, -0.0])
-def test_it_says_if_a_number_is_not_finite(place, value):
+def test_it_reports_a_number_that_is_not_finite(place, value):
     values = np.arange(7, dtype=np.float32)
     values[place] = value
     numbers, none = np.empty(7, np.float32), np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""Optimizer kernels against their plain twins, to the bit, and what rounding by chance adds up to."""
+"""Optimizer kernels against their plain twins, to the bit, and the mean of random rounding."""
 
 from dataclasses import replace
 
@@ -72,14 +72,14 @@ def test_batches_of_any_size_equal_the_naive_twin(optimizer, dim, count):
 
 
 @pytest.mark.parametrize("optimizer", PLAIN, ids=lambda optimizer: optimizer.kind)
-def test_rows_of_dim_16_are_as_wide_as_the_kernels_for_them_take_them_to_be(optimizer):
+def test_rows_of_dim_16_have_the_width_of_their_kernels(optimizer):
     assert SHORT_WIDTHS[optimizer.kind] == row_width(16, "float32", optimizer)
 
 
 @pytest.mark.parametrize("size", [1e18, 1.8e19, 1.9e19, 1e30, 3e38])
 @pytest.mark.parametrize("optimizer", PLAIN, ids=lambda optimizer: optimizer.kind)
 @pytest.mark.parametrize("dim", [16, 17])
-def test_huge_finite_gradients_make_no_weight_nan_and_rows_recover_from_them(optimizer, size, dim):
+def test_huge_finite_gradients_make_no_weight_nan(optimizer, size, dim):
     """Those whose squares are infinite are refused and counted; others leave finite states."""
     shard, twin, names = pair(dim, replace(optimizer, lr=1e-3))
     gradients = np.full((3, dim), size, np.float32)
@@ -137,7 +137,7 @@ def test_rounding_is_a_function_of_seed_key_and_step_alone(dtype):
     gradients = np.random.default_rng(0).standard_normal((8, 17)).astype(np.float32)
 
     def after(seed=SEED, step=4, order=slice(None), batches=1):
-        """Rows after one update of each, whatever seed their initial values had."""
+        """Rows after one update of each, for any seed of their initial values."""
         shard, _, names = pair(17, optimizer, dtype, 8, seed=seed)
         store = shard.stores[0]
         rows = store.find(*arrays(names))

@@ -1,4 +1,4 @@
-"""Every kernel has one compiled form, whatever it is called with."""
+"""Every kernel has one compiled signature, for any arguments."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from persia_cli.kernels.compile import KERNELS
 from persia_cli.kernels.warm import warm
 
 
-def test_warm_makes_every_kernel_ready_and_tells_of_each():
+def test_warm_compiles_and_reports_every_kernel():
     seen = []
     warm(after_each=lambda: seen.append(1))
     assert len(seen) == len(KERNELS) == len({kernel.name for kernel in KERNELS}) > 15

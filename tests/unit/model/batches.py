@@ -1,4 +1,4 @@
-"""Made-up inputs of dense networks."""
+"""Generated inputs of dense networks."""
 
 import torch
 

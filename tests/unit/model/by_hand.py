@@ -38,7 +38,7 @@ class Sample(NamedTuple):
 Formula = Callable[[Weights, Sample], Array]
 """The logits [tasks] of a sample."""
 Losses = Callable[[Weights, list[Sample]], Array]
-"""The auxiliary losses [n, tasks] or [n, 1] of samples; what learns nothing from them stays as in its first call."""
+"""The auxiliary losses [n, tasks] or [n, 1] of samples; parts without a gradient stay as in the first call."""
 
 
 def agrees(
@@ -50,9 +50,9 @@ def agrees(
     auxiliary: Losses | None = None,
     size: int = 4,
 ) -> None:
-    """Check a network of these settings, weights drawn anew, on random samples: what it gives and its gradients.
+    """Check a network of these settings, with random weights, on random samples: its output and its gradients.
 
-    `groups` says which pooled features, by position, come in one block. The gradients of weights, rows and dense
+    `groups` has the positions of the pooled features that share a block. The gradients of weights, rows and dense
     features are compared with a difference of the formula's results, along one random direction in all of them.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -108,7 +108,7 @@ def perceptron(weights: Weights, prefix: str, x: Array, last_relu: bool = False)
 
 
 def copy_of(weights: Weights, prefix: str, copy: int) -> Weights:
-    """Return one of several networks that lie side by side under `prefix`, as `perceptron` wants it."""
+    """Return one of several networks that are stacked under `prefix`, as `perceptron` needs it."""
     own = {name: weight[copy] for name, weight in weights.items() if name.startswith(f"{prefix}.")}
     return {name: weight.T if name.endswith(".weight") else weight[0] for name, weight in own.items()}
 

@@ -69,17 +69,17 @@ AUXILIARY = (
     Dien(kind="dien", dim=4, attend=ATTEND, hidden=(8,), auxiliary_weight=0.5),
     FinalNet(kind="finalnet", dim=4, first=(8, 6), second=(4,), gate=True, norm="none", teaching=2.0),
 )
-"""Networks that return a loss of their own beside their logits while they train."""
+"""Networks with an auxiliary loss in training."""
 
 SEQUENTIAL = frozenset(model.kind for model in KINDS if hasattr(model, "attend"))
 """Kinds that read a sequence."""
 ONE_LABEL = frozenset({"sasrec", "two_tower"})
 TELLING = {"rank", "experts", "structure", "residual", "auxiliary_weight", "teaching"}
-"""Settings by which those of one kind are told apart."""
+"""Settings that distinguish the variants of one kind."""
 
 
 def name(model) -> str:
-    """What a test of these settings is called: the kind, and what tells it from others of its kind."""
+    """The id of a test of these settings: the kind, and its distinguishing settings."""
     own = model.model_dump(include=TELLING, exclude_defaults=True)
     if getattr(model, "dense", "") == "embed":
         own["embed"] = True
@@ -87,14 +87,14 @@ def name(model) -> str:
 
 
 def regularised(model):
-    """The same network with batch normalisation, dice and dropout wherever it can have them."""
+    """The same network with batch normalisation, dice and dropout wherever it supports them."""
     wanted = {"norm": "batch", "activation": "dice", "dropout": 0.3, "embedding_dropout": 0.2, "attention_dropout": 0.1}
     given = {key: value for key, value in wanted.items() if key in type(model).model_fields}
     return type(model).model_validate(model.model_dump() | given)
 
 
 def shape_for(model, dense: int = 3, dims: tuple[int, ...] = (4, 4), tasks: int = 1) -> InputShape:
-    """The pooled features f0, f1, ... that suit the network, and a sequence `clicked` beside them if it reads one."""
+    """The pooled features f0, f1, ... for the network, and a sequence `clicked` if it reads one."""
     match model.kind:
         case "lr":
             dims = tuple(tasks for _ in dims)

@@ -1,4 +1,4 @@
-"""Formulas of networks of interacting features, step by step as their papers have them."""
+"""Formulas of networks of interacting features, step by step as in their papers."""
 
 from itertools import combinations
 
@@ -51,7 +51,7 @@ def dlrm(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
 
 
 def dcn_v2(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
-    """arXiv 2008.13535, section 3, a perceptron beside the cross layers."""
+    """arXiv 2008.13535, section 3, a perceptron parallel to the cross layers."""
     first = x = side_by_side(plain, dense, rows)
     for number in range(2):
         x = first * plain.linear(f"cross.{number}.up", x) + x
@@ -60,7 +60,7 @@ def dcn_v2(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
 
 
 def gdcn(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
-    """arXiv 2311.04635, equation 2, a perceptron beside the cross layers."""
+    """arXiv 2311.04635, equation 2, a perceptron parallel to the cross layers."""
     first = x = side_by_side(plain, dense, rows)
     for number in range(2):
         gate = sigmoid(plain.linear(f"cross.{number}.gate", x))
@@ -93,7 +93,7 @@ def afm(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
 
 
 def autoint(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
-    """arXiv 1810.11921, equations 5 to 8, two heads of three columns, and a perceptron beside them (section 5.3)."""
+    """arXiv 1810.11921, equations 5 to 8, two heads of three columns, and a parallel perceptron (section 5.3)."""
     start = x = fields_of(plain, dense, rows, "fields.dense")
     for layer in range(2):
         query, key, value, residual = plain.weights[f"attention.{layer}.project.weight"].split(6)

@@ -1,4 +1,4 @@
-"""Training by plain formulas in float64: hidden layers, focal loss and Adam as their papers have them."""
+"""Training by plain formulas in float64: hidden layers, focal loss and Adam as in their papers."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,7 +18,7 @@ GAMMA, ALPHA, SMOOTHING = 1.5, 0.3, 0.1
 
 
 class Style(NamedTuple):
-    """What follows the linear part of every hidden layer."""
+    """The parts after the linear part of every hidden layer."""
 
     norm: Norm
     activation: Activation
@@ -42,7 +42,7 @@ class Plain:
         self.auxiliary = torch.zeros(())
 
     def __call__(self, dense: Tensor) -> Tensor:
-        """Return logits [n, tasks]; a formula may leave losses of its own in `auxiliary`."""
+        """Return logits [n, tasks]; a formula may store auxiliary losses in `auxiliary`."""
         return self.logits(self, dense, self.weights["rows"])
 
     def step(self, dense: Tensor, labels: Tensor) -> float:
@@ -102,7 +102,7 @@ class Plain:
         return x * self.weights[f"{name}.weight"] + self.weights.get(f"{name}.bias", 0.0)
 
     def over_batch(self, name: str, x: Tensor, eps: float) -> Tensor:
-        """Normalise each column by the batch's figures; in evaluation, or for a single sample, by running ones."""
+        """Normalise each column by the batch's statistics; in evaluation, or for a single sample, by running ones."""
         mean, variance = self.means[f"{name}.running_mean"], self.variances[f"{name}.running_var"]
         if self.training and (size := x.shape[-2]) > 1:
             mean_now = x.sum(-2).view(mean.shape) / size
@@ -130,7 +130,7 @@ class Plain:
         return self.dropped(rows, self.style.embedding_dropout)
 
     def dropped(self, x: Tensor, share: float) -> Tensor:
-        """Set this share of numbers to 0 while it trains, and scale the others: Srivastava et al., JMLR 2014."""
+        """Set this share of numbers to 0 in training, and scale the others: Srivastava et al., JMLR 2014."""
         if not (self.training and share):
             return x
         cases = round(share * 2**16)

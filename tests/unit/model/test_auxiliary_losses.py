@@ -1,4 +1,4 @@
-"""Networks with auxiliary losses: what they give in training and elsewhere, and what is refused."""
+"""Networks with auxiliary losses: their output in training and evaluation, and refused ones."""
 
 from dataclasses import replace
 

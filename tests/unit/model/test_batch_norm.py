@@ -1,4 +1,4 @@
-"""The running statistics of batch normalisation: how a step enters them, and what a checkpoint has of them."""
+"""The running statistics of batch normalisation: the weight of a step, and their state in a checkpoint."""
 
 import numpy as np
 import pytest

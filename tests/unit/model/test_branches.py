@@ -46,7 +46,7 @@ def test_it_normalises_by_the_batch_and_later_by_what_it_has_seen():
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_samples_that_are_too_few_for_a_variance_leave_the_statistics_alone(size):
+def test_too_few_samples_for_a_variance_leave_the_statistics_unchanged(size):
     wanted = shape(dims=(4, 4))
     network = build_model(MODEL, wanted, seed=1)
     network(batch_of(wanted, [[0, 1]], size=20))

@@ -83,7 +83,7 @@ def test_a_class_is_loaded_and_given_its_args(configured):
     assert torch.equal(network.first.weight, again.first.weight)
 
 
-def test_it_may_return_losses_of_its_own_while_it_trains(configured):
+def test_it_may_return_auxiliary_losses_in_training(configured):
     network = build_model(configured("Teaching"), shape(tasks=2), seed=0)
     logits, losses = network(batch_of(shape(tasks=2), [[0, 1]]))
     assert torch.equal(losses, logits.square())
@@ -115,7 +115,7 @@ def test_trying_it_leaves_its_running_statistics_alone(configured):
         (
             "Summed",
             {},
-            "must return auxiliary losses beside its logits as [samples, tasks] or [samples, 1], here [2, 1]",
+            "[samples, tasks] or [samples, 1], here [2, 1]",
         ),
         ("Broken", {}, "fails in forward for 2 samples: AttributeError"),
     ],
@@ -139,7 +139,7 @@ def test_a_missing_file_is_named(configured, tmp_path):
         ("model.txt", "", r"end in \.py"),
     ],
 )
-def test_a_file_that_cannot_be_imported_says_why(configured, tmp_path, file, text, sentence):
+def test_a_file_that_cannot_be_imported_is_reported_with_its_error(configured, tmp_path, file, text, sentence):
     (tmp_path / file).write_text(text)
     with pytest.raises(ConfigError, match=sentence):
         build_model(configured(file=str(tmp_path / file)), shape(), seed=0)

@@ -1,4 +1,4 @@
-"""Dropout: how many numbers it drops, that their mean stays, and that a seed gives the same ones again."""
+"""Dropout: the number of dropped values, the unchanged mean, and the same values for a seed."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_nearly_all_may_be_dropped_and_none_is_no_number():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(0, 3), (1,), (5, 7), (2, 3, 4)])
-def test_any_shape_keeps_its_type_and_its_gradient_is_of_what_is_kept(shape, dtype):
+def test_any_shape_has_its_dtype_and_the_gradient_of_its_mask(shape, dtype):
     torch.manual_seed(0)
     values = (torch.rand(shape) + 1).to(dtype).requires_grad_()
     result = dropped(values, 0.5)
@@ -45,7 +45,7 @@ def test_a_column_of_a_transposed_batch_is_dropped_like_any_other():
     assert torch.equal(dropped(torch.ones(5, 6).T, 0.5), straight)
 
 
-def test_a_layer_draws_anew_in_training_the_same_for_a_seed_and_nothing_in_evaluation():
+def test_a_layer_draws_by_the_seed_in_training_only():
     layer, inputs = Dropout(0.5), torch.ones(10, 10)
     torch.manual_seed(1)
     first, second = layer(inputs), layer(inputs)

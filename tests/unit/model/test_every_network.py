@@ -1,4 +1,4 @@
-"""What holds for every network: any number of samples and tasks, any grouping of features, bfloat16, its seed."""
+"""Properties of every network: any number of samples and tasks, any grouping of features, bfloat16, its seed."""
 
 from typing import get_args
 
@@ -120,7 +120,7 @@ def test_bfloat16_is_near_float32(model):
     assert (rounded.float() - exact).abs().max() < 0.05 * (1.0 + exact.abs().max())
 
 
-def test_what_a_batch_has_of_each_feature_is_one_graph_for_the_compiler():
+def test_the_features_of_a_batch_are_one_graph_for_the_compiler():
     def read(batch):
         return batch.pooled["f1"] * batch.concatenated(wanted.pooled).sum(1, keepdim=True)
 
@@ -139,12 +139,12 @@ def test_it_is_one_graph_for_the_compiler(model, style, groups):
     network = build_model(style(model), wanted, seed=0)
     batches = [batch_of(wanted, groups, size=size) for size in (5, 8)]
     if style is regularised:
-        # Dropout draws anew: so only that training is one graph, and then what evaluation gives.
+        # Dropout draws random numbers, so only its graph in training is compared, and then the output of evaluation.
         torch.compiler.reset()
         torch.compile(network, backend="eager", fullgraph=True)(batches[0])
         network.eval()
     expected = [network(batch) for batch in batches]
-    # Without code generation: what is tested is that tracing never has to fall back to Python.
+    # Without code generation, since only the graph is tested: tracing never has to fall back to Python.
     torch.compiler.reset()
     compiled = torch.compile(network, backend="eager", fullgraph=True)
     for batch, logits in zip(batches, expected, strict=True):
@@ -187,7 +187,7 @@ def test_networks_about_embeddings_refuse_to_have_none(kind):
 
 @pytest.mark.parametrize("kind", ["dlrm", "branches"])
 @pytest.mark.parametrize(("dense", "dims", "missing"), [(0, (4,), "dense"), (3, (), "sparse")])
-def test_networks_with_a_part_for_each_sort_of_feature_refuse_to_do_without_one(kind, dense, dims, missing):
+def test_networks_with_a_part_for_each_kind_of_feature_need_both(kind, dense, dims, missing):
     [model] = [model for model in KINDS if model.kind == kind]
     with pytest.raises(ConfigError, match=f"has no {missing} ones"):
         build_model(model, shape_for(model, dense, dims), seed=0)

@@ -1,4 +1,4 @@
-"""Every network can be taken out of the program: torch.export makes one graph of it, for any number of samples."""
+"""Every network can be exported: torch.export makes one graph of it, for any number of samples."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from tests.unit.model.batches import batch_of
 from tests.unit.model.kinds import AUXILIARY, KINDS, name, regularised, shape_for
 
 QUICK = ("din",)
-"""Kinds that are exported also without `-m slow`; the first one takes seconds, for torch imports its compiler."""
+"""Kinds that are exported also without `-m slow`; the first one takes seconds, since torch imports its compiler."""
 
 
 class OfTensors(nn.Module):

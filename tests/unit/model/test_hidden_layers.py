@@ -1,4 +1,4 @@
-"""Hidden layers do what their settings say: compared with torch's own layers and with the formulas of the papers."""
+"""Hidden layers follow their settings: compared with torch's own layers and with the formulas of the papers."""
 
 import copy
 
@@ -43,7 +43,7 @@ def style(**changes) -> LayerStyle:
 
 
 def cumulative(width: int) -> nn.Module:
-    """Torch's batch normalisation with the mean of all steps, as ours has it for the first ten."""
+    """Torch's batch normalisation with the mean of all steps, as in ours for the first ten."""
     return nn.BatchNorm1d(width, momentum=None)
 
 
@@ -171,7 +171,7 @@ def test_every_network_takes_them(model, norm):
     assert network(batch_of(wanted, [[0, 1]], size=1)).isfinite().all()
 
 
-def test_dropout_of_embeddings_is_of_embeddings_alone_and_in_training_alone():
+def test_dropout_of_embeddings_is_only_in_training():
     seen = []
     wanted = shape(dense=3, dims=(64, 64))
     network = build_model(Ffnn(kind="ffnn", dim=64, hidden=(4,), embedding_dropout=0.25), wanted, seed=0)

@@ -1,4 +1,4 @@
-"""Matrices that share a parameter begin each as it would alone, whatever the others."""
+"""Matrices that share a parameter are initialized as if each were alone."""
 
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ FANS = {
     "gates-of-tasks": (partial(JoinedLinear, 120, 60, parts=3), "", 3, (60, 120)),
     "experts": (partial(ParallelLinear, 3, 120, 60), "", 3, (60, 120)),
 }
-"""What makes a module, the part of it that holds matrices, how many, and the size [outputs, inputs] of each."""
+"""A constructor, the part of its module with matrices, their number, and the size [outputs, inputs] of each."""
 DEVIATIONS = {
     "torch": lambda outputs, inputs: (3 * inputs) ** -0.5,
     "xavier_uniform": lambda outputs, inputs: (2 / (outputs + inputs)) ** 0.5,
@@ -42,7 +42,7 @@ DEVIATIONS = {
 
 @pytest.mark.parametrize("init", DEVIATIONS)
 @pytest.mark.parametrize(("make", "name", "count", "size"), FANS.values(), ids=FANS)
-def test_each_matrix_has_the_deviation_of_its_own_inputs_and_outputs(make, name, count, size, init):
+def test_each_matrix_has_the_deviation_of_its_inputs_and_outputs(make, name, count, size, init):
     torch.manual_seed(5)
     module = make()
     initialize(module, init)
@@ -78,7 +78,7 @@ def test_no_weight_is_left_as_it_was(make):
             assert all((old != new).any() for old, new in zip(before, part.matrices(), strict=True))
 
 
-def test_gates_of_finalnet_begin_at_one_whatever_the_others_do():
+def test_gates_of_finalnet_begin_at_one_for_every_init():
     model = FinalNet(kind="finalnet", dim=4, first=(8,), gate=True, init="xavier_normal")
     gate = build_model(model, shape(), seed=0).gate.linear
     assert not gate.weight.any()

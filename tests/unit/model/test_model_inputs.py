@@ -1,4 +1,4 @@
-"""What networks read, and how features are found by name."""
+"""The inputs of networks, and features by name."""
 
 import pytest
 import torch

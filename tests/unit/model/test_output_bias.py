@@ -1,4 +1,4 @@
-"""The output of an untrained network begins where its settings say, and layers without biases have none."""
+"""The initial output of a network follows its settings, and layers without biases have none."""
 
 import math
 
@@ -38,7 +38,7 @@ def test_an_untrained_network_predicts_the_base_rate_of_each_label(model, tasks)
     wanted = shape_for(model, tasks=tasks)
     changes = {"output_bias": LOGITS[:tasks], **({"init": "xavier_normal"} if isinstance(model, Perceptrons) else {})}
     network = build_model(model.model_copy(update=changes), wanted, seed=0).eval()
-    # What is not a linear layer's weight is random too: biases of the rest, and learned positions.
+    # Other values than a linear layer's weight are random too: biases of the rest, and learned positions.
     if model.kind in ("bst", "branches"):
         kept = [parameter.clone() for parameter in network.parameters() if parameter.numel() == tasks]
         with torch.no_grad():
@@ -65,7 +65,7 @@ def test_nothing_but_the_bias_of_the_output_changes(model):
     assert 1 <= len(differs) <= 2
 
 
-def test_towers_of_labels_that_follow_each_other_multiply_to_their_base_rates():
+def test_towers_of_esmm_multiply_to_the_base_rates():
     model = Esmm(kind="esmm", dim=4, hidden=(8,), init="xavier_normal", output_bias=LOGITS)
     network = build_model(model, shape(tasks=3), seed=0)
     towers = [layer for layer in network.modules() if isinstance(layer, ParallelLinear)][-1].bias

@@ -1,4 +1,4 @@
-"""Each network gives what the formulas of its paper do, and its gradients are those of the formulas."""
+"""Each network equals the formulas of its paper, and so do its gradients."""
 
 from functools import partial
 from itertools import combinations

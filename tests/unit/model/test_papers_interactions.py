@@ -1,4 +1,4 @@
-"""Networks of interacting features give what the formulas of their papers do, and so do their gradients."""
+"""Networks of interacting features equal the formulas of their papers, and so do their gradients."""
 
 from itertools import combinations
 
@@ -174,7 +174,7 @@ def test_finalnet(groups, tasks, dense, residual, second, gate, teaching):
     soft_labels: list[Array] = []
 
     def auxiliary(weights: Weights, samples: list[Sample]) -> Array:
-        """The cross-entropy of each block with the probability of both, which learns nothing from it."""
+        """The cross-entropy of each block with the probability of both, through which no gradient passes."""
         if not soft_labels:
             soft_labels.extend(sigmoid(formula(weights, sample)) for sample in samples)
         losses = np.zeros((len(samples), tasks))
@@ -189,7 +189,7 @@ def test_finalnet(groups, tasks, dense, residual, second, gate, teaching):
     agrees(model, shape(dense, (4, 4, 4), tasks), formula, groups, auxiliary=auxiliary if teaching else None)
 
 
-def test_blocks_that_nearly_agree_still_learn_from_each_other_in_half_precision():
+def test_blocks_that_nearly_agree_still_learn_in_half_precision():
     first, second = (torch.tensor([logit], dtype=torch.bfloat16, requires_grad=True) for logit in (0.5, 0.5234375))
     with torch.autocast("cpu", torch.bfloat16):
         teaching_losses(first, second).sum().backward()

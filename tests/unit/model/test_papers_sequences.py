@@ -1,4 +1,4 @@
-"""Networks of sequences give what the formulas of their papers do, and so do their gradients."""
+"""Networks of sequences equal the formulas of their papers, and so do their gradients."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def normalised(weights: Weights, prefix: str, x: Array) -> Array:
 
 
 def there(sample: Sample, sequence: str) -> list[Array]:
-    """The elements that a sequence has."""
+    """The elements of a sequence."""
     return [value for value, present in zip(*sample.sequences[sequence], strict=True) if present]
 
 
@@ -85,7 +85,7 @@ def test_dien(tasks, dense, alpha):
     agrees(model, shape, formula, [[0], [1]], size=7, auxiliary=auxiliary if alpha else None)
 
 
-def test_negatives_of_dien_are_of_the_sample_half_a_batch_away_and_none_is_an_element_of_both():
+def test_negatives_of_dien_are_of_the_sample_half_a_batch_away():
     values = torch.arange(5 * 3, dtype=torch.float32).view(5, 3, 1)
     mask = torch.arange(3) < torch.tensor([2, 0, 3, 1, 3]).unsqueeze(1)
     others, there = others_of(values, mask)
@@ -94,13 +94,13 @@ def test_negatives_of_dien_are_of_the_sample_half_a_batch_away_and_none_is_an_el
     alike = torch.zeros(4, 3, 2)
     everywhere = torch.ones(4, 3, dtype=torch.bool)
     assert not next_item_losses(torch.ones(4, 3, 2), alike, everywhere).any()
-    # Dropout makes differences that are none.
+    # Dropout makes equal elements differ.
     dropped = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).unsqueeze(1).expand(4, 3, 2)
     assert next_item_losses(torch.ones(4, 3, 2), dropped, everywhere).any()
     assert not next_item_losses(torch.ones(4, 3, 2), dropped, everywhere, alike).any()
 
 
-def test_dien_with_dropout_of_embeddings_has_no_negative_where_all_samples_have_one_element():
+def test_dien_has_no_negative_if_all_samples_have_one_element():
     features = (FeatureShape("f0", 4, "sum"), FeatureShape("clicked", 4, "none", 3))
     model = Dien(
         kind="dien", dim=4, attend={"f0": ("clicked",)}, hidden=(6,), auxiliary_weight=0.5, embedding_dropout=0.5
@@ -190,7 +190,7 @@ def test_sasrec(heads):
     agrees(model, InputShape(0, features, 1), formula, [[0]])
 
 
-def test_what_does_not_fit_self_attention_is_refused():
+def test_heads_that_do_not_divide_rows_are_refused():
     bst = Bst(kind="bst", dim=4, attend=ATTEND, layers=1, heads=4, inner=5, hidden=(6,))
     with pytest.raises(
         ConfigError, match=r"model.heads=4 cut a row .* those of shops have 2 columns; make it a divisor"

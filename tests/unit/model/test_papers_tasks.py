@@ -1,4 +1,4 @@
-"""Networks of several labels and of two towers give what formulas of their papers do, and so do their gradients."""
+"""Networks of several labels and of two towers equal the formulas of their papers, and so do their gradients."""
 
 import numpy as np
 import pytest
@@ -75,7 +75,7 @@ def test_esmm(groups, tasks, dense):
 
 
 def test_the_logit_of_a_product_of_probabilities_holds_at_both_ends():
-    """Where a product of probabilities in float32 would be 0 or 1, and its logarithm infinite."""
+    """In float32 the product of probabilities would be 0 or 1, and its logarithm infinite."""
     logits = torch.tensor([-200.0, -50.0, -3.0, 0.0, 4.0, 60.0, 300.0])
     first, second = (part.flatten().requires_grad_() for part in torch.meshgrid(logits, logits, indexing="ij"))
     found = logit_of_both(first, second)

@@ -38,7 +38,7 @@ def test_values_and_gradients(at_once: int, samples: int, monkeypatch: pytest.Mo
 
 
 def test_a_step_takes_no_memory_for_all_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the gradient needs is kept: maps and fields, but not a tensor as large as their products."""
+    """Autograd saves maps and fields, but no tensor as large as their products."""
     monkeypatch.setattr(xdeepfm, "PRODUCTS_AT_ONCE", 100)
     kept: list[int] = []
 
@@ -52,7 +52,7 @@ def test_a_step_takes_no_memory_for_all_products(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("why", "near"), [("evaluation", 1e-6), ("autocast", 2**-6)])
-def test_what_is_not_computed_in_parts_is_the_same(why: str, near: float) -> None:
+def test_computing_in_parts_gives_the_same_result(why: str, near: float) -> None:
     torch.manual_seed(0)
     network, vectors = CompressedInteractions(FIELDS, MAPS), torch.randn(6, FIELDS, DIM)
     trained = network(vectors)

@@ -82,19 +82,19 @@ STYLES = [Style("none", "relu", 0.0, 0.0)] + [
     for norm, activation in product(("none", "batch", "layer"), ("relu", "prelu", "dice"))
 ]
 FAST = {"wide_deep", "dlrm", "afm"}
-"""Networks that the fast suite tries in all styles."""
+"""Networks that the fast suite trains in all styles."""
 FAST_IN_ONE = {"autoint", "fibinet", "finalmlp", "masknet", "finalnet", "two_tower", "ple", "esmm"}
-"""Networks that it tries in one."""
+"""Networks that it trains in one style."""
 ONE = Style("batch", "dice", dropout=0.4, embedding_dropout=0.2)
 
 
 def fits(kind: str, style: Style) -> bool:
-    """AFM and SASRec have no hidden layers of their own style."""
+    """AFM and SASRec have no hidden layers with a style."""
     return style[:2] == ("none", "relu") or kind not in ("afm", "sasrec")
 
 
 def marks(kind: str, style: Style) -> list[pytest.MarkDecorator]:
-    """What the fast suite leaves out."""
+    """Combinations outside of the fast suite."""
     return [] if kind in FAST or (kind in FAST_IN_ONE and style == ONE) else [pytest.mark.slow]
 
 
@@ -115,7 +115,7 @@ ODD = [
 
 
 class Trained:
-    """A network as it ships and its plain twin, in float64, on rows of their own for each sample."""
+    """A network that ships and its plain twin, in float64, on separate rows for each sample."""
 
     def __init__(self, kind: str, style: Style, size: int) -> None:
         changes = {key: value for key, value in style._asdict().items() if key in type(MODELS[kind]).model_fields}
@@ -186,7 +186,7 @@ def test_every_weight_and_running_figure_agrees_after_each_step(kind: str, style
 
 
 @pytest.mark.parametrize(("kind", "style"), ODD)
-def test_a_batch_of_one_sample_has_no_variance_and_takes_the_running_figures(kind: str, style: Style) -> None:
+def test_a_batch_of_one_sample_uses_running_statistics(kind: str, style: Style) -> None:
     Trained(kind, style, size=1).assert_both_train_alike()
 
 

@@ -1,4 +1,4 @@
-"""A record to report to."""
+"""A record for reports."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.support.recorded import Recorded, Recording
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Iterator[Recording]:
-    """Begin a record, each in a folder of its own."""
+    """Begin a record, each in a separate folder."""
     made: list[Recorded] = []
 
     def begin(**settings: Any) -> Recorded:

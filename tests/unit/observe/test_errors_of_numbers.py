@@ -1,4 +1,4 @@
-"""Figures of labels that are numbers: those of torchmetrics, however samples are spread."""
+"""Metrics of labels that are numbers: those of torchmetrics, for any distribution of samples."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def test_parts_add_up_through_the_wire_and_a_weight_counts_so_often():
     assert found == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_label_beside_it_that_is_a_class_has_the_figures_it_has_alone():
+def test_a_class_label_has_the_same_metrics_with_a_number_label():
     classes = (LABELS > 2).astype(np.float32)
     both, alone = ScoreHistogram(2, links=("logistic", "identity")), ScoreHistogram(1)
     both.add(OUTPUTS, np.stack([classes[:, 0], LABELS[:, 1]], axis=1))
@@ -54,7 +54,7 @@ def test_a_label_beside_it_that_is_a_class_has_the_figures_it_has_alone():
     assert both.auc(1) is None
 
 
-def test_what_is_not_defined_is_none():
+def test_undefined_errors_are_none():
     nothing, equal = ScoreHistogram(1, links=("identity",)), ScoreHistogram(1, links=("identity",))
     equal.add(np.array([[1.0], [2.0]]), np.full((2, 1), 1e7 / 3))
     assert (nothing.root_mean_squared_error(), nothing.mean_absolute_error(), nothing.r2()) == (None, None, None)

@@ -15,7 +15,7 @@ from tests.support.full_disk import small_disk
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a journal is going to be."""
+    """The future path of a journal."""
     return tmp_path / "events.jsonl"
 
 
@@ -30,7 +30,7 @@ def test_a_line_is_there_as_soon_as_it_is_written(path: Path) -> None:
     journal.close()
 
 
-def test_figures_that_are_not_finite_become_null_however_deep(path: Path) -> None:
+def test_numbers_that_are_not_finite_become_null_at_any_depth(path: Path) -> None:
     journal = Journal(path)
     journal.write(a=math.nan, b=-math.inf, c=1.5, d={"e": math.inf, "f": [math.nan, 2.5, (math.nan,)]}, g=None)
     journal.close()
@@ -99,7 +99,7 @@ def test_half_a_line_waits_wherever_it_is_cut(
 
 
 def write_many(journal: Journal) -> None:
-    """Write more than a small disk holds."""
+    """Write more than fits on a small disk."""
     for number in range(10_000):
         journal.write(number=number, text="x" * 700)
 
@@ -113,12 +113,12 @@ def test_a_line_that_does_not_fit_leaves_the_file_whole() -> None:
         written = [line["number"] for line in read_journal(path)]
         assert written == list(range(len(written)))
         assert path.read_bytes().endswith(b"\n")
-        journal.write(event="phase", phase="failed")  # what is left of the last block is enough for this
+        journal.write(event="phase", phase="failed")  # the rest of the last block is enough for this
         assert read_journal(path)[-1]["phase"] == "failed"
         journal.close()
 
 
-def test_what_a_killed_writer_left_of_a_line_is_dropped_before_another_goes_on(tmp_path: Path) -> None:
+def test_an_incomplete_line_of_a_killed_writer_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text('{"event": "ready"}\n{"event": "pha')
     drop_half_a_line(path)

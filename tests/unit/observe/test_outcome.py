@@ -1,4 +1,4 @@
-"""The figures of a job, from its lines of metrics."""
+"""The metrics of a job, from its lines of metrics."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
-from persia_cli.observe.outcome import LEAST_STEPS, Figures, figures_in, figures_of, speed_of
+from persia_cli.observe.outcome import MIN_STEPS, JobMetrics, metrics_in, metrics_of, speed_of
 
 
 def training(step: int, samples: int, rate: float, staleness: int = 1, **quality: Any) -> dict[str, Any]:
@@ -18,16 +18,16 @@ def evaluation(step: int = 9, **quality: Any) -> dict[str, Any]:
     return {"split": "eval", "step": step, "samples": step, "loss": 0.5} | quality
 
 
-def judged(lines: list[dict[str, Any]], metric: str, chosen: int | None = None) -> Figures:
-    figures = figures_of([training(90, 900, 5.0), *lines], metric, chosen)
+def judged(lines: list[dict[str, Any]], metric: str, chosen: int | None = None) -> JobMetrics:
+    figures = metrics_of([training(90, 900, 5.0), *lines], metric, chosen)
     assert figures is not None
     return figures
 
 
 def test_speed_leaves_the_first_interval_out() -> None:
     lines = [training(10, 1000, 50.0), training(40, 2000, 1000.0, 3), training(70, 3000, 500.0, 2)]
-    figures = figures_of([*lines, evaluation(auc=0.8, log_loss=0.4)], "auc")
-    assert figures == Figures(
+    figures = metrics_of([*lines, evaluation(auc=0.8, log_loss=0.4)], "auc")
+    assert figures == JobMetrics(
         samples_per_s=pytest.approx(2000 / 3),
         quality={"loss": 0.5, "auc": 0.8, "log_loss": 0.4},
         judged_step=9,
@@ -36,16 +36,16 @@ def test_speed_leaves_the_first_interval_out() -> None:
     )
 
 
-def test_too_few_steps_tell_no_speed() -> None:
+def test_too_few_steps_give_no_speed() -> None:
     assert speed_of([]) is None
     assert speed_of([training(400, 100, 25.0, 3)]) is None
     short = [training(50, 6400, 19_559.0), training(60, 7680, 240_334.0)]
     assert speed_of(short) is None
-    assert speed_of([short[0], training(50 + LEAST_STEPS, 12_800, 20_000.0)]) == pytest.approx(20_000.0)
+    assert speed_of([short[0], training(50 + MIN_STEPS, 12_800, 20_000.0)]) == pytest.approx(20_000.0)
 
 
-def test_without_an_evaluation_the_progressive_figures_of_training_hold() -> None:
-    figures = figures_of([training(1, 10, 5.0, auc=0.6), training(2, 20, 5.0, auc=0.7, log_loss=0.3)], "auc")
+def test_without_an_evaluation_progressive_metrics_are_used() -> None:
+    figures = metrics_of([training(1, 10, 5.0, auc=0.6), training(2, 20, 5.0, auc=0.7, log_loss=0.3)], "auc")
     assert figures is not None
     assert (figures.quality["auc"], figures.quality["log_loss"], figures.judged_step) == (0.7, 0.3, None)
 
@@ -61,8 +61,8 @@ def test_the_best_evaluation_counts_by_the_metric_asked_for() -> None:
     assert judged(lines, "auc").quality["log_loss"] == 0.31
 
 
-def test_what_a_run_chose_itself_counts_before_what_is_best(tmp_path: Path) -> None:
-    """Stopping early by log loss, it is judged by the evaluation of least log loss and not by its last."""
+def test_the_evaluation_that_a_run_chose_precedes_the_best_one(tmp_path: Path) -> None:
+    """A run that stops early by log loss is represented by the evaluation of least log loss, not by its last."""
     metrics, events = Journal(tmp_path / METRICS), Journal(tmp_path / EVENTS)
     metrics.write(**training(90, 900, 5.0))
     for step, log_loss, auc in ((10, 0.3050, 0.7), (20, 0.3006, 0.71), (30, 0.3180, 0.72)):
@@ -71,7 +71,7 @@ def test_what_a_run_chose_itself_counts_before_what_is_best(tmp_path: Path) -> N
             events.write(event="best", metric="log_loss", step=step, value=log_loss)
     metrics.close()
     events.close()
-    figures = figures_in(tmp_path, "auc")
+    figures = metrics_in(tmp_path, "auc")
     assert figures is not None
     assert (figures.judged_step, figures.quality["log_loss"], figures.quality["auc"]) == (20, 0.3006, 0.71)
 
@@ -86,9 +86,9 @@ def test_labels_are_averaged_and_each_may_be_what_counts() -> None:
     assert judged(lines, "auc_buy").judged_step == judged(lines, "log_loss_click").judged_step == 1
 
 
-def test_figures_may_be_undefined() -> None:
-    figures = figures_of([training(1, 10, 0.0), evaluation(auc=None, log_loss=0.2)], "auc")
-    assert figures == Figures(None, {"loss": 0.5, "auc": None, "log_loss": 0.2}, 9, 1, 1)
+def test_metrics_may_be_undefined() -> None:
+    figures = metrics_of([training(1, 10, 0.0), evaluation(auc=None, log_loss=0.2)], "auc")
+    assert figures == JobMetrics(None, {"loss": 0.5, "auc": None, "log_loss": 0.2}, 9, 1, 1)
     assert judged([evaluation(1, auc=None), evaluation(2, auc=0.5), evaluation(3, auc=None)], "auc").judged_step == 2
     assert judged([evaluation(1, auc_a=None, auc_b=0.5)], "auc").quality["auc"] is None
-    assert figures_of([evaluation(auc=0.5)], "auc") is None
+    assert metrics_of([evaluation(auc=0.5)], "auc") is None

@@ -1,4 +1,4 @@
-"""What /proc/cpuinfo says of processors, as recorded on some."""
+"""The processor in /proc/cpuinfo, as recorded on some."""
 
 import pytest
 
@@ -46,14 +46,14 @@ SAPPHIRE_RAPIDS = X86.format(
         ("no colon\n:\n", UNKNOWN, (), True),
     ],
 )
-def test_a_processor_is_known_by_its_name_and_abilities(
+def test_a_processor_is_identified_by_name_and_features(
     text: str, model: str, features: tuple[str, ...], bfloat16: bool
 ) -> None:
     found = read_processor(text)
     assert (found.model, found.features, found.has_bfloat16) == (model, features, bfloat16)
 
 
-def test_what_is_slow_is_said_with_what_to_choose() -> None:
+def test_a_slow_choice_is_named_with_a_better_one() -> None:
     old, new = read_processor(CASCADE_LAKE), read_processor(TURIN)
     assert old.slow_precision("float32") is None
     assert new.slow_precision("bfloat16") is None

@@ -1,4 +1,4 @@
-"""GAUC: against an average of torchmetrics' figures of single groups, however the samples are spread."""
+"""GAUC: against an average of torchmetrics' metrics of single groups, for any distribution of samples."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Scores of the last intervals: those of all of them merged, at an effort that does not grow with their number."""
+"""Scores of the last intervals: those of all of them merged, at a cost that does not grow with their number."""
 
 from typing import Any
 
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from persia_cli.observe import scores as scores_module
 from persia_cli.observe.recent_scores import RecentScores
 from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.wire.figures import IntervalFigures
+from persia_cli.wire.reports import IntervalMetrics
 from tests import naive_scores
 from tests.support.recorded import Recording
 
 LOGITS = 32
-"""Distinct logits of the samples made up here, so that every histogram has about as many bins."""
+"""Distinct logits of the generated samples, so that every histogram has about as many bins."""
 
 
 def made_up(number: int, rows: int = 40) -> tuple[np.ndarray[Any, Any], ...]:
@@ -77,7 +77,7 @@ def test_a_line_costs_no_more_where_it_looks_back_on_more_lines(
         recorded = recording(ranks=1, window=window)
         gathered.clear()
         for number in range(1, 301):
-            figures = IntervalFigures("train", number, samples=40, steps=1, staleness={}, seconds=1.0, loss_sums=(1.0,))
+            figures = IntervalMetrics("train", number, samples=40, steps=1, staleness={}, seconds=1.0, loss_sums=(1.0,))
             recorded.record.add_report(0, number, figures, scores_of(number).encode(), None)
         assert len(recorded.lines) == 300
         return sum(gathered)

@@ -61,7 +61,7 @@ def test_those_of_one_machine_are_joined_on_its_clock(tmp_path: Path) -> None:
     assert said == {"clock": "CLOCK_MONOTONIC of the coordinator", "replicas_shifted_by_at_most_us": 0}
 
 
-def test_a_process_of_another_clock_is_set_by_the_best_comparison_of_all_its_portions(tmp_path: Path) -> None:
+def test_another_clock_is_corrected_by_the_best_comparison(tmp_path: Path) -> None:
     far = [Span("loop", "update", step, 0, at, at + 500) for step, at in ((1, 500), (2, 1_500))]
     leave(
         tmp_path,
@@ -75,7 +75,7 @@ def test_a_process_of_another_clock_is_set_by_the_best_comparison_of_all_its_por
     assert json.loads((tmp_path / "trace.json").read_text())["otherData"]["replicas_shifted_by_at_most_us"] == 3
 
 
-def test_a_later_coordinator_with_another_clock_is_set_by_the_clock_of_the_day(tmp_path: Path) -> None:
+def test_a_later_coordinator_is_corrected_by_its_wall_clock(tmp_path: Path) -> None:
     leave(tmp_path, portion("nn-worker-0", UPDATE, behind_ns=1_000_000))
     leave(tmp_path, portion("nn-worker-0", UPDATE, process="b", clock=THERE, behind_ns=1_007_000))
     [trace] = read_recordings(tmp_path)
@@ -88,7 +88,7 @@ def test_a_portion_that_came_twice_counts_once(tmp_path: Path) -> None:
     assert len(trace.spans) == 2
 
 
-def test_what_was_killed_before_its_end_is_said(tmp_path: Path) -> None:
+def test_recordings_of_killed_processes_are_reported(tmp_path: Path) -> None:
     leave(
         tmp_path,
         portion("nn-worker-0", UPDATE, is_last=False),
@@ -107,7 +107,7 @@ def test_a_portion_that_is_missing_in_the_middle_is_noticed(tmp_path: Path) -> N
     assert joined == (2, 0, [], ["nn-worker-0"])
 
 
-def test_what_was_waited_for_at_the_end_lasts_to_the_end(tmp_path: Path) -> None:
+def test_unfinished_waits_last_to_the_end(tmp_path: Path) -> None:
     spans = Span("", "pull", 5, 0, 1_000, None), Span("training", "forward", 3, None, 2_000, 8_000)
     leave(tmp_path, portion("nn-worker-0", *spans))
     events = chrome_events(read_recordings(tmp_path), ["nn-worker-0"])
@@ -115,7 +115,7 @@ def test_what_was_waited_for_at_the_end_lasts_to_the_end(tmp_path: Path) -> None
     assert (begin["ts"], end["ts"], end["args"]) == (0.0, 7.0, {"step": 5, "rank": 0, "unfinished": True})
 
 
-def test_a_line_that_is_cut_off_is_passed_over_and_none_at_all_leave_no_file(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_skipped(tmp_path: Path) -> None:
     leave(tmp_path, portion("nn-worker-0"))
     recording_of(tmp_path, "data-loader-0").write_text('{"replica": "data')
     joined = join_recordings(tmp_path, ["data-loader-0", "nn-worker-0"], tmp_path / "trace.json")

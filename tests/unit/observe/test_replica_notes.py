@@ -1,4 +1,4 @@
-"""What replicas count on their way: rows, warnings told once, and a summary at the end."""
+"""The counters of replicas: rows, warnings once, and a summary at the end."""
 
 import math
 from itertools import product
@@ -7,25 +7,25 @@ from typing import Any, Literal
 import pytest
 
 from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures
 from persia_cli.wire.message import TableTotals
+from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
 from tests.support.recorded import Recording
 
 NO_SCORES = (ScoreHistogram(1).encode(), None)
 
 
-def used(messages: dict[str, int] | None = None, **counters: Any) -> ReplicaFigures:
-    """What a replica has used, and what it has counted."""
-    return ReplicaFigures(1.0, 10, messages or {}, counters=Counters(**counters))
+def used(messages: dict[str, int] | None = None, **counters: Any) -> ReplicaUsage:
+    """The usage and the counters of a replica."""
+    return ReplicaUsage(1.0, 10, messages or {}, counters=Counters(**counters))
 
 
-def interval(split: Literal["train", "eval"] = "train", **figures: Any) -> IntervalFigures:
-    """What a rank reports of four steps without samples."""
-    return IntervalFigures(split, 4, samples=0, steps=4, staleness={}, seconds=1.0, loss_sums=(0.0,), **figures)
+def interval(split: Literal["train", "eval"] = "train", **figures: Any) -> IntervalMetrics:
+    """The report of a rank on four steps without samples."""
+    return IntervalMetrics(split, 4, samples=0, steps=4, staleness={}, seconds=1.0, loss_sums=(0.0,), **figures)
 
 
 def test_tables_are_as_the_last_look_up_of_the_interval_left_them(recording: Recording) -> None:
-    """Whatever heartbeats said, which come when they come."""
+    """Heartbeats, which arrive at any time, do not change the result."""
     recorded = recording(ranks=2)
     recorded.record.note("embedding-server-0", used(tables={"a": {"rows": 500, "hits": 1, "evicted": 9}}))
     heard = [(1, [7, 1, 30, 10]), (0, [6, 1, 26, 10]), (0, [8, 1, 40, 12]), (1, [9, 2, 50, 12])]
@@ -35,8 +35,8 @@ def test_tables_are_as_the_last_look_up_of_the_interval_left_them(recording: Rec
     assert told == [(7, 1, 0.75), (9, 2, round(50 / 62, 6))]
 
 
-def test_of_each_server_the_rank_tells_that_asked_it_last(recording: Recording) -> None:
-    """Where two ranks ask at once, one may be the last at one server and the other at the other."""
+def test_each_server_is_described_by_its_last_rank(recording: Recording) -> None:
+    """With two ranks at once, one may be the last at one server and the other at the other."""
     recorded = recording(ranks=2)
     reports = [([5, 0, 2, 5], [4, 0, 8, 4]), ([3, 0, 1, 3], [6, 1, 10, 7]), ([], []), ([5, 0, 4, 5],)]
     for number, tables in enumerate(reports):
@@ -47,7 +47,7 @@ def test_of_each_server_the_rank_tells_that_asked_it_last(recording: Recording) 
     assert told == [(11, 1, 0.5), (11, 1, round(14 / 26, 6))]
 
 
-def test_look_ups_of_training_add_up_and_those_of_an_evaluation_are_its_own(recording: Recording) -> None:
+def test_look_ups_of_training_and_of_evaluations_are_separate(recording: Recording) -> None:
     recorded = recording(ranks=2)
     looked_up = [("train", 80, 8), ("train", 20, 2), ("eval", 30, 12), ("eval", 10, 0), ("train", 100, 0)]
     looked_up += [("train", 0, 0), ("eval", 5, 0), ("eval", 5, 1)]
@@ -72,14 +72,14 @@ def test_the_first_evictions_are_a_note_and_no_warning(recording: Recording, whe
     assert recorded.warnings == []
 
 
-def test_ids_that_are_not_admitted_are_nothing_to_tell(recording: Recording) -> None:
+def test_ids_that_are_not_admitted_cause_no_note(recording: Recording) -> None:
     recorded = recording()
     quiet = {"not_admitted": 3, "misses": 9, "admitted": 6, "gradients_missing": 4, "bytes": 5}
     recorded.record.note("embedding-server-0", used(tables={"a": quiet}))
     assert (recorded.told("note"), recorded.warnings) == ([], [])
 
 
-def test_a_full_table_is_told_once_with_the_key_that_counts(recording: Recording) -> None:
+def test_a_full_table_is_reported_once_with_its_key(recording: Recording) -> None:
     for budget, given in (("memory", "1GiB"), ("capacity", 100)):
         recorded = recording(embedding={"when_full": "refuse", budget: given})
         for server, refused in product((0, 1), (0, 2, 9)):
@@ -93,7 +93,7 @@ def test_ids_without_a_row_where_rows_are_evicted_have_another_reason(recording:
     recorded = recording(embedding={"when_full": "evict_lru"})
     recorded.record.note("embedding-server-0", used(tables={"a": {"refused": 2}}))
     assert recorded.warnings == [
-        "table a is too small for some batches: every row that a new id could have replaced was in use in the same "
+        "table a is too small for some batches: every row that a new id could have replaced was in use in that "
         "step, so the id counts as zeros; raise embedding.memory"
     ]
 
@@ -106,17 +106,17 @@ def test_ids_that_come_less_often_than_others_are_a_note(recording: Recording) -
     assert recorded.told("note") == [{"text": f"{text}; raise embedding.memory to keep more of them"}]
 
 
-def test_tables_that_share_room_are_told_of_together(recording: Recording) -> None:
+def test_tables_that_share_memory_are_reported_together(recording: Recording) -> None:
     alone = {"tables": {"b": {"share": 0.25}}, "when_full": "refuse"}
     recorded = recording(sparse=("a", "b", "c", "d", "e"), embedding=alone)
     for server in range(2):
         full = {table: {"refused": 1} for table in "edcb"}
         recorded.record.note(f"embedding-server-{server}", used(tables=full))
     rest = "is full and refuses new ids, which count as zeros; raise embedding.memory"
-    assert recorded.warnings == [f"the shared room of 4 tables (a, c, d, …) {rest}", f"table b {rest}"]
+    assert recorded.warnings == [f"the shared memory of 4 tables (a, c, d, …) {rest}", f"table b {rest}"]
 
 
-def test_gradients_that_are_not_finite_are_told_once(recording: Recording) -> None:
+def test_gradients_that_are_not_finite_are_reported_once(recording: Recording) -> None:
     recorded = recording()
     for refused in (0, 1, 2):
         recorded.record.note("embedding-server-0", used(tables={"a": {"gradients_refused": refused}}))
@@ -125,7 +125,7 @@ def test_gradients_that_are_not_finite_are_told_once(recording: Recording) -> No
     ]
 
 
-def test_each_table_has_its_warnings_whatever_its_name(recording: Recording) -> None:
+def test_tables_of_any_name_have_their_warnings(recording: Recording) -> None:
     recorded = recording(sparse=("ad:id", "{table}"))
     wrong = {"gradients_refused": 1}
     recorded.record.note("embedding-server-0", used(tables={"ad:id": wrong, "{table}": wrong, "of nobody": wrong}))
@@ -136,7 +136,7 @@ def test_each_table_has_its_warnings_whatever_its_name(recording: Recording) -> 
     ]
 
 
-def test_what_a_loader_changed_and_what_was_refused_is_told_once_of_each_replica(recording: Recording) -> None:
+def test_changed_and_refused_values_are_reported_once_per_replica(recording: Recording) -> None:
     recorded = recording()
     for name, count in product(("data-loader-0", "data-loader-1"), (0, 3, 8)):
         recorded.record.note(name, used(counts={"steps_sent": count, "truncated_sequences": count}))
@@ -155,7 +155,7 @@ def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> No
     for server, counters in enumerate(tables):
         recorded.record.note(f"embedding-server-{server}", used(tables=counters, updates={"applied": 4}))
     recorded.record.note(
-        "data-loader-0", ReplicaFigures(0.12345, 7, {"lost": 1}, counters=Counters(counts={"steps_sent": 9}))
+        "data-loader-0", ReplicaUsage(0.12345, 7, {"lost": 1}, counters=Counters(counts={"steps_sent": 9}))
     )
     recorded.record.write_roles()
     assert recorded.told("roles") == [
@@ -171,7 +171,7 @@ def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> No
     assert recorded.told("tables") == [{"tables": {"a": {"rows": 12, "refused": 3}, "b": {"rows": 2}}}]
 
 
-def test_a_replica_that_is_pinned_is_told_with_its_processors(recording: Recording) -> None:
+def test_a_pinned_replica_is_reported_with_its_processors(recording: Recording) -> None:
     recorded = recording(ranks=2, pin={"nn_worker": ["0-3", "node:1"]})
     for name in ("data-loader-0", "driver-0", "nn-worker-0", "nn-worker-1"):
         recorded.record.note(name, used())
@@ -182,6 +182,6 @@ def test_a_replica_that_is_pinned_is_told_with_its_processors(recording: Recordi
 
 def test_a_figure_that_is_not_finite_does_not_cost_the_summary(recording: Recording) -> None:
     recorded = recording()
-    recorded.record.note("nn-worker-0", ReplicaFigures(math.nan, 7))
+    recorded.record.note("nn-worker-0", ReplicaUsage(math.nan, 7))
     recorded.record.write_roles()
     assert recorded.told("roles") == [{"roles": [{"role": "nn-worker", "index": 0, "cpu_s": None, "rss": 7}]}]

@@ -1,4 +1,4 @@
-"""The record of a run: what the ranks report becomes one line per interval."""
+"""The record of a run: the reports of ranks become one line per interval."""
 
 import math
 from itertools import product
@@ -13,18 +13,18 @@ from persia_cli.errors import WireError
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ScoreHistogram, reliability
-from persia_cli.wire.figures import IntervalFigures
 from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
+from persia_cli.wire.reports import IntervalMetrics
 from tests.support.recorded import GRID, Recording
 
 STEPS = 4
 """Steps of an interval."""
 
-Reported = tuple[IntervalFigures, ScoreCounts, ScoredSamples | None]
+Reported = tuple[IntervalMetrics, ScoreCounts, ScoredSamples | None]
 
 
 def samples_of(rank: int, number: int, tasks: int = 1) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Made-up logits and labels of one rank's interval: 5 to 8 samples, no two intervals alike."""
+    """Generated logits and labels of one rank's interval: 5 to 8 samples, no two intervals alike."""
     draw = np.random.default_rng([rank, number, tasks])
     rows = 5 + (rank + number) % 4
     return draw.normal(size=(rows, tasks)), (draw.random((rows, tasks)) < 0.4).astype(np.float64)
@@ -38,10 +38,10 @@ def report(
     stale: int = 0,
     seconds: float = 1.0,
 ) -> Reported:
-    """Return what a rank reports of an interval that ended before step `last`."""
+    """Return a rank's report of an interval that ended before step `last`."""
     scores = ScoreHistogram(labels.shape[1])
     scores.add(logits, labels)
-    figures = IntervalFigures(
+    figures = IntervalMetrics(
         split=split,
         last=last,
         samples=len(labels),
@@ -66,7 +66,7 @@ def merged(keys: list[tuple[int, int]]) -> ScoreHistogram:
 
 
 def quality(scores: ScoreHistogram, prefix: str = "") -> dict[str, float | None]:
-    """Return the figures of a line whose scores these are."""
+    """Return the metrics of a line with these scores."""
     return {
         f"{prefix}auc": scores.auc(),
         f"{prefix}log_loss": scores.log_loss(),
@@ -109,7 +109,7 @@ def test_the_loss_is_what_the_network_was_trained_on(recording: Recording) -> No
     assert recorded.lines[0]["loss"] == 6.75 / sum(made_up(rank, 1)[0].samples for rank in range(2))
 
 
-def test_the_loss_scale_is_told_of_training_in_float16_alone(recording: Recording) -> None:
+def test_the_loss_scale_is_recorded_only_with_float16(recording: Recording) -> None:
     recorded = recording(ranks=1)
     scales = [("train", {"loss_scale": 512.0, "steps_skipped": 7}), ("eval", {}), ("train", {})]
     for number, (split, scale) in enumerate(scales, 1):
@@ -131,7 +131,7 @@ def test_a_line_waits_for_the_last_rank_and_for_the_lines_before_it(recording: R
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_lines_are_the_same_whatever_order_reports_come_in(recording: Recording, seed: int) -> None:
+def test_lines_do_not_depend_on_the_order_of_reports(recording: Recording, seed: int) -> None:
     keys = list(product(range(3), range(1, 7)))
     expected = recording()
     for rank, number in keys:
@@ -200,7 +200,7 @@ def test_an_evaluation_may_come_in_portions(recording: Recording) -> None:
     assert recorded.lines[-1]["gauc"] is None, "the next evaluation begins with nothing"
 
 
-def test_an_evaluation_is_of_the_model_as_it_was_trained_and_stands_for_itself(recording: Recording) -> None:
+def test_an_evaluation_has_its_own_counts_and_the_trained_model(recording: Recording) -> None:
     recorded = recording(ranks=2)
     for number, split in ((1, "train"), (2, "eval"), (3, "train")):
         for rank in range(2):
@@ -253,7 +253,7 @@ def test_a_loaded_model_is_evaluated_at_its_step(recording: Recording) -> None:
 
 
 @pytest.mark.parametrize(("label", "calibration"), [(0.0, None), (1.0, 0.5)])
-def test_figures_of_one_class_alone_are_null(recording: Recording, label: float, calibration: float | None) -> None:
+def test_metrics_of_one_class_only_are_null(recording: Recording, label: float, calibration: float | None) -> None:
     recorded = recording(ranks=1)
     recorded.record.add_report(0, 1, *report(np.zeros((3, 1)), np.full((3, 1), label), last=1))
     (line,) = recorded.lines
@@ -276,7 +276,7 @@ def test_a_rank_without_samples_changes_nothing(recording: Recording) -> None:
     assert beside.lines == alone.lines
 
 
-def test_figures_of_several_tasks_bear_their_labels(recording: Recording) -> None:
+def test_metrics_of_several_tasks_have_their_labels(recording: Recording) -> None:
     recorded = recording(ranks=1, labels=("click", "buy"))
     logits, labels = samples_of(0, 1, tasks=2)
     recorded.record.add_report(0, 1, *report(logits, labels, last=STEPS))
@@ -306,7 +306,7 @@ def test_speed_is_samples_over_the_time_of_the_slowest_rank(recording: Recording
     assert rates == [round(samples / 2.0, 1), round(2 * samples / (2 * 0.5), 1)]
 
 
-def test_reports_are_kept_though_their_buffers_are_used_again(recording: Recording) -> None:
+def test_reports_are_copied_before_their_buffers_are_reused(recording: Recording) -> None:
     recorded, expected = recording(ranks=2), recording(ranks=2)
     for rank in range(2):
         figures, scores, _ = made_up(rank, 1)

@@ -1,4 +1,4 @@
-"""Which model a command line means, and what is refused before anything starts."""
+"""The model of a command line, and refusals before anything starts."""
 
 import shutil
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def test_a_configuration_that_has_changed_is_refused(run_dir: Path) -> None:
 
 @contextmanager
 def passing_what_names(*names: str) -> Iterator[None]:
-    """Let a refusal pass whose sentence has one of these in it."""
+    """Allow a refusal whose sentence contains one of these."""
     try:
         yield
     except UserError as error:
@@ -66,7 +66,7 @@ def passing_what_names(*names: str) -> Iterator[None]:
             raise
 
 
-def test_a_file_of_settings_with_any_bit_changed_is_refused_or_means_the_same(run_dir: Path) -> None:
+def test_settings_with_a_changed_bit_are_refused_or_equivalent(run_dir: Path) -> None:
     path = run_dir / "config.yaml"
     text = path.read_bytes()
     for place in range(0, len(text), 7):
@@ -78,7 +78,7 @@ def test_a_file_of_settings_with_any_bit_changed_is_refused_or_means_the_same(ru
             assert find_model(run_dir).run == make_run()
 
 
-def test_what_a_dead_process_left_is_removed_and_what_a_living_one_writes_is_not(run_dir: Path) -> None:
+def test_only_files_of_dead_processes_are_removed(run_dir: Path) -> None:
     left = [
         run_dir / CHECKPOINTS / "step-20.partial",
         checkpoint_folder(run_dir / CHECKPOINTS, 5).with_name("step-5.removed"),
@@ -86,7 +86,7 @@ def test_what_a_dead_process_left_is_removed_and_what_a_living_one_writes_is_not
     for folder in left:
         (folder / "embeddings").mkdir(parents=True)
     journal = Journal(run_dir / EVENTS, alone=True)
-    with pytest.raises(UserError, match="being written by another process: this run still goes on"):
+    with pytest.raises(UserError, match="being written by another process"):
         Journal(run_dir / EVENTS, alone=True)
     find_model(run_dir)
     assert all(folder.is_dir() for folder in left)

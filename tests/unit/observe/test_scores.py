@@ -1,4 +1,4 @@
-"""Scores: metrics against exact ones at any scale, merging and the wire form to the bit."""
+"""Scores: metrics against exact ones at any scale, merging and the wire format to the bit."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def made_up(rows: int, tasks: int = 1, rate: float = 0.25, spread: float = 1.0, 
 
 
 def at_scale(rows: int, scale: float, bias: float, seed: int = 0):
-    """Logits of a model that tells its samples apart as well at any scale."""
+    """Logits of a model with the same ranking quality at any scale."""
     rng = np.random.default_rng(seed)
     signal = rng.standard_normal(rows)
     labels = (rng.random(rows) < 1 / (1 + np.exp(3.0 - 2.0 * signal))).astype(np.float64)
@@ -57,7 +57,7 @@ def on_grid(values) -> np.ndarray:
 
 
 def assert_close(scores: ScoreHistogram, logits, labels, weights=None, precision=ERROR) -> None:
-    """Compare what depends on the order of logits with all samples sorted."""
+    """Compare the metrics that depend on the order of logits with all samples sorted."""
     w = np.ones(len(logits)) if weights is None else weights
     assert scores.auc() == pytest.approx(naive_scores.auc(logits, labels, w), abs=ERROR)
     exact = naive_scores.average_precision(logits, labels, w)
@@ -65,7 +65,7 @@ def assert_close(scores: ScoreHistogram, logits, labels, weights=None, precision
     assert scores.accuracy() == pytest.approx(naive_scores.accuracy(logits, labels, w), abs=1e-12)
 
 
-def test_logits_of_any_size_are_told_apart():
+def test_logits_of_any_size_are_distinguished():
     assert filled(np.array([[-20.0], [-30.0]]), np.array([[1.0], [0.0]])).auc() == 1.0
     assert filled(np.array([[np.inf], [3e38]]), np.array([[1.0], [0.0]])).auc() == 1.0
     assert filled(np.array([[-np.inf], [-3e38]]), np.array([[1.0], [0.0]])).auc() == 0.0
@@ -163,7 +163,7 @@ def test_ties_count_half():
     assert filled(np.zeros((4, 1)), np.array([[0.0], [1.0], [1.0], [0.0]])).auc() == 0.5
 
 
-def test_figures_of_probabilities_are_exact():
+def test_metrics_of_probabilities_are_exact():
     logits, labels = made_up(2_000, spread=2.0)
     weights = np.random.default_rng(2).random(2_000)
     scores = filled(logits, labels, weights)
@@ -183,7 +183,7 @@ def test_soft_labels_count_on_both_sides():
     assert scores.calibration() == pytest.approx(1.0)
 
 
-def test_tasks_are_kept_apart():
+def test_tasks_are_separate():
     logits, labels = made_up(5_000, tasks=2)
     both = filled(logits, labels)
     for task in range(2):
@@ -193,7 +193,7 @@ def test_tasks_are_kept_apart():
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_label_that_is_not_known_does_not_count_in_its_task(weighted):
+def test_a_missing_label_does_not_count_in_its_task(weighted):
     logits, labels = made_up(4000, 2)
     weights = np.random.default_rng(1).random(4000) if weighted else None
     known = np.random.default_rng(2).random(4000) < 0.4
@@ -217,7 +217,7 @@ def test_one_class_has_no_auc_and_no_entropy(label):
     assert scores.log_loss() is not None
 
 
-def test_an_empty_histogram_says_nothing():
+def test_an_empty_histogram_has_no_metrics():
     scores = ScoreHistogram(1)
     scores.add(np.empty((0, 1)), np.empty((0, 1)))
     figures = [scores.auc(), scores.log_loss(), scores.calibration(), scores.normalized_entropy()]
@@ -230,7 +230,7 @@ def test_huge_logits_stay_exact_in_the_loss():
     assert scores.log_loss() == 1e4
 
 
-def test_infinite_logits_cost_nothing_where_they_are_right_and_everything_where_they_are_not():
+def test_infinite_logits_have_no_loss_if_right_and_infinite_loss_if_not():
     logits = np.array([[np.inf], [-np.inf], [0.0]])
     assert filled(logits, np.array([[1.0], [0.0], [1.0]])).log_loss() == pytest.approx(np.log(2) / 3)
     assert filled(logits, np.array([[1.0], [0.5], [1.0]])).log_loss() == np.inf

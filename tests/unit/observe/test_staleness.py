@@ -1,4 +1,4 @@
-"""Histograms of staleness: merged, and short however many values there are."""
+"""Histograms of staleness: merged, and short for any number of values."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_many_values_are_shown_in_ranges_that_double() -> None:
 @pytest.mark.parametrize(
     ("ranks", "words"), [([{1: 2, 3: 48}], "1:2,3:48"), ([{1: 2}, {2: 1}], "1:2/2:1"), ([{}, {1: 1}], "-/1:1")]
 )
-def test_in_words(ranks: list[dict[int, int]], words: str) -> None:
+def test_as_a_sentence(ranks: list[dict[int, int]], words: str) -> None:
     assert in_words(ranks) == words
 
 

@@ -1,4 +1,4 @@
-"""Metrics for TensorBoard: its own reader finds what `metrics.jsonl` holds."""
+"""Metrics for TensorBoard: its own reader finds the content of `metrics.jsonl`."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ events.Reload()
 scalars = {tag: [(s.step, s.wall_time, s.value) for s in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 print(json.dumps(scalars))
 """
-"""TensorBoard itself reads the scalars of a folder, in a process of its own where its warnings harm no test."""
+"""TensorBoard itself reads the scalars of a folder, in a separate process, since its warnings would fail the test."""
 
 Scalars = dict[str, list[tuple[int, float, float]]]
 

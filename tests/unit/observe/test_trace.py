@@ -1,4 +1,4 @@
-"""Traces: what is recorded, and what it costs when nothing is."""
+"""Traces: recorded spans, and their cost when nothing is recorded."""
 
 import timeit
 
@@ -11,7 +11,7 @@ from persia_cli.wire.message import BatchId
 
 
 class Clock:
-    """A clock that goes on by a microsecond at each look."""
+    """A clock that advances by a microsecond at each reading."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -70,7 +70,7 @@ def test_a_failure_within_a_span_is_recorded_and_goes_on() -> None:
     assert len(spans_of(trace)) == 1
 
 
-def test_what_does_not_fit_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_that_do_not_fit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "SPANS_LIMIT", 5)
     trace = Trace(0, 100)
     for step in range(8):
@@ -92,7 +92,7 @@ def test_without_a_window_nothing_is_recorded_and_little_time_is_lost() -> None:
     assert spans_of(trace) == []
 
 
-def test_what_was_taken_is_kept_no_longer_and_counts_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taken_spans_are_dropped_and_count_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "SPANS_LIMIT", 3)
     trace = Trace(0, 100)
     for step in range(5):

@@ -1,4 +1,4 @@
-"""What processes use of the machine, against other ways to find out."""
+"""The usage of processes, against other sources."""
 
 import mmap
 import os

@@ -1,4 +1,4 @@
-"""Settings of optimizers, schedules and tables as a configuration has them."""
+"""Settings of optimizers, schedules and tables as in a configuration."""
 
 from hypothesis import strategies as st
 

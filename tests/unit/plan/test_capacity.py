@@ -1,4 +1,4 @@
-"""What tables get of a budget."""
+"""The shares of tables in a budget."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The memory of dense weights that a plan names is what torch takes."""
+"""The memory of dense weights in a plan equals that of torch."""
 
 import pytest
 import torch

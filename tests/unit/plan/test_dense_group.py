@@ -1,4 +1,4 @@
-"""The reserved table of asynchronous training, as it is planned."""
+"""The reserved table of asynchronous training in a plan."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from persia_cli.errors import ConfigError
-from persia_cli.plan.dense import DIM, MOST_WEIGHTS, require_room
+from persia_cli.plan.dense import DIM, MAX_WEIGHTS, require_space
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import plan_job
 from persia_cli.store.layout import DENSE_TABLE, RowOptimizer, Schedule
@@ -21,7 +21,7 @@ def optimizers(dense: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["sync", "hybrid"])
-def test_elsewhere_nn_workers_keep_dense_weights(kind: str) -> None:
+def test_in_other_modes_nn_workers_have_the_dense_weights(kind: str) -> None:
     layout = embedding_layout(make_run(mode={"kind": kind}))
     assert layout.dense_group is None
     assert layout.feature_groups == layout.groups
@@ -81,6 +81,6 @@ def test_no_feature_may_have_its_name() -> None:
 
 
 def test_more_weights_than_fit_are_refused() -> None:
-    require_room(MOST_WEIGHTS)
-    with pytest.raises(ConfigError, match=r"67,108,865 dense weights, and mode.kind=async has room for 67,108,864"):
-        require_room(MOST_WEIGHTS + 1)
+    require_space(MAX_WEIGHTS)
+    with pytest.raises(ConfigError, match=r"67,108,865 dense weights.* mode\.kind=async"):
+        require_space(MAX_WEIGHTS + 1)

@@ -22,17 +22,17 @@ STACKS = st.dictionaries(NAMES, st.fixed_dictionaries({"rounds": st.integers(1, 
 
 
 def row_cost(group: GroupSpec) -> float:
-    """Bytes of a row of a group, with its part of the index and of what counts look-ups."""
+    """Bytes of a row of a group, with its part of the index and of the counters of look-ups."""
     return bytes_per_row(group.dim, group.dtype, group.optimizer, group.counts_uses, group.sketch_lines > 0)
 
 
 def cost(group: GroupSpec, more: int = 0) -> float:
-    """Bytes that a group was planned with, were there so many more rows."""
+    """Bytes that a group was planned with, if there were so many more rows."""
     return (group.capacity + more) * row_cost(group)
 
 
 def taken(layout: EmbeddingLayout, more_per_table: int = 0) -> float:
-    """Bytes of all rows, were there so many more in each table."""
+    """Bytes of all rows, if there were so many more in each table."""
     return sum(cost(group, more_per_table * len(group.tables)) for group in layout.groups)
 
 
@@ -73,7 +73,7 @@ def test_the_stores_of_all_servers_stay_within_the_memory(
         assert stored(embedding_layout(run), servers) <= memory
 
 
-# What the first group needs beyond its rows must come from the last one.
+# The overhead of the first group beyond its rows must come from the last one.
 @example(
     tables={"t7": {"dim": 1}, "t0": {}, "t1": {}, "t2": {}},
     shares={},
@@ -108,7 +108,7 @@ def test_tables_hold_the_rows_they_are_given_and_not_more(tables: dict[str, Any]
     assert max(each) - min(each) <= 0.0005 * max(each)
 
 
-def test_a_table_with_a_share_is_a_group_of_its_own() -> None:
+def test_a_table_with_a_share_is_its_own_group() -> None:
     tables = {"b": {"share": 0.5}, "c": {"share": 0.25}}
     layout = embedding_layout(make_run(["a", "b", "c", "d"], embedding={"capacity": 1000, "tables": tables}))
     found = [([table.name for table in group.tables], group.capacity) for group in layout.groups]
@@ -134,7 +134,7 @@ def test_a_hash_stack_leaves_what_it_cannot_use_to_others() -> None:
     assert [group.capacity for group in layout.groups] == [450 + 100, 450]
 
 
-def test_a_hash_stack_in_several_partitions_has_room_for_all_its_rows() -> None:
+def test_a_hash_stack_in_several_partitions_fits_all_its_rows() -> None:
     tables = {"a": {"hash_stack": {"rounds": 2, "size": 50_000}}}
     layout = embedding_layout(make_run(["a"], embedding={"memory": "1GiB", "tables": tables}))
     assert layout.groups[0].partitions > 1
@@ -152,35 +152,23 @@ TINY = {"share": 0.001}
 
 
 @pytest.mark.parametrize(
-    ("embedding", "told"),
+    ("embedding", "named"),
     [
-        (
-            {"memory": 100},
-            "embedding.memory=100 has no room for one row of each of the 2 tables; give embedding.memory a higher "
-            "value",
-        ),
-        (
-            {"capacity": 1},
-            "embedding.capacity=1 has no room for one row of each of the 2 tables; give embedding.capacity a higher "
-            "value",
-        ),
+        ({"memory": 100}, ["embedding.memory=100"]),
+        ({"capacity": 1}, ["embedding.capacity=1"]),
         (
             {"capacity": 100, "tables": {"a": TINY}},
-            "embedding.tables.a.share=0.001 of embedding.capacity=100 has no room for one row; raise one of them",
+            ["embedding.tables.a.share=0.001", "embedding.capacity=100"],
         ),
-        (
-            {"capacity": 10, "tables": {"a": {"share": 0.99}}},
-            "what the shares leave of embedding.capacity=10 has no room for one row of table b; give "
-            "embedding.capacity a higher value",
-        ),
+        ({"capacity": 10, "tables": {"a": {"share": 0.99}}}, ["embedding.capacity=10", "table b"]),
         (
             {"tables": {"a": {"share": 0.4}, "b": {"share": 0.6}}},
-            "embedding.tables.a.share + embedding.tables.b.share = 1 leaves nothing to the tables without a share: c",
+            ["embedding.tables.a.share + embedding.tables.b.share = 1", ": c"],
         ),
     ],
 )
-def test_a_budget_without_a_row_for_every_table_is_refused(embedding: dict[str, Any], told: str) -> None:
+def test_a_budget_without_a_row_for_every_table_is_refused(embedding: dict[str, Any], named: list[str]) -> None:
     names = ["a", "b", "c"] if len(embedding.get("tables", {})) == 2 else ["a", "b"]
     with pytest.raises(ConfigError) as failure:
         embedding_layout(make_run(names, embedding=embedding))
-    assert str(failure.value) == told
+    assert all(name in str(failure.value) for name in named)

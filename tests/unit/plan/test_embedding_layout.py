@@ -1,4 +1,4 @@
-"""The embedding layout of a run: which tables share a store, what is settled for each, and who reads them."""
+"""The embedding layout of a run: tables that share a store, their settings, and the features that read them."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from persia_cli.config.schema import GeneratedDataset, Run
 from persia_cli.errors import ConfigError
 from persia_cli.plan.columns import dense_count, label_names, sparse_features
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.store.checkpoints.changes import cut_changes
+from persia_cli.store.checkpoints.changes import take_changes
 from persia_cli.store.layout import RowOptimizer, Schedule, partitions_for, table_salt
 from persia_cli.store.shard import Shard
 from tests.naive import keys_of
@@ -112,7 +112,7 @@ def test_a_hash_stack_arrives_at_its_table() -> None:
     assert [(table.rounds, table.size) for table in group.tables] == [(0, 0), (3, 2**32)]
 
 
-def test_what_servers_and_workers_must_agree_on_arrives() -> None:
+def test_servers_and_workers_get_the_same_settings() -> None:
     layout = embedding_layout(make_run(embedding={"wire": "float16", "when_full": "refuse"}, seed=5))
     assert (layout.groups[0].wire, layout.when_full, layout.seed) == ("float16", "refuse", 5)
     plain = embedding_layout(make_run())
@@ -122,17 +122,17 @@ def test_what_servers_and_workers_must_agree_on_arrives() -> None:
 @pytest.mark.parametrize("when_full", ["auto", "evict_lru", "evict_lfu", "refuse"])
 @pytest.mark.parametrize("expire_after", [None, 5])
 def test_rows_that_are_gone_are_remembered_for_checkpoints_of_changes(when_full: str, expire_after: int | None) -> None:
-    """Where no id without a row takes the place of another, rows still expire."""
+    """Rows expire even if no new id evicts another."""
     embedding = {"when_full": when_full, "expire_after": expire_after, "capacity": 4000}
     layout = embedding_layout(make_run(embedding=embedding, checkpoint={"full_every": 10}))
     assert layout.groups[0].remembers_evictions is (when_full != "refuse" or expire_after is not None)
     shard, table = Shard(layout, 0, 1), layout.groups[0].tables[0]
-    cut_changes(shard, 0, None)
+    take_changes(shard, 0, None)
     for step, first in ((1, 0), (20, 10_000)):
         ids = range(first, first + (4000 if step == 1 else 3))
         keys, tables = keys_of(table.salt, ids), np.full(len(ids), table.number, np.uint16)
         shard.look_up(0, keys, tables, step, create=True)
-    (found,) = cut_changes(shard, 21, 0)
+    (found,) = take_changes(shard, 21, 0)
     assert found is not None
     assert found.keys.size == shard.counters()[table.name].evicted
     assert (found.keys.size > 0) is (when_full == "evict_lru" or expire_after is not None)
@@ -167,7 +167,7 @@ def test_a_feature_may_read_the_table_of_another() -> None:
     assert [feature.table for feature in layout.features] == [0, 0]
 
 
-def test_features_keep_their_order_pooling_and_length() -> None:
+def test_features_have_their_order_pooling_and_length() -> None:
     sparse = ["z", {"name": "history", "pooling": "none", "max_length": 7}, {"name": "a", "pooling": "sqrtn"}]
     layout = embedding_layout(make_run(sparse))
     assert [(f.name, f.pooling, f.max_length) for f in layout.features] == [
@@ -183,7 +183,7 @@ def test_a_salt_is_of_the_name_alone() -> None:
     assert alone[0].salt == among[1].salt == table_salt("b")
 
 
-def test_settings_of_a_table_that_nobody_reads_are_refused() -> None:
+def test_settings_of_an_unused_table_are_refused() -> None:
     sparse = ["user", {"name": "bought", "table": "item"}]
     run = make_run(sparse, embedding={"tables": {"user": {"dim": 4}, "bought": {"dim": 4}}})
     with pytest.raises(ConfigError, match=r"embedding.tables.bought: no sparse feature .* there are user, item"):

@@ -1,4 +1,4 @@
-"""`train.epochs=auto` stands for numbers that the data set decides on."""
+"""`train.epochs=auto` stands for numbers that depend on the data set."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -42,13 +42,13 @@ def test_other_data_is_read_once(rows: tuple[int, int], facts: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("train", [{"epochs": 3}, {"stop_early": None}, {"epochs": 3, "stop_early": None}])
-def test_without_an_early_stop_all_epochs_are_trained_and_the_best_is_kept(train: dict[str, Any]) -> None:
+def test_without_an_early_stop_all_epochs_are_trained(train: dict[str, Any]) -> None:
     plan = planned(make_run(train={"batch_size": 32} | train))
     assert (plan.run.train.stop_early, plan.job.steps) == (None, 4 * train.get("epochs", 20))
     assert (plan.run.eval.every_epochs, plan.run.checkpoint.best_by) == (1, "auc_minus_log_loss")
 
 
-def test_a_training_that_goes_on_past_its_early_stop_still_keeps_the_best() -> None:
+def test_training_past_the_early_stop_retains_the_best() -> None:
     own = {"metric": "log_loss", "patience": 1}
     for stop, metric in (("auto", "auc_minus_log_loss"), (own, "log_loss")):
         before = planned(make_run(train={"batch_size": 32, "stop_early": stop})).run
@@ -68,7 +68,7 @@ def test_a_training_that_goes_on_past_its_early_stop_still_keeps_the_best() -> N
     ],
     ids=["one epoch", "steps", "no evaluation split", "nothing is saved"],
 )
-def test_no_best_is_kept_where_none_can_be(
+def test_no_best_is_retained_without_evaluations(
     rows: tuple[int, int], train: dict[str, Any], checkpoint: dict[str, Any]
 ) -> None:
     assert (
@@ -76,7 +76,7 @@ def test_no_best_is_kept_where_none_can_be(
     )
 
 
-def test_what_is_given_is_left_alone() -> None:
+def test_given_settings_are_unchanged() -> None:
     steps = planned(make_run(train={"batch_size": 32, "steps": 9}))
     assert (steps.job.steps, steps.run.train.epochs, steps.run.train.stop_early) == (9, 3, None)
     given = {"metric": "log_loss", "patience": 5}

@@ -73,7 +73,7 @@ def test_a_text_is_for_all_replicas_of_a_role_and_a_list_for_each() -> None:
         require_processors(run, replica, MACHINE)
 
 
-def test_words_of_a_command_line_pin_too() -> None:
+def test_arguments_of_a_command_line_pin_too() -> None:
     run = compose_run([*LOCAL, "cluster.pin.nn_worker=[0-1,node:1]", "cluster.pin.data_loader='0-3,8'"])
     found = run.cluster.processors_of("nn-worker", 1), run.cluster.processors_of("data-loader", 0)
     assert found == ("node:1", "0-3,8")

@@ -128,9 +128,9 @@ def test_the_memory_of_tables_is_that_of_their_rows_and_index() -> None:
     tables = {"b": {"dim": 4}, "c": {"share": 0.5, "dtype": "bfloat16", "optimizer": {"kind": "adagrad", "lr": 0.1}}}
     planned = plan(make_run(["a", "b", "c"], embedding={"capacity": 200, "tables": tables}))
     assert [group.capacity for group in planned.layout.groups] == [50, 50, 100]
-    # Rows of 32, 16 and 16 + 32 bytes, 3 bytes beside each, buckets of 64 bytes for 3.8 rows each, a count.
+    # Rows of 32, 16 and 16 + 32 bytes, 3 bytes more for each, buckets of 64 bytes for 3.8 rows each, a count.
     rows = 50 * 35 + 50 * 19 + 100 * 51 + (14 + 14 + 27) * 64 + 3 * 4
-    # How often rows are looked up: 4 bytes for each, and 64 bytes for ids without a row, for 8 rows each.
+    # Numbers of look-ups of rows: 4 bytes for each, and 64 bytes for ids without a row, for 8 rows each.
     assert planned.memory == rows + 200 * 4 + (7 + 7 + 13) * 64
     budget = plan(make_run(["a", "b", "c"], embedding={"memory": "1MiB", "tables": tables}))
     assert 0.99 * 2**20 < budget.memory <= 2**20
@@ -149,7 +149,7 @@ def test_there_is_a_command_for_every_replica() -> None:
     ]
 
 
-def test_words_pass_through_a_shell_unharmed() -> None:
+def test_arguments_pass_through_a_shell_unchanged() -> None:
     words = ["conf=criteo", "model.hidden=[64, 32]", "name=it's", "optimizer.dense={kind: sgd, lr: 0.1}", "x=$HOME;*"]
     planned = plan_job(make_run(), make_facts(make_run(), 10, 0), "train", Path("my runs/a"))
     line = shlex.split(planned.commands("tcp://h:1", words)[0])

@@ -1,4 +1,4 @@
-"""What a resumed run may not change is told with one line for each setting, as one would write it."""
+"""Changed settings that a resumed run refuses are reported with one line each, as a user would write them."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.support.runs import make_run
 CLUSTER = {"kind": "local", "embedding_servers": 3}
 
 
-def test_each_difference_is_a_line_in_the_words_of_a_configuration() -> None:
+def test_each_difference_is_a_line_with_its_key() -> None:
     saved = make_run(sparse=["a"], train={"batch_size": 32})
     changed = make_run(sparse=["a"], train={"batch_size": 64}, embedding={"tables": {"a": {"dim": 3}}})
     with pytest.raises(ConfigError) as raised:
@@ -21,6 +21,6 @@ def test_each_difference_is_a_line_in_the_words_of_a_configuration() -> None:
     assert second.startswith("train.batch_size=64: the run was trained with 32, and a resumed run cannot change it;")
 
 
-def test_what_says_where_and_how_long_it_trains_may_change() -> None:
+def test_settings_of_place_and_duration_may_change() -> None:
     saved = make_run(sparse=["a"], train={"batch_size": 32})
     require_same_training(saved, make_run(sparse=["a"], cluster=CLUSTER, train={"batch_size": 32, "steps": 7}))

@@ -1,4 +1,4 @@
-"""Learning rates that are next to 0 for much of a training are told of before it begins."""
+"""A plan reports learning rates that are next to 0 for much of a training."""
 
 import pytest
 

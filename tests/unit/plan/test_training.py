@@ -1,4 +1,4 @@
-"""Settings from which together nothing is learned are refused in a sentence before a training, and no others."""
+"""Settings that together prevent learning are refused in a sentence before a training, and no others."""
 
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ def test_one_sample_is_compared_with_nothing(changes: dict[str, Any], sentence: 
         plan("evaluate", **changes, train=train | {"batch_size": 1})
 
 
-def test_parts_and_ranks_have_samples_of_their_own() -> None:
+def test_parts_and_ranks_have_separate_samples() -> None:
     norm, pairs = FFNN | {"norm": "batch"}, {"losses": {"click": {"kind": "pairwise"}}}
     with pytest.raises(ConfigError, match=r"of a step, in each of train.accumulate's parts, and there is only one"):
         plan(model=norm, train={"batch_size": 8, "accumulate": 8})

@@ -1,4 +1,4 @@
-"""What `init_from` takes, skips, renames and refuses, by the manifest of a made-up run and the footers of files."""
+"""The tables that `init_from` loads, skips, renames and refuses, by a generated manifest and file footers."""
 
 from functools import cache
 from pathlib import Path
@@ -60,7 +60,7 @@ def refused(new: list[str] | Run, **init_from: Any) -> list[str]:
     return str(error.value).splitlines()
 
 
-def test_tables_of_the_same_name_are_taken_and_the_rest_is_told(source):
+def test_tables_of_the_same_name_are_loaded_and_others_reported(source):
     warm = planned(words("user", "city", "item"), path=str(source))
     assert [(each.name, each.source, each.states) for each in warm.tables] == [
         ("user", "user", True),
@@ -82,7 +82,7 @@ def test_tables_of_the_same_name_are_taken_and_the_rest_is_told(source):
     skip=st.lists(st.sampled_from([*OLD, *"abcd", "dense", "optimizer"]), max_size=3, unique=True),
 )
 def test_renames_and_skips_follow_their_rule(source, tables, names, skip):
-    """The rule once more, table by table; whatever contradicts itself is refused."""
+    """The rule once more, table by table; contradictory settings are refused."""
     asked = {"path": str(source), "tables": tables, "skip": skip}
     targets = [new for each in tables.values() for new in each]
     contradicts = (
@@ -111,7 +111,7 @@ def test_renames_and_skips_follow_their_rule(source, tables, names, skip):
     assert all(each.states is ("optimizer" not in skip) for each in warm.tables)
 
 
-def test_every_difference_is_a_sentence_of_its_own(source):
+def test_every_difference_is_a_separate_sentence(source):
     text = {"name": "shop", "ids": "text"}
     new = [*words("user", "item", text), "embedding.tables={user: {dim: 8}, item: {hash_stack: {rounds: 2, size: 10}}}"]
     assert refused(new, path=str(source)) == [
@@ -168,7 +168,7 @@ def test_another_optimizer_takes_the_embedding_alone(source):
         ({"vectors": {"item": "/a"}}, "init_from.vectors.item=/a does not exist or has no Parquet file; correct the"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(source, asked, sentence):
+def test_impossible_settings_are_refused_in_a_sentence(source, asked, sentence):
     lines = refused(words("user", "item"), **({"path": str(source)} | asked))
     assert any(sentence.format(source) in line for line in lines), lines
 
@@ -180,7 +180,8 @@ def test_a_table_called_like_a_word_of_skip_is_refused(source):
 
 def test_more_rows_than_fit_are_refused_before_anything_starts(source):
     (line,) = refused([*words("user", "item"), "embedding.capacity=50"], path=str(source))
-    assert "rows for the tables that share memory (user, item), and there is room for 50; give embedding.memory" in line
+    assert "(user, item)" in line
+    assert "embedding.memory" in line
 
 
 def test_vectors_take_the_place_of_a_saved_table(source, tmp_path):
@@ -199,7 +200,7 @@ def test_vectors_take_the_place_of_a_saved_table(source, tmp_path):
     assert line.endswith("row group 0: the vector of row 0 has dim 4, and the table has dim 8")
 
 
-def test_numbers_that_the_saved_model_knows_by_other_figures_are_noticed(tmp_path):
+def test_numbers_with_other_statistics_than_saved_are_noticed(tmp_path):
     def numbers(mean: float, bins: list[int]) -> list[str]:
         dense = f"{{name: price, transform: standardise, mean: {mean}, deviation: 2.0}}"
         dense += f", {{name: age, transform: piecewise, bins: {bins}}}, {{name: logged, transform: log1p}}, plain"
@@ -208,7 +209,7 @@ def test_numbers_that_the_saved_model_knows_by_other_figures_are_noticed(tmp_pat
     write_run(tmp_path / "old", compose_run(numbers(1.5, [0, 5, 9])), 500, [made_up_rows(300, DIM, 500, OLD)])
     new = numbers(1.25, [0, 6, 9])
     price, age = planned(new, path=str(tmp_path / "old")).notes
-    assert price.startswith("dense feature price is transformed by figures of this run's training rows, and the saved")
+    assert price.startswith("dense feature price is transformed")
     assert age.startswith("dense feature age is transformed")
     assert planned(new, path=str(tmp_path / "old"), skip=["dense"]).notes == ()
     assert planned(numbers(1.5, [0, 5, 9]), path=str(tmp_path / "old")).notes == ()
@@ -216,7 +217,7 @@ def test_numbers_that_the_saved_model_knows_by_other_figures_are_noticed(tmp_pat
 
 def test_features_in_another_order_are_noticed(source):
     (note,) = planned(words("item", "user", "shop"), path=str(source)).notes
-    assert note.startswith("sparse feature 0 of the network reads table item, where the saved one read user: if the")
+    assert note.startswith("sparse feature 0 of the network reads table item, where the saved one read user")
     assert planned(words("item", "user", "shop"), path=str(source), skip=["dense"]).notes == ()
     assert planned(words(*OLD), path=str(source)).notes == ()
     assert planned(words("member", "item", "shop"), path=str(source), tables={"user": "member"}).notes == ()

@@ -1,4 +1,4 @@
-"""What is asked of a model, against plain loops over the samples in their order."""
+"""The queries of a model, against plain loops over the samples in their order."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError, UserError
 from persia_cli.retrieval import question
-from persia_cli.retrieval.evaluation import answer_of, figures
+from persia_cli.retrieval.evaluation import answer_of, ranking_metrics
 from persia_cli.retrieval.question import Question, ask
 from persia_cli.retrieval.towers import Vectors
 
 Rows = list[tuple[int, tuple[int, ...], int, bool]]
-"""User, what makes the item, the user's mood (of which an item has none) and whether the sample is positive."""
+"""User, source of the item, the user's mood (of which an item has none) and True for a positive sample."""
 
 
 def run_of(folder: Path, by_user: bool, positive: bool = True) -> Run:
@@ -60,7 +60,7 @@ def as_rows(batch: Batch) -> Rows:
 
 
 def pairs(asked: Question, which: str) -> set[tuple[object, tuple[int, ...]]]:
-    """The pairs as users (or moods, where each sample asks for itself) and items."""
+    """The pairs as users (or moods, if each sample is a query) and items."""
     users, items = as_rows(asked.users), as_rows(asked.items)
     found = getattr(asked, which)
     return {(users[query][2], items[item][1]) for query, item in zip(*map(np.ndarray.tolist, found), strict=True)}
@@ -83,7 +83,7 @@ def test_it_is_that_of_plain_loops(
     assert {item: (user, mood) for user, item, mood, _ in as_rows(asked.items)} == firsts
     assert asked.items.size == len(firsts)
 
-    # A mood is of one evaluation sample alone, so it tells who asks.
+    # A mood is of one evaluation sample alone, so it identifies the query.
     newest = {user if by_user else mood: mood for user, _, mood, positive in evaluated if positive}
     assert [mood for _, _, mood, _ in as_rows(asked.users)] == [newest[each] for each in newest]
     wanted = {(newest[user if by_user else mood], item) for user, item, mood, positive in evaluated if positive}
@@ -97,7 +97,7 @@ def test_it_is_that_of_plain_loops(
 
 
 def test_items_are_numbered_by_their_keys_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of equal scores the lower number is first: neither split, nor order, nor the size of batches may decide that."""
+    """Of equal scores the lower number is first, for any split, order and size of batches."""
     run = run_of(tmp_path, True)
     numbered = [item for _, item, _, _ in as_rows(ask(run, False).items)]
     split = FileSplit(kind="files", train=("eval.parquet",), eval=("train.parquet",))
@@ -107,15 +107,15 @@ def test_items_are_numbered_by_their_keys_alone(tmp_path: Path, monkeypatch: pyt
     assert numbered != sorted(numbered)
 
 
-def test_a_model_that_knows_nothing_finds_no_more_than_chance(tmp_path: Path) -> None:
-    """Of 4,000 items each of 100 queries wants one; those come first in the data, before all others."""
+def test_an_untrained_model_finds_no_more_than_chance(tmp_path: Path) -> None:
+    """Each of 100 queries has one of 4,000 relevant items; those come first in the data, before all others."""
     run = run_of(tmp_path, True)
     for name, items in (("train", range(4000)), ("eval", range(0, 4000, 40))):
         table = {"user": range(len(items)), "mood": 0, "item": items, "tags": [[0]] * len(items), "label": 1.0}
         pd.DataFrame(table).to_parquet(tmp_path / f"{name}.parquet")
     asked = ask(run, True)
     nothing = answer_of(asked, lambda samples: Vectors(*[np.zeros((samples.size, 2), np.float32)] * 2))
-    found = figures(asked, nothing, [100, 2000])
+    found = ranking_metrics(asked, nothing, [100, 2000])
     assert found["recall@100"] == pytest.approx(100 / 4000, abs=0.06)
     assert found["recall@2000"] == pytest.approx(0.5, abs=0.2)
 

@@ -1,4 +1,4 @@
-"""Ranks and figures of retrieval against plain loops, and torchmetrics where it is installed."""
+"""Ranks and metrics of retrieval against plain loops, and torchmetrics if it is installed."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.retrieval import ranking
-from persia_cli.retrieval.ranking import Pairs, distinct_pairs, figures_of, ranks_of
+from persia_cli.retrieval.ranking import Pairs, distinct_pairs, ranks_of, retrieval_metrics
 
 
 def listed(scores, query, seen, relevant):
@@ -43,7 +43,7 @@ PAIRS = st.sets(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=20)
 
 
 @given(PAIRS.filter(bool), PAIRS, st.integers(0, 99), st.integers(1, 9), st.sampled_from([1, 9, 2**24]))
-def test_any_ranking_has_the_figures_of_the_loops(relevant, seen, seed, k, cells):
+def test_any_ranking_has_the_metrics_of_the_loops(relevant, seen, seed, k, cells):
     # Few values, so that many scores are equal.
     scores = np.random.default_rng(seed).integers(-2, 3, (5, 7)).astype(np.float32)
     before, ranking.CELLS = ranking.CELLS, cells
@@ -52,22 +52,22 @@ def test_any_ranking_has_the_figures_of_the_loops(relevant, seen, seed, k, cells
         ranks = ranks_of(lambda first, last: scores[first:last].copy(), wanted, pairs_of(seen), 5, 7)
     finally:
         ranking.CELLS = before
-    found, expected = figures_of(ranks, wanted, [k]), by_loops(scores, relevant, seen, k)
+    found, expected = retrieval_metrics(ranks, wanted, [k]), by_loops(scores, relevant, seen, k)
     names = {"recall": f"recall@{k}", "ndcg": f"ndcg@{k}", "hr": f"hr@{k}", "mrr": "mrr"}
     assert {name: found[key] for name, key in names.items()} == pytest.approx(expected, rel=1e-12)
 
 
-def test_figures_are_those_of_torchmetrics():
+def test_metrics_are_those_of_torchmetrics():
     retrieval = pytest.importorskip("torchmetrics.retrieval")
     import torch
 
-    # Of scores of 0 and below, torchmetrics takes no item for relevant in its reciprocal rank.
+    # Torchmetrics treats no item with a score of 0 and below as relevant in its reciprocal rank.
     scores = np.random.default_rng(0).random((30, 50), np.float32) + 1
     relevant = {(q, int(item)) for q in range(30) for item in np.random.default_rng(q + 1).integers(0, 50, 4)}
     wanted = pairs_of(relevant)
     none = Pairs(*np.empty((2, 0), np.int64))
     ranks = ranks_of(lambda first, last: scores[first:last].copy(), wanted, none, 30, 50)
-    found = figures_of(ranks, wanted, [10])
+    found = retrieval_metrics(ranks, wanted, [10])
     target = torch.zeros(30, 50, dtype=torch.int64)
     target[wanted.queries, wanted.items] = 1
     query = torch.arange(30).unsqueeze(1).expand(30, 50).flatten()

@@ -1,4 +1,4 @@
-"""Embedding worker and servers hand on encoded rows and gradients, in every wire dtype."""
+"""Embedding worker and servers forward encoded rows and gradients, in every wire dtype."""
 
 from contextlib import ExitStack
 
@@ -88,7 +88,7 @@ def test_rows_and_gradients_travel_encoded(wire: str) -> None:
                 np.testing.assert_allclose(row, start[id_] - RATE * (id_ + 1), rtol=TOLERANCE[wire])
 
 
-def test_an_answer_tells_the_rows_of_each_server_in_their_order() -> None:
+def test_an_answer_has_the_rows_of_each_server_in_order() -> None:
     ids = np.arange(SIZE, dtype=np.uint64)
     with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         for step in range(4):  # servers do not answer in any order
@@ -188,7 +188,7 @@ def test_in_sync_mode_gradients_of_all_ranks_are_added_up(wire: str) -> None:
 
 
 def test_in_sync_mode_new_ids_get_rows_in_the_order_of_ranks() -> None:
-    """Rank 1 asks first for a key that both have: rank 0 gets its row, at each step anew."""
+    """Rank 1 first requests a key that both have: rank 0 gets its row, at each step again."""
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of("float32", "sync", ranks=2), job_of(ranks=2)))
         ranks = [stack.enter_context(Stranger(roles.servers[0], roles.token, f"rank-{rank}")) for rank in range(2)]
@@ -240,7 +240,7 @@ DENSE_ROWS, DENSE_DIM = 5, 1024
 
 
 def test_dense_weights_travel_with_the_rows_and_in_float32() -> None:
-    """Their rows begin as zeros and move by their own gradients; only to be read they come alone."""
+    """Their rows begin as zeros and move by their own gradients; a read-only look-up returns only them."""
     with alone(run_of("bfloat16", "async"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         first, second = (BatchId(TRAIN, step, 0) for step in (0, 1))
         assert stranger.ask(PutIds(first, 0, IDS, OFFSETS)) == Ack()
@@ -268,4 +268,4 @@ def test_dense_weights_that_do_not_live_on_servers_are_refused() -> None:
     with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         stranger.is_refused("this job has at most 0", Pull(batch, 1))
         stranger.is_refused("this job has at most 0", PullWeights(batch, 1))
-        stranger.is_refused("keeps no dense weights", PullWeights(batch, 0))
+        stranger.is_refused("no dense weights", PullWeights(batch, 0))

@@ -1,7 +1,7 @@
-"""Embedding servers and workers know a repeat by its batch: whoever sends it, and under whatever number.
+"""Embedding servers and workers recognise a repeat by its batch, from any sender and under any number.
 
-The wire gives a repeat of the same request the same answer, so it would hide a role that does not know one. Here each
-repeat has another number, or another sender, and reaches the role.
+The wire gives a repeat of the same request the same answer, so it would hide a role that does not recognise one. Here
+each repeat has another number, or another sender, and reaches the role.
 """
 
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def job_of(ranks: int = 1) -> Job:
 
 
 def updates_of(link: LoneLink) -> dict[str, int]:
-    """The updates that a server applied, and those that it knew as repeats."""
+    """The updates that a server applied, and those that it recognised as repeats."""
     updates = link.counters().updates
     return {count: updates[count] for count in ("applied", "repeated")}
 
@@ -88,7 +88,7 @@ def two_strangers(stack: ExitStack, address: str, roles: Alone) -> list[Stranger
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_server_applies_an_update_once_whoever_brings_it_how_often(mode: str) -> None:
+def test_a_server_applies_an_update_once_from_any_senders(mode: str) -> None:
     batch, later = BatchId(TRAIN, 0, 0), BatchId(TRAIN, 1, 0)
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of(mode), job_of()))
@@ -137,9 +137,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("split", [TRAIN, EVAL])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_worker_takes_ids_and_gradients_once_whoever_brings_them_how_often(
-    mode: str, split: int, planned: list[int]
-) -> None:
+def test_a_worker_takes_ids_and_gradients_once_from_any_senders(mode: str, split: int, planned: list[int]) -> None:
     batch = BatchId(split, 0, 0)
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of(mode, servers=2), job_of()))
@@ -157,7 +155,7 @@ def test_a_worker_takes_ids_and_gradients_once_whoever_brings_them_how_often(
 
 @pytest.mark.parametrize("first", [4, 50_000])
 def test_a_resumed_job_begins_with_windows_that_end_before_its_first_step(first: int) -> None:
-    """Its worker takes steps far from 0, and takes earlier ones, as of the job before, for finished."""
+    """Its worker accepts steps far from 0, and treats earlier ones, as of the previous job, as finished."""
     job = Job("train", "", None, train_rows=SIZE, eval_rows=SIZE, steps=first + 4, eval_steps=1, first_step=first)
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of("hybrid", servers=2), job))
@@ -170,7 +168,7 @@ def test_a_resumed_job_begins_with_windows_that_end_before_its_first_step(first:
         assert [updates_of(server)["applied"] for server in roles.links[:-1]] == [2, 2]
 
 
-def test_gradients_that_come_again_while_servers_are_at_work_are_not_sent_again() -> None:
+def test_gradients_repeated_during_an_update_are_not_sent_again() -> None:
     """The servers hold rank 0's update until rank 1's is there, so the repeat surely comes before their answers."""
     step = [BatchId(TRAIN, 0, rank) for rank in range(2)]
     with ExitStack() as stack:
@@ -190,7 +188,7 @@ def test_gradients_that_come_again_while_servers_are_at_work_are_not_sent_again(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_gradients_go_on_with_the_next_worker_where_the_one_before_died_between_two_servers(mode: str) -> None:
+def test_the_next_worker_sends_the_gradients_that_a_dead_one_did_not(mode: str) -> None:
     """The rank has its rows from the first worker, and one server has the update; ids may come before or after."""
     batch, later, far = BatchId(TRAIN, 4, 0), BatchId(TRAIN, 5, 0), BatchId(TRAIN, 6, 0)
     job = Job("train", "", None, train_rows=SIZE, eval_rows=SIZE, steps=10, eval_steps=1, first_step=4)
@@ -221,12 +219,12 @@ def test_gradients_go_on_with_the_next_worker_where_the_one_before_died_between_
             expected = decode_rows(block, DIM, "float32") - RATE
             np.testing.assert_allclose(decode_rows(newer, DIM, "float32"), expected, rtol=1e-5, atol=1e-7)
         assert new.ask_for(push(later)) == Ack()
-        # What all ranks have finished needs no worker any more: neither a repeat nor ids that come late are kept.
+        # Finished batches need no worker any more: it stores neither a repeat nor late ids.
         assert new.ask_for(PutIds(far, 6, IDS, OFFSETS)) == Ack()
         assert new.ask_for(put_ids(batch)) == new.ask(Pull(batch)) == new.ask(push(batch)) == Ack()
 
 
-def test_a_restarted_worker_takes_batches_far_from_the_first_once_it_is_told_what_is_finished(
+def test_a_restarted_worker_continues_from_the_finished_steps(
     planned: list[int],
 ) -> None:
     step = 1_000_000
@@ -236,7 +234,7 @@ def test_a_restarted_worker_takes_batches_far_from_the_first_once_it_is_told_wha
         roles = stack.enter_context(alone(run_of("hybrid"), job, lives=2))
         stranger = stack.enter_context(Stranger(roles.worker, roles.token))
         stranger.is_refused("more than 4096 steps ahead", put_ids(batch))
-        stranger.is_refused("all before step 1000001 are finished", PutIds(batch, step + 1, IDS, OFFSETS))
+        stranger.is_refused("before 1000001", PutIds(batch, step + 1, IDS, OFFSETS))
         assert planned == []
         assert stranger.ask(PutIds(batch, step - 3, IDS, OFFSETS)) == Ack()
         assert planned == [SIZE]

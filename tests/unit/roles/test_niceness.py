@@ -1,4 +1,4 @@
-"""The thread that writes a save lets others go first, also where its process does already."""
+"""The thread that writes a save has lower priority, also if its process already has."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""A rank's pipeline: a phase that is cut short ends, wherever its batches are when the word comes."""
+"""A rank's pipeline: an aborted phase ends, wherever its batches are when the instruction arrives."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ STEPS = 3
 
 
 class Worker:
-    """An embedding worker that answers when a test says so."""
+    """An embedding worker that answers when a test requests it."""
 
     def __init__(self) -> None:
         self.replies: list[Any] = []
@@ -58,7 +58,7 @@ class Rank:
 
     def begin(self) -> None:
         work: PhaseWork = TrainSteps(0, STEPS, 0, 0) if self.split == TRAIN else EvaluateSteps(0, STEPS)
-        assert self.pipeline.obey(1, work)
+        assert self.pipeline.execute(1, work)
         self.worker.answer(Rows(0, (), 0, 0, []))
         for step in range(STEPS):
             batch = BatchId(self.split, step, 0)
@@ -76,13 +76,13 @@ def rank(request: pytest.FixtureRequest) -> Iterator[Rank]:
         loop.close()
 
 
-def test_a_hold_after_the_last_batch_was_handed_over_does_not_keep_the_phase_from_ending(rank: Rank) -> None:
+def test_a_hold_after_the_last_batch_does_not_block_the_end_of_a_phase(rank: Rank) -> None:
     rank.begin()
     assert not rank.lane.drained.is_set()
-    rank.pipeline.obey(2, Hold(rank.split))
+    rank.pipeline.execute(2, Hold(rank.split))
     assert rank.helds == [STEPS]
     rank.worker.answer(Ack())  # the last updates are applied while the rank is held
-    rank.pipeline.obey(3, CutShort(rank.split, STEPS))
+    rank.pipeline.execute(3, CutShort(rank.split, STEPS))
     assert rank.lane.drained.is_set()
 
 
@@ -90,8 +90,8 @@ def test_a_hold_after_the_end_changes_nothing(rank: Rank) -> None:
     rank.begin()
     rank.worker.answer(Ack())
     assert rank.lane.drained.is_set()
-    rank.pipeline.obey(2, Hold(rank.split))
-    rank.pipeline.obey(3, CutShort(rank.split, STEPS))
+    rank.pipeline.execute(2, Hold(rank.split))
+    rank.pipeline.execute(3, CutShort(rank.split, STEPS))
     assert rank.lane.drained.is_set()
     assert not rank.worker.replies, "nothing further is pulled"
     handed = [rank.pipeline._ready.get_nowait() for _ in range(STEPS + 1)]

@@ -1,4 +1,4 @@
-"""What a replica records goes to the coordinator in portions, and clocks are compared by questions and answers."""
+"""A replica sends its recording to the coordinator in portions, and clocks are compared by requests and answers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ STEPS = 25
 
 
 class Taker:
-    """A client whose peer takes what it is sent when it is told to, or while it is waited for."""
+    """A client whose peer takes messages on request, or while the client waits."""
 
     def __init__(self, answers: bool = True) -> None:
         self.portions: list[TracePortion] = []
@@ -64,11 +64,11 @@ def test_one_portion_is_under_way_and_the_rest_follows_at_the_end(monkeypatch) -
     assert len(client.portions) == 3
 
 
-def test_an_end_that_nobody_takes_is_said(monkeypatch, caplog) -> None:
+def test_an_end_without_an_answer_is_reported(monkeypatch, caplog) -> None:
     sends = recorded(Taker(answers=False), monkeypatch)
     sends.send()
     sends.end(0.0)
-    assert "the trace of nn-worker-0 lacks its end: the coordinator has not taken it in time" in caplog.text
+    assert "the trace of nn-worker-0 lacks its end" in caplog.text
 
 
 def test_the_quickest_answer_counts() -> None:

@@ -1,4 +1,4 @@
-"""A look-up of training that is asked again is answered as before, whatever others have asked since."""
+"""A repeated look-up of training gets the first answer, also after other look-ups."""
 
 import gc
 import os
@@ -47,11 +47,11 @@ JOB = Job("train", "", None, train_rows=STEPS * 8 * RANKS, eval_rows=8 * RANKS, 
 
 @contextmanager
 def ranks_of(run: Run, file: int, life: int) -> Iterator[list[Stranger]]:
-    """Both ranks of a process of the server, which goes on with the memory of the process before."""
+    """Both ranks of a process of the server, which recovers the memory of the previous process."""
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run, JOB, memory_file=file, life=life))
         yield [stack.enter_context(Stranger(roles.servers[0], roles.token, f"rank-{rank}")) for rank in range(RANKS)]
-    # The file can be taken over once nothing of the server is left.
+    # The file can be recovered once nothing of the server is left.
     del roles, stack
     gc.collect()
 
@@ -64,7 +64,7 @@ def answer(stranger: Stranger, step: int, rank: int, keys: np.ndarray) -> tuple[
 
 
 def answers(run: Run, seed: int, repeats: bool, deaths: bool) -> list[tuple[bytes, list[int]]]:
-    """The answers to all look-ups of a job by chance; each is repeated, perhaps by the next process, as the first."""
+    """The answers to all look-ups of a random job; each is repeated, sometimes to the next process, as the first."""
     rng = np.random.default_rng(seed)
     some = rng.integers(2**64, size=120, dtype=np.uint64)
     batches = [[rng.choice(some, 20, replace=False) for _ in range(RANKS)] for _ in range(STEPS)]
@@ -108,10 +108,8 @@ def test_a_repeat_is_answered_as_the_first_time_and_changes_nothing(embedding: d
 
 
 @pytest.mark.parametrize("deaths", [False, True])
-def test_without_what_was_answered_a_repeat_would_get_the_rows_that_others_made(
-    monkeypatch: pytest.MonkeyPatch, deaths: bool
-) -> None:
-    """So the test above can fail."""
+def test_without_stored_answers_a_repeat_would_get_newer_rows(monkeypatch: pytest.MonkeyPatch, deaths: bool) -> None:
+    """Shows that the test above can fail."""
     if deaths:
         monkeypatch.setattr(LastAnswers, "last", lambda *_: None)
     else:

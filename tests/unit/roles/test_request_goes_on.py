@@ -1,4 +1,4 @@
-"""A request at which a server has died goes on when it comes again, and all others that change rows wait for it."""
+"""An interrupted request of a dead server continues when it is repeated, and other changing requests wait for it."""
 
 import gc
 import os
@@ -61,7 +61,7 @@ def keys_of(step: int, rank: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
 
 @contextmanager
 def ranks_of(run: Run, file: int, life: int) -> Iterator[list[Stranger]]:
-    """Both ranks of a process of the server, which goes on with the memory of the process before."""
+    """Both ranks of a process of the server, which recovers the memory of the previous process."""
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run, JOB, memory_file=file, life=life))
         yield [stack.enter_context(Stranger(roles.servers[0], roles.token, f"rank-{rank}")) for rank in range(RANKS)]
@@ -76,7 +76,7 @@ def dies(run: Run, file: int, life: int) -> Iterator[list[Stranger]]:
 
 
 def once(monkeypatch: pytest.MonkeyPatch, name: str, work: Callable[..., None]) -> None:
-    """Have the process die at the next call of a method, after a part of its work."""
+    """Make the process die at the next call of a method, after a part of its work."""
 
     def dying(shard: RecoverableShard, *arguments: Any) -> None:
         monkeypatch.setattr(RecoverableShard, name, real)
@@ -139,7 +139,7 @@ def test_every_row_has_every_update_once(monkeypatch: pytest.MonkeyPatch, mode: 
                 np.testing.assert_allclose(values[0] - values[1], np.repeat(updates[:, None], DIM, 1), atol=1e-5)
 
 
-def test_what_does_not_come_again_sends_the_job_back_to_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_is_not_repeated_rolls_the_job_back(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of("hybrid", silence_timeout_s=1.0)
     with file_of_a_server() as file:
         with dies(run, file, 1) as (zero, _):
@@ -152,7 +152,7 @@ def test_what_does_not_come_again_sends_the_job_back_to_its_checkpoint(monkeypat
 
 
 def _wait_for_end(run: Run, file: int) -> None:
-    """Have a server wait for a request that does not come, while another one does."""
+    """Make a server wait for a request that is not repeated, while another one is."""
     with alone(run, JOB, memory_file=file, life=2) as roles, Stranger(roles.servers[0], roles.token) as other:
         other.begin(look_up(0, 1))
         poll_for(lambda: roles.links[0].has_ended, 20, "the end of the server")

@@ -1,4 +1,4 @@
-"""A save needs little memory beside the table, also while every row changes: room for 4 % of the rows, and a
+"""A save needs little memory in addition to the table, also while every row changes: space for 4 % of the rows, and a
 few blocks for the disk."""
 
 import json
@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 BLOCKS_BYTES = 110 * 2**20
-"""Most that a save may take whatever the size of the table: blocks and portions under way, libraries."""
+"""Upper bound of a save's memory for a table of any size: blocks and portions in flight, libraries."""
 
 
 def saved(rows: int, folder: Path) -> dict[str, int]:
-    """Save a table in a process of its own; returns what `tests.support.save_memory` prints."""
+    """Save a table in a separate process; returns the output of `tests.support.save_memory`."""
     words = [sys.executable, "-m", "tests.support.save_memory", str(rows), str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr

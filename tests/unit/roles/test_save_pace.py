@@ -1,4 +1,4 @@
-"""A save beside training takes a small share of the processors; one that somebody waits for takes all it can get."""
+"""A save during training takes a small share of the processors; one that a client awaits takes all it can get."""
 
 import os
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ from persia_cli.roles.embedding_server.saving import (
     WHOLE,
     SavePace,
     ShardSaving,
-    servers_beside,
+    servers_sharing,
 )
-from persia_cli.store.checkpoints import cut
+from persia_cli.store.checkpoints import snapshot
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
 from tests import naive
@@ -30,7 +30,7 @@ TABLE = TableSpec("a", 0, table_salt("a"), 0.1)
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """Seconds that pass on request."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -40,7 +40,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("servers", [1, 3])
-def test_beside_requests_all_servers_together_take_their_share(servers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_during_requests_all_servers_together_take_their_share(servers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(4))
     clock = Clock()
     pace, used = SavePace(servers, False, clock), 0.0
@@ -57,13 +57,13 @@ def test_beside_requests_all_servers_together_take_their_share(servers: int, mon
     assert used * servers / 100.0 < SHARE * 4
 
 
-def test_servers_that_are_pinned_share_their_processors_with_those_that_are_pinned_to_the_same() -> None:
+def test_pinned_servers_share_processors_only_with_equal_pins() -> None:
     words = ["cluster=local", "cluster.embedding_servers=3"]
     for pin, beside in (("{}", [3, 3, 3]), ("{embedding_server: 0-3}", [3, 3, 3])):
         cluster = compose_run([*words, f"cluster.pin={pin}"]).cluster
-        assert [servers_beside(cluster, each) for each in range(3)] == beside
+        assert [servers_sharing(cluster, each) for each in range(3)] == beside
     cluster = compose_run([*words, "cluster.pin={embedding_server: [0-3, 4-7, 0-3]}"]).cluster
-    assert [servers_beside(cluster, each) for each in range(3)] == [2, 1, 2]
+    assert [servers_sharing(cluster, each) for each in range(3)] == [2, 1, 2]
 
 
 def test_once_requests_stop_it_waits_no_more() -> None:
@@ -88,10 +88,10 @@ def test_one_that_is_awaited_never_waits() -> None:
 
 @pytest.fixture
 def shard(monkeypatch: pytest.MonkeyPatch) -> Shard:
-    """Rows of which each partition is a portion, with room for few that change."""
-    monkeypatch.setattr(cut, "PORTION_BYTES", 1)
-    monkeypatch.setattr(cut, "KEPT_BYTES", 0)
-    monkeypatch.setattr(cut, "KEPT_FRACTION", 0.2)
+    """Rows of which each partition is a portion, with space for few that change."""
+    monkeypatch.setattr(snapshot, "PORTION_BYTES", 1)
+    monkeypatch.setattr(snapshot, "COPIED_BYTES", 0)
+    monkeypatch.setattr(snapshot, "COPIED_FRACTION", 0.2)
     group = GroupSpec(0, 4, RowOptimizer("adagrad", 0.1), (TABLE,), 800, 40)
     shard = Shard(EmbeddingLayout((group,), (), 1), 0, 1)
     shard.look_up(0, keys(range(ROWS)), np.zeros(ROWS, np.uint16), 1, True)
@@ -104,7 +104,7 @@ def keys(ids: Any) -> Any:
 
 @pytest.fixture
 def saving(shard: Shard, tmp_path: Path) -> Iterator[ShardSaving]:
-    """A save whose next rows are due in a very long time, as far as its pace goes."""
+    """A save whose next rows are due in a very long time by its pace."""
     pace = SavePace(1, False, Clock())
     pace.note_taken(1e9)
     with ThreadPoolExecutor(1) as writer:
@@ -114,12 +114,12 @@ def saving(shard: Shard, tmp_path: Path) -> Iterator[ShardSaving]:
 
 
 def taken(saving: ShardSaving, awaited: bool) -> int:
-    """How many portions are taken when the loop goes round many times and the disk is never behind."""
-    before = len(saving._cut._cuts[0]._edges)
+    """Number of portions that are taken in many rounds of the loop with a fast disk."""
+    before = len(saving._snapshot._snapshots[0]._edges)
     for _ in range(60):
-        poll_for(lambda: saving.can_take or saving._cut.over, 30.0, "the writing thread")
+        poll_for(lambda: saving.can_take or saving._snapshot.over, 30.0, "the writing thread")
         saving.go_on(awaited)
-    return before - len(saving._cut._cuts[0]._edges)
+    return before - len(saving._snapshot._snapshots[0]._edges)
 
 
 def test_rows_that_are_not_due_are_not_taken_unless_look_ups_wait(saving: ShardSaving) -> None:
@@ -127,18 +127,18 @@ def test_rows_that_are_not_due_are_not_taken_unless_look_ups_wait(saving: ShardS
     assert taken(saving, awaited=False) == 0
     assert saving.patience_s(awaited=True) == 0.0
     assert taken(saving, awaited=True) > 1
-    assert saving._cut.over
+    assert saving._snapshot.over
 
 
 def test_rows_are_taken_in_time_where_many_change(shard: Shard, saving: ShardSaving) -> None:
-    """Half of the room for rows that change is full: so many rows are taken that more than half is free again."""
+    """Half of the space for rows that change is full: so many rows are taken that more than half is free again."""
     for first in range(0, ROWS, 20):
         wanted = keys(range(first, first + 20))
-        assert saving.has_room([(wanted, np.zeros(20, np.uint16))], create=True), "look-ups never waited"
+        assert saving.has_space([(wanted, np.zeros(20, np.uint16))], create=True), "look-ups never waited"
         shard.look_up(0, wanted, np.zeros(20, np.uint16), 2, True)
         taken(saving, awaited=False)
     assert saving.pauses == 0
-    assert 0 < len(saving._cut._cuts[0]._edges) < 40
+    assert 0 < len(saving._snapshot._snapshots[0]._edges) < 40
 
 
 def test_a_share_is_of_the_processors_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_an_evaluation_is_not_disturbed_more_than_training(shard: Shard, tmp_pat
         wanted = keys(range(ROWS))
         for _ in range(10):
             clock.now += QUIET_S * 0.9
-            assert saving.has_room([(wanted, np.zeros(ROWS, np.uint16))], create=False), "it changes nothing"
+            assert saving.has_space([(wanted, np.zeros(ROWS, np.uint16))], create=False), "it changes nothing"
             assert taken(saving, awaited=False) == 0
         clock.now += QUIET_S * 1.1
         assert taken(saving, awaited=False) > 0

@@ -1,4 +1,4 @@
-"""The shard that a process of an embedding server begins with, by what the one before has left."""
+"""The initial shard of an embedding server's process, by the state of the previous one."""
 
 import gc
 import os
@@ -39,7 +39,7 @@ def file() -> Iterator[int]:
 
 
 def damage(file: int) -> None:
-    """Have two slots of the index name the same row."""
+    """Make two slots of the index name the same row."""
     shard, _ = RecoverableShard.attach(file, embedding_layout(RUN), 0, 1, 1)
     shard.words[:] = 0
     marks = shard.stores[0].index.marks.reshape(-1, 16)
@@ -62,7 +62,7 @@ def test_memory_that_cannot_be_trusted_is_refused(file: int) -> None:
         shard_of(RUN, PLAIN, SECOND, file, np.empty)
 
 
-def test_memory_that_nothing_has_kept_too() -> None:
+def test_memory_that_was_not_retained_is_refused_too() -> None:
     with pytest.raises(RoleError, match="ended with its first process"):
         shard_of(RUN, PLAIN, SECOND, None, np.empty)
     assert shard_of(RUN, PLAIN, FIRST, None, np.empty)[1] is None

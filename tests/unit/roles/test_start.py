@@ -13,7 +13,7 @@ from persia_cli.wire.sockets import Context
 
 
 def stop(session: Stoppable) -> None:
-    """Tell a replica to stop."""
+    """Signal a replica to stop."""
     assert isinstance(session, CoordinatorSession)
     session.stop = True
 
@@ -26,7 +26,7 @@ def test_a_replica_without_a_job_can_be_stopped(role: str) -> None:
 
 
 @pytest.mark.timeout(30)
-def test_a_replica_says_at_which_address_it_waits_for_a_coordinator_that_does_not_answer(
+def test_a_replica_names_the_address_of_an_unreachable_coordinator(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(links, "LATE_S", 0.0)

@@ -1,4 +1,4 @@
-"""What a replica is at, and for how long."""
+"""The current work of a replica, and its duration."""
 
 from persia_cli.roles.session import Work
 
@@ -15,7 +15,7 @@ def test_the_age_of_work_begins_with_each_piece_and_ends_with_it() -> None:
     assert work.age({}, 20.0) == ("", 0.0)
 
 
-def test_figures_that_change_show_that_something_comes_of_it() -> None:
+def test_changing_counters_show_progress() -> None:
     work = Work()
     work.begin("writing its rows")
     assert work.age({"rows": 0}, 1.0) == work.age({"rows": 5}, 9.0) == ("writing its rows", 0.0)

@@ -1,4 +1,4 @@
-"""Texts of requests are what training reads in the same fields of its CSV files."""
+"""Texts of requests have the values that training reads in the same fields of its CSV files."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ ROWS = [
     {"click": "1", "city": "7", "code": "-3", "user": " -5 ", "Age": "4.5\t", "paid": "TRUE", "wide": "-2"},
     {"click": "1", "city": " NA", "code": "NA", "user": "", "Age": "nan", "paid": "NA", "wide": ""},
 ]
-"""Null markers, blanks, and numbers in several forms."""
+"""Null markers, blanks, and numbers in several formats."""
 SPARSE: list[Any] = [
     "city",
     {"name": "code", "ids": "text", "missing_id": 5},
@@ -147,8 +147,8 @@ def require_same_log(fields: RequestFields, given: Any, batch: Any) -> None:
         np.testing.assert_array_equal(values[:, 0], batch.dense[:, number])
 
 
-def test_what_is_missing_stands_beside_numbers(run: Run) -> None:
-    """Of programs that send numbers as such, and what they do not know as an empty text."""
+def test_missing_values_are_mixed_with_numbers(run: Run) -> None:
+    """Of programs that send numbers as numbers, and missing values as an empty text."""
     fields = fields_of(run)
     mixed = lists(COLUMNS) | {"Age": [69, "NA", "", 4.5, None], "code": [7, 8, "", -3, "NA"]}
     np.testing.assert_array_equal(fields.batch(mixed).ids, fields.batch(lists(COLUMNS)).ids)
@@ -199,7 +199,7 @@ def test_names_of_folders_are_no_fields(tmp_path: Path) -> None:
     assert list(known.columns) == ["code", "user", "wide", "Age", "paid"]
 
 
-def test_the_example_is_of_what_training_knows_as_missing(run: Run) -> None:
+def test_the_example_has_missing_values_of_training(run: Run) -> None:
     source = open_source(run.dataset, "eval", 0)
     empty = source.read(0, 0, 1).rows(0, 0)
     source.close()

@@ -1,4 +1,4 @@
-"""A damaged folder is refused, or answers with a sentence: whatever its bytes are, no process dies of them."""
+"""A damaged folder is refused, or answers with a sentence: no process dies of any content."""
 
 import shutil
 from pathlib import Path
@@ -24,7 +24,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def damaged(content: bytes, draw: np.random.Generator) -> bytes:
-    """Bytes of which a bit was flipped, a word became another one, or the end is missing."""
+    """Bytes with a flipped bit, a replaced word, or without their end."""
     found, at = bytearray(content), int(draw.integers(len(content)))
     word = at // 8 * 8
     match draw.integers(4):
@@ -42,7 +42,7 @@ def damaged(content: bytes, draw: np.random.Generator) -> bytes:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_refused_and_ends_no_process(model: Path, tmp_path: Path, name: str) -> None:
-    """Rows are compared with their checksums on request only: without it they may give other numbers, or an error."""
+    """Rows are compared with their checksums on request only: otherwise they may give other numbers, or an error."""
     folder, draw = tmp_path / "shop", np.random.default_rng(len(name))
     shutil.copytree(model, folder)
     content, refused = (folder / name).read_bytes(), 0

@@ -1,4 +1,4 @@
-"""A description of an exported model whose parts do not fit each other is refused before anything is read by it."""
+"""A description of an exported model with inconsistent parts is refused before it is used."""
 
 import random
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_rows_of_other_bytes_than_their_form_has_are_refused(form: Form, tmp_pat
 
 
 def test_a_description_with_any_byte_changed_is_refused(tmp_path: Path) -> None:
-    """Also where it would still be one, such as with another salt or bound, for which all rows would be others."""
+    """Also if it would still be valid, such as with another salt or bound, for which all rows would differ."""
     write_description(tmp_path, description_of(FrozenGroup(0, 4, "float32", 16, "float32", [TABLE])))
     path, rng = tmp_path / MODEL, random.Random(3)
     content = path.read_bytes()
@@ -66,7 +66,7 @@ def test_a_description_with_any_byte_changed_is_refused(tmp_path: Path) -> None:
         read_description(tmp_path)
 
 
-def test_a_description_of_another_format_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+def test_another_format_is_distinguished_from_damage(tmp_path: Path) -> None:
     description = description_of(FrozenGroup(0, 4, "float32", 16, "float32", [TABLE]))
     old = msgspec.json.encode(msgspec.structs.replace(description, format_version=1))
     (tmp_path / MODEL).write_bytes(old)  # which had no checksum

@@ -1,4 +1,4 @@
-"""Fields of requests become what preparation and reading make of training data, to the bit."""
+"""Fields of requests become the values of preparation and reading of training data, to the bit."""
 
 import sys
 from pathlib import Path
@@ -38,8 +38,8 @@ def fields_of(lists: tuple[str, ...] = (), **keys: Any) -> RequestFields:
     return RequestFields.of(ParquetDataset.model_validate(DATASET | keys), frozenset(lists))
 
 
-def test_the_census_in_words_is_that_of_the_shipped_file() -> None:
-    """Rows as their README has them, and the samples that training reads."""
+def test_the_census_by_declarations_is_that_of_the_shipped_file() -> None:
+    """Rows as in their README, and the samples that training reads."""
     run = compose_run(["conf=adult_income", "dataset.shuffle=false"])
     assert isinstance(run.dataset, ParquetDataset)
     source = open_source(run.dataset, "eval", 0)
@@ -196,7 +196,7 @@ def test_they_are_written_and_read_as_they_are(tmp_path: Path) -> None:
 
 
 def test_numbers_on_a_bound_are_as_in_the_data() -> None:
-    """0.7 lies below itself as float32, and 0.3 above: the bounds are values of the data."""
+    """0.7 is below itself as float32, and 0.3 above: the bounds are values of the data."""
     keys: dict[str, Any] = {
         "dense": [DenseFeature(name="d"), DenseFeature(name="p", transform="piecewise", bins=(0.0, 0.7, 1.0))],
         "sparse": [SparseFeature(name="b", buckets=(0.3, 0.7))],
@@ -268,6 +268,6 @@ def outcome(made: MadeColumns, names: list[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("ids", [[2**64], [2**63, -1]])
-def test_integers_beyond_64_bits_are_said_to_be(ids: list[int]) -> None:
+def test_integers_beyond_64_bits_are_reported(ids: list[int]) -> None:
     with pytest.raises(DataError, match="field user do not fit together, an integer has more than 64 bits"):
         arrow_column(ids, "user")

@@ -1,4 +1,4 @@
-"""Golden samples are read as they were written."""
+"""Golden samples are read unchanged."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def test_golden_samples_are_read_as_they_were_written(tmp_path: Path, width: int
     np.testing.assert_array_equal(found.logits, logits)
 
 
-def test_golden_samples_are_predicted_with_zeros_where_others_begin_as_in_training(tmp_path: Path) -> None:
+def test_golden_samples_are_predicted_with_zeros_for_missing_rows(tmp_path: Path) -> None:
     predictor = Predictor.open(write_small_model(tmp_path / "shop"), "init")
     golden = read_golden(predictor.folder, predictor.description)
     before = predictor.predict(golden.batch)

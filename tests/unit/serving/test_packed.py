@@ -1,4 +1,4 @@
-"""Columns that lie as bytes in a body become the batch that the same columns give one by one."""
+"""Columns as bytes in a body become the batch of the same columns one by one."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ SINGLE, IDS = np.dtype(np.float32), (np.dtype(np.int64), np.dtype(np.uint64))
 
 
 def packed(columns: dict[str, NDArray[Any]], before: bytes = b"{}") -> PackedColumns:
-    """The columns, one behind the other."""
+    """The columns, concatenated."""
     body, parts = before, []
     for name, values in columns.items():
         parts.append(PackedColumn(name, values.dtype, values.size, len(body)))
@@ -35,7 +35,7 @@ def packed(columns: dict[str, NDArray[Any]], before: bytes = b"{}") -> PackedCol
 
 
 def one_by_one(fields: RequestFields, columns: PackedColumns) -> Any:
-    """The batch of the same columns as arrays of their own."""
+    """The batch of the same columns as separate arrays."""
     return fields.batch(dict(columns))
 
 
@@ -98,7 +98,7 @@ def test_numbers_that_are_not_finite_are_filled_or_named() -> None:
         columns = packed(COLUMNS | {"age": np.array([1.5, value], SINGLE)})
         require_same(filled, columns)
         assert filled.batch(columns).dense[1].tolist() == [2.5, 4.5, 9.0]
-        # What a trainer would do about it is no use to who asks.
+        # A trainer's remedy is of no use to a client.
         with pytest.raises(DataError, match=r"1 of 2 values of dense .* age .*; the model needs a number there$"):
             FIELDS.batch(columns)
         assert FIELDS.batch(packed(COLUMNS)).dense.tolist() == [[0.5, -1.5, 9.0], [2.5, 0.25, 9.0]]

@@ -1,4 +1,4 @@
-"""A request's rare id is scored as preparation has it: by the row that stands for all rare ones."""
+"""A request's rare id is scored as in preparation: by the row of all rare ids."""
 
 from pathlib import Path
 

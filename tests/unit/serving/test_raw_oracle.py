@@ -34,7 +34,7 @@ def hashed(table: str, text: str) -> int:
 
 
 def text_in(raw: RawColumns, value: Any) -> str | None:
-    """What a field of a file would have: None where it is empty."""
+    """The field of a file with this value: None if it is empty."""
     if value is None:
         return None
     text = str(value)
@@ -46,7 +46,7 @@ def text_in(raw: RawColumns, value: Any) -> str | None:
 
 
 def number_in(raw: RawColumns, value: Any) -> int | float | None:
-    """What a field that is read as a number has."""
+    """The value of a field that is read as a number."""
     if isinstance(value, str):
         text = text_in(raw, value)
         if text is None:
@@ -68,7 +68,7 @@ def number_in(raw: RawColumns, value: Any) -> int | float | None:
 
 
 def stepped(raw: RawColumns, column: str, value: int | float) -> int | float:
-    """What the steps make of a number."""
+    """The result of the steps for a number."""
     for step in raw.steps:
         if step == "text":
             return hashed(column, str(value))
@@ -97,7 +97,7 @@ def stepped(raw: RawColumns, column: str, value: int | float) -> int | float:
 
 
 def column_value(raw: RawColumns, column: str, value: Any) -> Any:
-    """The value of a column, None where it is null."""
+    """The value of a column, None if it is null."""
     table = raw.table or raw.field_of(column)
     match raw.read:
         case "text":
@@ -233,7 +233,7 @@ def asked(draw: st.DrawFn) -> tuple[RequestFields, list[dict[str, Any]]]:
 
 
 def bodies(fields: RequestFields, rows: Sequence[Mapping[str, Any]]) -> list[tuple[bool, bytes]]:
-    """A request in rows, and in columns if it can be told so: JSON has no lists of differing lengths but flat ones."""
+    """A request in rows, and in columns if possible: JSON has no lists of differing lengths but flat ones."""
     tensors: list[dict[str, Any]] = []
     for name, datatype, shape in fields.inputs():
         values = [row[name] for row in rows]
@@ -249,7 +249,7 @@ def bodies(fields: RequestFields, rows: Sequence[Mapping[str, Any]]) -> list[tup
 
 @settings(max_examples=150)
 @given(asked())
-def test_samples_are_what_the_declarations_say(question: tuple[RequestFields, list[dict[str, Any]]]) -> None:
+def test_samples_are_those_of_the_declarations(question: tuple[RequestFields, list[dict[str, Any]]]) -> None:
     fields, rows = question
     reader = RequestReader([ModelInput(*each) for each in fields.inputs()], OUTPUTS, 1000)
     try:
@@ -264,7 +264,7 @@ def test_samples_are_what_the_declarations_say(question: tuple[RequestFields, li
         assert batch.size == len(rows)
         found = [batch.ids[begin:end].tolist() for begin, end in zip(batch.offsets, batch.offsets[1:], strict=False)]
         assert found == ids
-        # The last bit of a logarithm is the library's.
+        # The last bit of a logarithm depends on the library.
         np.testing.assert_array_max_ulp(
             batch.dense.reshape(len(rows), -1), np.array(dense, np.float32).reshape(len(rows), -1)
         )

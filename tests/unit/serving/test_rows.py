@@ -1,4 +1,4 @@
-"""Rows that are written, mapped and read are those of the training store, pooled as the training code does."""
+"""Written, mapped and read rows equal those of the training store, pooled as by the training code."""
 
 import subprocess
 import sys
@@ -56,7 +56,7 @@ def layout_of(
 
 
 def rules_of(layout: EmbeddingLayout, rows: dict[str, int]) -> list[TableRules]:
-    """What an export knows of the tables."""
+    """The tables as an export describes them."""
     return [
         TableRules(
             *(each.name, rows[each.name], each.salt, each.init_bound, round(each.admission * 2**24)),
@@ -67,7 +67,7 @@ def rules_of(layout: EmbeddingLayout, rows: dict[str, int]) -> list[TableRules]:
 
 
 def features_of(layout: EmbeddingLayout) -> list[FrozenFeature]:
-    """The features as an exported model has them."""
+    """The features as in an exported model."""
     names = [table.name for table in layout.tables()]
     return [
         FrozenFeature(each.name, each.group, names[each.table], each.pooling, each.max_length)
@@ -98,7 +98,7 @@ def write(folder: Path, layout: EmbeddingLayout, rows: dict[str, dict[int, np.nd
 def test_a_batch_reads_what_training_would(
     tmp_path_factory, seed: int, dtype: Storage, rounds: int, single: bool
 ) -> None:
-    """Ids that were seen have their rows; others begin as training begins them: admitted or not, of any dtype."""
+    """Known ids have their rows; others have their initial value in training: admitted or not, of any dtype."""
     draw, folder = np.random.default_rng(seed), tmp_path_factory.mktemp("rows")
     layout = layout_of(
         dtype,

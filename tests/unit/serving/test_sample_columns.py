@@ -1,4 +1,4 @@
-"""Requests become columns which, read as a data set is read, give the batch that was predicted."""
+"""Requests become columns; a data set of them has the batch that was predicted."""
 
 from collections import Counter
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_columns_are_read_as_the_batch_that_was_predicted(given: Any) -> None:
         assert values.reshape(-1).tobytes() == np.ascontiguousarray(batch.dense[:, number]).tobytes(), feature.name
 
 
-def test_texts_and_numbers_are_kept_as_they_were_given() -> None:
+def test_texts_and_numbers_are_logged_unchanged() -> None:
     made = SampleColumns(FIELDS)
     table = pa.Table.from_arrays(made.arrays(ARRAYS, 3), schema=made.schema())
     assert table.column("word").to_pylist() == ["lamp", "", None]
@@ -133,7 +133,7 @@ DENSE = {"dense": ["a"], "fill": 40.0, "rescale": False}
         ({"sparse": [A_TEXT, OTHER]}, [["007"], None, ["1", None]], [["007"], None, ["1", None]]),
     ],
 )
-def test_what_several_features_read_is_the_same_for_each_in_a_file(
+def test_a_shared_column_has_the_same_values_for_each_feature(
     declared: dict[str, Any], given: Any, logged: list[Any], tmp_path: Path
 ) -> None:
     split = {"kind": "files", "train": ["train.parquet"], "eval": ["eval.parquet"]}

@@ -1,4 +1,4 @@
-"""Dates and timestamps in requests are what training reads in its Parquet files."""
+"""Dates and timestamps in requests have the values that training reads in its Parquet files."""
 
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -45,7 +45,7 @@ SPARSE: list[Any] = [
 
 
 def settled(run: Run) -> ParquetDataset:
-    """Return the data set as its training rows would settle it, with plain numbers for days."""
+    """Return the data set with the settings of its training rows, with plain numbers for days."""
     found = {each.name: {"mean": 0.0, "deviation": 1.0, "values": "time"} for each in run.dataset.dense_features}
     return scan(
         run.dataset.model_copy(

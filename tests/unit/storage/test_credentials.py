@@ -1,4 +1,4 @@
-"""Credentials leave a URI before it is written anywhere, and come back where it is opened."""
+"""Credentials are removed from a URI before it is written anywhere, and put back where it is opened."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_they_leave_and_come_back(uri: str, public: str) -> None:
     assert without_credentials(public) == public
     if "override=KEY" not in uri:
         assert opened(public) == uri
-    # What is below the place, and another folder of the same store, are opened with them too.
+    # Paths below the place, and another folder of the same store, are opened with them too.
     if "SECRET" in uri:
         assert "SECRET" in opened(public.replace("/x", "/x/step-9"))
     assert "SECRET" not in without_secret(uri)

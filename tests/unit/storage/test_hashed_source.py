@@ -17,7 +17,7 @@ class Slowly(io.BytesIO):
 
 
 @pytest.mark.parametrize("stream", [io.BytesIO, Slowly])
-def test_what_is_read_and_the_checksum_are_those_of_the_file(stream):
+def test_content_and_checksum_are_those_of_the_file(stream):
     rng = random.Random(3)
     for size in (0, 1, 6, 7, 8, 1000):
         content, counted = rng.randbytes(size), []

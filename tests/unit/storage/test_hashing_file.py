@@ -48,7 +48,7 @@ def test_a_file_has_what_was_written_and_its_checksum(sizes: list[int], folder: 
 
 
 class Disk:
-    """The flags of the file at each write, and what a file system refuses."""
+    """The flags of the file at each write, and the writes that a file system refuses."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, refused: int, error: int = errno.EINVAL) -> None:
         self.direct: list[bool] = []
@@ -131,8 +131,8 @@ def test_an_error_of_the_sink_is_raised_at_the_latest_at_the_end(blocks: int) ->
         write(file)
 
 
-def test_what_was_handed_over_is_not_written_over_until_it_is_written() -> None:
-    """A sink that is slow has each block as it was; one that keeps what it was given must copy it."""
+def test_pending_blocks_are_not_overwritten() -> None:
+    """A slow sink gets each block unchanged; one that stores its input must copy it."""
     got: list[bytes] = []
 
     class Slow:

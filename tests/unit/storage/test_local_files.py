@@ -1,4 +1,4 @@
-"""Local files that are read past the page cache, into memory that is used again."""
+"""Local files that are read past the page cache, into memory that is reused."""
 
 import errno
 import fcntl
@@ -31,7 +31,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.sampled_from([*SIZES, 300_001]), st.lists(st.sampled_from(SIZES), max_size=12), st.sampled_from(FOLDERS))
 @settings(deadline=None, max_examples=80)
-def test_what_is_read_is_what_is_there(nbytes: int, sizes: list[int], folder: Path) -> None:
+def test_the_read_content_is_that_of_the_file(nbytes: int, sizes: list[int], folder: Path) -> None:
     content = np.random.default_rng(nbytes).bytes(nbytes)
     with TemporaryDirectory(dir=folder) as temporary:
         path = Path(temporary) / "file"
@@ -46,7 +46,7 @@ def test_what_is_read_is_what_is_there(nbytes: int, sizes: list[int], folder: Pa
     ]
 
 
-def test_memory_is_used_again_once_nobody_has_it() -> None:
+def test_unreferenced_memory_is_reused() -> None:
     pool = BlockPool()
     first = pool.take(100)
     address = np.frombuffer(first, np.uint8).ctypes.data

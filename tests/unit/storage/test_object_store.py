@@ -1,4 +1,4 @@
-"""Checkpoints in an object store: complete ones alone are read, whatever lies beside them; leftovers go."""
+"""Checkpoints in an object store: only complete ones are read, next to any others; leftovers are removed."""
 
 import shutil
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ from tests.support.saved_rows import made_up_rows, write_run
 
 @pytest.fixture(autouse=True)
 def _no_leaks() -> None:
-    """Nothing is looked for: the library keeps connections to a store until the process ends."""
+    """Leaks are not checked, since the library holds connections to a store until the process ends."""
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_a_published_checkpoint_is_read_and_its_files_are_those_of_the_disk(
     assert SECRET not in str(folder) + repr(folder) + folder.uri + (folder / MANIFEST).read_bytes().decode()
 
 
-def test_half_an_upload_is_never_read_whatever_it_holds(checkpoints: RemotePath, local: tuple[Path, Manifest]) -> None:
+def test_half_an_upload_is_never_read(checkpoints: RemotePath, local: tuple[Path, Manifest]) -> None:
     """Neither files without a manifest, nor a manifest at another place, nor one of other files."""
     draft = begin_checkpoint(checkpoints, 9)
     upload(local, draft)
@@ -119,7 +119,7 @@ def test_half_an_upload_is_never_read_whatever_it_holds(checkpoints: RemotePath,
         verify(forged / file.folder / file.name, file)
 
 
-def test_what_a_killed_job_left_is_removed_and_its_late_writer_changes_nothing(
+def test_drafts_of_a_killed_job_are_removed_despite_a_late_writer(
     checkpoints: RemotePath, local: tuple[Path, Manifest]
 ) -> None:
     killed = begin_checkpoint(checkpoints, 9)
@@ -127,7 +127,7 @@ def test_what_a_killed_job_left_is_removed_and_its_late_writer_changes_nothing(
     assert [folder.name for folder in unfinished_folders(checkpoints)] == ["step-9"]
     remove_unfinished(checkpoints)
     assert subfolders(checkpoints) == []
-    upload(local, killed)  # a writer that should be dead goes on
+    upload(local, killed)  # by a writer that should have ended
     folder = save(checkpoints, local)
     upload(local, killed)
     for file in read_manifest(folder).files:
@@ -138,7 +138,7 @@ def test_what_a_killed_job_left_is_removed_and_its_late_writer_changes_nothing(
 def test_a_list_that_is_older_than_the_store_costs_no_checkpoint(
     checkpoints: RemotePath, local: tuple[Path, Manifest]
 ) -> None:
-    """A store whose lists do not have the newest objects: what is complete is neither refused nor swept."""
+    """A store whose lists lack the newest objects: a complete checkpoint is neither refused nor removed."""
 
     class LateLists:
         def __init__(self, hidden: str) -> None:
@@ -185,14 +185,14 @@ def test_a_run_claims_its_folder_and_another_run_is_refused(
     assert writer is not None
     assert (writer.run_dir, writer.host) == (str(own), "here")
     upload(local, begin_checkpoint(checkpoints, 5))
-    claim(uri, other, "there")  # nothing has been saved yet; what was left of it goes
+    claim(uri, other, "there")  # nothing has been saved yet; its remains are removed
     assert subfolders(checkpoints) == []
     save(checkpoints, local)
-    claim(uri, other, "elsewhere")  # whatever its machine is called now
+    claim(uri, other, "elsewhere")  # with any name of its machine
     (tmp_path / "c").mkdir()
     with pytest.raises(ConfigError, match=rf"models/claimed has checkpoints of the run in {other} on elsewhere"):
         claim(uri, tmp_path / "c", "here")
-    with pytest.raises(ConfigError, match=rf"{own} was taken over by {other} on elsewhere.* goes on from there"):
+    with pytest.raises(ConfigError, match=rf"{own} was taken over by {other} on elsewhere.* persia resume"):
         claim(uri, own, "here")
     shutil.copytree(other, tmp_path / "d")
     with pytest.raises(ConfigError, match=r"models/claimed has checkpoints of the run in"):
@@ -208,7 +208,7 @@ def claim_at(checkpoints: RemotePath) -> str:
     return writer.id
 
 
-def test_who_knows_the_writer_takes_its_run_over_once(
+def test_a_claim_with_the_writers_name_takes_over_once(
     store: ObjectStore, local: tuple[Path, Manifest], tmp_path: Path
 ) -> None:
     uri = store.uri("taken")

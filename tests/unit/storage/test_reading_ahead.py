@@ -1,4 +1,4 @@
-"""What is read on a thread beside: the same items, the same errors, and nothing left open."""
+"""Reading on another thread: the same items, the same errors, and nothing left open."""
 
 import threading
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def test_an_error_comes_after_what_was_read_before_it() -> None:
     assert len(closed) == 1
 
 
-def test_who_stops_early_leaves_nothing_open_and_no_thread() -> None:
+def test_stopping_early_leaves_no_open_file_and_no_thread() -> None:
     closed: list[str] = []
     before = threading.active_count()
     ahead = read_ahead(numbers(1000, closed))

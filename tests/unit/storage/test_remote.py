@@ -1,4 +1,4 @@
-"""Stores that do not answer, refuse or are not there: one sentence, soon."""
+"""Stores that do not answer, refuse or do not exist: one sentence, soon."""
 
 import re
 import socket
@@ -54,7 +54,7 @@ def silent() -> Iterator[int]:
     ],
 )
 def test_a_store_that_never_answers(silent: int, uri: str) -> None:
-    """In a process of its own: the thread that waits inside the library can only end with it."""
+    """In a separate process, since the thread that waits inside the library can only end with it."""
     place = uri.format(port=silent)
     began = time.monotonic()
     ended = subprocess.run(
@@ -105,7 +105,7 @@ def test_a_store_that_falls_silent_at_a_footer(monkeypatch: pytest.MonkeyPatch) 
 def test_footers_of_stores_have_a_deadline(
     look: Callable[[str], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A folder that is taken for a store: every footer is asked for by its URI."""
+    """A folder that is used as a store: every footer is read by its URI."""
     pq.write_table(pa.table({"y": [0, 1], "u": [1, 2]}), tmp_path / "a.parquet")
     asked: list[str] = []
 
@@ -129,7 +129,7 @@ def test_footers_of_stores_have_a_deadline(
         ("Unable to load libjvm", "it cannot be read (Unable to load libjvm)"),
     ],
 )
-def test_what_errors_mean(text: str, cause: str) -> None:
+def test_errors_are_explained(text: str, cause: str) -> None:
     def fail() -> None:
         raise OSError(text)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from persia_cli.data.read.batch import is_single
 from persia_cli.errors import WireError
-from persia_cli.plan.dense import DIM, MOST_WEIGHTS
+from persia_cli.plan.dense import DIM, MAX_WEIGHTS
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store import batch_rows
 from persia_cli.store.batch_rows import RowPlanner, dense_rows, merge_gradients
@@ -119,7 +119,7 @@ def test_ids_that_stand_for_too_many_rows_are_refused(monkeypatch):
         planner.plan(np.zeros(4, np.uint64), np.arange(5, dtype=np.uint32), 1)
 
 
-def test_a_plan_keeps_nothing_that_a_later_plan_changes():
+def test_a_plan_shares_no_memory_with_later_plans():
     planner = RowPlanner(layout_of(), 2)
     offsets = np.arange(5, dtype=np.uint32)
     first = planner.plan(np.array([1, 2, 3, 4], np.uint64), offsets, 1)
@@ -196,18 +196,18 @@ def test_each_server_takes_its_rows_in_the_order_of_ids(servers: int, count: int
         zeros = shard.look_up(group.number, rows.keys[part], rows.tables[part], 0, create=True)
         assert zeros.shape == (rows.bounds[server + 1] - rows.bounds[server], 4 * DIM)
         assert not zeros.view(np.float32).any()
-        # They are no rows of features, of which alone totals tell.
+        # They are no rows of features, which alone the totals count.
         assert shard.totals() == TableTotals()
 
 
 def test_no_partition_is_full_with_as_many_rows_as_there_can_be() -> None:
     group = dense_group()
-    keys = dense_rows(group, 1, MOST_WEIGHTS // DIM).keys
+    keys = dense_rows(group, 1, MAX_WEIGHTS // DIM).keys
     partitions = (keys >> np.uint64(32)) * np.uint64(group.partitions) >> np.uint64(32)
     assert np.bincount(partitions).max() < 0.6 * group.rows_per_partition
 
 
-def test_offsets_that_nobody_sends_are_those_of_one_id_each():
+def test_missing_offsets_are_those_of_one_id_each():
     """A loader leaves out what counts from 0 up; the plan is the same to the bit, also for a batch of another size."""
     sent, left_out = RowPlanner(layout_of(), 2), RowPlanner(layout_of(), 2)
     for size in (5, 9, 5, 0):

@@ -1,4 +1,4 @@
-"""A full save and the changes after it are, row for row and byte for byte, what a full save has later."""
+"""A full save and the changes after it equal, row for row and byte for byte, a later full save."""
 
 import shutil
 from collections import Counter
@@ -19,7 +19,7 @@ from persia_cli import __version__
 from persia_cli.errors import CheckpointError
 from persia_cli.store.checkpoints import merged_rows
 from persia_cli.store.checkpoints.chain import Chain, is_divided, manifest_digest, newest_whole, read_chain
-from persia_cli.store.checkpoints.changes import cut_changes, note_loaded
+from persia_cli.store.checkpoints.changes import note_loaded, take_changes
 from persia_cli.store.checkpoints.manifest import (
     DELETED,
     EMBEDDINGS,
@@ -39,7 +39,7 @@ from persia_cli.store.checkpoints.retention import removable
 from persia_cli.store.checkpoints.row_files import load_shard
 from persia_cli.store.layout import EmbeddingLayout, partition_owners
 from persia_cli.store.shard import Shard
-from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.reports import SavedFile
 from tests import naive_store
 from tests.support.saving import save_shard
 from tests.support.shards import OPTIMIZERS, TABLES, arrays, colliding, layout_of
@@ -80,7 +80,7 @@ class Servers:
         self.parent: Parent | None = None
 
     def own(self, names: list[Name]) -> Iterator[tuple[Shard, list[Name]]]:
-        """Each shard with those of the names that are its own."""
+        """Add its own names to each shard."""
         group = self.layout.groups[0]
         owners = partition_owners(group.partitions, len(self.shards))
         for number, shard in enumerate(self.shards):
@@ -96,12 +96,12 @@ class Servers:
             shard.update(0, *arrays(own), values, step, step)
 
     def save(self, step: int, changes: bool) -> Path:
-        """Save a checkpoint, of changes if they are asked for and known."""
+        """Save a checkpoint, of changes if requested and possible."""
         parent = self.parent if changes else None
         draft = begin_checkpoint(self.checkpoints, step)
         files: list[SavedFile] = []
         for shard in self.shards:
-            known = cut_changes(shard, step, parent.step if parent else None)
+            known = take_changes(shard, step, parent.step if parent else None)
             files += save_shard(shard, draft / EMBEDDINGS, changes=known)
         if not any(file.rows and file.rows.changed_since is not None for file in files):
             parent = None
@@ -194,11 +194,11 @@ def test_the_chain_is_what_a_twin_has_after_any_life(
             other = Servers(layout, 1 + (servers + step) % 3, life.checkpoints).load(checkpoint)
             again = Servers(layout, len(life.shards), life.checkpoints).load(checkpoint)
             assert contents_of(read_chain(checkpoint)) == plain_contents(Path(folder) / f"full-{step}")
-            # Now and then a row finds no room among others that came in another order.
+            # Sometimes a row finds no space among others in another order.
             if not any(shard.counters()[table.name].left_out for shard in again.shards for table in layout.tables()):
                 assert again.full(Path(folder) / f"again-{step}") == whole
             if then == "reload":
-                # Rows lie elsewhere after a reload, so that others are evicted than of the twin.
+                # Rows are at other places after a reload, so other ones are evicted than in the twin.
                 life, twin = other, None
 
 
@@ -309,7 +309,7 @@ def test_a_chain_that_gives_other_numbers_of_rows_is_refused(saved: Path) -> Non
         contents_of(read_chain(folder))
 
 
-def test_what_others_depend_on_stays_and_goes_after_them(saved: Path) -> None:
+def test_checkpoints_that_others_depend_on_are_removed_after_them(saved: Path) -> None:
     assert removable(saved, [20, 25]) == []
     assert removable(saved, [25, 30]) == [30, 25]
     assert removable(saved, []) == []
@@ -329,6 +329,6 @@ def test_a_server_that_did_not_save_the_parent_writes_all_rows(saved: Path) -> N
     loaded = Servers(layout, 2, saved).load(checkpoint_folder(saved, 30))
     again = loaded.save(31, True)
     assert read_manifest(again).parent == Parent(30, manifest_digest(checkpoint_folder(saved, 30)))
-    assert [cut_changes(shard, 33, 30) for shard in loaded.shards] == [[None], [None]]
+    assert [take_changes(shard, 33, 30) for shard in loaded.shards] == [[None], [None]]
     other = Servers(layout, 3, saved).load(checkpoint_folder(saved, 30))
     assert read_manifest(other.save(32, True)).parent is None

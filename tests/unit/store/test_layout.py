@@ -1,4 +1,4 @@
-"""Placement of keys, sizes of rows, and what each optimizer keeps with them."""
+"""Placement of keys, sizes of rows, and the states of each optimizer."""
 
 import math
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_servers_share_the_partitions_without_gap_or_overlap(partitions: int, se
 
 
 @given(st.integers(1, 2**40), st.integers(1, 2**20))
-def test_partitions_have_room_for_many_rows(capacity: int, most: int) -> None:
+def test_partitions_have_space_for_many_rows(capacity: int, most: int) -> None:
     partitions = partitions_for(capacity, most)
     assert 1 <= partitions <= most
     assert partitions == 1 or capacity / partitions >= ROWS_PER_PARTITION
@@ -145,7 +145,7 @@ SCHEDULES = st.builds(
 
 
 def torch_factors(make: Callable[[torch.optim.Optimizer], LRScheduler]) -> list[float]:
-    """What torch multiplies the learning rate by at each step."""
+    """Torch's factor of the learning rate at each step."""
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     scheduler = make(optimizer)
     factors = []
@@ -217,7 +217,7 @@ def test_a_warm_up_of_one_step_is_none() -> None:
 
 
 @given(SCHEDULES, st.integers(0, 300))
-def test_what_follows_the_warm_up_begins_where_it_would_without(schedule: Schedule, step: int) -> None:
+def test_the_schedule_after_the_warm_up_begins_where_it_would_without(schedule: Schedule, step: int) -> None:
     alone = Schedule(schedule.kind, 0, schedule.every_steps, schedule.factor, schedule.over_steps, schedule.floor)
     assert schedule.at(schedule.warmup_steps + step) == alone.at(step)
 

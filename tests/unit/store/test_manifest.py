@@ -37,7 +37,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def text(checkpoint: Path) -> bytes:
-    """The manifest, as it was written."""
+    """The original manifest."""
     return (checkpoint / MANIFEST).read_bytes()
 
 
@@ -122,7 +122,7 @@ def shift(manifest: dict) -> None:
 
 
 def forget_rows(manifest: dict) -> None:
-    """Have a file hold fewer rows than the table."""
+    """Set fewer rows for a file than for the table."""
     manifest["files"][1]["rows"]["tables"]["b"] -= 1
 
 
@@ -132,17 +132,17 @@ def forget_table(manifest: dict) -> None:
 
 
 def forget_total(manifest: dict) -> None:
-    """Have a table of fewer rows than its files."""
+    """Set fewer rows for a table than for its files."""
     manifest["tables"][1]["rows"] -= 1
 
 
 def forget_group_rows(manifest: dict) -> None:
-    """Have a feature group of fewer rows than its files."""
+    """Set fewer rows for a feature group than for its files."""
     manifest["groups"]["0"] -= 1
 
 
 def other_group(manifest: dict) -> None:
-    """Have a file of a feature group that is not there."""
+    """Name a feature group that does not exist in a file."""
     manifest["files"][0]["rows"]["group"] = 7
 
 
@@ -157,12 +157,12 @@ def retype_file(manifest: dict) -> None:
 
 
 def add_key(manifest: dict) -> None:
-    """Say more than there is to say."""
+    """Add an unknown key."""
     manifest["files"][0]["color"] = "red"
 
 
 def rename_step(manifest: dict) -> None:
-    """Be of another step than the folder's name says."""
+    """Set another step than that of the folder's name."""
     manifest["step"] = 900
 
 
@@ -173,7 +173,7 @@ def rename_step(manifest: dict) -> None:
         other_group, retype, retype_file, add_key, rename_step,
     ],
 )  # fmt: skip
-def test_what_does_not_go_together_is_refused_whatever_its_checksum_says(
+def test_inconsistent_manifests_with_valid_checksums_are_refused(
     checkpoint: Path, tmp_path: Path, change: Callable[[dict], None]
 ) -> None:
     copied = Path(shutil.copytree(checkpoint, tmp_path / checkpoint.name))

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: the best, the newest, those that were due; and which one is meant."""
+"""Retained checkpoints: the best, the newest, those that were due; and the meant one."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -47,7 +47,7 @@ def keep(
         ([100, 150], {150}, 1, 100, [100, 150]),
     ],
 )
-def test_what_is_left(
+def test_retained_checkpoints(
     tmp_path: Path, steps: list[int], best: set[int], most: int | None, every: int | None, left: list[int]
 ) -> None:
     assert keep(tmp_path, steps, best, most, every) == left
@@ -60,9 +60,7 @@ def test_what_is_left(
     )
 
 
-def test_a_best_that_could_not_be_noted_is_noted_later_and_until_then_nothing_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_removed_until_the_best_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, fails = retention.write_checked, [False, True, True, False]
 
     def write_or_fail(*arguments: Any) -> None:
@@ -112,12 +110,10 @@ def test_the_best_is_meant_or_else_the_newest_or_a_step(tmp_path: Path) -> None:
         choose_checkpoint(tmp_path / "other" / CHECKPOINTS, 5)
 
 
-def test_a_damaged_note_is_told(tmp_path: Path) -> None:
+def test_a_damaged_note_is_reported(tmp_path: Path) -> None:
     keep(tmp_path, [2], {2})
     (tmp_path / CHECKPOINTS / BEST).write_text("{")
-    with pytest.raises(
-        CheckpointError, match=r"best\.json is damaged .*; remove it, and the newest checkpoint stands for the best$"
-    ):
+    with pytest.raises(CheckpointError, match=r"best\.json is damaged .*; remove it"):
         best_checkpoint(tmp_path / CHECKPOINTS)
     (tmp_path / CHECKPOINTS / BEST).unlink()
     assert choose_checkpoint(tmp_path / CHECKPOINTS) == checkpoint_folder(tmp_path / CHECKPOINTS, 2)

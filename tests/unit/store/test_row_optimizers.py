@@ -94,7 +94,7 @@ def test_a_hundred_steps_equal_torch_on_sparse_gradients(optimizer, dim):
 
 
 def torch_rows(optimizer, dim, scale=1.0, clip=None, bound=None):
-    """Rows as parameters of their own under torch, those of the batch alone with (dense) gradients."""
+    """Rows as separate parameters under torch, those of the batch alone with (dense) gradients."""
     rows = [torch.nn.Parameter(row.clone()) for row in torch.from_numpy(initial(dim))]
     theirs = torch_optimizer(optimizer, rows)
     for _, used, gradients in batches(dim, scale):
@@ -114,7 +114,7 @@ def torch_rows(optimizer, dim, scale=1.0, clip=None, bound=None):
 def penalized_by_torch(optimizer, dim):
     """float32[IDS, dim]: every row trained alone by torch's dense optimizer, with its penalty.
 
-    torch's optimizers count the gradients of a parameter, servers the steps of training, so Adam is told the step.
+    torch's optimizers count the gradients of a parameter, servers the steps of training, so Adam's step is set.
     """
     rows = [torch.nn.Parameter(row.clone()) for row in torch.from_numpy(initial(dim))]
     settings = {"lr": optimizer.lr, "weight_decay": optimizer.l2 or optimizer.weight_decay}
@@ -202,7 +202,7 @@ def test_rowwise_adagrad_equals_its_formula(dim, l2, decay):
 
 @pytest.mark.parametrize("dim", [4, 16, 64])
 def test_rowwise_adagrad_equals_fbgemm(dim):
-    """Without weight decay, which FBGEMM passes over on a CPU."""
+    """Without weight decay, which FBGEMM ignores on a CPU."""
     pytest.importorskip("fbgemm_gpu", exc_type=ImportError)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -226,7 +226,7 @@ def test_rowwise_adagrad_equals_fbgemm(dim):
 @pytest.mark.parametrize(("l2", "decay"), [(0.0, 0.0), (0.05, 0.0), (0.0, 0.2)])
 @pytest.mark.parametrize("dim", DIMS)
 def test_rowwise_adam_equals_its_formula(dim, l2, decay, schedule):
-    """As algorithm 1 of Kingma and Ba has it: the mean divided by 1 - beta2^t; eps is beside its uncorrected root."""
+    """As in algorithm 1 of Kingma and Ba: the mean divided by 1 - beta2^t; eps is added to its uncorrected root."""
     optimizer = RowOptimizer(
         "rowwise_adam", lr=0.01, eps=1e-3, beta2=0.95, l2=l2, weight_decay=decay, schedule=schedule
     )

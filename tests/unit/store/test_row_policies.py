@@ -1,4 +1,4 @@
-"""Who gets a row where not all ids can have one: by how often they are looked up, and by how long rows were not."""
+"""The ids with a row if not all can have one: by their look-ups, and by the age of rows."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError
+from persia_cli.store.checkpoints.frequency_files import frequencies_of, load_frequencies
 from persia_cli.store.checkpoints.row_files import load_shard
-from persia_cli.store.checkpoints.sighting_files import frequencies_of, load_sightings
 from persia_cli.store.layout import partition_owners
 from persia_cli.store.shard import Shard
 from tests.support.saving import save_shard
@@ -28,7 +28,7 @@ def keys_by_chance(count, seed=0):
 
 
 def look_up(shard, keys, step):
-    """Look keys of table 0 up in training; which of them had no row before."""
+    """Look keys of table 0 up in training; return True for those that had no row before."""
     return shard.answer(0, keys, np.zeros(keys.size, np.uint16), step, True)[1].positions
 
 
@@ -60,7 +60,7 @@ def test_many_ids_are_rarely_counted_too_often_and_never_too_rarely():
 
 def test_counts_are_halved_with_time():
     shard, keys = Shard(layout(min_count=3, epoch_bits=3), 0, 1), keys_by_chance(5)
-    # Two sightings in the first epoch are one in the second, so the third one is not enough, the fourth is.
+    # Two look-ups in the first epoch are one in the second, so the third one is not enough, the fourth is.
     for step, known in ((0, False), (1, False), (8, False), (9, True)):
         look_up(shard, keys, step)
         assert have_rows(shard, keys).all() == known
@@ -75,7 +75,7 @@ def test_ids_that_come_once_never_push_out_those_that_come_again():
             # The step before was the last use of the frequent ones: by age alone the newcomers win.
             look_up(shard, often if step % 2 else keys_by_chance(400, step), step)
     kept = [have_rows(shard, often).mean() for shard in (lfu, lru)]
-    # Some newcomers have counters in common with others, so they seem to come again.
+    # Some newcomers have counters in common with others, so they seem to be repeated.
     assert kept[0] > 0.9 > kept[1] + 0.2, kept
     assert counters(lfu).refused > 5000
 
@@ -108,7 +108,7 @@ def test_a_row_that_was_not_used_for_long_goes_to_any_new_id(when_full):
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.sampled_from(["evict_lfu", "refuse"]), st.integers(1, 3))
-def test_who_has_a_row_does_not_depend_on_the_number_of_servers(seed, servers, when_full, least):
+def test_ids_with_a_row_do_not_depend_on_the_number_of_servers(seed, servers, when_full, least):
     of = layout(200, 4, epoch_bits=2, when_full=when_full, min_count=least, expire_after=9)
     one, several = Shard(of, 0, 1), [Shard(of, server, servers) for server in range(servers)]
     owners, rng = partition_owners(4, servers), np.random.default_rng(seed)
@@ -132,7 +132,7 @@ def trained(of, steps=10):
 
 
 class Saved:
-    """What `load_sightings` reads of a manifest."""
+    """The part of a manifest that `load_frequencies` reads."""
 
     def __init__(self, files):
         self.files = files
@@ -154,18 +154,18 @@ def test_counts_come_back_to_the_bit_on_any_number_of_servers(tmp_path, servers,
     for server in range(others):
         each = Shard(of, server, others)
         load_shard(each, alone(tmp_path / "first" / "embeddings", files[0]))
-        load_sightings(each, tmp_path / "first", Saved(files[1]))
+        load_frequencies(each, tmp_path / "first", Saved(files[1]))
         middle.append(saved(each, tmp_path / f"second-{server}"))
     for server in range(servers):
         last = Shard(of, server, servers)
         for number, (rows, counts) in enumerate(middle):
             folder = tmp_path / f"second-{number}"
             load_shard(last, alone(folder / "embeddings", rows))
-            load_sightings(last, folder, Saved(counts))
+            load_frequencies(last, folder, Saved(counts))
         store, whole = last.stores[0], shard.stores[0]
         words = of.groups[0].sketch_lines * 8
         own = whole.index.sketch[store.partitions.start * words : store.partitions.stop * words]
-        # The epoch of a line without counts says nothing.
+        # The epoch of a line without counts is irrelevant.
         theirs, ours = (each.reshape(-1, 8) for each in (own, store.index.sketch))
         filled = theirs[:, 1:].any(axis=1)
         assert np.array_equal(ours[filled], theirs[filled])
@@ -182,7 +182,7 @@ def test_counts_come_back_to_the_bit_on_any_number_of_servers(tmp_path, servers,
 
 
 def sees(shard, key):
-    """Look a key up once more, which is not all it takes."""
+    """Look a key up once more, which is not enough for a row."""
     look_up(shard, key[None], 10)
 
 
@@ -191,7 +191,7 @@ def test_another_capacity_never_counts_less(tmp_path, capacity):
     of = layout(500, 4, epoch_bits=2, min_count=9)
     _, files = saved(trained(of), tmp_path)
     other = Shard(layout(capacity, 2, epoch_bits=2, min_count=9), 0, 1)
-    load_sightings(other, tmp_path, Saved(files))
+    load_frequencies(other, tmp_path, Saved(files))
     before, after, keys = trained(of), other, keys_by_chance(30)
     for key in keys:
         counts = []
@@ -209,27 +209,27 @@ def test_a_damaged_file_of_counts_is_refused(tmp_path):
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="has changed since it was saved"):
-        load_sightings(Shard(shard.layout, 0, 1), tmp_path, Saved(files))
+        load_frequencies(Shard(shard.layout, 0, 1), tmp_path, Saved(files))
     path.unlink()
     with pytest.raises(CheckpointError, match="cannot be read"):
-        load_sightings(Shard(shard.layout, 0, 1), tmp_path, Saved(files))
+        load_frequencies(Shard(shard.layout, 0, 1), tmp_path, Saved(files))
 
 
 @pytest.mark.parametrize("when_full", ["evict_lru", "refuse"])
-def test_who_asks_for_no_counts_has_no_memory_for_them(when_full, tmp_path):
+def test_policies_without_counts_have_no_memory_for_them(when_full, tmp_path):
     shard = trained(layout(500, 4, when_full=when_full))
     assert (shard.stores[0].index.uses.size, shard.stores[0].index.sketch.size) == (0, 0)
     assert saved(shard, tmp_path)[1] == []
 
 
-def test_a_cut_keeps_counts_as_they_were(tmp_path):
+def test_a_snapshot_has_the_counts_of_its_start(tmp_path):
     of = layout(500, 4, epoch_bits=2, when_full="evict_lfu")
     shard, twin = trained(of), trained(of)
-    cut = shard.begin_cut(places=500)
+    cut = shard.begin_snapshot(places=500)
     look_up(shard, keys_by_chance(400), 10)
     portions = [portion for portion in cut.portions(0) for _ in (0,)]
     uses = dict(zip(portions[0].keys.tolist(), portions[0].uses.tolist(), strict=True))
-    shard.end_cut()
+    shard.end_snapshot()
     own = twin.stores[0]
     rows = own.find(*arrays([(key, 0) for key in uses]))
     assert own.index.uses[rows].tolist() == list(uses.values())
@@ -238,15 +238,15 @@ def test_a_cut_keeps_counts_as_they_were(tmp_path):
 
 @pytest.mark.parametrize("places", [1, 7, 5000])
 def test_a_cut_has_the_sketch_as_it_was_while_every_line_changes(places, monkeypatch):
-    monkeypatch.setattr("persia_cli.store.checkpoints.cut.PORTION_BYTES", 1000)
+    monkeypatch.setattr("persia_cli.store.checkpoints.snapshot.PORTION_BYTES", 1000)
     shard = trained(layout(5000, 64, epoch_bits=2, when_full="evict_lfu", min_count=2))
     before, lines = shard.stores[0].index.sketch.copy(), []
-    cut, step, keys = shard.begin_cut(places=places), 10, keys_by_chance(100_000)[3000:]
-    cut.write_on = lambda: lines.append(cut.next_portion()[1].lines)
+    cut, step, keys = shard.begin_snapshot(places=places), 10, keys_by_chance(100_000)[3000:]
+    cut.make_space = lambda: lines.append(cut.next_portion()[1].lines)
     while not cut.over:
         look_up(shard, keys[step * 40 :][:40], step)
         if not cut.over:
-            cut.write_on()
+            cut.make_space()
         step += 1
     assert len(lines) > 20
     assert (cut.pauses == 0) == (places == 5000)
@@ -259,32 +259,32 @@ def test_nothing_is_counted_or_saved_of_new_ids_while_all_of_them_get_rows(tmp_p
     look_up(shard, keys[:800], 0)
     sketch = shard.stores[0].index.sketch
     assert not sketch.any()
-    assert [portion.lines.size for portion in shard.begin_cut().portions(0)] == [0]
+    assert [portion.lines.size for portion in shard.begin_snapshot().portions(0)] == [0]
     look_up(shard, keys[800:], 1)
     assert sketch.any(), "the last of these came to a partition that was seven eighths full"
-    cut = shard.begin_cut()
+    cut = shard.begin_snapshot()
     assert np.array_equal(np.concatenate([portion.lines for portion in cut.portions(0)]), sketch)
 
 
-def test_counts_that_were_loaded_are_saved_again_however_few_rows_there_are(tmp_path):
+def test_loaded_counts_are_saved_again_even_with_few_rows(tmp_path):
     shard = Shard(layout(100, epoch_bits=4, when_full="evict_lfu"), 0, 1)
     look_up(shard, keys_by_chance(300), 0)
     _, files = saved(shard, tmp_path)
     other = Shard(layout(1000, epoch_bits=4, when_full="evict_lfu"), 0, 1)
-    load_sightings(other, tmp_path, Saved(files))
+    load_frequencies(other, tmp_path, Saved(files))
     sketch = other.stores[0].index.sketch
     assert sketch.any()
-    cut = other.begin_cut(places=500)
+    cut = other.begin_snapshot(places=500)
     assert np.array_equal(np.concatenate([portion.lines for portion in cut.portions(0)]), sketch)
 
 
-def test_a_cut_that_was_dropped_asks_for_no_room(monkeypatch):
+def test_a_dropped_snapshot_needs_no_space(monkeypatch):
     shard = trained(layout(500, 4, epoch_bits=2, when_full="evict_lfu"))
-    cut = shard.begin_cut(places=1)
-    cut.write_on = cut.drop
+    cut = shard.begin_snapshot(places=1)
+    cut.make_space = cut.drop
     look_up(shard, keys_by_chance(9000)[3000:], 10)
     assert cut.over
-    assert cut.has_room(0, *arrays([(key, 0) for key in range(100)]))
+    assert cut.has_space(0, *arrays([(key, 0) for key in range(100)]))
     assert not cut.is_short
 
 

@@ -1,4 +1,4 @@
-"""A row store: what insertions add, rows read and written as they are kept, windows of partitions."""
+"""A row store: inserted rows, rows read and written as stored, windows of partitions."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_insertions_equal_the_naive_twin(names, capacity, partitions, optimizer,
 
 @pytest.mark.parametrize("when_full", ["evict_lru", "refuse"])
 @pytest.mark.parametrize("capacity", [3, 100, 1000])
-def test_of_more_rows_than_there_is_room_for_those_used_last_stay(capacity, when_full):
+def test_of_more_rows_than_fit_those_used_last_stay(capacity, when_full):
     layout = layout_of(1, capacity, 1, SGD, TABLES[:1], when_full=when_full)
     shard, twin = Shard(layout, 0, 1), naive_store.Store(layout)
     keys = np.random.default_rng(0).integers(2**64, size=2 * capacity, dtype=np.uint64)
@@ -89,7 +89,7 @@ def test_rows_are_read_as_they_were_written_and_neighbours_stay(dtype, dim, opti
     np.testing.assert_array_equal(kept["embedding"], naive_optimizers.keep(whole["embedding"], dtype))
     for name in optimizer.states(dim):
         np.testing.assert_array_equal(kept[name], whole[name])
-    # What was read is kept exactly when it is written again.
+    # Read values are stored exactly when they are written again.
     places = np.array([7, 3])
     store.write_rows(places, {name: part[places[::-1]] for name, part in kept.items()})
     order = np.arange(20)
@@ -108,7 +108,7 @@ def test_halves_saturate_or_round_to_even_at_their_edges():
 
 
 def test_one_table_and_several_find_the_same_rows():
-    """The tables of rows are looked at only where a group has several."""
+    """The tables of rows are compared only if a group has several."""
     one, two = (layout_of(1, 50, 1, SGD, TABLES[:count]) for count in (1, 2))
     names = [(key, 0) for key in colliding(one, 8)]
     found = []
@@ -119,7 +119,7 @@ def test_one_table_and_several_find_the_same_rows():
     assert found == [list(range(8))[::-1]] * 2
 
 
-def test_memory_that_the_machine_cannot_promise_is_an_error_in_words():
+def test_memory_beyond_the_machine_is_a_config_error():
     def refuse(size, dtype):
         raise MemoryError
 

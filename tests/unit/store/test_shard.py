@@ -1,4 +1,4 @@
-"""A shard: what it answers and refuses, rows kept for an update, admission."""
+"""A shard: its answers and refusals, rows remembered for an update, admission."""
 
 import numpy as np
 import pytest
@@ -57,11 +57,11 @@ def test_a_shard_equals_its_naive_twin_exactly_even_where_names_repeat(events, d
         compare(shard, twin)
 
 
-def test_a_shard_of_no_tables_counts_and_keeps_nothing():
+def test_a_shard_without_tables_counts_and_stores_nothing():
     """A network of dense features alone has none."""
     shard = Shard(EmbeddingLayout((), (), SEED), 0, 1)
     assert shard.counters() == {}
-    shard.end_cut()
+    shard.end_snapshot()
 
 
 def test_two_tables_with_the_same_key_never_share_a_row():
@@ -109,7 +109,7 @@ def test_admission_is_a_pure_function_of_the_id_and_admits_its_share(share):
     table = layout.groups[0].tables[0]
     admitted = shard.stores[0].find(*arrays(names)) >= 0
     assert admitted[:500].tolist() == [naive_store.is_admitted(SEED, table, id_) for id_ in range(500)]
-    # Other servers, another order, small batches, many tries: the same ids.
+    # Other servers, another order, small batches, repeated requests: the same ids.
     for server in range(2):
         other = Shard(layout, server, 2)
         own = [at for at in range(3000) if names[at][0] * 8 >> 64 in other.stores[0].partitions][::-1]
@@ -152,7 +152,7 @@ def test_read_only_arrays_and_an_empty_batch_are_served():
     assert shard.counters()["item"].rows == 1
 
 
-def test_what_does_not_belong_here_is_refused_and_changes_nothing():
+def test_foreign_keys_are_refused_and_change_nothing():
     shard = Shard(layout_of(), 1, 2)
     keys, tables = np.array([2**63, 1], np.uint64), np.zeros(2, np.uint16)
     for bad_keys, bad_tables, group in [
@@ -181,7 +181,7 @@ def test_what_does_not_belong_here_is_refused_and_changes_nothing():
     assert shard.stores[0].used == 1
 
 
-def test_a_server_without_partitions_of_a_group_refuses_its_keys_and_serves_none():
+def test_a_server_without_partitions_of_a_group_refuses_its_keys():
     shard = Shard(layout_of(partitions=1), 1, 2)
     nothing = arrays([])
     assert shard.look_up(0, *nothing, 0, create=True).shape == (0, 12)
@@ -244,7 +244,7 @@ def test_an_update_never_changes_the_row_that_another_key_got_meanwhile():
 
 
 @pytest.mark.parametrize("between", [0, 1, 254, 255, 256, 511, 512, 513])
-def test_kept_rows_are_told_apart_however_many_look_ups_come_between(between):
+def test_remembered_rows_are_distinguished_after_many_look_ups(between):
     layout = layout_of(capacity=4, partitions=1, optimizer=SGD)
     shard = Shard(layout, 0, 1)
     keys = colliding(layout, 9)
@@ -260,7 +260,7 @@ def test_kept_rows_are_told_apart_however_many_look_ups_come_between(between):
     assert shard.counters()["user"].gradients_missing == (between > 0)
 
 
-def test_rows_kept_for_other_keys_are_not_used():
+def test_rows_remembered_for_other_keys_are_not_used():
     shard = Shard(layout_of(optimizer=SGD), 0, 1)
     names = names_of(range(4))
     shard.look_up(0, *arrays(names), 0, create=True, batch=1)
@@ -271,15 +271,15 @@ def test_rows_kept_for_other_keys_are_not_used():
     np.testing.assert_array_equal(after[2:], before[2:] - np.float32(0.5))
 
 
-def test_few_look_ups_are_kept_and_those_only_until_their_update(monkeypatch):
+def test_few_look_ups_are_remembered_until_their_update(monkeypatch):
     monkeypatch.setattr(shards, "MAX_REMEMBERED_LOOKUPS", 3)
     shard = Shard(layout_of(), 0, 1)
     keys, tables = arrays(names_of([1]))
     for batch in range(5):
         shard.look_up(0, keys, tables, 0, create=True, batch=batch)
-    assert list(shard._kept[0]) == [2, 3, 4]
+    assert list(shard._remembered[0]) == [2, 3, 4]
     shard.update(0, keys, tables, np.ones((1, 3), np.float32), 0, 3)
-    assert list(shard._kept[0]) == [2, 4]
+    assert list(shard._remembered[0]) == [2, 4]
 
 
 def test_capacity_is_shared_by_partitions_and_bounded_by_the_machine():

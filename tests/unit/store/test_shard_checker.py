@@ -1,4 +1,4 @@
-"""The check of a shard that is taken over: it finds whatever is wrong with its index."""
+"""The check of a shard at recovery: it finds every flaw of its index."""
 
 import re
 
@@ -19,7 +19,7 @@ def job():
 
 
 def damaged(job, harm) -> str:
-    """What the checker says of a shard that is full, after some harm to its first store."""
+    """The checker's finding for a full shard, after some damage to its first store."""
     file = job.create()
     shard, _ = job.attach(file)
     job.go_on(shard)

@@ -29,7 +29,7 @@ from persia_cli.store.layout import (
     table_salt,
 )
 from persia_cli.store.shard import Shard
-from persia_cli.wire.figures import SavedRows
+from persia_cli.wire.reports import SavedRows
 from tests import naive
 from tests.support.saving import save_shard
 from tests.support.shards import rows_in
@@ -109,7 +109,7 @@ def alone(directory, files):
 
 
 def as_is(file, path):
-    """The entry of a file, with the checksum that it has now."""
+    """The entry of a file, with its present checksum."""
     data = path.read_bytes()
     return structs.replace(file, nbytes=len(data), xxh128=xxh128(data).hexdigest())
 
@@ -194,7 +194,7 @@ def test_a_server_without_partitions_of_a_group_saves_no_file_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rows_of_float32_are_rounded_to_the_nearest_value_of_what_keeps_them(tmp_path, dtype):
+def test_float32_rows_are_rounded_to_the_nearest_stored_value(tmp_path, dtype):
     shards = trained(layout_of(), 1)
     files = save(shards, tmp_path)
     loaded = load(layout_of(dtype=dtype), 1, tmp_path, files)
@@ -232,7 +232,7 @@ def test_files_do_not_depend_on_the_order_of_arrival(tmp_path):
     assert (files[0].nbytes, files[0].xxh128) == (len(data), xxh128(data).hexdigest())
 
 
-def test_rows_lie_by_partition_then_key_then_table_whatever_the_batches(tmp_path, monkeypatch):
+def test_rows_are_ordered_by_partition_key_and_table_in_any_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(snapshot, "ROWS_PER_BATCH", 10)
     layout = layout_of(capacity=1500)
     shards = trained(layout, 1, list(range(500)))
@@ -251,7 +251,7 @@ def test_rows_lie_by_partition_then_key_then_table_whatever_the_batches(tmp_path
 
 @pytest.mark.parametrize("when_full", ["evict_lru", "refuse"])
 @pytest.mark.parametrize("servers", [1, 2])
-def test_what_a_full_store_held_is_loaded_again(tmp_path, when_full, servers):
+def test_the_rows_of_a_full_store_are_loaded_again(tmp_path, when_full, servers):
     layout = replace(layout_of(capacity=1000, partitions=4), when_full=when_full)
     (shard,) = [Shard(layout, 0, 1)]
     for step in range(20):
@@ -382,7 +382,7 @@ def test_a_server_reads_the_files_that_may_hold_its_keys_and_no_others(saved, lo
             shard = Shard(layout_of(partitions=others), reader, readers)
             theirs = shard.stores[0].partitions
             meet = any(key * partitions >> 32 in own and key * others >> 32 in theirs for key in edges)
-            assert snapshot._concerns(shard, rows) == meet
+            assert snapshot._may_have_rows_of(shard, rows) == meet
 
 
 def edge_keys(partition, of):

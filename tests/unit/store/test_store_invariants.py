@@ -1,4 +1,4 @@
-"""What holds after any sequence of look-ups, updates and insertions, on a shard and its plain twin."""
+"""Invariants after any sequence of look-ups, updates and insertions, on a shard and its plain twin."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -101,7 +101,7 @@ class Life(RuleBasedStateMachine):
         self.change(names, step, seed, batch)
 
     @rule(places=PLACES, seed=st.integers(0, 2**32), ahead=st.integers(-2, 2))
-    def update_of_what_no_look_up_kept(self, places, seed, ahead):
+    def update_of_what_no_look_up_remembered(self, places, seed, ahead):
         self.change(self.names(places), max(0, self.step + ahead), seed, None)
 
     def change(self, names, step, seed, batch):
@@ -130,7 +130,7 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def take_evicted(self):
-        """The keys that have no row any more, unless too many were evicted to remember."""
+        """The keys without a row, unless too many were evicted to remember."""
         gone, alive = self.twin.gone, {row.name for row in self.twin.rows()}
         found = self.shard.stores[0].take_evicted()
         assert (found is None) == (len(gone) > self.group.evictions_per_partition * self.group.partitions)
@@ -194,7 +194,7 @@ def contents(shard):
 
 @settings(max_examples=40)
 @given(BATCHES, st.integers(1, 40), st.integers(1, 8), st.sampled_from(["evict_lru", "refuse"]), DTYPES)
-def test_what_is_left_does_not_depend_on_the_number_of_servers(batches, capacity, partitions, when_full, dtype):
+def test_remaining_rows_do_not_depend_on_the_number_of_servers(batches, capacity, partitions, when_full, dtype):
     layout = layout_of(2, capacity, partitions, SGD, admission=0.8, dtype=dtype, when_full=when_full)
     one = rows_after(layout, batches, 1)
     for servers in (2, 3, 5):
@@ -203,7 +203,7 @@ def test_what_is_left_does_not_depend_on_the_number_of_servers(batches, capacity
 
 @settings(max_examples=40)
 @given(BATCHES, st.integers(1, 40), st.integers(2, 8))
-def test_what_happens_in_one_partition_does_not_touch_another(batches, capacity, partitions):
+def test_changes_in_one_partition_do_not_affect_another(batches, capacity, partitions):
     layout = layout_of(2, capacity, partitions, SGD)
 
     def partition(name):

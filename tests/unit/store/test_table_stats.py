@@ -44,7 +44,7 @@ def test_every_figure_equals_that_of_pandas(checkpoint):
         assert sum(stats.ages.counts) == len(own)
 
 
-def test_the_bins_of_norms_are_equally_wide_in_their_logarithm_and_none_at_the_ends_is_empty(checkpoint):
+def test_bins_of_norms_are_equally_wide_in_their_logarithm(checkpoint):
     for stats in table_stats(read_chain(checkpoint)).values():
         edges, counts = np.array(stats.norms.edges), stats.norms.counts
         assert 2 < len(counts) <= BINS

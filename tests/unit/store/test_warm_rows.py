@@ -14,7 +14,7 @@ from persia_cli.store.checkpoints.chain import RowFile
 from persia_cli.store.checkpoints.warm_rows import WarmRows, new_states
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, partitions_of, table_salt
 from persia_cli.store.shard import Shard
-from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.reports import SavedFile
 from tests import naive
 from tests.support.saving import save_shard
 from tests.unit.store.test_snapshot import DTYPES, OPTIMIZERS, TABLES, layout_of, save, trained
@@ -162,7 +162,7 @@ def test_new_rows_make_old_ones_go_first(tmp_path):
     assert counters.refused == 0
 
 
-def test_more_rows_than_there_is_room_for_are_refused_as_in_a_checkpoint(tmp_path):
+def test_more_rows_than_fit_are_refused_as_in_a_checkpoint(tmp_path):
     files = save(trained(layout_of(), 1), tmp_path)
     with pytest.raises(CheckpointError, match=r"does not fit: there are at least 7 rows for this server"):
         begun(new_layout(OPTIMIZERS["adam"], 3, 1, capacity=4), 1, tmp_path, files, {"a": ["a"]}, True)
@@ -196,7 +196,7 @@ def test_vectors_become_rows_with_new_states(kind, servers):
     }
 
 
-def test_ftrl_keeps_what_it_begins_with():
+def test_ftrl_preserves_the_initial_embedding():
     """One tiny gradient leaves a weight about where it was, though FTRL computes it from its states alone."""
     layout = new_layout(RowOptimizer("ftrl", 0.1, beta=1.0, l1=0.3, l2=0.2, initial_accumulator_value=0.1), 3)
     shard = Shard(layout, 0, 1)
@@ -215,5 +215,5 @@ def test_ids_that_come_twice_are_named():
         rows.add("x", np.array([1, 9, 3, 9], np.uint64), vectors, "f.parquet, row group 2", 100)
     rows = WarmRows(Shard(layout, 0, 1), {}, False)
     rows.add("x", np.array([1, 2, 3, 4], np.uint64), vectors, "f.parquet, row group 0", 0)
-    with pytest.raises(DataError, match=r"row group 1: among the rows 0 to 3 are ids that rows before them have"):
+    with pytest.raises(DataError, match=r"row group 1: rows 0 to 3"):
         rows.add("x", np.array([5, 6, 4, 8], np.uint64), vectors, "f.parquet, row group 1", 0)

@@ -1,4 +1,4 @@
-"""Rows on the wire: what encoding keeps, and its plain twins."""
+"""Rows on the wire: the precision of encoding, and its plain twins."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ FLOATS = st.sampled_from(EXTREMES) | st.floats(width=32, allow_nan=False, allow_
 
 @st.composite
 def blocks(draw, values=FLOATS):
-    """float32 [n, dim], read-only, each row of its own magnitude."""
+    """float32 [n, dim], read-only, each row with its own magnitude."""
     size, dim = draw(st.integers(0, 4)), draw(DIMS)
     few = draw(st.lists(values, min_size=1, max_size=6))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -31,7 +31,7 @@ def blocks(draw, values=FLOATS):
 @settings(deadline=None)
 @given(blocks(), st.sampled_from(WIRES))
 @example(np.array([[3.401993e38]], np.float32), "float16")
-def test_what_comes_back_is_within_the_stated_bounds(rows, wire):
+def test_decoded_rows_are_within_the_stated_bounds(rows, wire):
     block = encode_rows(rows, wire)
     assert block.shape == (len(rows), row_bytes(rows.shape[1], wire))
     back = decode_rows(block, rows.shape[1], wire).astype(np.float64)
@@ -45,7 +45,7 @@ def test_what_comes_back_is_within_the_stated_bounds(rows, wire):
     else:
         greatest = sizes.max(axis=1, keepdims=True, initial=0)
         bounds = np.maximum(sizes * 2.0**-11, greatest * 2.0**-39) + 2.0**-150
-        # So do these, by half a unit of the eleven bits that a value keeps.
+        # So do these, by half a unit of the eleven bits of a value.
         nearly_infinite = sizes > np.finfo(np.float32).max * (1 - 2.0**-12)
         back[nearly_infinite] = rows[nearly_infinite]
     assert (np.abs(back - rows) <= bounds).all()
@@ -75,7 +75,7 @@ def test_float16_equals_the_naive_twin_byte_for_byte(rows):
 
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("column", [0, 7, 16])
-def test_a_row_with_nan_or_infinity_says_so_and_leaves_the_others_alone(bad, column):
+def test_a_row_with_nan_or_infinity_affects_no_other(bad, column):
     rows = np.ones((3, 17), np.float32)
     rows[1, column] = bad
     scaled = decode_rows(encode_rows(rows, "float16"), 17, "float16")
@@ -99,7 +99,7 @@ def test_blocks_of_several_servers_decode_into_one(rows, wire, cut, offset):
     np.testing.assert_array_equal(out, decode_rows(block, rows.shape[1], wire))
 
 
-def test_float32_rows_are_not_copied_but_decode_into_memory_of_their_own():
+def test_float32_rows_are_sent_without_a_copy_and_decoded_into_one():
     rows = np.ones((2, 3), np.float32)
     block = encode_rows(rows, "float32")
     assert np.shares_memory(block, rows)

@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from persia_cli.observe.outcome import Figures
+from persia_cli.observe.outcome import JobMetrics
 from persia_cli.sweep.comparison import Mean, compare, half_width, mean_of, paired
 from persia_cli.sweep.points import Setting
 
@@ -15,8 +15,8 @@ SYNC: Setting = (("mode", "sync"),)
 HYBRID: Setting = (("mode", "hybrid"),)
 
 
-def figures(auc: float | None, rate: float = 100.0, steps: int = 50, staleness: int = 1) -> Figures:
-    return Figures(rate, {"auc": auc, "log_loss": 0.5}, steps, steps, staleness)
+def figures(auc: float | None, rate: float = 100.0, steps: int = 50, staleness: int = 1) -> JobMetrics:
+    return JobMetrics(rate, {"auc": auc, "log_loss": 0.5}, steps, steps, staleness)
 
 
 def test_mean_and_standard_error() -> None:
@@ -99,7 +99,7 @@ def test_many_values_are_as_the_normal_distribution_has_it() -> None:
 
 
 @pytest.mark.parametrize("values", [2, 3, 5])
-def test_the_true_mean_is_outside_as_often_as_said(values: int) -> None:
+def test_the_true_mean_is_outside_with_the_stated_probability(values: int) -> None:
     drawn = np.random.default_rng(values).standard_normal((200_000, values))
     errors = drawn.std(axis=1, ddof=1) / math.sqrt(values)
     outside = np.abs(drawn.mean(axis=1)) > half_width(values) * errors

@@ -1,4 +1,4 @@
-"""What the folder of a sweep holds."""
+"""The content of the folder of a sweep."""
 
 import csv
 import json
@@ -8,7 +8,7 @@ import pytest
 
 from persia_cli.commands.sweep_view import as_object
 from persia_cli.errors import UserError
-from persia_cli.observe.outcome import Figures
+from persia_cli.observe.outcome import JobMetrics
 from persia_cli.sweep.comparison import compare
 from persia_cli.sweep.folder import (
     PointOutcome,
@@ -26,12 +26,12 @@ from tests.support.runs import make_run
 ASK = SweepRequest(("conf=synthetic", "seed=1,2"), ("/conf",), "mode=sync", "pr_auc", "/somewhere")
 POINT = Point(("seed=1", "mode=hybrid"), (("mode", "hybrid"), ("seed", "1")))
 DONE = PointOutcome(
-    POINT, "1", "points/001-hybrid-1", 12.5, Figures(1000.0, {"auc": 0.75, "log_loss": None}, 30, 40, 3), None
+    POINT, "1", "points/001-hybrid-1", 12.5, JobMetrics(1000.0, {"auc": 0.75, "log_loss": None}, 30, 40, 3), None
 )
 FAILED = PointOutcome(Point(("seed=2",), (("seed", "2"),)), "2", "points/002-2", 1.0, None, "nn-worker-0 died, alas")
 
 
-def test_what_was_asked_for_can_be_read_again(tmp_path: Path) -> None:
+def test_a_request_is_read_as_written(tmp_path: Path) -> None:
     runs = [make_run(), make_run(seed=3)]
     ASK.write(tmp_path / "new" / "sweep", runs)
     assert SweepRequest.read(tmp_path / "new" / "sweep") == (ASK, [digest(run) for run in runs])
@@ -56,7 +56,7 @@ def test_results_can_be_read_again_and_opened_as_a_table(tmp_path: Path) -> None
 
 def test_settings_have_their_intervals_as_json_and_as_a_table(tmp_path: Path) -> None:
     setting = (("mode", "hybrid"),)
-    by_seed = {str(seed): Figures(1000.0, {"auc": auc}, 30, 40, 3) for seed, auc in enumerate((0.70, 0.74, 0.75))}
+    by_seed = {str(seed): JobMetrics(1000.0, {"auc": auc}, 30, 40, 3) for seed, auc in enumerate((0.70, 0.74, 0.75))}
     rows = compare({setting: by_seed}, {}, {}, ["auc"])
     write_settings(tmp_path, [as_object(row) for row in rows], [as_object(row, flat=True) for row in rows])
     [told] = json.loads((tmp_path / "settings.json").read_text())

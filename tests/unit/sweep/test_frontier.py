@@ -28,7 +28,7 @@ SPOTS = [
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved."""
+    """The saved pictures."""
     figures: list[Figure] = []
     save = Figure.savefig
 
@@ -44,7 +44,7 @@ def labels(axes: Any) -> list[Annotation]:
     return [text for text in axes.texts if isinstance(text, Annotation) and text.get_text()]
 
 
-def test_staleness_has_panels_of_its_own_and_no_label_covers_another(tmp_path: Path, drawn: list[Figure]) -> None:
+def test_staleness_has_its_own_panels_and_no_label_covers_another(tmp_path: Path, drawn: list[Figure]) -> None:
     draw(tmp_path / "frontier.png", SPOTS, "test: 500 steps", "mode=sync", "auc")
     assert list(tmp_path.iterdir()) == [tmp_path / "frontier.png"]
     assert imread(tmp_path / "frontier.png").shape[1] == 13 * 150
@@ -75,7 +75,7 @@ def test_without_a_baseline_auc_itself_is_drawn(tmp_path: Path, drawn: list[Figu
     assert [axes.get_ylabel() for axes in drawn[0].axes[1:]] == ["log_loss", "samples/s"]
 
 
-def test_without_matplotlib_a_sentence_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_a_sentence_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *arguments: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Words with lists of values: which commas make points, and how mistakes are told."""
+"""Arguments with lists of values: commas that make points, and reports of mistakes."""
 
 import re
 import tracemalloc
@@ -35,13 +35,13 @@ NOTHING_SAVED = ("checkpoint.at_end=false", "checkpoint.every_minutes=null")
         ("dataset.path=/a b,c", ["/a\\ b", "c"]),
     ],
 )
-def test_commas_part_values_unless_brackets_or_quotes_keep_them(word: str, values: list[str]) -> None:
+def test_commas_separate_values_outside_of_brackets_and_quotes(word: str, values: list[str]) -> None:
     key = word.partition("=")[0]
     assert choices(word) == [f"{key}={value}" for value in values]
 
 
 @pytest.mark.parametrize("word", ["~train.epochs", "seed", "model.hidden=[16,8"])
-def test_what_is_no_list_stays_as_it_is(word: str) -> None:
+def test_an_argument_without_a_list_is_unchanged(word: str) -> None:
     assert choices(word) == [word]
 
 
@@ -130,7 +130,7 @@ def test_a_key_of_one_mode_makes_no_points_of_the_others() -> None:
     assert [each.run.mode.model_dump() for each in one] == [{"kind": "sync"}, {"kind": "hybrid", "staleness": 8}]
 
 
-def test_all_mistakes_are_told_with_their_points() -> None:
+def test_all_mistakes_are_reported_with_their_points() -> None:
     with pytest.raises(ConfigError) as failure:
         compose_grid(["conf=synthetic", "mode.staleness=0,3", "train.batch_size=8,x", "eval.every=5"])
     assert str(failure.value).splitlines() == [
@@ -142,7 +142,7 @@ def test_all_mistakes_are_told_with_their_points() -> None:
     ]
 
 
-def test_a_key_that_no_mode_has_is_told() -> None:
+def test_a_key_that_no_mode_has_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"mode\.stalenes=8: no such key; did you mean mode\.staleness"):
         compose_grid(["mode=sync,hybrid", "mode.stalenes=8"])
 

@@ -1,4 +1,4 @@
-"""The points of a sweep, and what each is set against."""
+"""The points of a sweep, and the baseline of each."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_the_baseline_is_sync_or_else_the_least_staleness() -> None:
     assert default_baseline([SYNC]) is None
 
 
-def test_each_setting_is_set_against_the_one_that_differs_in_the_baseline_alone() -> None:
+def test_each_setting_is_compared_with_the_same_one_in_the_baseline() -> None:
     assert baselines([SYNC, HYBRID_3, HYBRID_8], "mode=sync") == {SYNC: SYNC, HYBRID_3: SYNC, HYBRID_8: SYNC}
     assert baselines([SYNC, HYBRID_3, HYBRID_8], "mode=hybrid mode.staleness=3")[SYNC] == HYBRID_3
 

@@ -1,4 +1,4 @@
-"""A network with an auxiliary loss of several tasks, which has a weight of its own."""
+"""A network with an auxiliary loss of several tasks, which has a separate weight."""
 
 import torch
 
@@ -7,7 +7,7 @@ from tests.unit.train.batches import DENSE, TASKS
 
 
 class Guessing(torch.nn.Module):
-    """Logits by dense features and rows; it also learns to guess the sum of a sample's rows, for each task anew."""
+    """Logits by dense features and rows; it also learns to predict the sum of a sample's rows, for each task."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Made-up steps of one rank: features, rows, samples, and the plain torch formulation of their pooling."""
+"""Generated steps of one rank: features, rows, samples, and the plain torch formulation of their pooling."""
 
 from collections.abc import Sequence
 from typing import Any

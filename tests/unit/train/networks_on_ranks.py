@@ -1,4 +1,4 @@
-"""What one rank of several does with every network that ships; the results go to a file."""
+"""The work of one of several ranks with every network that ships; the results go to a file."""
 
 from pathlib import Path
 

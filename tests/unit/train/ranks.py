@@ -1,4 +1,4 @@
-"""What one rank of several does in a process of its own; the results go to a file."""
+"""The work of one of several ranks in a separate process; the results go to a file."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -121,7 +121,7 @@ def resume(rank: int, size: int, directory: str) -> None:
 
 
 def leave(rank: int, size: int, directory: str) -> None:
-    """Rank 1 ends at once; the other writes how it was told to `error.txt`."""
+    """Rank 1 ends at once; the other writes the error that it gets to `error.txt`."""
     prepare_torch(1)
     world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
     if rank == 1:

@@ -1,4 +1,4 @@
-"""Auxiliary losses of networks in a step: weighed as their samples are, divided as the loss is, and gone elsewhere."""
+"""Auxiliary losses of networks in a step: weighted as their samples, divided as the loss, and absent in evaluation."""
 
 from pathlib import Path
 
@@ -105,7 +105,7 @@ def test_parts_and_shares_of_ranks_add_up_to_the_batch():
         assert sum(ranks) == pytest.approx(theirs, abs=1e-6)
 
 
-def test_evaluation_knows_nothing_of_it():
+def test_evaluation_does_not_use_it():
     step, (batch, groups) = step_of(Guessing()), inputs(0)
     scored = step.evaluate(0, batch, groups)
     torch.nn.init.constant_(step.module.guess.weight, torch.nan)

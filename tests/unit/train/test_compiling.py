@@ -1,4 +1,4 @@
-"""A compiled network computes what it would without, or is refused."""
+"""A compiled network computes the same as without compilation, or is refused."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ print("as without")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("precision", "near"), [("float32", 1e-5), ("bfloat16", 2.0**-6)])
 def test_a_compiled_network_trains_as_it_would_without(precision: str, near: float, tmp_path: Path) -> None:
-    """In a process of its own, because the compiler keeps workers and files."""
+    """In a separate process, because the compiler leaves workers and files."""
     own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1", "TMPDIR": str(tmp_path)}
     program = PROGRAM.format(precision=precision, near=near)
     done = subprocess.run(

@@ -100,7 +100,7 @@ PENALIZED = [
 
 @pytest.mark.parametrize(("config", "kind", "coupled"), PENALIZED, ids=lambda case: getattr(case, "kind", ""))
 def test_penalties_by_layer_are_those_that_a_loss_with_squares_has(config, kind, coupled):
-    """L2 as the gradient of penalty / 2 * |w|^2 in the loss; AdamW's decay by hand before its step."""
+    """L2 as the gradient of penalty / 2 * |w|^2 in the loss; AdamW's decay as a formula before its step."""
     torch.manual_seed(0)
     ours = StepParts()
     plain = copy.deepcopy(ours)
@@ -188,7 +188,7 @@ class Watched(DenseTrainer):
 @pytest.mark.parametrize(
     ("kind", "schedule"), SCHEDULED, ids=lambda each: each.get("kind") if isinstance(each, dict) else ""
 )
-def test_a_rank_that_goes_on_from_a_saved_model_has_the_rates_of_one_that_never_stopped(kind, schedule, tmp_path):
+def test_a_resumed_rank_has_the_learning_rates_of_an_undisturbed_one(kind, schedule, tmp_path):
     dense = config_of(kind, schedule).model_dump()
     run = make_run([], optimizer={"embedding": SGD, "dense": dense})
     whole = Watched(run, World())

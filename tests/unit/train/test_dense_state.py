@@ -50,7 +50,7 @@ def equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
 @pytest.mark.parametrize("steps", [0, 3])
-def test_what_was_saved_goes_on_identically(tmp_path, config, steps):
+def test_a_saved_state_continues_identically(tmp_path, config, steps):
     module, optimizer = built(config, seed=1)
     advance(module, optimizer, steps)
     write_files(dense_files(module, optimizer), tmp_path)

@@ -185,7 +185,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_cause(where, sentence):
         step.evaluate(4, batch, groups)
 
 
-def test_outputs_that_are_finite_and_whose_loss_is_not_are_told_by_their_size_and_their_loss():
+def test_finite_outputs_with_an_infinite_loss_are_named_by_size():
     step = dense_step(objective=Objective([Poisson(kind="poisson")] * TASKS))
     with torch.no_grad():
         list(step.module.parameters())[-1].fill_(200.0)

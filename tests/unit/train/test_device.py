@@ -1,4 +1,4 @@
-"""The device of a rank: chosen by name, refused where it is not there."""
+"""The device of a rank: selected by name, refused if it is missing."""
 
 import os
 
@@ -13,8 +13,8 @@ from persia_cli.train.device import (
     choose_device,
     devices_are_apart,
     drawing_from,
+    explained_full_memory,
     prepare_torch,
-    told_of_full_memory,
 )
 
 
@@ -78,10 +78,10 @@ def test_ranks_that_may_share_a_gpu_are_not_called_apart(devices, name, count, r
     assert not apart or len(chosen) == ranks
 
 
-def test_a_full_gpu_is_told_with_what_helps():
+def test_a_full_gpu_is_reported_with_a_remedy():
     words = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.18 GiB of which …"
     with pytest.raises(UserError, match=r"cuda:0 is full at train\.batch_size=8192: use") as raised:  # noqa: SIM117
-        with told_of_full_memory(torch.device("cuda:0"), 8192):
+        with explained_full_memory(torch.device("cuda:0"), 8192):
             raise torch.OutOfMemoryError(words)
     assert str(raised.value).endswith("(CUDA out of memory. Tried to allocate 2.00 GiB)")
 
@@ -104,7 +104,7 @@ def test_random_numbers_follow_from_the_seed_and_leave_the_others_alone():
     assert not torch.equal(drawn[0], drawn[2])
 
 
-def test_copies_have_memory_of_their_own_and_come_back():
+def test_copies_have_their_own_memory_and_are_returned():
     copier = Copier(CPU)
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     array.flags.writeable = False

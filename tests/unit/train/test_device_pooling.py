@@ -101,7 +101,7 @@ def test_entries_that_fit_no_row_are_refused(what):
         pooling.stage(GroupRows(group.rows, inverse, offsets), pooling.leaf(group))
 
 
-def test_rows_that_are_infinite_do_not_spoil_sequences_that_do_not_read_them():
+def test_infinite_rows_do_not_affect_sequences_without_them():
     shape = GroupShape(2, (FeatureShape("clicks", 2, "none", 3),))
     rows = np.array([[np.inf, np.nan], [1, 2]], np.float32)
     group = GroupRows([encode_rows(rows, "float32")], np.array([0, 1], np.int32), np.array([0, 1, 2], np.uint32))
@@ -141,7 +141,7 @@ def test_a_share_without_samples_goes_through():
     assert [gradient.shape for gradient in result.gradients] == [(0, 4), (0, 2)]
 
 
-def test_the_cpu_pools_by_kernels_unless_told_otherwise():
+def test_the_cpu_pools_by_kernels_by_default():
     kinds = [
         {type(pooling) for pooling in Staging(GROUPS, torch.device(device), by_kernels).poolings}
         for device, by_kernels in (("cpu", True), ("cpu", False))

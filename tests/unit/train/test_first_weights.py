@@ -58,7 +58,7 @@ def test_the_whole_network_goes_on_as_if_it_had_not_stopped(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("states", [True, False])
-def test_what_does_not_fit_begins_anew_and_is_listed(tmp_path, kind, states):
+def test_weights_that_do_not_fit_begin_anew_and_are_listed(tmp_path, kind, states):
     module, optimizer = saved(tmp_path, kind)
     other = network(inputs=5, last="exit")
     drawn = {name: value.clone() for name, value in other.state_dict().items()}
@@ -69,7 +69,7 @@ def test_what_does_not_fit_begins_anew_and_is_listed(tmp_path, kind, states):
     assert {"first.bias", "norm.running_mean", "norm.num_batches_tracked"} < set(fit.taken)
     for name, value in other.state_dict().items():
         assert torch.equal(value, module.state_dict()[name] if name in fit.taken else drawn[name]), name
-    # Three parameters are taken; each has a state where the optimizer keeps one.
+    # Three parameters are loaded; each has a state if the optimizer has one.
     assert fit.states == (3 if states and kind != "sgd" else 0)
     numbers = {name: number for number, (name, _) in enumerate(other.named_parameters())}
     before = dict(

@@ -1,4 +1,4 @@
-"""The GPU path, where there is a GPU: whole steps against those on the CPU, and what `scripts/gpu_check.py` checks."""
+"""The GPU path, if there is a GPU: whole steps against those on the CPU, and the checks of `scripts/gpu_check.py`."""
 
 from collections.abc import Iterator
 
@@ -47,7 +47,7 @@ def endless() -> float:
 
 
 def failed(findings: Findings) -> list[str]:
-    """The lines of what did not pass, of which there must be something."""
+    """The lines of failed checks, among others."""
     found = list(findings)
     assert found
     return [each.line() for each in found if isinstance(each, Finding) and each.verdict not in ("PASS", "INFO")]

@@ -1,4 +1,4 @@
-"""The softmax over the items of a batch, and how frequent items are, against the paper's formulas."""
+"""The softmax over the items of a batch, and the frequency of items, against the paper's formulas."""
 
 import math
 
@@ -42,7 +42,7 @@ def test_ranks_together_have_the_loss_and_gradient_of_the_formula(samples, seed,
     keys, labels, weights = (torch.tensor(column) for column in zip(*samples, strict=True))
     draw = torch.Generator().manual_seed(seed)
     users, items = (torch.randn(len(keys), 3, generator=draw) for _ in range(2))
-    # An item has one probability, which all candidates that have it are told.
+    # An item has one probability, which all candidates with it share.
     log_q = (-3 * torch.rand(5, generator=draw))[keys + 2] if corrected else None
     ours = [each.clone().requires_grad_() for each in (users, items)]
     plain = [each.double().requires_grad_() for each in (users, items)]
@@ -85,8 +85,8 @@ def learned_shares(share, corrected):
     return mean.softmax(0)
 
 
-def test_corrected_scores_learn_how_often_items_are_chosen_also_those_that_every_batch_has():
-    """Which is what the softmax over all items would learn; without a correction frequent items are held down."""
+def test_corrected_scores_learn_how_often_items_are_chosen():
+    """The softmax over all items would learn the same; without a correction frequent items have lower scores."""
     share = 1.0 / torch.arange(1, 41)
     share /= share.sum()
     assert 64 * share[0] > 10, "the first item is in a batch many times"

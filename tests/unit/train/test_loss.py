@@ -80,7 +80,7 @@ def test_a_batch_without_weight_has_no_loss_and_no_gradient():
 
 
 @pytest.mark.parametrize("loss", [Poisson(kind="poisson"), Mse(kind="mse")])
-def test_a_sample_without_weight_is_nothing_though_its_loss_would_be_infinite(loss):
+def test_a_sample_without_weight_adds_no_infinite_loss(loss):
     logits = torch.tensor([[1e30], [0.5], [-1e30]], requires_grad=True)
     labels, weights = torch.tensor([[0.0], [2.0], [1e30]]), torch.tensor([0.0, 3.0, 0.0])
     objective = Objective([loss])
@@ -199,7 +199,7 @@ def test_parts_of_ranks_have_the_loss_and_the_gradient_of_all_pairs(soft, querie
 
 
 @given(SAMPLES, st.lists(st.sampled_from([0, 1, 2, NULL_ID]), min_size=12, max_size=12))
-def test_pairs_within_queries_have_the_loss_and_gradient_of_the_plain_formula(samples, queries):
+def test_pairs_in_queries_have_the_loss_and_gradient_of_the_formula(samples, queries):
     z, y, w = torch.tensor(samples).T
     of = torch.tensor(queries[: len(z)])
     ours, plain = z.clone().requires_grad_(), z.double().requires_grad_()
@@ -222,7 +222,7 @@ def test_a_share_of_one_class_has_no_pairs_and_no_gradient(label):
     assert not logits.grad.any()
 
 
-def test_pairs_are_satisfied_by_order_whatever_the_level():
+def test_pairs_are_satisfied_by_order_at_any_level():
     objective = Objective([Pairwise(kind="pairwise")])
     labels = torch.tensor([[1.0], [0.0]])
     low, high = torch.tensor([[-50.0], [-60.0]]), torch.tensor([[60.0], [50.0]])

@@ -141,7 +141,7 @@ def test_the_network_never_sees_more_samples_than_a_part_has(size):
     assert seen == trained * 2
 
 
-def test_random_numbers_follow_from_seed_and_step_alone_and_differ_between_parts():
+def test_random_numbers_depend_on_seed_step_and_part_only():
     model = Ffnn(kind="ffnn", dim=4, hidden=(8, 5), dropout=0.5)
     batch, groups = step_of(0)
     steps = [dense_step(build_model(model, SHAPE, 0)) for _ in range(2)]

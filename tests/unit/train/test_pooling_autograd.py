@@ -68,7 +68,7 @@ def test_one_id_per_sample_needs_no_offsets():
 
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16", "float16"])
-def test_rows_are_decoded_from_the_wire_into_memory_of_their_own(wire):
+def test_rows_are_decoded_from_the_wire_into_a_copy(wire):
     shape = GroupShape(4, GROUPS[0].features, wire)
     blocks = [encode_rows(np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32), wire) for n in (3, 0, 2)]
     for block in blocks:

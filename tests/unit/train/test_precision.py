@@ -116,7 +116,7 @@ def test_small_gradients_survive_in_float16_by_the_scale():
     assert np.count_nonzero(gradients[0]) > 2 * np.count_nonzero(lost[0])
 
 
-def test_overflow_skips_the_dense_step_lowers_the_scale_and_then_training_goes_on():
+def test_overflow_skips_the_dense_step_and_lowers_the_scale():
     step = half_step("float16")
     step.loss_scale.scale = 2.0**26
     weights = [weight.detach().clone() for weight in step.module.parameters()]
@@ -145,7 +145,7 @@ class Sensitive(torch.nn.Module):
         return self.layer(batch.dense).float() + rows.float().mean(1, keepdim=True) * 0.5
 
 
-def test_rows_that_overflow_alone_lower_the_scale_and_the_dense_weights_move():
+def test_an_overflow_of_rows_only_lowers_the_scale():
     step = half_step("float16", Sensitive())
     before = step.module.layer.weight.detach().clone()
     result = step.train(0, *inputs(0))
@@ -164,7 +164,7 @@ def test_a_forward_pass_that_overflows_float16_names_the_way_out():
         half_step("float16", module).train(0, *inputs(0))
 
 
-def test_the_scale_doubles_after_so_many_good_steps_and_starts_to_count_anew_at_an_overflow():
+def test_the_scale_doubles_after_enough_steps_without_overflow():
     scale = LossScale()
     for _ in range(GROWTH_STEPS - 1):
         scale.note(overflow=False, moved=True)

@@ -1,4 +1,4 @@
-"""What a network is refused for when it is built and tried before a job."""
+"""Refusals of a network that is built and tried before a job."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every network that goes on from its saved state computes, to the bit, what it would have without a stop."""
+"""Every network that continues from its saved state computes, to the bit, the same as without a stop."""
 
 from pathlib import Path
 

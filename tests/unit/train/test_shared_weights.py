@@ -38,7 +38,7 @@ def network() -> nn.Module:
 
 @dataclass
 class Servers:
-    """Shards that keep the weights of one network."""
+    """Shards with the weights of one network."""
 
     config: DenseOptimizer
     rows: int
@@ -58,7 +58,7 @@ class Servers:
         self.unique = dense_rows(layout.dense_group, SERVERS, self.rows)
 
     def look_up(self, step: int) -> GroupRows:
-        """Return the rows as an embedding worker passes them on."""
+        """Return the rows as an embedding worker forwards them."""
         blocks = [
             shard.look_up(self.group, self.unique.keys[part], self.unique.tables[part], step, create=True)
             for shard, part in zip(self.shards, self.parts, strict=True)
@@ -77,7 +77,7 @@ class Servers:
 
 
 def backward(module: nn.Module, step: int) -> None:
-    """Give the parameters the gradients of a made-up batch."""
+    """Give the parameters the gradients of a generated batch."""
     rng = np.random.default_rng(step)
     inputs = torch.from_numpy(rng.standard_normal((16, 3)).astype(np.float32))
     module.zero_grad()
@@ -123,7 +123,7 @@ def network_like(module: nn.Module) -> nn.Module:
     return copy
 
 
-def test_gradients_are_memory_of_their_own_and_missing_ones_zero() -> None:
+def test_gradients_are_copies_and_missing_ones_are_zero() -> None:
     module = network()
     shared = SharedWeights(module, 1, {})
     backward(module, 0)
@@ -182,13 +182,13 @@ def test_initial_weights_of_another_model_are_refused(tmp_path: Path) -> None:
         SharedWeights(network(), 1, {}).load(tmp_path)
 
 
-def test_what_cannot_train_so_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_that_cannot_train_so_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="is float64, and"):
         SharedWeights(nn.Sequential(nn.Linear(2, 2, dtype=torch.float64)), 1, {})
     statistics = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     SharedWeights(statistics, 1, {})
-    with pytest.raises(ConfigError, match=r"layer 1 \(BatchNorm1d\) keeps statistics"):
+    with pytest.raises(ConfigError, match=r"layer 1 \(BatchNorm1d\)"):
         SharedWeights(statistics, 2, 0.0)
-    monkeypatch.setattr(dense, "MOST_WEIGHTS", 100)
+    monkeypatch.setattr(dense, "MAX_WEIGHTS", 100)
     with pytest.raises(ConfigError, match="the model has 2,535 dense weights"):
         SharedWeights(network(), 1, {})

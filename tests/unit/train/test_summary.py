@@ -27,7 +27,7 @@ def test_all_weights_are_in_some_layer(words: list[str]) -> None:
     assert len({layer["layer"] for layer in found}) == len(found)
 
 
-def test_layers_in_figures() -> None:
+def test_layers_with_their_sizes() -> None:
     found = layers(compose_run(["conf=adult_income", "model.hidden=[16,8]"]))
     assert [(layer["kind"], layer["output"], layer["parameters"]) for layer in found] == [
         ("Linear", [16], (12 * 8 + 5) * 16 + 16),
@@ -36,7 +36,7 @@ def test_layers_in_figures() -> None:
     ]
 
 
-def test_what_does_not_fit_is_a_sentence() -> None:
+def test_a_misfit_is_a_sentence() -> None:
     told = summary(compose_run(["conf=adult_income", "model=dlrm", "dataset.dense=[]"]))
     assert isinstance(told, str)
     assert told.startswith("model.kind=dlrm has a part for dense")

@@ -1,4 +1,4 @@
-"""Several ranks: together they train the model one rank would, and say so when they cannot."""
+"""Several ranks: together they train the model of one rank, and report it when they cannot."""
 
 import multiprocessing
 import subprocess
@@ -145,7 +145,7 @@ def test_parameters_without_gradient_are_named():
 @pytest.mark.processes
 @pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["launch-role", "nobody"], 2)])
 def test_a_process_that_was_in_a_group_ends_before_torch_is_torn_down(words, code):
-    """Seen: std::terminate in a process that had done all its work, which a launcher takes for a rank that failed."""
+    """Observed: std::terminate in a process that had finished its work, which a launcher treats as a failed rank."""
     program = (
         "import atexit, sys; from persia_cli.train import distributed; distributed._joined = True\n"
         "atexit.register(print, 'torn down'); from persia_cli.main import main; main()"

@@ -16,7 +16,7 @@ TERM_LIMIT_S = 10.0
 
 @pytest.fixture(scope="session", autouse=True)
 def _releasing_thread() -> None:
-    """Send an array without copying: pyzmq starts its one thread for that at the first, and keeps it."""
+    """Send an array without copying: pyzmq starts its one thread for that at the first, and runs it from then on."""
     with zmq.Context() as warm, warm.socket(zmq.PAIR) as near, warm.socket(zmq.PAIR) as far:
         near.bind("inproc://warm")
         far.connect("inproc://warm")
@@ -39,7 +39,7 @@ def ipc_directory() -> Iterator[Path]:
 
 @pytest.fixture(params=["inproc", "ipc", "tcp"])
 def address(request: pytest.FixtureRequest, ipc_directory: Path) -> str:
-    """Somewhere to bind a server, over each transport."""
+    """An address for a server, over each transport."""
     return {
         "inproc": "inproc://server",
         "ipc": ipc_address(ipc_directory, "server"),

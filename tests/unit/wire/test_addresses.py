@@ -1,4 +1,4 @@
-"""Which addresses there are, and what is said of all others."""
+"""Valid addresses, and errors for all others."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_a_wrong_address_is_refused_with_what_to_do(context: Context, address: s
         sockets.dealer(context, address, b"d")
 
 
-def test_what_is_right_is_let_through(tmp_path: Path) -> None:
+def test_valid_addresses_are_accepted(tmp_path: Path) -> None:
     for address in ("tcp://127.0.0.1:1", "tcp://127.3.2.1:65535", "ipc://server", f"ipc://{tmp_path}/server"):
         check_address(address)
         check_reachable(address)
@@ -61,7 +61,7 @@ def test_what_is_right_is_let_through(tmp_path: Path) -> None:
         check_address(address)
 
 
-def test_other_machines_are_for_who_may_go_beyond_this_one() -> None:
+def test_addresses_of_other_machines_need_permission() -> None:
     for address in ("tcp://10.1.2.3:7000", "tcp://128.0.0.1:1"):
         check_address(address, beyond=True)
         assert is_beyond(address)
@@ -71,7 +71,7 @@ def test_other_machines_are_for_who_may_go_beyond_this_one() -> None:
         check_address("tcp://0.0.0.0:7000", beyond=True)
 
 
-def test_nobody_connects_to_a_port_that_is_yet_to_be_chosen() -> None:
+def test_port_0_is_refused_for_connections() -> None:
     for address in ("tcp://127.0.0.1:0", "tcp://127.0.0.1:*"):
         with pytest.raises(WireError, match=r"the coordinator chose a free port.* give the printed address"):
             check_reachable(address)

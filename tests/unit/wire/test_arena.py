@@ -22,9 +22,9 @@ def test_block_sizes_are_few_and_little_is_wasted(nbytes: int) -> None:
 
 
 def largest_gap(arena: Arena, living: list[np.ndarray]) -> int:
-    """Bytes that lie free side by side."""
+    """Bytes of the longest free block."""
     first = arena.segment.address + DATA_START
-    # An array keeps what keeps its block, which knows how much of the arena that is.
+    # An array refers to the object of its block, which has the block's size.
     sizes = [array.base._keeper._taken[0] for array in living]
     taken = sorted((array.ctypes.data, array.ctypes.data + size) for array, size in zip(living, sizes, strict=True))
     starts = [first, *(end for _, end in taken)]
@@ -35,7 +35,7 @@ def largest_gap(arena: Arena, living: list[np.ndarray]) -> int:
 @settings(max_examples=200)
 @example(moves=[(1025, 0), (4097, 0), (4097, 5), (5633, 0), (36865, 0), (36865, 1), (30721, 0)])
 @given(moves=st.lists(st.tuples(SIZES, st.integers(0, 9)), max_size=80))
-def test_living_arrays_keep_what_was_written(moves: list[tuple[int, int]]) -> None:
+def test_arrays_in_use_are_not_overwritten(moves: list[tuple[int, int]]) -> None:
     arena = Arena(create_segment(DATA_START + ROOM))
     living: list[tuple[np.ndarray, int]] = []
     for number, (size, drop) in enumerate(moves):
@@ -46,7 +46,7 @@ def test_living_arrays_keep_what_was_written(moves: list[tuple[int, int]]) -> No
             assert array.ctypes.data % GRAIN == 0
             array[...] = number
             living.append((array, number))
-        del array  # or what is dropped now would live on, uncounted, while the next is asked for
+        del array  # or the dropped array would live on, uncounted, during the next request
         if living and drop < 5:
             living.pop(drop % len(living))
         assert all((each == mark).all() for each, mark in living)
@@ -65,7 +65,7 @@ def test_a_block_is_used_again_once_the_last_view_is_gone() -> None:
     assert again.ctypes.data == place
 
 
-def test_arrays_of_changing_sizes_take_no_more_than_about_twice_what_lives_at_once() -> None:
+def test_arrays_of_changing_sizes_take_at_most_twice_their_size() -> None:
     arena = Arena(create_segment(DATA_START + (1 << 24)))
     random = np.random.default_rng(3)
     living: list[np.ndarray | None] = [None] * 10

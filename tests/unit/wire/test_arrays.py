@@ -1,4 +1,4 @@
-"""The forms of declared arrays."""
+"""The codecs of declared arrays."""
 
 from typing import Annotated, Any, TypeVar
 
@@ -7,16 +7,16 @@ import pytest
 from numpy.typing import NDArray
 from typing_extensions import TypeAliasType
 
-from persia_cli.wire.message import form_of
+from persia_cli.wire.message import codec_of
 
 SCALAR = TypeVar("SCALAR", bound=np.generic)
 ALIAS = TypeAliasType("ALIAS", np.ndarray[tuple[Any, ...], np.dtype[SCALAR]], type_params=(SCALAR,))
-"""What numpy's NDArray is from numpy 2.5 on."""
+"""The type of numpy's NDArray from numpy 2.5 on."""
 
 
 @pytest.mark.parametrize("kind", [NDArray[np.float32], ALIAS[np.float32]], ids=["of this numpy", "of numpy 2.5"])
 def test_an_array_has_the_dtype_that_is_declared(kind: Any) -> None:
-    form = form_of("rows", Annotated[kind, "row *"])
+    form = codec_of("rows", Annotated[kind, "row *"])
     assert form is not None
     arrays: list[NDArray[Any]] = []
     rows = np.ones((2, 3), np.float32)
@@ -28,5 +28,5 @@ def test_an_array_has_the_dtype_that_is_declared(kind: Any) -> None:
 
 
 def test_other_types_have_no_form() -> None:
-    assert form_of("name", Annotated[int, "no array"]) is None
-    assert form_of("name", dict[str, int]) is None
+    assert codec_of("name", Annotated[int, "no array"]) is None
+    assert codec_of("name", dict[str, int]) is None

@@ -1,4 +1,4 @@
-"""Who gets in: exactly those who have the secret of the job, and nobody where nobody can say who has it."""
+"""Access to a job: exactly the clients with its secret, and none while authentication does not run."""
 
 import logging
 import socket
@@ -21,7 +21,7 @@ from tests.support.closing import close_in_time
 
 IN_S = 5.0
 OUT_MS = 700
-"""In this time a client with the right secret is in many times over."""
+"""Seconds in which a client with the right secret connects many times over."""
 LIMIT_S = 10.0
 ANY = "tcp://127.0.0.1:0"
 KEYS = new_keys()
@@ -38,7 +38,7 @@ def keyed() -> Iterator[Context]:
 
 @pytest.fixture
 def foreign() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    """A context of somebody else, who uses ZeroMQ as he likes."""
+    """A context of another user with any ZeroMQ options."""
     with zmq.Context() as made:
         yield made
 
@@ -60,7 +60,7 @@ def hostile(context: zmq.Context[zmq.Socket[bytes]], address: str, **options: by
     return made
 
 
-def test_a_process_with_the_keys_is_in_and_what_it_says_is_encrypted(keyed: Context) -> None:
+def test_a_process_with_the_keys_gets_in_and_is_encrypted(keyed: Context) -> None:
     router = sockets.router(keyed, ANY)
     dealer = sockets.dealer(keyed, sockets.bound_address(router), b"d")
     assert comes_through(router, dealer, IN_S * 1000)
@@ -95,7 +95,7 @@ def test_strangers_stay_out(
     pair = {"curve_secretkey": other.secret, "curve_publickey": other.public}
     options: dict[str, bytes] = {
         "nothing": {},
-        # As if it knew no more: a client of CURVE needs some pair.
+        # A client of CURVE needs some pair of keys.
         "the public key": {**pair, "curve_serverkey": KEYS.public, "curve_publickey": KEYS.public},
         "the public key and keys of its own": {**pair, "curve_serverkey": KEYS.public},
         "the token": {"plain_username": b"persia", "plain_password": KEYS.token.hex().encode()},
@@ -120,7 +120,7 @@ def test_strangers_stay_out(
         router.close()
 
 
-def test_a_process_without_keys_does_not_get_into_a_job_that_has_some_nor_the_other_way_round(keyed: Context) -> None:
+def test_processes_with_and_without_keys_do_not_connect(keyed: Context) -> None:
     with Context(new_secret()) as plain:
         for server, client in ((keyed, plain), (plain, keyed)):
             router = sockets.router(server, ANY)
@@ -133,7 +133,7 @@ def test_a_process_without_keys_does_not_get_into_a_job_that_has_some_nor_the_ot
                 router.close()
 
 
-def test_a_role_with_other_keys_says_so_at_once_and_at_its_end(
+def test_a_role_with_other_keys_reports_it_at_once_and_at_its_end(
     keyed: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
     hint = "it hangs up on every connection: give it and this role the same --token-file or --key-file"
@@ -155,8 +155,8 @@ def test_a_role_with_other_keys_says_so_at_once_and_at_its_end(
         server.close()
 
 
-def test_nobody_gets_in_where_nobody_authenticates(keyed: Context, foreign: zmq.Context[zmq.Socket[bytes]]) -> None:
-    """By itself libzmq would admit everybody, with whatever keys, who knows the server's public one."""
+def test_without_authentication_no_client_gets_in(keyed: Context, foreign: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """Without a handler libzmq would admit every client with the server's public key, with any keys."""
     server = foreign.socket(zmq.ROUTER)
     require_login(server, KEYS)
     server.bind("tcp://127.0.0.1:*")
@@ -172,7 +172,7 @@ def test_nobody_gets_in_where_nobody_authenticates(keyed: Context, foreign: zmq.
         each.close()
 
 
-def test_nobody_gets_in_once_the_authentication_has_died_and_who_is_in_stays_whoever_tries(
+def test_after_the_death_of_authentication_only_old_clients_stay(
     keyed: Context, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     router = sockets.router(keyed, ANY)
@@ -198,10 +198,10 @@ def test_nobody_gets_in_once_the_authentication_has_died_and_who_is_in_stays_who
         each.close()
 
 
-def test_refusals_that_nobody_looks_at_hold_up_no_connection_and_are_one_line(
+def test_unread_refusals_block_no_connection_and_are_one_line(
     keyed: Context, foreign: zmq.Context[zmq.Socket[bytes]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By default libzmq keeps two thousand events, and then stands still with all connections until one is taken."""
+    """By default libzmq stores two thousand events, and then blocks all connections until one is read."""
     router = sockets.router(keyed, ANY)
     address, other = sockets.bound_address(router), new_keys()
     early = sockets.dealer(keyed, address, b"early")

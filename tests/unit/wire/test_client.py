@@ -1,4 +1,4 @@
-"""The client against a ROUTER in the test's hands, on a clock in the test's hands."""
+"""The client against a ROUTER and a clock that the test controls."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -33,7 +33,7 @@ LOOK_UP = LookUp(BATCH, True, [GroupKeys(np.arange(20_000, dtype=np.uint64), np.
 
 
 class Peer:
-    """A server that says exactly what a test tells it to."""
+    """A server that sends exactly the messages of a test."""
 
     def __init__(self, context: Context, address: str = "inproc://peer") -> None:
         self.socket = sockets.router(context, address)
@@ -45,7 +45,7 @@ class Peer:
         return None if frames is None else decode(frames[1:], token=self._token)
 
     def count(self) -> int:
-        """Requests that have come since the last look."""
+        """Requests that have arrived since the last call."""
         taken = 0
         while self.take() is not None:
             taken += 1
@@ -82,7 +82,7 @@ def client(context: Context, peer: Peer, clock: Clock) -> Iterator[Client]:
 
 
 def wait_out(client: Client, clock: Clock, seconds: float) -> None:
-    """Let time pass and the client repeat whatever is due."""
+    """Let time pass and the client repeat due requests."""
     end = clock.now + seconds
     while clock.now < end:
         clock.now = min(client.due, end)
@@ -148,7 +148,7 @@ def test_late_duplicates_of_a_reply_are_counted_and_ignored(client: Client, peer
     assert client.late == 2
 
 
-def test_silence_is_an_error_that_names_who_where_and_what(client: Client, clock: Clock) -> None:
+def test_silence_is_an_error_with_peer_address_and_request(client: Client, clock: Clock) -> None:
     client.request(PUT_IDS, waiting_for="the ids of step 7 to be taken")
     start = clock.now
     with pytest.raises(WireError) as caught:
@@ -205,8 +205,8 @@ def test_silences_with_a_sign_of_life_between_are_not_added_up(client: Client, p
     assert client.pending == 1
 
 
-def test_time_in_which_nobody_listened_is_not_the_peers_silence(client: Client, peer: Peer, clock: Clock) -> None:
-    """The owner of the client was busy for a minute: it asks again before it accuses anybody."""
+def test_time_without_polling_is_not_the_peers_silence(client: Client, peer: Peer, clock: Clock) -> None:
+    """The owner of the client was busy for a minute: it repeats the request before it reports silence."""
     client.request(WaitCredit(0, 5))
     number = number_of(peer)
     clock.now += 60
@@ -215,7 +215,7 @@ def test_time_in_which_nobody_listened_is_not_the_peers_silence(client: Client, 
     assert number_of(peer) == number
 
 
-def test_a_refusal_is_an_error_that_names_who_and_why(client: Client, peer: Peer) -> None:
+def test_a_refusal_is_an_error_with_peer_and_reason(client: Client, peer: Peer) -> None:
     client.request(Pull(BATCH), waiting_for="the embeddings of step 7")
     peer.say(number_of(peer), Refused("step 7 is over"))
     with pytest.raises(
@@ -241,7 +241,9 @@ def test_malformed_replies_are_counted(client: Client, peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("recovers", [False, True])
-def test_silence_after_what_could_not_be_read_says_so(client: Client, peer: Peer, clock: Clock, recovers: bool) -> None:
+def test_silence_after_malformed_replies_mentions_them(
+    client: Client, peer: Peer, clock: Clock, recovers: bool
+) -> None:
     client.request(PUT_IDS)
     number = number_of(peer)
     peer.socket.send_multipart([b"me", b"\xff", b"\xff"])
@@ -298,7 +300,7 @@ def test_arrays_of_a_reply_are_handed_over(client: Client, peer: Peer) -> None:
     assert np.array_equal(heard[0].groups[0].rows, rows)
 
 
-def test_a_successor_of_the_same_identity_gets_numbers_of_its_own(context: Context, peer: Peer) -> None:
+def test_a_successor_of_the_same_identity_gets_new_numbers(context: Context, peer: Peer) -> None:
     numbers = set()
     for _ in range(3):
         client = Client(context, "inproc://peer", "peer", b"me", 0.5, 30.0)
@@ -319,7 +321,7 @@ def test_requests_reach_a_server_that_starts_later(context: Context) -> None:
     router.close()
 
 
-def test_what_the_peer_says_it_has_is_asked_for_again_seldom(client: Client, peer: Peer, clock: Clock) -> None:
+def test_a_request_that_the_peer_has_is_repeated_seldom(client: Client, peer: Peer, clock: Clock) -> None:
     client.request(WaitCredit(0, 5))
     start = clock.now
     while clock.now < start + 60:

@@ -32,7 +32,7 @@ DIM = 4
 
 
 class Applied:
-    """An embedding server's essence: adds up each batch's gradients once, whoever brings them how often."""
+    """The core of an embedding server: adds up each batch's gradients once, from any senders and any repeats."""
 
     def __init__(self) -> None:
         self.deliveries: Counter[int] = Counter()
@@ -93,7 +93,7 @@ def test_updates_are_applied_exactly_once_through_random_cuts(context: Context) 
     assert server.refused == client.malformed == 0
 
 
-def test_an_answer_lost_on_its_way_is_given_again_and_the_update_not_repeated(context: Context) -> None:
+def test_a_lost_answer_is_sent_again_without_a_second_update(context: Context) -> None:
     applied = Applied()
     with serving(context, TCP, applied.register) as server, Proxy(server.address) as proxy:
         loop = Loop(context, "asker")

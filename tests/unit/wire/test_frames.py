@@ -1,4 +1,4 @@
-"""Messages to frames and back, and what is refused."""
+"""Messages to frames and back, and refused ones."""
 
 import struct
 from typing import Any
@@ -11,7 +11,6 @@ import zmq
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures
 from persia_cli.wire.frames import BY_KIND, MAX_FRAMES, ForeignMessage, MalformedMessage, decode, encode, parts_of
 from persia_cli.wire.job_messages import Done, Heartbeat, Report, ScoreCounts, ScoredSamples
 from persia_cli.wire.message import BatchId, Message, Request, Sender, TableTotals
@@ -31,6 +30,7 @@ from persia_cli.wire.messages import (
     Rows,
     Update,
 )
+from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
 from tests.support.any_message import COUNTS, messages, raw, same
 
 BATCH = BatchId(split=0, step=7, rank=1)
@@ -49,7 +49,7 @@ def rows_of(*blocks: np.ndarray) -> Rows:
 
 
 def received(frames: list[Any]) -> list[np.ndarray]:
-    """The arrays of a message that has come."""
+    """The arrays of a received message."""
     return parts_of(decode(frames)[1]).arrays
 
 
@@ -118,7 +118,7 @@ def test_frames_of_zeromq_are_decoded() -> None:
     assert same(message, sent)
 
 
-def test_groups_follow_each_other_with_sizes_of_their_own() -> None:
+def test_groups_have_separate_sizes() -> None:
     def group(rows: tuple[int, int], dim: int) -> GroupRows:
         return GroupRows([np.ones((n, 4 * dim), np.uint8) for n in rows], np.zeros(9, np.int32), None)
 
@@ -126,7 +126,7 @@ def test_groups_follow_each_other_with_sizes_of_their_own() -> None:
     assert same(decode(encode(1, rows))[1], rows)
 
 
-def test_what_is_none_comes_back_as_none_and_what_is_empty_as_empty() -> None:
+def test_none_and_empty_fields_survive_the_wire() -> None:
     dense, labels, none = zeros("f4", 2, 3), zeros("f4", 2, 1), zeros("f4", 0, 0)
     for sent in (
         PutSamples(BATCH, np.array([2.0]), dense, labels, None, zeros("u8", 2), zeros("u8", 2)),
@@ -143,7 +143,7 @@ def test_a_header_has_no_more_than_the_shapes_of_arrays() -> None:
     assert msgspec.msgpack.decode(header) == [1, [[0, 7, 1], True], [[[[3], [3]]] * 2], None]
 
 
-# What a sender may not send.
+# Refusals of a sender.
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,12 @@ def test_a_header_has_no_more_than_the_shapes_of_arrays() -> None:
         ),
     ],
 )
-def test_the_sender_is_told_of_arrays_that_do_not_fit(message: Message, problem: str) -> None:
+def test_arrays_that_do_not_fit_raise_at_the_sender(message: Message, problem: str) -> None:
     with pytest.raises(MalformedMessage, match=problem):
         encode(1, message)
 
 
-# What a receiver refuses.
+# Refusals of a receiver.
 
 
 def put_ids(shapes: Any, request: Any = 1, fields: Any = ((0, 7, 1), 0), loan: Any = None) -> list[bytes]:
@@ -261,8 +261,8 @@ def test_garbage_is_refused(frames: list[bytes]) -> None:
         decode(frames)
 
 
-INTERVAL = IntervalFigures("train", 1, samples=1, steps=1, staleness={1: 1}, seconds=1.0, loss_sums=(0.0,))
-USED = ReplicaFigures(1.0, 10)
+INTERVAL = IntervalMetrics("train", 1, samples=1, steps=1, staleness={1: 1}, seconds=1.0, loss_sums=(0.0,))
+USED = ReplicaUsage(1.0, 10)
 SENDER = Sender("nn-worker", 0, 1)
 NO_SCORES = ScoreCounts(zeros("u8", 0), zeros("f8", 0), zeros("f8", 1, 7))
 
@@ -281,7 +281,7 @@ NO_SCORES = ScoreCounts(zeros("u8", 0), zeros("f8", 0), zeros("f8", 1, 7))
         {"more": 1},
     ],
 )
-def test_what_are_no_figures_of_an_interval_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_metrics_of_an_interval_are_refused(wrong: dict[str, Any]) -> None:
     frames = [
         raw(encode(1, Report(SENDER, 1, replace(INTERVAL, **changed), NO_SCORES, None))) for changed in ({}, wrong)
     ]
@@ -295,7 +295,7 @@ def test_what_are_no_figures_of_an_interval_is_refused(wrong: dict[str, Any]) ->
     "wrong",
     [{"rss": "10"}, {"rss": -1}, {"cpu_s": None}, {"counters": Counters(tables={"a": {"rows": "1"}})}, {"counters": 5}],
 )
-def test_what_are_no_figures_of_a_replica_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_usage_of_a_replica_is_refused(wrong: dict[str, Any]) -> None:
     for figures in (USED, replace(USED, counters=Counters(tables={"a": {"rows": 1}}))):
         sent = Heartbeat(SENDER, "", 0.0, figures)
         assert decode(raw(encode(1, sent))) == (1, sent)
@@ -315,7 +315,7 @@ def test_scores_of_samples_that_do_not_belong_together_are_refused() -> None:
             encode(1, Report(SENDER, 1, INTERVAL, NO_SCORES, samples))
 
 
-def test_a_legible_request_number_is_told_with_the_refusal() -> None:
+def test_a_refusal_has_the_request_number_if_it_is_legible() -> None:
     with pytest.raises(MalformedMessage, match="the header of PutIds cannot be read") as caught:
         decode(put_ids(SHAPES, request=12, fields=()))
     assert caught.value.request == 12
@@ -376,7 +376,7 @@ def test_without_the_token_of_the_job_nothing_is_decoded(token: bytes) -> None:
     assert decode(encode(7, Pull(BATCH), token=TOKEN), token=TOKEN) == (7, Pull(BATCH))
 
 
-def test_every_kind_of_message_has_a_limit_and_small_ones_are_refused_before_they_are_decoded() -> None:
+def test_every_kind_of_message_has_a_size_limit() -> None:
     for kind in BY_KIND.values():
         endless = b"\xc1" * (kind.LIMIT.header + 1)  # no msgpack: were it decoded, the error would be another
         with pytest.raises(MalformedMessage, match="the limits are"):

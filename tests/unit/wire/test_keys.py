@@ -1,4 +1,4 @@
-"""Files of keys: private, never overwritten, and told apart by a fingerprint that gives nothing away."""
+"""Files of keys: private, never overwritten, and identified by a fingerprint that reveals nothing."""
 
 import base64
 import stat
@@ -52,7 +52,7 @@ def test_a_file_that_others_can_read_is_refused(file: Path, mode: int) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "x", "~" * 40, "a" * 39, "a" * 41, "é" * 40, "\n" * 40, "0" * 32])
-def test_what_holds_no_keys_is_named(file: Path, content: str) -> None:
+def test_a_file_without_keys_is_named(file: Path, content: str) -> None:
     file.write_text(content)
     file.chmod(0o600)
     with pytest.raises(UserError, match=f"{file} does not contain keys; make a file of keys with `persia keys new"):
@@ -67,7 +67,7 @@ def test_a_token_is_no_key_and_the_secret_of_a_job_all_the_same(file: Path) -> N
         read_keys(file)
 
 
-def test_what_is_shown_of_keys_is_a_fingerprint() -> None:
+def test_keys_are_shown_as_a_fingerprint() -> None:
     keys = new_keys()
     assert len(keys.fingerprint) == 8
     int(keys.fingerprint, 16)

@@ -1,4 +1,4 @@
-"""Arrays that pass between processes in shared memory: as sent, not copied on the way, given back in time."""
+"""Arrays that pass between processes in shared memory: unchanged, not copied on the way, given back in time."""
 
 import gc
 import os
@@ -51,7 +51,7 @@ def gradients(count: int = 1) -> list[Array]:
 
 
 def words(shared: SharedMemory, count: int) -> Array:
-    """Shared memory that need not be copied to be lent."""
+    """Shared memory that is lent without a copy."""
     array = shared.empty((count,), np.uint64)
     array[...] = np.arange(count)
     return array
@@ -73,7 +73,7 @@ def test_every_message_survives_being_lent(kind: type[Message], data: st.DataObj
     assert all(array.flags.writeable and array.flags.aligned for array in parts_of(received).arrays)
 
 
-def test_what_is_not_large_travels_in_frames() -> None:
+def test_small_arrays_travel_in_frames() -> None:
     shared = memory()
     assert shared.lend([np.zeros(loans.MIN_SHARED_BYTES - 1, np.uint8)]) is None
     assert shared.lend([]) is None
@@ -91,7 +91,7 @@ def test_slices_of_shared_memory_are_lent_where_they_lie() -> None:
     assert received[0].tolist() == keys[1000:3000].tolist()
 
 
-def test_what_is_passed_on_is_lent_where_it_lies_and_given_back_along_the_way() -> None:
+def test_forwarded_arrays_are_lent_in_place_and_given_back() -> None:
     server, worker, trainer = memory(), memory(), memory()
     rows = server.empty((2000, 8), np.uint8)
     rows[...] = 3
@@ -116,7 +116,7 @@ def test_memory_is_used_again_only_when_the_receiver_has_let_go() -> None:
     sender, receiver = memory(DATA_START + 20_000), memory()
     received = receive(receiver, send(sender, PushGradients(BATCH, 0, gradients())))
     for _ in range(10):
-        # No room: the arrays of this message come in frames.
+        # No space: the arrays of this message are sent in frames.
         second = receive(receiver, send(sender, PushGradients(BATCH, 0, [np.full((2000, 8), 7, np.uint8)])))
         assert (second[0] == 7).all()
         assert (received[0] == 1).all()
@@ -141,7 +141,7 @@ def test_a_message_that_comes_twice_is_passed_over_unanswered() -> None:
     assert sender.lent == 0
     with pytest.raises(MalformedMessage, match="arrived before"):
         receive(receiver, frames)
-    # Even once the same cell tells of another loan.
+    # Even once the same cell has another loan.
     while True:
         again = send(sender, PushGradients(BATCH, 0, gradients()))
         held = receive(receiver, again)
@@ -153,7 +153,7 @@ def test_a_message_that_comes_twice_is_passed_over_unanswered() -> None:
     assert (held[0] == 1).all()
 
 
-def test_nobody_can_end_a_loan_of_the_one_it_writes_to() -> None:
+def test_a_sender_cannot_end_loans_of_its_receiver() -> None:
     receiver = memory()
     loan = lent(receiver)
     with pytest.raises(MalformedMessage, match="lends memory that belongs to its receiver"):
@@ -161,7 +161,7 @@ def test_nobody_can_end_a_loan_of_the_one_it_writes_to() -> None:
     assert receiver.lent == 1
 
 
-def test_what_was_not_sent_after_all_is_taken_back() -> None:
+def test_loans_of_unsent_messages_are_taken_back() -> None:
     sender = memory()
     loan = sender.lend(gradients())
     assert loan is not None
@@ -170,7 +170,7 @@ def test_what_was_not_sent_after_all_is_taken_back() -> None:
     assert sender.lent == 0
 
 
-def test_what_finds_no_room_is_counted_and_travels_in_a_frame() -> None:
+def test_arrays_without_space_are_counted_and_travel_in_frames() -> None:
     sender, receiver = memory(DATA_START + 20_000), memory()
     frames = send(sender, PushGradients(BATCH, 0, gradients(2)))
     assert len(frames) == 3
@@ -191,7 +191,7 @@ def test_loans_end_where_cells_do() -> None:
     assert sender.lend([keys]) is not None
 
 
-def test_loans_of_messages_that_never_arrive_end_and_what_has_arrived_stays() -> None:
+def test_loans_of_lost_messages_end_and_others_stay() -> None:
     now = [0.0]
     sender, receiver = SharedMemory(create_segment(SIZE), lambda: now[0]), memory()
     keys = words(sender, 1000)
@@ -285,8 +285,8 @@ def test_without_such_memory_arrays_are_ordinary(monkeypatch: pytest.MonkeyPatch
     assert share_memory() is None
 
 
-def test_an_update_that_is_passed_on_keeps_its_gradients() -> None:
-    """What an embedding worker does: gradients of the trainer and keys of its own, to two servers."""
+def test_a_forwarded_update_has_its_gradients() -> None:
+    """The work of an embedding worker: gradients of the trainer and its own keys, to two servers."""
     trainer, worker, servers = memory(), memory(), [memory(), memory()]
     block = trainer.empty((3000, 8), np.uint8)
     block[...] = np.arange(3000)[:, None] % 256
@@ -306,7 +306,7 @@ def test_an_update_that_is_passed_on_keeps_its_gradients() -> None:
     assert (worker.lent, trainer.lent) == (0, 0)
 
 
-def test_a_dead_borrower_gives_back_and_nobody_else_does() -> None:
+def test_only_the_loans_of_a_dead_borrower_end() -> None:
     lender, living = memory(), memory()
     dead = memory()
     taken = {}
@@ -325,7 +325,7 @@ def test_a_dead_borrower_gives_back_and_nobody_else_does() -> None:
     assert lender.lent == 0
 
 
-def test_the_memory_of_a_dead_process_is_not_kept_mapped() -> None:
+def test_the_memory_of_a_dead_process_is_unmapped() -> None:
     lender, borrower = memory(), memory()
     token = lender.lend(gradients(), "other").lender.rpartition("/")[2]  # type: ignore[union-attr]
 

@@ -1,4 +1,4 @@
-"""Who shares memory with whom, and at which of its addresses a machine is reached."""
+"""Processes that share memory, and the address by which a machine is reached."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def test_processes_that_see_each_other_are_at_one_place() -> None:
     assert re.fullmatch("[0-9a-f]{16}", own_place())
 
 
-def test_an_address_tells_its_place_where_other_machines_can_reach_it() -> None:
+def test_an_address_for_other_machines_has_its_place() -> None:
     assert split_place(placed("tcp://10.1.2.3:7000")) == ("tcp://10.1.2.3:7000", own_place())
     for here in ("tcp://127.0.0.1:7000", "ipc:///tmp/a#b", "inproc://here"):
         assert placed(here) == here
@@ -94,7 +94,7 @@ def test_on_the_loopback_interface_arrays_go_through_sockets(context: Context) -
         exchange.loop.close()
 
 
-def test_a_process_is_known_to_its_parent_by_what_it_finds_itself() -> None:
+def test_a_parent_identifies_a_process_by_its_own_place() -> None:
     found = "from persia_cli.wire.place import own_process as p; print(p().pid, p().began, p().place)"
     child = subprocess.Popen([sys.executable, "-c", found], stdout=subprocess.PIPE, text=True)
     known = process_id(child.pid)
@@ -106,7 +106,7 @@ def test_a_process_is_known_to_its_parent_by_what_it_finds_itself() -> None:
 
 
 @pytest.mark.parametrize("is_near", [True, False])
-def test_memory_of_a_neighbour_stays_known_when_its_number_dies_elsewhere(context: Context, is_near: bool) -> None:
+def test_memory_of_a_neighbour_survives_a_death_with_its_number_elsewhere(context: Context, is_near: bool) -> None:
     forgotten: list[int | None] = []
     memory: Any = SimpleNamespace(forget=lambda borrowers, pid: forgotten.append(pid) or [])
     made = loop.Loop(context, "nn-worker-0")
@@ -116,7 +116,7 @@ def test_memory_of_a_neighbour_stays_known_when_its_number_dies_elsewhere(contex
     made.close()
 
 
-def test_a_machine_knows_by_which_address_it_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_finds_the_address_by_which_others_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert address_towards("tcp://127.0.0.1:7000") == "127.0.0.1"
 
     class NoWay(socket.socket):
@@ -124,7 +124,7 @@ def test_a_machine_knows_by_which_address_it_is_reached(monkeypatch: pytest.Monk
             raise OSError(101, "Network is unreachable")
 
     monkeypatch.setattr(addresses.socket, "socket", NoWay)
-    with pytest.raises(AddressError, match=r"this machine has no way to tcp://10.9.9.9:1: Network is unreachable"):
+    with pytest.raises(AddressError, match=r"no route to tcp://10.9.9.9:1"):
         address_towards("tcp://10.9.9.9:1")
 
 
@@ -136,7 +136,7 @@ def test_names_of_hosts_become_addresses_before_they_are_used() -> None:
         resolved("tcp://no-such-host.invalid:7")
 
 
-def test_a_name_that_is_not_known_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresolvable_name_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def look_up(host: str) -> tuple[str, list[str], list[str]]:
@@ -149,21 +149,20 @@ def test_a_name_that_is_not_known_yet_is_waited_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(addresses, "NAME_POLL_S", 0.01)
     monkeypatch.setattr(addresses.socket, "gethostbyname_ex", look_up)
     assert resolved("tcp://shop-coordinator-0-0.shop:7", 60.0, said.append) == "tcp://10.1.2.3:7"
-    assert said == ["waiting for the name shop-coordinator-0-0.shop to be known, for 60 s at the most"]
+    assert len(said) == 1
+    assert "shop-coordinator-0-0.shop" in said[0]
     asked.clear()
     with pytest.raises(AddressError, match="there is no host shop"):
         resolved("tcp://shop:7")
 
 
-def test_a_name_by_which_a_machine_reaches_itself_alone_is_refused_where_others_are_to_reach_it(
+def test_a_name_of_the_loopback_interface_is_refused_for_other_machines(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known = {"vm": ["127.0.1.1"], "both": ["127.0.1.1", "10.1.2.3", "10.1.2.4"]}
     known |= {same: [same] for same in ("127.0.0.2", "10.0.0.1")} | {"localhost": ["127.0.0.1"]}
     monkeypatch.setattr(addresses.socket, "gethostbyname_ex", lambda host: (host, [], known[host]))
-    with pytest.raises(
-        AddressError, match=r"^tcp://vm:7: this machine knows vm as 127\.0\.1\.1, where no other machine"
-    ):
+    with pytest.raises(AddressError, match=r"^tcp://vm:7: this machine resolves vm to 127\.0\.1\.1"):
         resolved("tcp://vm:7", is_own=True)
     assert resolved("tcp://vm:7") == "tcp://127.0.1.1:7"
     assert resolved("tcp://both:7", is_own=True) == resolved("tcp://both:7") == "tcp://10.1.2.3:7"

@@ -12,7 +12,7 @@ from tests.support.hosts import needs_hosts
 
 SECRET, MOUNT = "word", "/run/persia-secret"
 PROGRAM = "/run/program"
-"""Where the other user sees the package, which may be in a folder of its owner's alone."""
+"""A folder in which the other user sees the package, whose own folder may be private."""
 USER, GROUP = 12345, 23456
 AS_USER = f"setpriv --reuid={USER} --regid={USER} --groups={{groups}} --no-new-privs"
 READ = """
@@ -42,7 +42,7 @@ READ_ONLY = f"mount -o remount,ro {MOUNT}"
 
 
 def read_in_a_mount(mode: str, owner: str = f"0:{GROUP}", groups: int = GROUP, remount: str = READ_ONLY) -> str:
-    """What a process of another user reads of a file of a mount, or why it does not."""
+    """The content of a file of a mount that a process of another user reads, or its error."""
     as_user = AS_USER.format(groups=groups)
     script = MAKE.format(
         mount=MOUNT, program=PROGRAM, secret=SECRET, owner=owner, mode=mode, remount=remount, as_user=as_user
@@ -56,7 +56,7 @@ def read_in_a_mount(mode: str, owner: str = f"0:{GROUP}", groups: int = GROUP, r
 
 
 @needs_hosts
-def test_a_file_that_root_lends_to_the_users_group_on_a_read_only_mount_is_read() -> None:
+def test_a_file_of_root_and_the_users_group_on_a_read_only_mount_is_read() -> None:
     assert read_in_a_mount("440") == SECRET
 
 

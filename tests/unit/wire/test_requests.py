@@ -1,4 +1,4 @@
-"""Client and server on threads of their own, over every transport."""
+"""Client and server on separate threads, over every transport."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def test_every_request_gets_its_own_answer(context: Context, address: str, rows:
 
 
 def test_a_parked_request_survives_many_repeats(context: Context, address: str) -> None:
-    """The first asker waits, being told Pending, until the second has asked."""
+    """The first client waits, with Pending as its answer, until the second has sent its request."""
     parked: list[Peer] = []
 
     def credit(server: Server) -> None:
@@ -129,7 +129,7 @@ def test_a_refusal_reaches_the_asker(context: Context, address: str) -> None:
 
 @pytest.mark.parametrize("nbytes", [DATA_START + (1 << 16), 1 << 27], ids=["too small", "enough"])
 def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Path, nbytes: int) -> None:
-    """Keys come from shared memory or not, rows are made in it; sent again and again while nobody answers."""
+    """Keys are in shared memory or not, rows are made in it; repeated while no answer arrives."""
     own, theirs = share_memory(nbytes), share_memory(nbytes)
     assert own is not None
     assert theirs is not None

@@ -35,7 +35,7 @@ sys.stdin.read()
 
 
 def open_files() -> set[str]:
-    """What this process's files are."""
+    """The identifiers of this process's files."""
     return {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
 
 
@@ -43,7 +43,7 @@ def mapped(token: str) -> bool:
     return token in Path("/proc/self/maps").read_text()
 
 
-def test_what_one_writes_the_other_reads() -> None:
+def test_both_processes_see_the_same_memory() -> None:
     made = create_segment(SIZE)
     found = open_segment(made.name)
     assert found.nbytes == SIZE
@@ -79,7 +79,7 @@ def test_memory_stays_while_an_array_lives_and_goes_with_the_last() -> None:
         open_segment(name)
 
 
-def test_it_cannot_be_shrunk_under_those_who_mapped_it() -> None:
+def test_mapped_memory_cannot_be_shrunk() -> None:
     made = create_segment(SIZE)
     with pytest.raises(PermissionError):
         os.ftruncate(int(made.name.split("/")[1]), 0)
@@ -124,7 +124,7 @@ def test_memory_that_could_shrink_is_not_mapped() -> None:
         os.close(file)
 
 
-def test_what_a_killed_process_has_lent_can_still_be_read() -> None:
+def test_memory_lent_by_a_killed_process_stays_readable() -> None:
     lender = subprocess.Popen([sys.executable, "-c", LENDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert lender.stdout is not None

@@ -1,4 +1,4 @@
-"""The server against a DEALER in the test's hands."""
+"""The server against a DEALER that the test controls."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -38,7 +38,7 @@ def found(rows: int) -> LookedUp:
 
 
 class Asker:
-    """A client that says exactly what a test tells it to."""
+    """A client that sends exactly the messages of a test."""
 
     def __init__(self, context: Context, identity: bytes = b"asker") -> None:
         self.socket = sockets.dealer(context, "inproc://server", identity)
@@ -48,7 +48,7 @@ class Asker:
         assert sockets.send(self.socket, encode(number, message, token=self.token))
 
     def hear(self) -> list[tuple[int, Message]]:
-        """The replies that have come."""
+        """The received replies."""
         heard = []
         while (frames := sockets.receive(self.socket)) is not None:
             heard.append(decode(frames, token=self.token))
@@ -119,7 +119,7 @@ def test_a_parked_request_is_pending_until_its_answer(server: Server, asker: Ask
     assert (len(server._parked), server.repeated) == (0, 2)
 
 
-def test_a_lost_answer_without_arrays_is_given_again_without_the_handler(
+def test_a_lost_answer_without_arrays_is_sent_again_from_memory(
     server: Server, asker: Asker, handlers: Handlers
 ) -> None:
     asker.ask(5, WaitCredit(0, 3))
@@ -169,7 +169,7 @@ def test_a_handler_refuses_by_a_wire_error(server: Server, asker: Asker) -> None
     assert (server.refused, len(server._parked)) == (1, 0)
 
 
-def test_a_message_that_nobody_handles_is_refused(server: Server, asker: Asker) -> None:
+def test_a_message_without_a_handler_is_refused(server: Server, asker: Asker) -> None:
     asker.ask(5, Ack())
     server.receive()
     assert asker.hear() == [(5, Refused("nn-worker-0 does not accept Ack messages"))]
@@ -209,7 +209,7 @@ def test_garbage_is_counted_and_the_server_goes_on(server: Server, asker: Asker,
     assert handlers.parked == [Peer(b"asker", 5)]
 
 
-def test_a_malformed_request_with_a_number_is_told_so(server: Server, asker: Asker) -> None:
+def test_a_malformed_request_with_a_number_gets_a_refusal(server: Server, asker: Asker) -> None:
     frames = [bytes(frame) for frame in encode(9, WaitCredit(0, 3), token=asker.token)]
     asker.socket.send_multipart([*frames, b"one too many"])
     size = f"a header of {len(frames[1])} bytes and 1 arrays of 12 bytes"
@@ -247,7 +247,7 @@ def test_a_reply_to_a_peer_that_does_not_read_is_dropped_and_counted(
     assert len(asker.hear()) == sent - server.dropped
 
 
-def test_what_is_remembered_is_bounded(
+def test_remembered_answers_are_bounded(
     server: Server, asker: Asker, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "PARKED_LIMIT", 3)
@@ -266,7 +266,7 @@ def test_what_is_remembered_is_bounded(
     assert handlers.parked[5:] == [Peer(b"asker", number) for number in range(3)]
 
 
-def test_what_is_remembered_is_bounded_in_bytes(
+def test_remembered_answers_are_bounded_in_bytes(
     server: Server, asker: Asker, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "ANSWERS_BYTES", 2500)
@@ -284,7 +284,7 @@ def test_what_is_remembered_is_bounded_in_bytes(
 
 
 def test_requests_go_unanswered_until_there_is_a_handler(context: Context) -> None:
-    """A restarted replica may be asked before its role is ready; that must end nothing."""
+    """A restarted replica may get requests before its role is ready; they must not end the process."""
     with closing(Server(context, "inproc://server", "nn-worker-0")) as server:
         early = Asker(context)
         with closing(early.socket):

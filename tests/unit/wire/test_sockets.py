@@ -1,4 +1,4 @@
-"""Where sockets may be, and what they are set to."""
+"""Addresses and options of sockets."""
 
 import pytest
 import zmq
@@ -11,7 +11,7 @@ from persia_cli.wire.sockets import Context
 from tests.support.closing import close_in_time
 
 
-def test_a_port_is_chosen_and_told(context: Context) -> None:
+def test_a_port_is_chosen_and_returned(context: Context) -> None:
     for asked in ("tcp://127.0.0.1:0", "tcp://127.0.0.1:*"):
         socket = sockets.router(context, asked)
         host, port = sockets.bound_address(socket).rsplit(":", 1)
@@ -44,7 +44,7 @@ def test_every_option_is_set(context: Context) -> None:
     dealer.close()
 
 
-def test_a_full_queue_and_an_unknown_peer_are_told_at_once(context: Context) -> None:
+def test_a_full_queue_and_an_unknown_peer_are_reported_at_once(context: Context) -> None:
     router = sockets.router(context, "inproc://here")
     assert not sockets.send(router, [b"nobody", b"x"])
     dealer = sockets.dealer(context, "inproc://nobody-listens", b"d")
@@ -71,7 +71,7 @@ def test_a_message_of_endless_frames_is_drained_and_refused(context: Context) ->
     dealer.close()
 
 
-def test_a_context_with_an_open_socket_is_closed_within_its_deadline_and_told() -> None:
+def test_a_context_with_an_open_socket_is_closed_by_its_deadline() -> None:
     """As the fixture does it: the test fails, and does not wait for ever."""
     context = Context()
     left_open = sockets.router(context, "tcp://127.0.0.1:0")

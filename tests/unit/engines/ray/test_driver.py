@@ -162,7 +162,7 @@ def test_a_driver_runs_in_a_session_of_its_own_takes_a_signal_from_the_start_and
     driver.signal(signal.SIGTERM)  # it waits until it is heeded
     poll_for(lambda: not driver.running, 60.0, "the end of the driver")
     assert driver.code == 75
-    assert any("SIGTERM: no job is running" in line for line in driver.said())
+    assert any("SIGTERM: " in line for line in driver.said())
     assert (run_dir / "ray/driver.end").read_text() == "75\n"
     driver.forget()
     assert not run_dir.exists()

@@ -47,7 +47,7 @@ def save(checkpointing: Checkpointing, run: Run, step: int) -> int:
     return sum(file.nbytes for file in files)
 
 
-def test_the_manifest_tells_of_every_table_and_of_the_run(tmp_path: Path) -> None:
+def test_the_manifest_has_every_table_and_the_run(tmp_path: Path) -> None:
     tables = {"b": {"dim": 4, "dtype": "float16"}, "c": {"share": 0.5, "hash_stack": {"rounds": 2, "size": 9}}}
     run = make_run(["a", "b", "c", "d"], embedding={"dtype": "bfloat16", "tables": tables}, seed=3)
     checkpointing = checkpointing_of(run, tmp_path)
@@ -76,14 +76,14 @@ def test_the_manifest_tells_of_every_table_and_of_the_run(tmp_path: Path) -> Non
     assert not {file.folder for file in copies_in(renewed)} & {file.folder for file in copies_in(manifest)}
 
 
-def test_as_many_are_kept_as_the_run_says(tmp_path: Path) -> None:
+def test_as_many_are_retained_as_configured(tmp_path: Path) -> None:
     changes = {"checkpoint": {"every_steps": 5, "keep": 1, "best_by": "auc"}, "eval": {"every_steps": 5}}
     tracker = EvaluationTracker(keep=Best("auc", "high"))
     checkpointing = checkpointing_of(make_run(**changes), tmp_path, tracker)
     for step, auc in ((5, 0.7), (10, 0.6), (15, 0.65)):
         tracker.note(step, {"auc": auc})
         save(checkpointing, make_run(**changes), step)
-        # Training goes on: whatever comes before the files are complete is of later checkpoints.
+        # Training continues: messages before the files are complete belong to later checkpoints.
         tracker.note(step + 1, {"auc": auc + 0.001})
         checkpointing.conclude()
     assert finished_steps(tmp_path / CHECKPOINTS) == [5, 15]

@@ -1,4 +1,4 @@
-"""The processes that the coordinator lets in: none in the place of one that lives, and the newer of two that wait."""
+"""The processes that may join: none in place of a running one, and the newer of two that wait."""
 
 import socket
 from types import SimpleNamespace
@@ -97,7 +97,7 @@ def test_a_process_in_the_place_of_one_whose_memory_is_lost_is_refused() -> None
     assert job.answers(newer) == [Refused("its memory is lost")]
 
 
-def test_a_second_process_beside_one_that_lives_is_a_mistake() -> None:
+def test_a_second_process_of_a_running_replica_is_refused() -> None:
     job = begun()
     second = job.hello("data-loader", 3)
     job.wait(GONE_S + 1.0, beats=True)

@@ -1,11 +1,11 @@
-"""What a job is given up for, in whole sentences."""
+"""The reasons for aborting a job, in whole sentences."""
 
 from persia_cli.control.membership import Membership, StallDetector
 from persia_cli.control.phases import PhaseMachine, schedule
 from persia_cli.roles.coordinator.liveness import STILL_TIMES, LivenessMonitor
 from persia_cli.roles.session import Work
-from persia_cli.wire.figures import Counters
 from persia_cli.wire.message import ProcessId
+from persia_cli.wire.reports import Counters
 from tests.support.runs import make_run
 
 CLUSTER = make_run(
@@ -28,20 +28,20 @@ class Watched:
             self.membership.join(role, 0, ProcessId(40 + number), "here", "", now).ready = ready
 
     def at_work(self, doing: str, doing_s: float, now: float) -> None:
-        """The rank says what it is at, and both replicas give signs of life."""
+        """The rank reports its work, and both replicas give signs of life."""
         for member in self.membership.members.values():
             member.last_seen_s = now
         self.liveness.note(self.membership.members["nn-worker", 0], doing, doing_s, Counters(), now)
 
 
-def test_replicas_that_do_not_join_in_time_are_late_and_then_those_that_are_not_ready() -> None:
+def test_replicas_that_do_not_join_or_get_ready_in_time_are_late() -> None:
     watched = Watched()
     watched.join("embedding-server", ready=False)
-    assert watched.liveness.complaint(20.0) is None
+    assert watched.liveness.problem(20.0) is None
     late = "after 20 s: {}; see their logs (cluster.start_timeout_s raises the limit)"
-    assert watched.liveness.complaint(20.1) == f"not joined {late.format('nn-worker-0')}"
+    assert watched.liveness.problem(20.1) == f"not joined {late.format('nn-worker-0')}"
     watched.join("nn-worker")
-    assert watched.liveness.complaint(20.1) == f"not ready {late.format('embedding-server-0')}"
+    assert watched.liveness.problem(20.1) == f"not ready {late.format('embedding-server-0')}"
     assert watched.liveness.silent(1000.0) == [], "before the job begins, who waits need not speak"
 
 
@@ -50,48 +50,48 @@ def test_silent_and_stuck_replicas_are_named_but_not_at_the_end() -> None:
     watched.join("embedding-server", "nn-worker", now=100.0)
     watched.phases.advance()
     watched.stall.restart(100.0)
-    assert watched.liveness.complaint(105.0) is None
+    assert watched.liveness.problem(105.0) is None
     silent = (
         "embedding-server-0 (process 40 on here) has shown no progress for 5 s; see its log "
         "(cluster.silence_timeout_s raises the limit)"
     )
-    assert watched.liveness.complaint(105.1) == silent
+    assert watched.liveness.problem(105.1) == silent
     watched.join("embedding-server", "nn-worker", now=105.0)
     watched.at_work("training step 7", 60.0, now=106.0)
-    assert watched.liveness.complaint(106.0) is None
+    assert watched.liveness.problem(106.0) is None
     watched.at_work("training step 7", 60.5, now=106.0)
-    assert watched.liveness.complaint(106.0) == (
+    assert watched.liveness.problem(106.0) == (
         "nn-worker-0 (process 41 on here) has been training step 7 for 60 s; see its log "
         "(cluster.work_timeout_s raises the limit)"
     )
     watched.phases.advance()
-    assert watched.liveness.complaint(106.0) is None
+    assert watched.liveness.problem(106.0) is None
     assert [member.name for member in watched.liveness.silent(106.0)] == ["nn-worker-0"]
 
 
-def test_a_job_in_which_nothing_moves_names_whom_it_waits_for() -> None:
+def test_a_stalled_job_names_the_replicas_it_waits_for() -> None:
     watched = Watched()
     watched.phases.advance()
     watched.stall.restart(100.0)
     limit = 5 * STILL_TIMES
-    assert watched.liveness.complaint(100.0 + limit) is None
-    assert watched.liveness.complaint(101.0 + limit) == (
+    assert watched.liveness.problem(100.0 + limit) is None
+    assert watched.liveness.problem(101.0 + limit) == (
         "all replicas are alive, yet nothing has moved for 21 s while training, waiting for embedding-server-0, "
         "nn-worker-0; see the logs (cluster.silence_timeout_s raises the limit)"
     )
 
 
-def test_who_is_at_work_moves_for_as_long_as_one_piece_of_work_may_take() -> None:
+def test_work_counts_as_progress_until_its_timeout() -> None:
     watched = Watched()
     watched.join("embedding-server", "nn-worker")
     watched.phases.advance()
     for second in range(61):
         watched.at_work("compiling the network", float(second), now=float(second))
-        assert watched.liveness.complaint(float(second)) is None
+        assert watched.liveness.problem(float(second)) is None
     watched.at_work("", 0.0, now=61.0)
-    assert watched.liveness.complaint(61.0) is None, "the work is done, and stillness counts from then on"
+    assert watched.liveness.problem(61.0) is None, "the work is done, and stillness counts from then on"
     watched.at_work("", 0.0, now=60.0 + 5 * STILL_TIMES + 1)
-    assert str(watched.liveness.complaint(60.0 + 5 * STILL_TIMES + 1)).startswith("all replicas are alive, yet nothing")
+    assert str(watched.liveness.problem(60.0 + 5 * STILL_TIMES + 1)).startswith("all replicas are alive, yet nothing")
 
 
 def test_a_start_takes_as_long_as_replicas_are_seen_to_be_at_work() -> None:
@@ -99,18 +99,18 @@ def test_a_start_takes_as_long_as_replicas_are_seen_to_be_at_work() -> None:
     watched.join("embedding-server", "nn-worker", ready=False)
     for second in range(0, 100, 10):
         watched.at_work("compiling the network", float(second % 50), now=float(second))
-        assert watched.liveness.complaint(float(second)) is None
+        assert watched.liveness.problem(float(second)) is None
     watched.at_work("", 0.0, now=109.0)
-    assert watched.liveness.complaint(110.0) is None
-    assert str(watched.liveness.complaint(110.5)).startswith("not ready after 20 s: embedding-server-0, nn-worker-0;")
+    assert watched.liveness.problem(110.0) is None
+    assert str(watched.liveness.problem(110.5)).startswith("not ready after 20 s: embedding-server-0, nn-worker-0;")
     watched.at_work("reading the dense weights", 61.0, now=105.0)
-    assert str(watched.liveness.complaint(105.0)).startswith(
+    assert str(watched.liveness.problem(105.0)).startswith(
         "nn-worker-0 (process 41 on here) has been reading the dense"
     )
 
 
 def test_a_large_checkpoint_may_load_for_as_long_as_there_is_progress() -> None:
-    """Longer than a start and a piece of work may take; but reading that stands still is no progress."""
+    """Longer than a start and a piece of work may take; but reading without progress is stuck."""
     watched, work, counts = Watched(), Work(), {"bytes_verified": 0}
     watched.join("embedding-server", "nn-worker", ready=False)
     server = watched.membership.members["embedding-server", 0]
@@ -119,7 +119,7 @@ def test_a_large_checkpoint_may_load_for_as_long_as_there_is_progress() -> None:
         counters = Counters(counts=dict(counts))
         doing, doing_s = work.age(counters, now)
         watched.liveness.note(server, doing, doing_s, counters, now)
-        return watched.liveness.complaint(now)
+        return watched.liveness.problem(now)
 
     work.begin("reading its rows")
     for second in range(0, 600, 5):
@@ -131,7 +131,7 @@ def test_a_large_checkpoint_may_load_for_as_long_as_there_is_progress() -> None:
     )
 
 
-def test_what_takes_long_is_told_every_ten_seconds() -> None:
+def test_long_waits_are_reported_every_ten_seconds() -> None:
     watched = Watched()
     watched.join("embedding-server", "nn-worker")
     watched.at_work("compiling the network", 9.9, now=100.0)

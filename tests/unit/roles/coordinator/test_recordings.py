@@ -1,4 +1,4 @@
-"""What the coordinator does with portions of a trace that its disk refuses."""
+"""Portions of a trace that the coordinator's disk refuses."""
 
 import time
 from pathlib import Path
@@ -38,7 +38,7 @@ def await_disk(job: Coordination) -> None:
         time.sleep(0.001)
 
 
-def test_what_a_full_disk_refuses_is_counted_and_told_at_the_end(tmp_path: Path) -> None:
+def test_spans_that_a_full_disk_refuses_are_counted_and_reported(tmp_path: Path) -> None:
     events = Journal(tmp_path / "events.jsonl")
     record = RunRecord(tmp_path, events, make_run(), cast(Any, None), 0, 0)
     with small_disk(16 * PAGE) as disk:

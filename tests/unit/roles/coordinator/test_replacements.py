@@ -50,7 +50,7 @@ class RecoveringJob(Coordination):
         return cast(Verdict, self.replies.sent[-1][1])
 
 
-def test_each_container_of_a_pod_dies_once_though_their_processes_have_the_same_number() -> None:
+def test_containers_with_the_same_process_number_die_once_each() -> None:
     job = RecoveringJob()
     assert job.join(FIRST) == 1
     verdict = job.die(FIRST)

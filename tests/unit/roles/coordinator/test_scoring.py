@@ -1,4 +1,4 @@
-"""The coordinator puts scores in the order of the data, whenever they come, and takes none that it did not ask for."""
+"""The coordinator writes scores in the order of the data, for any order of arrival, and refuses unexpected ones."""
 
 from itertools import product
 from pathlib import Path
@@ -56,7 +56,7 @@ def test_scores_are_written_in_order_and_once(scoring: Scoring, tmp_path: Path) 
     for seed, (step, rank) in enumerate(Random(3).sample(keys * 2, 2 * len(keys))):
         arrived = share(step, rank).copy()
         scoring.add(batch(step, rank), arrived)
-        arrived[:] = seed  # its buffer is used again
+        arrived[:] = seed  # its buffer is reused
     assert scoring.rows == ROWS
     told = scoring.publish()
     written = pq.read_table(tmp_path / "scores.parquet")
@@ -73,9 +73,9 @@ def test_scores_are_written_in_order_and_once(scoring: Scoring, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("rank", "which", "logits", "sentence"),
     [
-        (0, batch(0, 0, TRAIN), share(0, 0), "rank 0 has no scores of step 0 and rank 0 to give"),
-        (0, batch(0, 1), share(0, 1), "rank 0 has no scores of step 0 and rank 1 to give"),
-        (0, batch(STEPS, 0), share(0, 0), "no scores of step 5"),
+        (0, batch(0, 0, TRAIN), share(0, 0), "rank 0 must not send scores of step 0 and rank 0"),
+        (0, batch(0, 1), share(0, 1), "rank 0 must not send scores of step 0 and rank 1"),
+        (0, batch(STEPS, 0), share(0, 0), "scores of step 5"),
         (0, batch(0, 0), share(0, 0)[1:], r"expected logits \(4, 2\), received \(3, 2\)"),
         (0, batch(0, 0), share(0, 0)[:, :1], r"expected logits \(4, 2\), received \(4, 1\)"),
         (1, batch(4, 1), share(0, 1), r"expected logits \(0, 2\)"),
@@ -92,7 +92,7 @@ def test_other_scores_are_refused(scoring: Scoring, rank: int, which: BatchId, l
 def test_scores_too_far_ahead_are_refused(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("persia_cli.roles.coordinator.scoring.AHEAD", 2)
     scoring.add(batch(1, 0), share(1, 0))
-    with pytest.raises(WireError, match="scores of step 2 came while those of step 0 are awaited"):
+    with pytest.raises(WireError, match="scores of step 2"):
         scoring.check(0, batch(2, 0), share(2, 0))
     scoring.discard()
     assert AHEAD >= 4096

@@ -1,4 +1,4 @@
-"""Work items: each step goes to one loader, whatever is asked twice."""
+"""Work items: each step goes to one loader, also after repeated requests."""
 
 from typing import cast
 
@@ -10,7 +10,7 @@ from persia_cli.wire.server import Peer, Server
 
 
 class Answers:
-    """In place of a server: what was replied, and nothing remembered."""
+    """In place of a server: its replies, without a memory of them."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Peer, Message]] = []
@@ -35,7 +35,7 @@ def peer(name: str, request: int) -> Peer:
     return Peer(name.encode(), request)
 
 
-def test_a_repeat_whose_answer_nobody_remembers_gets_the_same_steps() -> None:
+def test_a_repeat_without_a_stored_answer_gets_the_same_steps() -> None:
     work, answers = queue_of(3 * ITEM_STEPS)
     for name, request in [("a", 1), ("a", 1), ("b", 1), ("a", 1), ("a", 2), ("a", 2), ("b", 1), ("a", 3), ("a", 3)]:
         work.take(name, peer(name, request), take())
@@ -64,7 +64,7 @@ def test_splits_are_asked_for_side_by_side() -> None:
     ]
 
 
-def test_what_a_dead_loader_had_is_dealt_again_in_order_but_for_what_is_finished() -> None:
+def test_unfinished_work_of_a_dead_loader_is_dealt_again_in_order() -> None:
     work, answers = queue_of(6 * ITEM_STEPS)
     for request, finished in ((1, 0), (2, 0), (3, ITEM_STEPS)):
         work.take("a", peer("a", request), take(finished=finished))

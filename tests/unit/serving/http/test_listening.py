@@ -1,4 +1,4 @@
-"""Who can ask a server is decided before it starts."""
+"""The access to a server is decided before it starts."""
 
 import json
 import socket

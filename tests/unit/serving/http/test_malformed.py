@@ -1,4 +1,4 @@
-"""Whatever a body is, the answer is predictions or a sentence."""
+"""The answer to any body is predictions or a sentence."""
 
 import json
 from typing import Any

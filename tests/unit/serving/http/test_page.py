@@ -1,4 +1,4 @@
-"""The page at `/` and what it asks for: open without the token, strict with scripts; its example can be predicted."""
+"""The page at `/` and its requests: open without the token, strict with scripts; its example can be predicted."""
 
 import base64
 import hashlib
@@ -55,14 +55,14 @@ def test_the_page_is_open_and_has_nothing_from_elsewhere(predictor: Predictor, t
         assert policy[f"{tag}-src"] == f"'sha256-{digest}'"
 
 
-def test_what_the_page_asks_for_needs_the_token(predictor: Predictor, tmp_path: Path) -> None:
+def test_requests_of_the_page_need_the_token(predictor: Predictor, tmp_path: Path) -> None:
     app = ServingApp(predictor, ServerSettings(str(predictor.folder)), token_file(tmp_path))
     for path in ("/v1/models", "/v2", "/v2/models/shop", "/v2/models/shop/example", "/v2/models/shop/ready"):
         assert ask(app, "GET", path).status == 401, path
         assert ask(app, "GET", path, headers={"authorization": f"Bearer {TOKEN}"}).status == 200, path
 
 
-def test_the_example_is_the_first_golden_sample_as_far_as_it_tells_the_fields(predictor: Predictor) -> None:
+def test_the_example_has_the_ids_and_numbers_of_a_golden_sample(predictor: Predictor) -> None:
     app = ServingApp(predictor, ServerSettings(str(predictor.folder)))
     assert ask(app, "GET", "/v1/models").json() == {"models": ["shop"]}
     example = ask(app, "GET", "/v2/models/shop/example").json()

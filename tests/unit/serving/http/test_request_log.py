@@ -1,4 +1,4 @@
-"""The request log has whole requests, each once, in files that appear when they are whole; it holds up no answer."""
+"""The request log has whole requests, each once, in files that appear when they are whole; it delays no answer."""
 
 import json
 import shutil
@@ -19,8 +19,8 @@ from persia_cli.serving.columns import Lists
 from persia_cli.serving.http import log_files
 from persia_cli.serving.http import request_log as module
 from persia_cli.serving.http.app import ServingApp
-from persia_cli.serving.http.figures import ServingFigures
 from persia_cli.serving.http.log_files import PART, PREFIX, LogFile, prepare_folder
+from persia_cli.serving.http.metrics import ServingMetrics
 from persia_cli.serving.http.request_log import RequestLog, Rotation
 from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.predictor import Predictor
@@ -53,7 +53,7 @@ class Logging:
     """A log, and the application that writes it."""
 
     def __init__(self, predictor: Predictor, folder: Path, sample: float, rotation: Rotation) -> None:
-        self.folder, self.figures = folder, ServingFigures()
+        self.folder, self.figures = folder, ServingMetrics()
         self.log = RequestLog(folder, predictor, sample, self.figures, rotation)
         settings = ServerSettings(str(predictor.folder))
         self.app = ServingApp(predictor, settings, None, self.figures, self.log)
@@ -128,9 +128,7 @@ def test_requests_are_logged_as_they_were_used(predictor: Predictor, tmp_path: P
     assert found.logged() == 5  # one of them has no samples
 
 
-def test_a_sample_is_of_whole_requests_and_of_each_with_the_same_probability(
-    predictor: Predictor, tmp_path: Path
-) -> None:
+def test_whole_requests_are_sampled_with_equal_probability(predictor: Predictor, tmp_path: Path) -> None:
     with logging_to(tmp_path, predictor, 0.1) as found:
         drawn = sum(found.log.draw() for _ in range(50_000))
         assert abs(drawn - 5000) < 6 * (50_000 * 0.1 * 0.9) ** 0.5
@@ -142,7 +140,7 @@ def test_a_sample_is_of_whole_requests_and_of_each_with_the_same_probability(
     assert {each["counts"] for each in counts} == {3}
 
 
-def test_ids_of_a_header_that_cannot_be_told_again_are_replaced(predictor: Predictor, tmp_path: Path) -> None:
+def test_ids_of_a_header_that_cannot_be_returned_are_replaced(predictor: Predictor, tmp_path: Path) -> None:
     with logging_to(tmp_path, predictor) as found:
         for given in ("", "\u00e9", "x" * 201, "a\tb"):
             answer = ask(found.app, "POST", PREDICT, json.dumps(ROWS).encode(), headers={"x-request-id": given})
@@ -168,7 +166,7 @@ ONE_FOR_ALL = {
 
 
 @pytest.mark.parametrize("columns", ONE_FOR_ALL.values(), ids=ONE_FOR_ALL)
-def test_what_stands_for_all_samples_counts_for_each(
+def test_a_value_for_all_samples_counts_for_each(
     columns: dict[str, Any], predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LARGEST", 10**6)
@@ -177,12 +175,12 @@ def test_what_stands_for_all_samples_counts_for_each(
         assert found.missed("large") == 0
         found.log.offer("many", columns, np.repeat(SCORES, 1000, axis=0), 1000)
         assert found.missed("large") == 1
-        monkeypatch.setattr(module, "MOST_BYTES", 10**5)
+        monkeypatch.setattr(module, "MAX_BYTES", 10**5)
         found.log.offer("some", columns, np.repeat(SCORES, 100, axis=0), 1000)
         assert found.missed("full") == 1
 
 
-def test_what_is_too_much_is_counted_and_waits_for_nobody(
+def test_requests_beyond_the_limits_are_counted_and_do_not_wait(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     going, started = threading.Event(), threading.Event()
@@ -194,7 +192,7 @@ def test_what_is_too_much_is_counted_and_waits_for_nobody(
         append(self, batch)
 
     monkeypatch.setattr(LogFile, "append", slow)
-    monkeypatch.setattr(module, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(module, "MAX_REQUESTS", 3)
     with logging_to(tmp_path, predictor) as found:
         found.offer("0")
         assert started.wait(LIMIT_S)
@@ -212,9 +210,9 @@ def test_what_is_too_much_is_counted_and_waits_for_nobody(
 def test_bytes_that_wait_are_bounded_but_one_request_always_fits(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    monkeypatch.setattr(module, "MAX_BYTES", 1000)
     with logging_to(tmp_path, predictor, rotation=Rotation(flush_s=3600.0)) as found:
-        monkeypatch.setattr(found.log, "_wake", threading.Event())  # which wakes nobody
+        monkeypatch.setattr(found.log, "_wake", threading.Event())  # on which no thread waits
         for name, nbytes in (("large", 5000), ("small", 1)):
             found.log.offer(name, COLUMNS, SCORES, nbytes)
         assert found.missed("full") == 1
@@ -238,7 +236,7 @@ def test_a_file_is_complete_after_so_many_rows_seconds_or_bytes(
     assert in_order == [["0"], ["1"], ["2"]]
 
 
-def test_a_file_that_a_killed_worker_had_begun_is_removed_and_that_of_another_is_kept(
+def test_only_unfinished_files_of_killed_workers_are_removed(
     predictor: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     left = tmp_path / f"{PREFIX}0{PART}"
@@ -319,7 +317,7 @@ def test_a_request_that_cannot_be_logged_is_counted_and_the_next_one_is(predicto
     assert found.missed("failed") == 1
 
 
-def test_values_that_the_log_cannot_hold_are_told_once_and_counted(
+def test_values_that_the_log_cannot_hold_are_reported_once_and_counted(
     predictor: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with logging_to(tmp_path, predictor) as found:
@@ -353,7 +351,7 @@ def test_a_field_that_the_log_needs_itself_is_refused(predictor: Predictor, tmp_
     other = Predictor.open(predictor.folder)
     other.fields = fields.model_copy(update={"dense": dense})
     with pytest.raises(UserError, match="reads a column request_id, which the request log needs itself"):
-        RequestLog(tmp_path, other, 1.0, ServingFigures())
+        RequestLog(tmp_path, other, 1.0, ServingMetrics())
 
 
 def test_a_folder_of_a_log_is_made_for_its_user_alone(tmp_path: Path) -> None:
@@ -367,7 +365,7 @@ def test_a_folder_of_a_log_is_made_for_its_user_alone(tmp_path: Path) -> None:
         prepare_folder(tmp_path / "file")
 
 
-def test_a_disk_without_room_for_a_log_is_refused() -> None:
+def test_a_full_disk_for_the_log_is_refused() -> None:
     with small_disk(2**16) as disk:
         leave_free(disk, 0)
         with pytest.raises(UserError, match=f"disk full: cannot write {disk}"):

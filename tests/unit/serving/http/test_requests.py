@@ -1,4 +1,4 @@
-"""Requests of the same form are read by what is kept of the first one, and say what they would without it."""
+"""Requests of the same layout are read by the cached one, with the result of an uncached request."""
 
 import json
 from typing import Any
@@ -36,7 +36,7 @@ def test_the_second_request_of_a_form_has_its_own_values() -> None:
                 assert [each.is_binary for each in found.outputs] == ["parameters" in more]
 
 
-def test_a_known_form_with_another_number_of_bytes_is_refused() -> None:
+def test_a_cached_layout_with_another_number_of_bytes_is_refused() -> None:
     reader = RequestReader(INPUTS, OUTPUTS, most_samples=10)
     body, headers = binary([tensor("user", "UINT64", [1, 2]), tensor("price", "FP32", [0.5, 0.25])])
     length = headers["inference-header-content-length"].encode()
@@ -46,7 +46,7 @@ def test_a_known_form_with_another_number_of_bytes_is_refused() -> None:
             reader.infer(wrong, length)
 
 
-def test_forms_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_layouts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "FORMS", 5)
     reader = RequestReader(INPUTS, OUTPUTS, most_samples=100)
     for samples in range(1, 30):
@@ -70,7 +70,7 @@ TWO_LISTS = [ModelInput("seen", "UINT64", (-1, -1)), ModelInput("tags", "UINT64"
 
 def test_ids_of_all_lists_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each becomes a vector: lists that stand for all samples would make gigabytes of a small body."""
-    monkeypatch.setattr(requests, "MOST_IDS", 30)
+    monkeypatch.setattr(requests, "MAX_IDS", 30)
     reader = RequestReader(TWO_LISTS, OUTPUTS, most_samples=100)
     users = tensor("user", "UINT64", [1] * 5)
 
@@ -95,7 +95,7 @@ def test_ids_of_all_lists_together_have_a_bound(monkeypatch: pytest.MonkeyPatch)
         (tensor("seen.lengths", "INT32", [0, 0, 0, 0], [2, 2]), "one length for each sample, and the shape"),
     ],
 )
-def test_values_of_another_shape_than_is_told_are_refused(given: dict[str, Any], says: str) -> None:
+def test_values_of_another_shape_than_declared_are_refused(given: dict[str, Any], says: str) -> None:
     reader = RequestReader(TWO_LISTS, OUTPUTS, most_samples=10)
     inputs = [given] if given["name"] == "seen" else [tensor("seen", "UINT64", [], [0]), given]
     with pytest.raises(RefusedRequestError, match=says):

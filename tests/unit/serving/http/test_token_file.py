@@ -32,7 +32,7 @@ def test_a_token_is_long_and_private(tmp_path: Path) -> None:
     assert read_token(file) == b"x" * 16
 
 
-def test_without_its_token_only_health_is_told(tmp_path: Path) -> None:
+def test_without_its_token_only_health_is_answered(tmp_path: Path) -> None:
     folder, file = write_small_model(tmp_path / "shop"), tmp_path / "token"
     write(file, "secret-of-the-shop")
     app = ServingApp(Predictor.open(folder), ServerSettings(str(folder)), TokenFile(file))

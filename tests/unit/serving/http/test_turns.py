@@ -1,4 +1,4 @@
-"""Requests take turns: in the order in which they came, one at a time, and none keeps the turn."""
+"""Requests take turns: in the order of arrival, one at a time, and none blocks the next."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ SOON_S = 10.0
 
 
 def run(what: Coroutine[Any, Any, None]) -> None:
-    """Run it on a loop of its own, within a time."""
+    """Run it on a separate loop, with a time limit."""
     asyncio.run(asyncio.wait_for(what, SOON_S))
 
 
@@ -35,7 +35,7 @@ def test_each_is_done_before_the_loop_goes_to_the_next() -> None:
     assert seen == [f"{name} {what}" for name in "abc" for what in ("computes", "answers", "is sent")]
 
 
-def test_a_turn_of_one_who_has_left_goes_to_the_next() -> None:
+def test_the_turn_of_a_disconnected_client_goes_to_the_next() -> None:
     seen: list[str] = []
 
     async def some_leave() -> None:
@@ -45,7 +45,7 @@ def test_a_turn_of_one_who_has_left_goes_to_the_next() -> None:
 
         def leave() -> None:
             tasks["c"].cancel()  # while it waits
-            loop.call_soon(tasks["b"].cancel)  # behind the call that gives it the turn
+            loop.call_soon(tasks["b"].cancel)  # after the call that gives it the turn
 
         loop = asyncio.get_running_loop()
         loop.call_soon(leave)
@@ -59,7 +59,7 @@ def test_a_turn_of_one_who_has_left_goes_to_the_next() -> None:
     assert seen == ["a", "d", "later"]
 
 
-def test_work_that_fails_or_comes_too_late_does_not_keep_the_turn() -> None:
+def test_failed_or_late_work_releases_its_turn() -> None:
     seen: list[str] = []
 
     async def failing() -> None:

@@ -1,4 +1,4 @@
-"""A prediction that is no number is told as a failure, not given."""
+"""A prediction that is no number is reported as a failure, not returned."""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Slots for new keys: which row moves, which is evicted, and when there is no room, against the plain twin."""
+"""Slots for new keys: moved and evicted rows, and refusals without space, against the plain twin."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ def test_keys_move_along_paths_of_several_buckets_as_the_twins_do(capacity, monk
     assert max(lengths) >= 2
 
 
-def test_many_keys_of_the_same_two_buckets_fill_them_and_then_evict_the_oldest():
+def test_keys_fill_their_two_buckets_and_then_evict_the_oldest():
     shard, twin = pair(100)
     layout = shard.layout
     keys = colliding(layout, 12)
@@ -78,11 +78,11 @@ def test_a_batch_never_evicts_what_itself_uses_nor_what_a_later_step_used():
         train(shard, twin, keys[8:10], step)
         assert alive(shard, keys[:10]) == [True] * 8 + [False] * 2
     train(shard, twin, [*keys[8:], *keys[:6]], 6)
-    # Rows 6 and 7 made room; those that the batch itself uses did not.
+    # Rows 6 and 7 were evicted; those that the batch itself uses were not.
     assert alive(shard, keys) == [True] * 6 + [False] * 2 + [True] * 2 + [False] * 2
 
 
-def test_where_nothing_is_evicted_a_full_partition_refuses_even_an_empty_bucket():
+def test_without_eviction_a_full_partition_refuses_keys():
     shard, twin = pair(4, when_full="refuse")
     rng = np.random.default_rng(0)
     train(shard, twin, rng.integers(2**64, size=50, dtype=np.uint64).tolist(), 1)
@@ -91,7 +91,7 @@ def test_where_nothing_is_evicted_a_full_partition_refuses_even_an_empty_bucket(
 
 
 @pytest.mark.parametrize("capacity", [8, 400])
-def test_an_empty_bucket_takes_the_row_of_another_one_if_the_partition_is_full(capacity):
+def test_in_a_full_partition_an_empty_bucket_takes_anothers_row(capacity):
     shard, twin = pair(capacity)
     first = twin.buckets[0][0]
     keys = np.random.default_rng(0).integers(2**64, size=20 * capacity, dtype=np.uint64).tolist()
@@ -112,7 +112,7 @@ def test_an_empty_bucket_takes_the_row_of_another_one_if_the_partition_is_full(c
     st.sampled_from(["evict_lru", "refuse"]), st.integers(0, 2**32),
 )  # fmt: skip
 def test_a_capacity_is_never_exceeded_and_used_to_the_full(capacity, partitions, batch, when_full, seed):
-    """By batches that are smaller and greater than it; and an id that is new is not refused for ever."""
+    """By batches that are smaller and greater than it; and a new id is not refused for ever."""
     layout = layout_of(1, capacity, partitions, SGD, ONE, when_full=when_full)
     shards = [Shard(layout, server, 2) for server in range(2)]
     rng = np.random.default_rng(seed)

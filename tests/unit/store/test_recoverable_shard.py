@@ -1,4 +1,4 @@
-"""A shard in a memory file: it is what a shard in memory is, and whoever takes it over finds faults or goes on."""
+"""A shard in a memory file: it equals a shard in private memory, and a recovering process checks or repairs it."""
 
 import ctypes
 import errno
@@ -35,7 +35,7 @@ def job():
     return job_of(ADAGRAD, capacity=200, steps=6, batch=80)
 
 
-def test_a_kept_shard_computes_what_one_in_memory_does(job):
+def test_a_recoverable_shard_equals_one_in_private_memory(job):
     file = job.create()
     shard, repairs = job.attach(file)
     assert repairs.request is None
@@ -86,7 +86,7 @@ def test_an_update_without_a_key_of_a_group_is_one(job, encoded):
 
 @pytest.mark.parametrize("group", [0, 1])
 def test_a_look_up_that_was_cut_off_is_answered_as_if_it_were_not(job, group):
-    """It goes on when it comes again."""
+    """The request continues when it is repeated."""
     file = job.create()
 
     def at_group(shard: RecoverableShard) -> None:
@@ -116,12 +116,12 @@ def test_a_request_that_comes_again_with_other_keys_is_refused(job):
     die(job, file, in_kernel)
     shard, _ = job.attach(file)
     [(keys, tables, gradients), other] = job.update(0)
-    with pytest.raises(MemoryFileError, match="the update of step 0 of rank 0 has come again with other keys"):
+    with pytest.raises(MemoryFileError, match=r"the update of step 0 of rank 0 .* other keys"):
         shard.update_all([(keys[1:], tables[1:], gradients[1:]), other], 0, [0])
 
 
 def die(job, file: int, kill) -> None:
-    """Have a process work on the job's file until `kill`, which is given the shard, makes it end."""
+    """Make a process work on the job's file until `kill`, which gets the shard, ends it."""
     child = os.fork()
     if child == 0:
         shard, _ = job.attach(file)
@@ -136,7 +136,7 @@ def end_by_signal(*_: object) -> None:
 
 
 def dies_at_the_end(name: str, request: int):
-    """Make a process end before or after it says that a request is over."""
+    """Make a process end before or after it marks a request as finished."""
 
     def prepare(shard: RecoverableShard) -> None:
         real, seen = shard.record.end, []
@@ -184,7 +184,7 @@ def last_new_keys(shard: RecoverableShard):
 
 @pytest.mark.parametrize("settings", [{}, {"min_count": 2}, {"admission": 0.5}], ids=str)
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_the_new_keys_of_the_last_look_up_are_known_to_the_next_process(settings, moment):
+def test_the_next_process_has_the_new_keys_of_the_last_look_up(settings, moment):
     job = job_of(ADAGRAD, capacity=200, steps=6, batch=80, **settings)
     file = job.create()
     die(job, file, dies_at_the_end(moment, 3))
@@ -207,19 +207,19 @@ def test_a_request_that_kills_twice_is_named(job):
         shard._change = end_by_signal
 
     die(job, file, in_kernel)
-    job.attach(file)  # a process that ends before the request has come again has not died at it
+    job.attach(file)  # a process that ends before the request is repeated has not died at it
     gc.collect()
     die(job, file, in_kernel)
     with pytest.raises(PoisonError, match="2 processes have died at the same request, the update of step 0 of rank 0:"):
-        RecoverableShard.attach(file, job.layout, 0, 1, 1, most_deaths=1)
+        RecoverableShard.attach(file, job.layout, 0, 1, 1, max_deaths=1)
     shard, _ = job.attach(file)
     job.go_on(shard, 2)
     del shard
     gc.collect()
-    RecoverableShard.attach(file, job.layout, 0, 1, 1, most_deaths=0)
+    RecoverableShard.attach(file, job.layout, 0, 1, 1, max_deaths=0)
 
 
-# Who may take a file over
+# Permissions to recover a file
 
 
 def refused(file: int, layout, **changed) -> str:
@@ -267,7 +267,7 @@ def test_a_second_writer_is_refused_while_the_first_is_only_stopped(job):
             assert first.stdout is not None
             assert first.stdout.readline() == "locked\n"
             first.send_signal(signal.SIGSTOP)
-            assert "another process still has" in refused(file, job.layout)
+            assert "another process" in refused(file, job.layout)
         finally:
             first.kill()
     assert job.attach(file)[1].request is None
@@ -284,7 +284,7 @@ def test_address_space_is_reserved_and_memory_is_taken_as_rows_come():
     assert os.fstat(file).st_blocks * 512 < 16 << 20
     keys = np.random.default_rng(0).integers(2**64, size=10_000, dtype=np.uint64)
     shard.look_up(0, keys, np.zeros(keys.size, np.uint16), 0, create=True)
-    # Each new row lies in a page of the index of its own.
+    # Each new row is in a separate page of the index.
     assert shard.stores[0].index.buckets.nbytes > 150 << 20
     assert os.fstat(file).st_blocks * 512 < 10_000 * (layout.groups[0].width * 4 + 4096) + (48 << 20)
 
@@ -325,7 +325,7 @@ def test_an_index_lies_in_huge_pages_once_it_has_many_rows():
 
 
 def in_huge_pages(memory: memory_file.MemoryFile) -> float:
-    """The fraction of the mapped memory that lies in huge pages."""
+    """The fraction of the mapped memory that is in huge pages."""
     kilobytes, is_own = Counter[str](), False
     for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
         if limits := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
@@ -335,7 +335,7 @@ def in_huge_pages(memory: memory_file.MemoryFile) -> float:
     return kilobytes["ShmemPmdMapped"] / kilobytes["Rss"]
 
 
-def test_rows_lie_in_huge_pages_where_the_system_can_and_after_a_take_over_too():
+def test_rows_are_in_huge_pages_also_after_a_recovery():
     layout = layout_of(dim=64, capacity=100_000, partitions=16, optimizer=RowOptimizer("adam", lr=0.1))
     file = new_file("huge")
     shard = RecoverableShard.create(file, layout, 0, 1, 1)
@@ -394,7 +394,7 @@ def test_windows_of_applied_steps_hold_after_each_store():
     assert windows_of(steps) == [(214, set())]
 
 
-def test_an_insertion_from_a_checkpoint_is_not_whole_until_it_is_said_to_be(job):
+def test_an_insertion_from_a_checkpoint_is_incomplete_until_marked(job):
     file = job.create()
     shard, _ = job.attach(file)
     names = [(7, 3)]

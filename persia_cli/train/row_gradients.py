@@ -1,11 +1,11 @@
-"""Gradients of rows that leave as soon as backward has them."""
+"""The early sending of row gradients, during backward."""
 
 from collections.abc import Callable, Sequence
 
 import torch
 
 
-class OutgoingRows:
+class RowGradientHooks:
     """Hooks that send the gradients of rows before the ranks have added up dense gradients.
 
     They call `send` once all leaves' gradients are complete: in backward, or in `finish` if one has none.

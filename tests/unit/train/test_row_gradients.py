@@ -1,11 +1,11 @@
-"""Gradients of rows on their way out: once, complete, and from within backward where every leaf has one."""
+"""Gradients of rows are sent once, complete, and from within backward if every leaf has one."""
 
 import gc
 import weakref
 
 import torch
 
-from persia_cli.train.outgoing import OutgoingRows
+from persia_cli.train.row_gradients import RowGradientHooks
 
 
 def leaves(count: int) -> list[torch.Tensor]:
@@ -20,7 +20,7 @@ def test_they_leave_within_backward_when_the_last_is_complete() -> None:
         assert not returned
         sent.append([row.grad.clone() for row in rows if row.grad is not None])
 
-    outgoing = OutgoingRows(rows, send)
+    outgoing = RowGradientHooks(rows, send)
     # Each leaf is used twice, so that its gradient is a sum.
     sum((row * row).sum() + 2 * row.sum() for row in rows).backward()
     returned = True
@@ -29,9 +29,9 @@ def test_they_leave_within_backward_when_the_last_is_complete() -> None:
     assert [float(gradient[0, 0]) for gradient in gradients] == [4.0, 6.0, 8.0]
 
 
-def test_a_leaf_that_the_loss_does_not_depend_on_is_waited_for_until_backward_returns() -> None:
+def test_a_leaf_without_gradient_is_complete_when_backward_returns() -> None:
     rows, sent = leaves(2), []
-    outgoing = OutgoingRows(rows, lambda: sent.append([row.grad is not None for row in rows]))
+    outgoing = RowGradientHooks(rows, lambda: sent.append([row.grad is not None for row in rows]))
     rows[0].sum().backward()
     assert sent == []
     outgoing.finish()
@@ -39,9 +39,9 @@ def test_a_leaf_that_the_loss_does_not_depend_on_is_waited_for_until_backward_re
     assert sent == [[True, False]]
 
 
-def test_they_keep_nothing_alive() -> None:
+def test_hooks_leave_no_references() -> None:
     rows = leaves(1)
-    outgoing = OutgoingRows(rows, lambda: None)
+    outgoing = RowGradientHooks(rows, lambda: None)
     rows[0].sum().backward()
     outgoing.finish()
     gone = weakref.ref(rows[0])

@@ -1,4 +1,4 @@
-"""What replicas report to the coordinator: figures, and the files that they have saved."""
+"""The statistics that replicas report to the coordinator, and the files that they have saved."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
@@ -19,15 +19,15 @@ Checksum = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
 SENT_AGAIN = "batches_sent_again"
-"""Count of the batches whose ids a data loader has sent again, since an embedding worker had died."""
+"""Count of the batches whose ids a data loader has sent again after the death of an embedding worker."""
 
 
 FINISHED = "finished"
-"""Count of an embedding server's process: requests of a process before it that it has finished, 0 or 1."""
+"""Count of an embedding server: requests of an earlier process that this one has finished, 0 or 1."""
 
 
 class Counters(FieldSet, frozen=True):
-    """What a replica has counted since it started."""
+    """The counters of a replica since it started."""
 
     updates: dict[str, int] = msgspec.field(default_factory=dict)
     """Updates of an embedding server, by outcome."""
@@ -38,8 +38,8 @@ class Counters(FieldSet, frozen=True):
     that an embedding server has loaded from a checkpoint."""
 
 
-class ReplicaFigures(FieldSet, frozen=True):
-    """The resources that a replica has used since it started, and what it has counted."""
+class ReplicaUsage(FieldSet, frozen=True):
+    """The resources that a replica has used since it started, and its counters."""
 
     cpu_s: float
     """CPU time in seconds."""
@@ -48,13 +48,13 @@ class ReplicaFigures(FieldSet, frozen=True):
     messages: dict[str, int] = msgspec.field(default_factory=dict)
     """Irregular events of the wire, by kind."""
     links: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
-    """By role, what it exchanged with replicas that it sends requests to, repeats included: bytes of messages
-    (`wire`), and of arrays that were passed in shared memory instead (`shared`)."""
+    """By role, the bytes exchanged with replicas to which it sends requests, repeats included: of messages (`wire`),
+    and of arrays passed in shared memory instead (`shared`)."""
     counters: Counters = Counters()
 
 
-class IntervalFigures(FieldSet, frozen=True):
-    """The figures of a rank for the interval between two lines of metrics, without its scores."""
+class IntervalMetrics(FieldSet, frozen=True):
+    """The metrics of a rank for the interval between two lines of metrics, without its scores."""
 
     split: Literal["train", "eval"]
     last: int
@@ -80,7 +80,7 @@ class IntervalFigures(FieldSet, frozen=True):
     more: bool = False
     """True if more reports of the same evaluation follow."""
     retrieval: dict[str, float] = msgspec.field(default_factory=dict)
-    """Figures of retrieval, if the run asks for them: in rank 0's last report of an evaluation."""
+    """Retrieval metrics, if the run asks for them: in rank 0's last report of an evaluation."""
 
 
 def together(totals: Iterable[TableTotals]) -> TableTotals:
@@ -122,7 +122,7 @@ class SavedRows(Record, frozen=True, forbid_unknown_fields=True):
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """The group and the range of its partitions that the file is of."""
+        """The group and the partitions of the file's rows."""
         return self.group, self.partitions, self.first, self.stop
 
     @property
@@ -141,7 +141,7 @@ class SavedFile(Record, frozen=True, forbid_unknown_fields=True):
     rows: SavedRows | None = None
 
 
-class TrackedFigure(Record, frozen=True, forbid_unknown_fields=True):
+class TrackedMetric(Record, frozen=True, forbid_unknown_fields=True):
     """The best evaluation so far by a metric, and the number of evaluations after it."""
 
     metric: str
@@ -151,9 +151,9 @@ class TrackedFigure(Record, frozen=True, forbid_unknown_fields=True):
 
 
 class TrackedPlateau(Record, frozen=True, forbid_unknown_fields=True):
-    """What decides on the learning rate of dense weights or of rows, if evaluations reduce it."""
+    """The state of a plateau schedule of dense weights or of rows."""
 
     of: Literal["dense", "embedding"]
-    best: TrackedFigure
+    best: TrackedMetric
     reductions: Count
-    """How often it has been reduced so far."""
+    """Number of reductions of the learning rate so far."""

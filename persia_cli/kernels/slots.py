@@ -1,4 +1,4 @@
-"""Slots for new keys: an empty slot, one freed by moving keys, or the slot of a row that has to make room.
+"""Slots for new keys: an empty slot, one freed by moving keys, or the slot of an evicted row.
 
 A partition never has more rows than its capacity, even if slots are empty.
 """
@@ -29,9 +29,9 @@ from persia_cli.kernels.buckets import (
     taken,
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
+from persia_cli.kernels.frequency import frequency
 from persia_cli.kernels.intrinsics import lowest_bit, prefetch
 from persia_cli.kernels.journal import note_slot
-from persia_cli.kernels.sightings import frequency
 
 U16, U32, U64, I64 = types.uint16, types.uint32, types.uint64, types.int64
 AHEAD = np.uint64(16)
@@ -39,33 +39,33 @@ AHEAD = np.uint64(16)
 REPEATED = -2
 """Result, instead of a row, for a key that has a row already."""
 REFUSE, EVICT_LRU, EVICT_LFU = 0, 1, 2
-"""What happens to a new key in a full partition: it gets no row; the row that was used longest ago makes room; the row
-that was looked up least often does, if that was less often than the new key."""
+"""Policies for a new key in a full partition: it gets no row; it evicts the least recently used row; it evicts the
+least frequently used row if that was looked up less often than the new key."""
 
 
-class RoomRules(NamedTuple):
-    """The rules by which rows make room."""
+class EvictionRules(NamedTuple):
+    """The rules by which rows are evicted."""
 
-    most: int
+    capacity: int
     """Capacity of a partition in rows."""
     policy: int
     """REFUSE, EVICT_LRU or EVICT_LFU."""
     expires: int
-    """A row makes room for any new key if it was last used more than so many steps ago; 0 for never."""
+    """A row may be evicted by any new key if it was last used more than so many steps ago; 0 for never."""
 
 
-NEVER = np.uint64(2**64 - 1)
-"""A claim to stay that is above all others."""
-ROOM_RULES = types.NamedUniTuple(I64, 3, RoomRules)
+MAX_PRIORITY = np.uint64(2**64 - 1)
+"""A priority above all others."""
+EVICTION_RULES = types.NamedUniTuple(I64, 3, EvictionRules)
 
 
 class LoadCounts(NamedTuple):
     """Counts of the rows of checkpoints; each is int64[tables], by table number."""
 
     loaded: NDArray[np.int64]
-    """Keys that got a row and kept it."""
+    """Keys that got a row and were not evicted."""
     left_out: NDArray[np.int64]
-    """Keys that got none, or were evicted by later ones."""
+    """Keys that got no row, or were evicted by later ones."""
 
 
 LOAD_COUNTS = types.NamedUniTuple(write(I64), 2, LoadCounts)
@@ -100,14 +100,14 @@ def _move(note, index, source, target):
 def _shift(note, index, one, other):
     """Free a slot of two full buckets by moving keys to their other candidates (cuckoo moves); NOWHERE if it fails.
 
-    The slot keeps what has moved away, for its caller to overwrite. With a note, nothing moves yet. The search is
-    breadth first, so that as few keys as possible move. `scratch` is its queue, two words an entry: the entry and slot
-    whose key would move here (parent << 2 | slot), then the bucket.
+    The slot still has its moved content, for the caller to overwrite. With a note, nothing moves yet.
     """
     # Each of the eight keys in the two full buckets could move to exactly one other bucket, the four keys of that one
     # to four others, and so on: a tree of buckets. The first of them with an empty slot ends the shortest path. A
     # random walk, which is simpler, moves more keys and may not end.
     # Nothing moves before a path to an empty slot is found, so a search that fails leaves the index as it was.
+    # `scratch` is the queue of a search in breadth, two words an entry: the entry and slot whose key would move here
+    # (parent << 2 | slot), then the bucket.
     paths = index.scratch
     paths[1], paths[3] = one, other
     known = np.uint64(2)
@@ -119,12 +119,12 @@ def _shift(note, index, one, other):
             key = index.buckets[bucket * KEYS + place]
             home = first_bucket(index, key)
             away = second_bucket(index, key, home) if home == bucket else home
-            # The bucket that a key leaves stays full, as `buckets` demands: the next key of the path, or in the end the
+            # The bucket that a key leaves stays full, as `buckets` requires: the next key of the path, or finally the
             # new key, takes the slot.
             if taken(index, away) != np.uint64(15):
-                # Move keys from the end of the path back to its start: each one goes to the slot that was just left,
-                # so at every moment each key is in the index. No bucket is on the path twice, since a search in breadth
-                # finds the way without the detour first: so noted moves may all read what was there before.
+                # Move keys from the end of the path back to its start: each one goes to the slot that was just left, so
+                # at every moment each key is in the index. No bucket is on the path twice, since a search in breadth
+                # finds the path without the detour first. So noted moves may all read the state before the first move.
                 _move(note, index, slot, _empty_slot(index, away, away))
                 while at >= np.uint64(2):
                     parent = paths[np.uint64(2) * at]
@@ -149,8 +149,8 @@ def is_expired(index, slot, step, rules):
 
 
 @inlined
-def _claim_of(index, slot, step, rules):
-    """Return how much a row has to stay: its step of last use, and with EVICT_LFU before that how often it was used."""
+def _priority(index, slot, step, rules):
+    """Return the priority of a row: its step of last use, and with EVICT_LFU first its frequency."""
     last = np.uint64(index.marks[last_used_word(slot)])
     if rules.policy == EVICT_LFU and not is_expired(index, slot, step, rules):
         return (frequency(index, row_at(index, slot), step) << np.uint64(32)) | last
@@ -158,8 +158,8 @@ def _claim_of(index, slot, step, rules):
 
 
 @inlined
-def _yields(index, slot, step, rules, count):
-    """Return whether the row of a slot makes room for a new key that was looked up `count` times."""
+def _may_evict(index, slot, step, rules, count):
+    """Return whether a new key that was looked up `count` times may evict the row of a slot."""
     if rules.policy == EVICT_LRU or is_expired(index, slot, step, rules):
         return True
     return rules.policy == EVICT_LFU and frequency(index, row_at(index, slot), step) < count
@@ -167,31 +167,31 @@ def _yields(index, slot, step, rules, count):
 
 @helper
 def least_used(index, one, two, step, rules):
-    """Return the slot, last used before `step`, of the key's candidate buckets that has least to stay, or NOWHERE.
+    """Return the slot of the key's candidate buckets with the lowest priority, last used before `step`, or NOWHERE.
 
     The second bucket is a candidate only if the first is full or buckets are few. Of equal slots the first is taken.
     """
-    slot, claimed = _least_used_in(index, one, step, rules, NEVER)
+    slot, priority = _least_used_in(index, one, step, rules, MAX_PRIORITY)
     if index.size <= FEW or taken(index, one) == np.uint64(15):
-        other, _ = _least_used_in(index, two, step, rules, claimed)
+        other, _ = _least_used_in(index, two, step, rules, priority)
         slot = slot if other == NOWHERE else other
     return slot
 
 
 @helper
 def _least_used_in(index, bucket, step, rules, below):
-    """Return the bucket's slot, last used before `step`, that has least to stay, if less than `below`; else NOWHERE.
+    """Return the bucket's slot, last used before `step`, with the lowest priority if that is less than `below`.
 
-    The second value is how much it has to stay, or `below`.
+    The second value is that priority, or `below` with NOWHERE.
     """
     best, bits = NOWHERE, taken(index, bucket)
     before = np.uint32(min(step, np.uint64(2**32 - 1)))
     while bits != np.uint64(0):
         slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
         if index.marks[last_used_word(slot)] < before:
-            claimed = _claim_of(index, slot, step, rules)
-            if claimed < below:
-                best, below = slot, claimed
+            priority = _priority(index, slot, step, rules)
+            if priority < below:
+                best, below = slot, priority
         bits &= bits - np.uint64(1)
     return best, below
 
@@ -200,22 +200,22 @@ def _least_used_in(index, bucket, step, rules, below):
 def _release(note, index, target, step, rules, count):
     """Free a row for the empty slot `target`: that of a key of another bucket that was last used before `step`.
 
-    Returns the slot where that key is, NOWHERE if none was found or if the first that was found does not yield:
-    `target`, to which it moves, or with a note, by which nothing moves yet, the slot where it was. Searches up to PATHS
-    buckets behind the given one. Full buckets are passed over unless buckets are few, since a full bucket must stay
-    full (see `buckets`): keys that overflowed to their second buckets would not be found any more.
+    Return the slot of that key, NOWHERE if none was found or if the first one may not be evicted: `target`, to which it
+    moves, or with a note, by which nothing moves yet, its old slot. Search up to PATHS buckets behind the given one.
     """
+    # Full buckets are skipped unless buckets are few, since a full bucket must stay full (see `buckets`): keys that
+    # overflowed to their second buckets would not be found any more.
     bucket = target >> np.uint64(2)
     first = bucket - bucket % index.size
     for _ in range(min(index.size - np.uint64(1), np.uint64(PATHS))):
         bucket = first if bucket + np.uint64(1) == first + index.size else bucket + np.uint64(1)
         bits = taken(index, bucket)
         if index.size <= FEW or bits != np.uint64(15):
-            slot, _ = _least_used_in(index, bucket, step, rules, NEVER)
+            slot, _ = _least_used_in(index, bucket, step, rules, MAX_PRIORITY)
             if slot != NOWHERE:
-                if not _yields(index, slot, step, rules, count):
+                if not _may_evict(index, slot, step, rules, count):
                     return NOWHERE
-                # The slots of a bucket are filled without gaps, so the last key moves to where this one was.
+                # The slots of a bucket are filled without gaps, so the last key moves to the place of the evicted one.
                 last = bucket * np.uint64(SLOTS) + lowest_bit(~bits) - np.uint64(1)
                 if note is None:
                     _move(note, index, slot, target)
@@ -230,19 +230,19 @@ def _release(note, index, target, step, rules, count):
 
 
 @helper
-def claim(note, index, key, step, rules, count):
-    """Return a slot for a new key and the slot of the key whose row it gets, NOWHERE for a row that is not in use.
+def claim_slot(note, index, key, step, rules, count):
+    """Return a slot for a new key and the slot of the key whose row it gets, NOWHERE for an unused row.
 
-    Both are NOWHERE if there is no room. In a partition that is not full it is an empty slot, if need be one freed by
-    moving keys. Otherwise it is the slot of the candidate buckets whose row has least to stay, if that yields to a key
-    that was looked up `count` times. If all of these are in use at this step, it is an empty slot that gets the row of
-    a key of another bucket.
+    Both are NOWHERE if there is no space. In a partition that is not full it is an empty slot, if necessary one freed
+    by moving keys. Otherwise it is the slot of the candidate buckets with the lowest priority, if a key that was looked
+    up `count` times may evict it. If all candidates are in use at this step, it is an empty slot that gets the row of a
+    key of another bucket.
 
     `note` is None, or a journal and the first word of a note: then moves are written there, and nothing is changed.
     """
     one = first_bucket(index, key)
     two = second_bucket(index, key, one)
-    if index.fill[partition_of(index, key)] < rules.most:
+    if index.fill[partition_of(index, key)] < rules.capacity:
         slot = _empty_slot(index, one, two)
         if slot == NOWHERE:
             slot = _shift(note, index, one, two)
@@ -257,7 +257,7 @@ def claim(note, index, key, step, rules, count):
         slot = _empty_slot(index, one, two)
         if slot != NOWHERE:
             loser = _release(note, index, slot, step, rules, count)
-    elif not _yields(index, slot, step, rules, count):
+    elif not _may_evict(index, slot, step, rules, count):
         loser = NOWHERE
     return (NOWHERE, NOWHERE) if loser == NOWHERE else (slot, loser)
 
@@ -274,20 +274,20 @@ def _empty_slot(index, one, two):
 
 @inlined
 def remember_evicted(index, place, key, table):
-    """Remember for the next checkpoint that the key lost its row to another key; `place` counts those before it."""
+    """Remember for the next checkpoint that a key lost its row; `place` is the number of evictions before it."""
     if place < index.evicted_keys.size:
         index.evicted_keys[place] = key
         index.evicted_tables[place] = table
     index.evictions[0] = place + 1
 
 
-@kernel(types.int64(INDEX, read(U64), read(U16), read(U32), I64, ROOM_RULES, LOAD_COUNTS, write(I64)))
+@kernel(types.int64(INDEX, read(U64), read(U16), read(U32), I64, EVICTION_RULES, LOAD_COUNTS, write(I64)))
 def insert(index, keys, tables, last_used, used, rules, counts, rows):
-    """Give a row to each (key, table) with its step of last use; returns the new number of rows in use.
+    """Give a row to each (key, table) with its step of last use; return the new number of rows in use.
 
-    `used` is the number of rows in use before. In a full partition, with EVICT_LRU, a row that was used longer ago
-    makes room. `rows` gets the row of each key: -1 if there is no room, REPEATED if the key has a row already. A
-    row that was evicted again stands in `rows` twice; the later key owns it.
+    `used` is the number of rows in use before. In a full partition, with EVICT_LRU, a less recently used row is
+    evicted. `rows` gets the row of each key: -1 if there is no space, REPEATED if the key has a row already. A row that
+    was evicted again occurs in `rows` twice; the later key owns it.
     """
     size = np.uint64(keys.size)
     for i in range(size):
@@ -295,7 +295,7 @@ def insert(index, keys, tables, last_used, used, rules, counts, rows):
             prefetch(index.buckets, first_bucket(index, keys[i + AHEAD]) * KEYS)
         rows[i] = REPEATED
         if slot_of(index, keys[i], tables[i], first_bucket(index, keys[i])) == NOWHERE:
-            slot, loser = claim(None, index, keys[i], last_used[i], rules, np.uint64(0))
+            slot, loser = claim_slot(None, index, keys[i], last_used[i], rules, np.uint64(0))
             rows[i] = -1
             if slot == NOWHERE:
                 counts.left_out[tables[i]] += 1

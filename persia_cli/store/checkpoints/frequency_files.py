@@ -1,4 +1,4 @@
-"""The sketches of a shard as Arrow files: how often ids without a row were looked up.
+"""The sketches of a shard as Arrow files: the frequencies of ids without a row.
 
 There is one file for each feature group and server that counts them, named as its file of rows, with the lines that
 are not empty. Lines are in the order of keys, so that any number of servers and any capacity can load any set of files.
@@ -13,14 +13,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
-from persia_cli.kernels.sightings import WORDS, count_at_last_use, used_lines
+from persia_cli.kernels.frequency import WORDS, count_at_last_use, used_lines
 from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import Place, writing_file
 from persia_cli.store.checkpoints.manifest import SIGHTINGS, Manifest, kind_of, verify
 from persia_cli.store.checkpoints.record_batches import arrow_numbers, file_name, record_batches
 from persia_cli.store.row_store import RowStore
 from persia_cli.store.shard import Shard
-from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.reports import SavedFile
 
 Sketch = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
@@ -34,18 +34,20 @@ SCHEMA = pa.schema(
 
 
 def frequencies_of(words: NDArray[np.uint32], last_used: NDArray[np.uint32], epoch_bits: int) -> Bytes:
-    """Return how often ids with a row were looked up, as of their last use; `words` are those of their rows."""
+    """Return the frequencies of ids with a row, as of their last use; `words` are those of their rows."""
     counts = np.empty(words.size, np.uint8)
     count_at_last_use(words, last_used, epoch_bits, counts)
     return counts
 
 
 @contextmanager
-def sighting_file(store: RowStore, directory: Place, saved: list[SavedFile]) -> Iterator[Callable[[int, Sketch], None]]:
-    """Yield what writes lines of a store's sketch to its file in `directory`: number of the first, uint64[8 * lines].
+def frequency_file(
+    store: RowStore, directory: Place, saved: list[SavedFile]
+) -> Iterator[Callable[[int, Sketch], None]]:
+    """Yield a function that writes lines of a store's sketch to its file: number of the first line, uint64[8 * lines].
 
-    When the block ends, the file is safe and appended to `saved`. Raises DiskError if it cannot be written, and removes
-    it. Of a store without a sketch there is no file.
+    When the block ends, the file is on disk and appended to `saved`. Raise DiskError if it cannot be written, and
+    remove it. A store without a sketch has no file.
     """
     group, own = store.group, store.partitions.start * store.group.sketch_lines
     name = file_name(group, store.partitions)
@@ -71,10 +73,10 @@ def sighting_file(store: RowStore, directory: Place, saved: list[SavedFile]) -> 
 
 
 def _batch(lines: Sketch, first: int, epoch_bits: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return those of the lines uint64[n, 8], the first of which has this number, that are not empty."""
-    room = len(lines) + 1
-    places, epochs = np.empty((2, room), np.uint64)
-    counts = np.empty((room, WORDS_OF_LINE - 1), np.uint64)
+    """Return the nonempty ones of the lines uint64[n, 8], the first of which has this number."""
+    size = len(lines) + 1
+    places, epochs = np.empty((2, size), np.uint64)
+    counts = np.empty((size, WORDS_OF_LINE - 1), np.uint64)
     seen = used_lines(lines.reshape(-1), places, epochs, counts.reshape(-1))
     columns = [
         arrow_numbers(places[:seen] + np.uint64(first)),
@@ -84,11 +86,11 @@ def _batch(lines: Sketch, first: int, epoch_bits: int, schema: pa.Schema) -> pa.
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def load_sightings(shard: Shard, folder: Place, manifest: Manifest) -> None:
-    """Set the sketches of a shard to what a checkpoint has for their ranges of keys.
+def load_frequencies(shard: Shard, folder: Place, manifest: Manifest) -> None:
+    """Set the sketches of a shard to those of a checkpoint for their ranges of keys.
 
-    Where a sketch has other lines than the one that was saved, since the capacity is another one, each line gets the
-    greater of the counts that lie in its range. Raises CheckpointError for a file that is missing, damaged or altered.
+    If a sketch has other lines than the saved one, because of another capacity, each line gets the greater of the
+    counts in its range. Raise CheckpointError for a file that is missing, damaged or altered.
     """
     counting = [store for store in shard.stores if store.index.sketch.size]
     for file in manifest.files:
@@ -115,19 +117,19 @@ def _load(batch: pa.RecordBatch, stores: Sequence[RowStore], path: Place) -> Non
 
 
 def _take(store: RowStore, total: int, lines: NDArray[np.uint64], steps: NDArray[np.int64], counts: Bytes) -> None:
-    """Add lines, of `total` that the group had, to the sketch of a store: the greater count stays."""
+    """Add lines, of `total` that the group had, to the sketch of a store, with the greater of two counts."""
     group = store.group
     first, own = store.partitions.start * group.sketch_lines, len(store.partitions) * group.sketch_lines
     of = group.partitions * group.sketch_lines
     sketch = store.index.sketch.reshape(-1, WORDS_OF_LINE)
-    store.note_loaded_sightings()
+    store.note_loaded_frequencies()
     if of == total:
         mine = (lines >= np.uint64(first)) & (lines < np.uint64(first + own))
         places = lines[mine].astype(np.int64) - first
         sketch[places, 0] = (steps[mine] >> group.epoch_bits).astype(np.uint64)
         sketch[places, 1:] = counts[mine].view(np.uint64)
         return
-    # Line i has the keys from i / total up to (i + 1) / total of all: so far into the group's lines as they are now.
+    # Line i has the keys from i / total up to (i + 1) / total of all, which maps it to a range of the group's lines.
     # The products of numbers of lines can be beyond 64 bits.
     wide = lines.astype(object)
     begin = np.maximum((wide * of // total).astype(np.int64) - first, 0)
@@ -137,7 +139,7 @@ def _take(store: RowStore, total: int, lines: NDArray[np.uint64], steps: NDArray
     places = begin[which] + np.arange(which.size) - np.repeat(np.cumsum(times) - times, times)
     if not places.size:
         return
-    # A batch has lines that are near each other: the others of a large sketch are left alone.
+    # Lines of a batch are near each other: the rest of a large sketch is not touched.
     sketch, places = sketch[places.min() : places.max() + 1], places - places.min()
     epochs, before = (steps >> group.epoch_bits).astype(np.uint64)[which], sketch[:, 0].copy()
     np.maximum.at(sketch[:, 0], places, epochs)

@@ -1,4 +1,4 @@
-"""Records of runs that other machines wrote, read from the copies in their checkpoints."""
+"""Records of runs on other machines, read from the copies in their checkpoints."""
 
 import hashlib
 import secrets
@@ -20,7 +20,7 @@ from persia_cli.store.checkpoints.claim import read_claim, write_claim, writer_o
 from persia_cli.store.checkpoints.manifest import decode_manifest, finished_steps, newest_checkpoint, verify
 
 COPIES = Path("runs")
-"""Folder of the copies that evaluations and predictions put their results into."""
+"""Folder of the copies, in which evaluations and predictions put their results."""
 
 
 def newest_record(checkpoints: Place) -> dict[str, bytes]:
@@ -42,9 +42,9 @@ def newest_record(checkpoints: Place) -> dict[str, bytes]:
 
 
 def run_at(checkpoints: Place) -> Run:
-    """Return the configuration of the run whose checkpoints are in a folder, and stay there.
+    """Return the configuration of the run whose checkpoints are in a folder, with that as its place of checkpoints.
 
-    Raises what `newest_record` does, ConfigError if it is damaged or of another version.
+    Raise the errors of `newest_record`, and ConfigError if it is damaged or of another version.
     """
     return _run_in(newest_record(checkpoints), checkpoints)
 
@@ -77,22 +77,22 @@ def copy_record(checkpoints: Place, folder: Path) -> None:
 
 
 def is_to_be_fetched(run_dir: Path, checkpoints: Place) -> bool:
-    """Return whether a run directory has no record, and a run has checkpoints at the place with which it may go on."""
+    """Return whether a run directory has no record, but can continue a run whose checkpoints are at the place."""
     claim = read_claim(run_dir)
     is_fetched_only = claim is not None and bool(claim.former)
     return (is_fetched_only or not (run_dir / CONFIG).exists()) and bool(finished_steps(checkpoints))
 
 
 def fetch_record(address: str, run_dir: Path, say: Callable[[str], None]) -> None:
-    """Copy a run's record into a directory that is to go on with it; `say` is called with a sentence.
+    """Copy a run's record into a directory that will continue it; call `say` with a sentence.
 
-    The directory may take over the place of the checkpoints. Raises as `copy_record` does.
+    The directory may replace the writer of the checkpoints. Raise the errors of `copy_record`.
     """
     checkpoints = place_of(address)
     writer = writer_of(checkpoints)
     copy_record(checkpoints, run_dir)
     with writing(run_dir):
-        # The run was started before, and perhaps with other settings.
+        # The run was started before, perhaps with other settings.
         (run_dir / EARLIER).mkdir(exist_ok=True)
     write_claim(run_dir, secrets.token_hex(8), writer.id if writer else "")
     say(f"the record of {writer.run_dir if writer else 'the run'} is fetched from {checkpoints} into {run_dir}")
@@ -116,14 +116,14 @@ def copied_here(checkpoints: Place) -> Path:
 def records_at(place: Place) -> Iterator[dict[Path, Place]]:
     """Yield a run directory for the run whose checkpoints are in a folder, or for each run in it, with their place.
 
-    Those that are not on this machine are copies, which are gone when the block ends.
+    Directories for runs of other machines are copies, which are removed when the block ends.
     """
     with TemporaryDirectory(prefix="persia-records-") as scratch:
         found: dict[Path, Place] = {}
         for each in [place] if finished_steps(place) else filter(finished_steps, subfolders(place)):
             if (folder := owner_here(each)) is None:
                 folder = Path(scratch, each.name)
-                with suppress(UserError):  # A folder without a record is shown as a damaged run.
+                with suppress(UserError):  # a folder without a record is shown as a damaged run
                     copy_record(each, folder)
                     write_whole(folder / COPIED, f"{each}\n")
             found[folder] = each

@@ -1,15 +1,15 @@
-"""How often ids were looked up: of an id with a row in a word of that row, of others in a sketch.
+"""The frequency of look-ups: of an id with a row in a word of that row, of others in a sketch.
 
 The sketch is a count-min sketch with conservative updates (C. Estan, G. Varghese, "New directions in traffic
 measurement and accounting", 2002), used as in TinyLFU (G. Einziger, R. Friedman, B. Manes, "TinyLFU: a highly efficient
 cache admission policy", 2017). A line of it is a cache line: an epoch (uint64), then 56 counters of 8 bits, of which an
-id has four. The lines are in the order of keys, as partitions are, so each partition has lines of its own.
+id has four. The lines are in the order of keys, as partitions are, so each partition has separate lines.
 
-Counts are halved at the end of each epoch, which is 2^epoch_bits steps. Nothing goes over all counts to do so: each
-says of when it is, and who reads it halves it as often as epochs have passed since. So counts are a pure function of
-what was looked up in which step.
+Counts are halved at the end of each epoch, which is 2^epoch_bits steps. Each count has its epoch, and a reader halves
+it once for each epoch since. So counts are a pure function of the look-ups and their steps, and no pass over all counts
+is needed.
 
-For room alone nothing is counted before a partition is nearly full: until then every id gets a row.
+For eviction alone, nothing is counted before a partition is nearly full: until then every id gets a row.
 """
 
 import numpy as np
@@ -23,18 +23,18 @@ from persia_cli.kernels.intrinsics import prefetch
 WORDS = np.uint64(8)
 """uint64 words of a line: its epoch, then the counters."""
 COUNTERS = np.uint64(14)
-"""Counters of a line among which each of the four of an id is."""
+"""Counters of a line for each of the four of an id."""
 MOST = np.uint64(255)
-"""Greatest count."""
+"""Maximum count."""
 STEP = np.uint64(2**24 - 1)
 """Bits of a row's word with the step of its last look-up, modulo 2^24; the 8 bits above are its count."""
 LATER = np.uint64(2**23)
-"""Steps from which on a difference modulo 2^24 says that the row was looked up in a later step."""
+"""Difference of steps modulo 2^24 from which on the row was looked up in a later step."""
 ONES = np.uint64(0x0101010101010101)
 
 
 def words_of(counts: NDArray[np.uint8], steps: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Return the words of rows that were looked up so often, last in these steps."""
+    """Return the words of rows with these counts and last steps of look-ups."""
     return (counts.astype(np.uint32) << np.uint32(24)) | (steps.astype(np.uint64) & STEP).astype(np.uint32)
 
 
@@ -48,14 +48,14 @@ def halved(counts, times):
 
 @inlined
 def _since(index, row, step):
-    """Return how many steps ago a row was looked up, 0 if it was in this step or a later one."""
+    """Return the steps since a row was looked up, 0 if it was in this step or a later one."""
     steps = (step - np.uint64(index.uses[row])) & STEP
     return np.uint64(0) if steps >= LATER else min(steps, step)
 
 
 @helper
 def frequency(index, row, step):
-    """Return how often the id of a row was looked up, halved for each epoch that has ended since."""
+    """Return the frequency of a row's id, halved for each epoch that has ended since."""
     step = np.uint64(step)
     since = _since(index, row, step)
     epochs = (step >> index.epoch_bits) - ((step - since) >> index.epoch_bits)
@@ -65,7 +65,7 @@ def frequency(index, row, step):
 
 @kernel(types.void(read(types.uint32), read(types.uint32), types.int64, write(types.uint8)))
 def count_at_last_use(words, last_used, epoch_bits, counts):
-    """Write how often rows were looked up, halved for each epoch from the step in their word to that of their last use.
+    """Write the frequencies of rows at their last use: halved for each epoch from the step in their word to that.
 
     The count of a row may be of an earlier step: until the partition is nearly full, look-ups are not counted.
     """
@@ -79,9 +79,9 @@ def count_at_last_use(words, last_used, epoch_bits, counts):
 
 @kernel(types.int64(*[read(types.uint64)] + [write(types.uint64)] * 3))
 def used_lines(sketch, places, epochs, counts):
-    """Copy those lines of a part of a sketch that have counts: place, epoch and counters; returns how many these are.
+    """Copy the lines with counts of a part of a sketch: place, epoch and counters; return their number.
 
-    The arrays have room for all lines and one more: uint64[n], uint64[n] and uint64[7 * n].
+    The arrays have space for all lines and one more: uint64[n], uint64[n] and uint64[7 * n].
     """
     found = np.uint64(0)
     for line in range(np.uint64(0), np.uint64(sketch.size) // WORDS):
@@ -91,20 +91,20 @@ def used_lines(sketch, places, epochs, counts):
             value = sketch[line * WORDS + word]
             counts[found * (WORDS - np.uint64(1)) + word - np.uint64(1)] = value
             any_ |= value
-        # Written before it is known: to guess wrongly takes longer.
+        # Written before the test: a mispredicted branch takes longer.
         found += np.uint64(any_ != np.uint64(0))
     return found
 
 
 @inlined
 def word_of(count, step):
-    """Return the word of a row that was looked up so often, now in this step."""
+    """Return the word of a row with this count, looked up in this step."""
     return np.uint32((np.uint64(count) << np.uint64(24)) | (np.uint64(step) & STEP))
 
 
 @inlined
 def count_use(index, row, step):
-    """Count the look-up of a row, once in a step: who does it again, as after a kill, changes nothing."""
+    """Count the look-up of a row, once in a step: a repeat, as after a kill, changes nothing."""
     word, now = np.uint64(index.uses[row]), np.uint64(step)
     steps = (now - word) & STEP
     if steps != np.uint64(0) and steps < LATER:
@@ -114,9 +114,9 @@ def count_use(index, row, step):
 
 
 @inlined
-def is_counted(fill, most):
-    """Return whether look-ups count in a partition with so many rows of `most`: if it is seven eighths full."""
-    return 8 * np.int64(fill) >= 7 * most
+def is_counted(fill, capacity):
+    """Return whether look-ups count in a partition with `fill` of `capacity` rows: if it is seven eighths full."""
+    return 8 * np.int64(fill) >= 7 * capacity
 
 
 @inlined
@@ -140,10 +140,10 @@ def _counter(spread, quarter):
 
 
 @helper
-def count_sighting(index, key, step, target, to):
-    """Count the look-up of a key that has no row; returns how often it was looked up, the present time included.
+def count_without_row(index, key, step, target, to):
+    """Count the look-up of a key without a row; return its frequency, the present look-up included.
 
-    The key's line, as it is then, is written to words target[to:to + 8]: to its own place, or to a note.
+    The key's line after that is written to words target[to:to + 8]: to its own place, or to a note.
     """
     at, epoch = line_of(index, key), np.uint64(step) >> index.epoch_bits
     before = index.sketch[at]

@@ -1,4 +1,4 @@
-"""The record of a run in its checkpoints, from which another machine reports on it and goes on."""
+"""The record of a run in its checkpoints, which another machine reports and continues."""
 
 import json
 import time
@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.main import app
 from persia_cli.observe.history import read_history
-from persia_cli.observe.record_elsewhere import copy_record, newest_record, records_at
 from persia_cli.observe.record_state import COPIED_FILES, copies_in
+from persia_cli.observe.remote_records import copy_record, newest_record, records_at
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, read_manifest
 from tests.support.jobs import losses, train
 from tests.support.small import WORDS

@@ -1,4 +1,4 @@
-"""What holds after any sequence of look-ups, repeats and updates, on a shard that process after process takes over."""
+"""Invariants after any sequence of look-ups, repeats and updates, on a shard that process after process recovers."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ from tests.unit.store.test_store_invariants import LAYOUTS, PLACES, Life, names_
 
 
 class KeptLife(Life):
-    """Look-ups of two ranks are repeated, as by who had no answer, before and after a process ends."""
+    """Look-ups of two ranks are repeated, as by a client without an answer, before and after a process ends."""
 
     @initialize(layout=LAYOUTS)
     def begin(self, layout):
@@ -39,7 +39,7 @@ class KeptLife(Life):
 
     @rule(places=PLACES, rank=st.integers(0, 1))
     def ask(self, places, rank):
-        """A look-up of training as servers carry it out, each step of a rank once."""
+        """A look-up of training as servers execute it, each step of a rank once."""
         names, step = self.names(places), max(self.step, self.last.get(rank, (0, -1))[1] + 1)
         self.step = step
         self.batches += 1
@@ -56,7 +56,7 @@ class KeptLife(Life):
     @precondition(lambda self: self.last)
     @rule(data=st.data(), count=st.integers(1, 3))
     def repeat(self, data, count):
-        """The last look-up of a rank comes again, however many others came since."""
+        """The last look-up of a rank is repeated, after any number of others."""
         rank = data.draw(st.sampled_from(sorted(self.last)))
         names, step, _, new = self.last[rank]
         for _ in range(count):
@@ -69,7 +69,7 @@ class KeptLife(Life):
 
     @rule()
     def go_on_in_another_process(self):
-        """What was answered last, and the windows of ranks, are those of the process before; kept rows are not."""
+        """The last answers, and the windows of ranks, are those of the previous process; remembered rows are not."""
         windows = windows_of(self.shard.applied)
         del self.shard
         gc.collect()

@@ -1,14 +1,14 @@
-"""How often rows were looked up, as checkpoints have it, against plain integers."""
+"""Numbers of look-ups of rows, as stored in checkpoints, against plain integers."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.kernels.sightings import count_at_last_use, used_lines, words_of
+from persia_cli.kernels.frequency import count_at_last_use, used_lines, words_of
 
 STEPS = st.integers(0, 2**32 - 1)
 NEAR = st.integers(-40, 2**23 + 40)
-"""How many steps a row was used after its look-ups were last counted; far and negative ones cannot be told apart."""
+"""Steps of use after look-ups were last counted; far and negative ones have equal bits."""
 
 
 def naive_count(count: int, counted: int, used: int, epoch_bits: int) -> int:

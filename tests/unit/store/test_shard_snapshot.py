@@ -1,4 +1,4 @@
-"""A cut that is taken while the shard goes on has what a save at the moment of the cut would have had."""
+"""A snapshot that is taken while the shard changes equals a save at its start."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.store.checkpoints.cut import CutRows, ShardCut
 from persia_cli.store.checkpoints.row_files import write_portions
+from persia_cli.store.checkpoints.snapshot import ShardSnapshot, SnapshotRows
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, OptimizerKind, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
 from tests import naive
@@ -32,7 +32,7 @@ def layout_of(optimizer: str = "adagrad", dtype: Any = "float32", dim: int = 3, 
 
 
 Op = tuple[str, int, frozenset[int], int]
-"""What happens (look-up, update, both, read, portion), to which group, to which ids, and since how many steps."""
+"""An action (look-up, update, both, read, portion), its group, its ids, and since how many steps."""
 IDS = st.frozensets(st.integers(0, 40), min_size=1, max_size=12)
 OPS = st.lists(
     st.tuples(st.sampled_from(["look up", "update", "train", "read", "portion"]), st.integers(0, 1), IDS, st.just(0)),
@@ -66,18 +66,18 @@ class Driver:
 
 
 class Taken:
-    """The portions of a cut, in the order in which they are taken; what must not be lost while there is no room."""
+    """The portions of a snapshot in order; they must not be lost while there is no space."""
 
-    def __init__(self, cut: ShardCut) -> None:
+    def __init__(self, cut: ShardSnapshot) -> None:
         self.cut = cut
-        cut.write_on = self.take
-        self.of_group: dict[int, list[CutRows]] = {0: [], 1: []}
+        cut.make_space = self.take
+        self.of_group: dict[int, list[SnapshotRows]] = {0: [], 1: []}
 
     def take(self) -> None:
         group, portion, _ = self.cut.next_portion()
         self.of_group[group].append(portion)
 
-    def portions(self, group: int) -> Iterator[CutRows]:
+    def portions(self, group: int) -> Iterator[SnapshotRows]:
         while not self.cut.over:
             self.take()
         return iter(self.of_group[group])
@@ -103,19 +103,19 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 
 def check(before: list[Op], during: list[Op], layout: EmbeddingLayout, places: int | None, small: bool) -> int:
-    """Compare a cut taken while `during` happens with a save before it; returns how often rows had to be taken."""
+    """Compare a snapshot taken during `during` with a save before it; returns how often rows had to be taken."""
     busy, still = Driver(Shard(layout, 0, 1)), Driver(Shard(layout, 0, 1))
     for number, (kind, group, ids, _) in enumerate(before):
         if number == len(before) // 2:
-            # Another cut, which is given up when the next one begins: it leaves the room that it has used.
-            Taken(busy.shard.begin_cut(places))
+            # Another snapshot, which is dropped when the next one begins: it leaves the memory that it has used.
+            Taken(busy.shard.begin_snapshot(places))
         for driver in (busy, still):
             if kind != "portion":
                 driver.do(kind, group, ids)
     with TemporaryDirectory() as one, TemporaryDirectory() as other:
         at_the_cut = contents(still.shard)
         saved = save_shard(still.shard, Path(one))
-        taken = Taken(busy.shard.begin_cut(places))
+        taken = Taken(busy.shard.begin_snapshot(places))
         for kind, group, ids, _ in during:
             if kind == "portion":
                 if not taken.cut.over:
@@ -125,7 +125,7 @@ def check(before: list[Op], during: list[Op], layout: EmbeddingLayout, places: i
             still.do(kind, group, ids)
         pauses = taken.cut.pauses
         listed = write_portions(busy.shard, taken.portions, Path(other), lambda rows: None)
-        busy.shard.end_cut()
+        busy.shard.end_snapshot()
         assert bytes_of(Path(other)) == bytes_of(Path(one))
         assert [replace_folder(file) for file in listed] == [replace_folder(file) for file in saved]
         if small:
@@ -154,7 +154,7 @@ def replace_folder(file: Any) -> Any:
     st.integers(0, 8) | st.none(),
 )
 @settings(deadline=None, max_examples=150)
-def test_whatever_happens_meanwhile_the_file_is_that_of_the_cut(
+def test_the_file_is_that_of_the_snapshot_after_any_changes(
     before: list[Op], during: list[Op], optimizer: str, places: int | None
 ) -> None:
     check(before, during, layout_of(optimizer), places, small=True)
@@ -177,32 +177,32 @@ def test_every_row_changes_and_goes_before_its_turn(places: int | None, dim: int
     assert pauses > 0 if places is not None else pauses == 0
 
 
-def test_without_anybody_to_take_portions_a_full_room_is_an_error_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_a_full_save_area_without_a_reader_is_an_error(tmp_path: Path) -> None:
     driver = Driver(Shard(layout_of(), 0, 1))
     driver.do("train", 0, frozenset(range(12)))
     before = contents(driver.shard)
-    cut = driver.shard.begin_cut(places=3)
-    with pytest.raises(RuntimeError, match="nobody takes the rows before it"):
+    cut = driver.shard.begin_snapshot(places=3)
+    with pytest.raises(RuntimeError, match="snapshot"):
         driver.do("train", 0, frozenset(range(12)))
     assert contents(driver.shard) == before, "no row was changed before it was kept"
     rows = sum(portion.keys.size for group in (0, 1) for portion in cut.portions(group))
     assert rows == len(before)
 
 
-def test_room_is_told_before_it_is_needed() -> None:
+def test_a_shortage_of_space_is_reported_early() -> None:
     driver = Driver(Shard(layout_of(capacity=64), 0, 1))
     ids = np.arange(12, dtype=np.uint64)
     keys, tables = naive.keys_of(TABLES[0].salt, ids.tolist()), np.zeros(12, np.uint16)
     driver.shard.look_up(0, keys, tables, 1, True)
-    cut = driver.shard.begin_cut(places=4)
-    assert cut.has_room(0, keys[:4], tables[:4])
-    assert not cut.has_room(0, keys[:5], tables[:5])
+    cut = driver.shard.begin_snapshot(places=4)
+    assert cut.has_space(0, keys[:4], tables[:4])
+    assert not cut.has_space(0, keys[:5], tables[:5])
     driver.shard.look_up(0, keys[:4], tables[:4], 2, True)
-    assert cut.has_room(0, keys[:4], tables[:4]), "they are kept already"
-    assert not cut.has_room(0, keys[:5], tables[:5])
+    assert cut.has_space(0, keys[:4], tables[:4]), "they are kept already"
+    assert not cut.has_space(0, keys[:5], tables[:5])
     while not cut.over:
         cut.next_portion()
-    assert cut.has_room(0, keys, tables)
+    assert cut.has_space(0, keys, tables)
     assert cut.pauses == 0
 
 

@@ -62,7 +62,7 @@ def test_nor_is_any_look_up_counted_twice_or_lost_by_kills(policy):
 
 
 @pytest.mark.slow
-def test_two_thousand_kills_within_kernels_and_two_hundred_repairs_of_each_kind():
+def test_two_thousand_kills_cause_two_hundred_repairs_of_each_kind():
     found: Counter[str] = Counter()
     rounds = 0
     while found.total() - found["kills"] - found["nothing"] < 2000 or any(found[kind] < 200 for kind in KINDS):
@@ -78,7 +78,7 @@ def test_two_thousand_kills_within_kernels_and_two_hundred_repairs_of_each_kind(
 
 
 def may_trace() -> bool:
-    """Whether this process may follow a child of its own, instruction by instruction."""
+    """Return True if this process may trace its child, instruction by instruction."""
     child = os.fork()
     if child == 0:
         ctypes.CDLL(None).ptrace(0, 0, None, None)
@@ -102,9 +102,9 @@ def filled(job: Job) -> int:
 
 
 def count_states(job: Job, methods: list[str]) -> int:
-    """Repair the job's file as it is after each instruction; returns how many states there are.
+    """Repair the job's file in its state after each instruction; returns the number of states.
 
-    Raises AssertionError for the first that does not end as a shard to which nothing happened.
+    Raises AssertionError for the first that does not end like an undisturbed shard.
     """
     straight, file, seen = job.straight(), filled(job), 0
     try:
@@ -176,8 +176,8 @@ def test_without_doing_the_note_again_the_index_is_wrong(monkeypatch):
         count_states(small(), ["_find_or_add"])
 
 
-def _keep_row_too_late(journal, rows, at, position):
-    """Do what `journal.keep_row` does, in the wrong order."""
+def _note_row_too_late(journal, rows, at, position):
+    """Do what `journal.note_row` does, in the wrong order."""
     journal.words[UNDO + (position & 1)] = at
     publish(journal.words, PROGRESS, journal.group | position)
     to = (position & 1) * (journal.rows.size >> 1)
@@ -187,11 +187,11 @@ def _keep_row_too_late(journal, rows, at, position):
 
 @traced
 @pytest.mark.slow
-def test_if_a_row_were_said_to_be_noted_before_it_is_a_row_is_wrong(monkeypatch):
+def test_publishing_progress_before_the_old_row_leaves_a_wrong_row(monkeypatch):
     monkeypatch.setattr(compiling, "KernelCache", lambda *_: NullCache())
     monkeypatch.setattr(compiling, "KERNELS", [])
-    monkeypatch.setattr(update, "keep_row", inlined(_keep_row_too_late))
-    _, kept = update._updater("adagrad", update.CHANGES["adagrad"])
-    monkeypatch.setitem(update.UPDATES_KEPT, "adagrad", kept)
+    monkeypatch.setattr(update, "note_row", inlined(_note_row_too_late))
+    _, journaled = update._updater("adagrad", update.CHANGES["adagrad"])
+    monkeypatch.setitem(update.JOURNALED_UPDATES, "adagrad", journaled)
     with pytest.raises(AssertionError):
         count_states(small(), ["_change"])

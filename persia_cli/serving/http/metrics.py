@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus."""
+"""The counters of a server, for Prometheus."""
 
 import os
 from pathlib import Path
@@ -16,19 +16,19 @@ BOUNDS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5,
 
 
 class _SharedCounts(Collector):
-    """The counts of all workers, also of those that have ended: each has its own files in the folder."""
+    """The counters of all workers, including those that have ended: each has its own files in the folder."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
 
     def collect(self) -> Any:
-        """Return the sums. A file that a worker has just made is empty."""
+        """Return the sums. A new file of a worker is empty."""
         files = [str(path) for path in self._folder.glob("*.db") if path.stat().st_size]
         return MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
 
 
-class ServingFigures:
-    """Counters of this process, or, where workers share a folder, of all of them together."""
+class ServingMetrics:
+    """Counters of this process, or, if workers share a folder, of all of them together."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -50,7 +50,7 @@ class ServingFigures:
         self._by_answer: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def count_answer(self, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count an answered request."""
         known = self._by_answer.get((route, status))
         if known is None:
             known = self._by_answer[route, status] = self.requests.labels(route, status), self.seconds.labels(route)
@@ -58,21 +58,21 @@ class ServingFigures:
         known[1].observe(seconds)
 
     def text(self) -> bytes:
-        """Return all figures as Prometheus reads them."""
+        """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
 
-class LogFigures(NamedTuple):
-    """How many requests are in the request log, and how many should be and are not."""
+class LogCounts(NamedTuple):
+    """The number of requests in the request log, and of those that should be in it and are not."""
 
     logged: int
     missed: int
 
 
-def log_figures(folder: str) -> LogFigures:
-    """Return what all workers have counted in the folder that they share, also those that are dead."""
+def log_counts(folder: str) -> LogCounts:
+    """Return the sums of all workers that share the folder, including those that have died."""
     found = {LOGGED: 0.0, NOT_LOGGED: 0.0}
     for metric in _SharedCounts(folder).collect():
         if metric.name in found:
             found[metric.name] += sum(sample.value for sample in metric.samples)
-    return LogFigures(round(found[LOGGED]), round(found[NOT_LOGGED]))
+    return LogCounts(round(found[LOGGED]), round(found[NOT_LOGGED]))

@@ -1,4 +1,4 @@
-"""What changed since a checkpoint is known to the process that takes a memory file over, too."""
+"""A process that recovers a memory file also has the changes since a checkpoint."""
 
 import gc
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.store.checkpoints.changes import cut_changes, note_loaded
+from persia_cli.store.checkpoints.changes import note_loaded, take_changes
 from persia_cli.store.checkpoints.manifest import DELETED
 from persia_cli.store.memory.recoverable_shard import RecoverableShard
 from persia_cli.store.row_store import RowStore
@@ -31,28 +31,28 @@ def job_with_evictions() -> Job:
 
 def save(shard: Shard, folder: Path, step: int, parent: int | None) -> dict[str, bytes]:
     """The bytes of the files of a checkpoint, those of deleted ids included."""
-    changes = cut_changes(shard, step, parent)
+    changes = take_changes(shard, step, parent)
     files = save_shard(shard, folder / "embeddings", changes=changes)
     assert {file.rows.changed_since for file in files if file.rows} == {parent}
     return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in folder.glob("*/*")}
 
 
 def undisturbed(job: Job, folder: Path) -> dict[str, bytes]:
-    """The changes that a shard has which lives through both checkpoints, in memory of its own."""
+    """The changes of a shard in private memory that lives through both checkpoints."""
     shard = Shard(job.layout, 0, 1)
     for step in range(END):
         if step == BASE:
-            cut_changes(shard, BASE, None)
+            take_changes(shard, BASE, None)
         for number, group in enumerate(job.look_up(step)):
             shard.look_up(number, *group, step, True, step)
         for number, part in enumerate(job.update(step)):
             shard.update(number, *part, step, step)
-    save_shard(shard, folder / "embeddings", changes=cut_changes(shard, END, BASE))
+    save_shard(shard, folder / "embeddings", changes=take_changes(shard, END, BASE))
     return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in folder.glob("*/*")}
 
 
 def in_child(work) -> int:
-    """Run this in a process of its own; returns how that ended."""
+    """Run this in a separate process; returns how it ended."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -96,14 +96,14 @@ def test_changes_are_those_of_a_shard_that_nothing_happens_to(tmp_path: Path, se
 
 
 @pytest.mark.parametrize("group", [0, 1])
-def test_who_dies_while_a_checkpoint_begins_leaves_no_changes(
+def test_a_death_during_the_start_of_a_checkpoint_leaves_no_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int
 ) -> None:
     job, taken = job_with_evictions(), RowStore.take_evicted
     file = job.create()
     shard, _ = job.attach(file)
     job.go_on(shard, BASE)
-    cut_changes(shard, BASE, None)
+    take_changes(shard, BASE, None)
     job.go_on(shard)
     del shard
     gc.collect()
@@ -115,12 +115,12 @@ def test_who_dies_while_a_checkpoint_begins_leaves_no_changes(
 
     def cut() -> None:
         monkeypatch.setattr(RowStore, "take_evicted", die)
-        cut_changes(job.attach(file)[0], END, BASE)
+        take_changes(job.attach(file)[0], END, BASE)
 
     assert in_child(cut) == -signal.SIGKILL
     shard, _ = job.attach(file)
-    assert cut_changes(shard, END, BASE) == [None, None]
-    assert None not in cut_changes(shard, END + 1, END)
+    assert take_changes(shard, END, BASE) == [None, None]
+    assert None not in take_changes(shard, END + 1, END)
     os.close(file)
 
 
@@ -133,5 +133,5 @@ def test_rows_that_are_loaded_have_changes_from_there_on(tmp_path: Path) -> None
     del shard
     gc.collect()
     shard, _ = job.attach(file)
-    assert None not in cut_changes(shard, 9, 7)
+    assert None not in take_changes(shard, 9, 7)
     os.close(file)
