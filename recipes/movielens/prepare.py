@@ -81,7 +81,7 @@ RELEASES = {
     "ratings.csv": Release(
         _ratings(["userId", "movieId", "rating", "timestamp"], ",", header=True),
         "movies.csv",
-        TextFormat({"movieId": INTEGER, "title": SKIP, "genres": BYTES}, delimiter=",", header=True, quoted=True),
+        TextFormat({"movieId": INTEGER, "title": SKIP, "genres": BYTES}, delimiter=",", header=True, quote='"'),
         "movie",
         ("genres",),
         declared({"columns": ["genres"], "read": "texts", "separator": "|"}),

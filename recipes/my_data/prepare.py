@@ -43,7 +43,7 @@ FORMAT = TextFormat(
     },
     delimiter=",",  # "\t" for tabs; two characters are fine, too
     header=True,  # the first line names the columns, and must name exactly these
-    quoted=True,  # fields may be in "double quotes"
+    quote='"',  # fields may be in "double quotes"
 )
 
 # 2. What the columns that the model reads are made of. A model that is exported and served makes them of a request by

@@ -25,7 +25,7 @@ def block_of_text(data: bytes, format: TextFormat, reject: Reject) -> TextBlock:
     with NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        [rows] = read_rows(TextFile(file.name), format.layout, reject)
+        [rows] = read_rows(TextFile(file.name), format, reject)
     return block_of(rows, format, reject)
 
 

@@ -98,7 +98,7 @@ def read_blocks(
     """
     reject = partial(log.reject, file.absolute(), start)
     try:
-        for rows in read_rows(TextFile(str(file), log.read), format.layout, reject, start, stop):
+        for rows in read_rows(TextFile(str(file), log.read), format, reject, start, stop):
             yield block_of(rows, format, reject)
             log.check()
     except pa.ArrowException as error:

@@ -20,32 +20,16 @@ from persia_cli.errors import DataError
 
 
 @dataclass(frozen=True)
-class TextFormat:
-    """The layout of a text file."""
+class TextFormat(Layout):
+    """The layout of a text file, whose header must name exactly its columns."""
 
     columns: Mapping[str, Kind]
-    delimiter: str = "\t"
-    """One or two ASCII characters."""
-    header: bool = False
-    """True if the first line names the columns; it must name exactly these."""
-    quoted: bool = False
-    """True if fields may be in double quotes, with "" for a quote inside; line ends inside are not allowed."""
     stripped: bool = False
     """True if blanks around a value are removed."""
-    comment: str = ""
-    """First character of lines that are comments and not rows."""
-    blank_lines: bool = False
-    """True if empty lines are allowed; they are not rows."""
-
-    @property
-    def layout(self) -> Layout:
-        """The layout of its rows."""
-        quote = '"' if self.quoted else None
-        return Layout(self.delimiter, quote, False, self.header, self.comment, self.blank_lines)
 
     def check_header(self, file: Path) -> None:
         """Raise DataError if the first line of a file does not name the columns."""
-        names = [name.strip(' "') for name in header_of(TextFile(str(file)), self.layout)]
+        names = [name.strip(' "') for name in header_of(TextFile(str(file)), self)]
         if names != list(self.columns):
             raise DataError(
                 f"{file}: its first line should name the columns {self.delimiter.join(self.columns)}, but says "
@@ -166,7 +150,7 @@ class TextBlock:
 def block_of(rows: TextRows, format: TextFormat, reject: Reject) -> TextBlock:
     """Parse rows into their columns."""
     used = [number for number, kind in enumerate(format.columns.values()) if kind != SKIP]
-    lines, columns = texts_of(rows, format.layout, len(format.columns), used, reject)
+    lines, columns = texts_of(rows, format, len(format.columns), used, reject)
     block = TextBlock(format, lines, reject, {})
     for number, texts in zip(used, columns, strict=True):
         name, kind = list(format.columns.items())[number]

@@ -42,7 +42,14 @@ _KINDS = (
 def layout_of(path: str, form: CsvFormat) -> Layout:
     """Return the layout of a CSV file; the usual delimiter is a tab for files named .tsv, else a comma."""
     delimiter = form.delimiter or ("\t" if ".tsv" in path.rpartition("/")[2].lower() else ",")
-    return Layout(delimiter, form.quote, spanning=True, header=form.header is True, blank_lines=True, nulls=form.nulls)
+    return Layout(
+        delimiter=delimiter,
+        quote=form.quote,
+        spanning=True,
+        header=form.header is True,
+        blank_lines=True,
+        nulls=form.nulls,
+    )
 
 
 def read_csv(file: TextFile, form: CsvFormat, reject: Reject, scratch: Path) -> Iterator[Any]:

@@ -40,14 +40,14 @@ _FLAWS = (
 """The reasons for the flaws that `persia_cli.kernels.text.find_rows` finds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """The rows of a text file."""
 
     delimiter: str = "\t"
     """One or two ASCII characters."""
     quote: str | None = None
-    """Quote around fields, doubled for a quote inside."""
+    """Quote around fields, doubled for a quote inside; None: no field is in quotes."""
     spanning: bool = False
     """True if line ends may stand in quotes."""
     header: bool = False

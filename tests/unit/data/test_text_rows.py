@@ -18,7 +18,7 @@ from persia_cli.data.read.text import Layout, TextFile, header_of, read_rows, te
 from persia_cli.errors import DataError
 
 TOO_LONG = b"(too long)"
-QUOTED = Layout(",", '"', spanning=True, blank_lines=True)
+QUOTED = Layout(delimiter=",", quote='"', spanning=True, blank_lines=True)
 
 
 def read(path: Path, start: int = 0, stop: int | None = None, layout: Layout = Layout()) -> list[bytes]:  # noqa: B008
@@ -76,7 +76,7 @@ def test_the_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> Non
     path = tmp_path / "t"
     path.write_bytes("\ufeffa,b\r\n1,2\n".encode())
     assert read(path) == [b"a,b\r\n", b"1,2\n"]
-    assert header_of(TextFile(str(path)), Layout(",")) == ["a", "b"]
+    assert header_of(TextFile(str(path)), Layout(delimiter=",")) == ["a", "b"]
     path.write_bytes(b"")
     assert read(path) == []
 

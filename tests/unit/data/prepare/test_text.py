@@ -44,7 +44,7 @@ def bad_rows(path: Path, format: TextFormat, content: bytes) -> list[tuple[int, 
 
 def test_columns_are_what_their_kinds_say(tmp_path: Path) -> None:
     kinds = {"i": INTEGER, "h": hexadecimal(0), "x": NUMBER, "t": TEXT, "s": text_of("t"), "b": BYTES, "_": SKIP}
-    format = TextFormat(kinds, delimiter=",", quoted=True, stripped=True)
+    format = TextFormat(kinds, delimiter=",", quote='"', stripped=True)
     content = '-7,ff,1.5,a,"a",x y ,?\r\n ,,,,,,\n1,F0,1e-400,"""q""",b,"é, ""e""",\n'
     block = one_block(tmp_path / "t", format, content.encode())
     assert block.integers("i", missing=3).tolist() == [-7, 3, 1]

@@ -68,7 +68,7 @@ def test_lines_are_split_as_the_naive_twin_does(lines, columns, delimiter, quote
         data,
         {str(number): BYTES for number in range(columns)},
         delimiter=delimiter.decode(),
-        quoted=quoted,
+        quote='"' if quoted else None,
         stripped=stripped,
         comment=(comment or b"").decode(),
     )
