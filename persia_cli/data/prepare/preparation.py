@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -37,10 +38,6 @@ _MOST_WORKERS = 8
 """Default limit of threads: each takes up to 100 MB."""
 
 
-class _OtherFailedError(Exception):
-    """Another part has failed."""
-
-
 class WorkerPool:
     """Threads that work on parts, and the progress of what they read; the first failure stops all of them."""
 
@@ -50,37 +47,29 @@ class WorkerPool:
         self._total = total
         self._done = 0
         self._lock = Lock()
-        self._stop = Event()
+        self._error: BaseException | None = None
 
     def each(self, parts: Sequence[DatasetPart], work: Callable[[DatasetPart], Result]) -> list[Result]:
-        """Return the result of each part, in order; raises the exception of the first part that failed."""
+        """Return the result of each part, in order; raises the first exception."""
         with ThreadPoolExecutor(self._workers, thread_name_prefix="prepare") as pool:
-            futures = [pool.submit(self._work, work, part) for part in parts]
             try:
-                wait(futures, return_when=FIRST_EXCEPTION)
-            finally:
-                self._stop.set()
-                pool.shutdown(cancel_futures=True)
-        self._stop.clear()
-        for error in [future.exception() for future in futures if not future.cancelled()]:
-            if error is not None and not isinstance(error, _OtherFailedError):
-                raise error
-        return [future.result() for future in futures]
+                return list(pool.map(partial(self._work, work), parts))
+            except BaseException as error:  # after Ctrl-C, threads would go on
+                self._error = self._error or error
+                raise
 
     def _work(self, work: Callable[[DatasetPart], Result], part: DatasetPart) -> Result:
-        """Work on a part unless another one has failed; a failure is recorded here, before the caller sees it."""
-        if self._stop.is_set():
-            raise _OtherFailedError
         try:
+            self.read(0)
             return work(part)
-        except BaseException:
-            self._stop.set()
+        except BaseException as error:
+            self._error = self._error or error
             raise
 
     def read(self, nbytes: int) -> None:
-        """Report bytes read; raises to stop the part if another one has failed."""
-        if self._stop.is_set():
-            raise _OtherFailedError
+        """Report bytes read; raises the error of another part, which so ends this part."""
+        if self._error is not None:
+            raise self._error
         with self._lock:
             self._done += nbytes
             self._progress(self._done, self._total)

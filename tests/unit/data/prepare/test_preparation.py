@@ -4,8 +4,7 @@ import fcntl
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.data.prepare import preparation
 from persia_cli.data.prepare.options import PrepareOptions, PrepareReport, RecipeStamp, SplitChoice, parse_split
 from persia_cli.data.prepare.parts import DatasetPart, PartLog, text_parts
 from persia_cli.data.prepare.preparation import write_dataset
@@ -203,13 +201,7 @@ def test_nothing_is_left_where_nothing_was_finished(source: Source, tmp_path: Pa
     assert left(tmp_path) == ["day_0", "day_1", "day_2"]
 
 
-def test_no_part_begins_once_another_has_failed(source: Source, tmp_path: Path, monkeypatch) -> None:
-    """However late the thread that waits for all of them hears of the failure."""
-
-    def late(futures: Sequence[Future[Any]], **_: Any) -> Any:
-        return wait(futures)
-
-    monkeypatch.setattr(preparation, "wait", late)
+def test_no_part_begins_once_another_has_failed(source: Source, tmp_path: Path) -> None:
     source.broken = "day_0"
     with pytest.raises(DataError, match=r"^broken$"):
         make(source, tmp_path / "out", workers=1)
