@@ -13,14 +13,13 @@ from persia_cli.commands import (
     config,
     data,
     drill,
+    drive,
     evaluate,
     export,
     follow,
     keys,
     launch_role,
     on_host,
-    on_ray,
-    on_slurm,
     predict,
     recipe,
     report,
@@ -60,8 +59,7 @@ app.command(epilog=report.EXAMPLES)(report.report)
 app.command(epilog=trace.EXAMPLES)(trace.trace)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
 app.command("on-host", hidden=True, epilog=on_host.EXAMPLES)(on_host.on_host)
-app.command("on-ray", hidden=True, epilog=on_ray.EXAMPLES)(on_ray.on_ray)
-app.command("on-slurm", hidden=True, epilog=on_slurm.EXAMPLES)(on_slurm.on_slurm)
+app.command(hidden=True, epilog=drive.EXAMPLES)(drive.drive)
 app.add_typer(runs.app, name="runs")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(table.app, name="table")

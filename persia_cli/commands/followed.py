@@ -1,92 +1,307 @@
-"""A job on other machines, or on several, as a command shows it to its end."""
+"""A job as a command shows it to its end, whatever runs it, by its run directory."""
 
+import shlex
+import signal
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from persia_cli.commands.describe import model_words, training_words
+import typer
+
+from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.progress import following
-from persia_cli.commands.screen import err, labelled
+from persia_cli.commands.results import show_results
+from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.record import read_run
-from persia_cli.config.schema import ENGINES, WITH_COMMAND, Run
+from persia_cli.config.schema import ENGINES
 from persia_cli.data.read.facts import DatasetFacts
-from persia_cli.engines.job import JOB, JobResult
+from persia_cli.engines.driver_process import KILLED, LOG, NOTE, note_of
+from persia_cli.engines.drivers import INTERRUPTED, JobDriver, code_of, driver_of
+from persia_cli.engines.hosts.submitted import SubmittedJob, is_submitted
+from persia_cli.engines.job import DRIVER, ERROR_LINE, JOB, recorded_failure, result_of
 from persia_cli.engines.role import read_job
-from persia_cli.engines.signals import JobSignals
-from persia_cli.errors import PersiaError, RoleError
+from persia_cli.engines.signals import ENDING_SIGNALS, handling
+from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError, one_line
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, read_journal, understanding
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.job import COORDINATOR, JobPlan, all_replicas
+from persia_cli.plan.job import JobPlan, all_replicas
 
-FIRST = f"{COORDINATOR}-0"
 POLL_S = 0.1
-
-
-class OverdueError(RoleError):
-    """The coordinator has not ended the job in time after it was told to."""
+GONE_S = 3.0
+"""Seconds for which a driver may be missing: one that has just been started handles no signals yet."""
+ENDING_S = 60.0
+"""Seconds for the end of a job after `persia stop`, besides those in which it saves the model and ends its roles."""
 
 
 class FollowedJob(Protocol):
     """A job that has been started."""
 
-    run: Run
-    run_dir: Path
+    def show(self, poll: Callable[[], None], say: Callable[[str], None]) -> None:
+        """Show the job until it has ended, calling `poll` again and again."""
 
-    @property
-    def running(self) -> bool:
-        """True until the job has ended."""
+    def stop(self, at_once: bool) -> None:
+        """Have it saved and ended, or ended `at_once`; this does not wait."""
 
-    def poll(self) -> None:
-        """Do what is to be done all the time."""
+    def stop_and_wait(self, at_once: bool) -> None:
+        """Do the same, and wait for the end; raises UserError if it had ended before."""
 
-    def signal(self, name: str, replicas: Sequence[str]) -> None:
-        """Send a signal to replicas."""
-
-    def check(self) -> None:
-        """Raise the failure that ended the job, if there was one."""
-
-    def result(self) -> JobResult:
-        """Return the result of a job that has ended well; raises PreemptedError if a signal ended it."""
+    def fetch(self) -> None:
+        """Bring the run directory up to date."""
 
 
-def to_its_end(job: FollowedJob, signals: JobSignals) -> JobResult:
-    """Show a job until its coordinator has ended, pass signals on to that, and return or raise what came of it."""
-    plan, run = plan_of(job.run_dir), job.run
-    saving_s: float | None = None
-    with following(err(), job.run_dir, plan.job, run.train.batch_size) as follow:
-        while job.running:
-            job.poll()
-            if signals.name and saving_s is None:
-                job.signal("SIGUSR1", [FIRST])
-                saving_s = time.monotonic()
-            limit_s = run.checkpoint.grace_s + run.cluster.stop_timeout_s
-            if saving_s is not None and time.monotonic() - saving_s > limit_s:
-                raise OverdueError(f"{FIRST} has not ended the job within {limit_s:g} s of a signal; see its log")
-            follow()
+def job_of(run_dir: Path) -> FollowedJob:
+    """Return the job of a run directory; raises UserError if there is none, or if it is on another machine."""
+    if is_submitted(run_dir):
+        return SubmittedJob(run_dir, ["--log-format", "json"] if OUTPUT.as_json else [])
+    if not ((run_dir / DRIVER / NOTE).is_file() or ((run_dir / CONFIG).is_file() and (run_dir / JOB).is_file())):
+        from persia_cli.engines.kubernetes.kubectl import attach_line, stop_line
+
+        name = run_dir.absolute().name
+        lines = f"{attach_line(name)} shows it, {stop_line(name)} saves and ends it"
+        raise UserError(f"{run_dir} is not the run directory of a job; if the job runs on Kubernetes: {lines}")
+    return JobHere(run_dir, driver_of(run_dir))
+
+
+class JobHere:
+    """A job whose run directory is its own."""
+
+    def __init__(self, run_dir: Path, driver: JobDriver) -> None:
+        self._run_dir, self._driver = run_dir, driver
+
+    def fetch(self) -> None:
+        """Do nothing: the run directory is up to date."""
+
+    def show(self, poll: Callable[[], None], say: Callable[[str], None]) -> None:
+        """Show the progress of each start, and what the driver prints, until it has ended."""
+        noted, log = _time_of(self._run_dir / DRIVER / NOTE), _Lines(self._run_dir / DRIVER / LOG)
+        shown, waiting, follow = 0, "", _nothing
+        seen_s = time.monotonic()
+        with ExitStack() as view:
+            while True:
+                runs = self._driver.running  # before its record is read, so that all of it is
+                seen_s = time.monotonic() if runs else seen_s
+                begun = _time_of(self._run_dir / JOB)
+                if begun not in (0, shown) and begun >= noted:
+                    view.close()
+                    plan, shown = plan_of(self._run_dir), begun
+                    follow = view.enter_context(following(err(), self._run_dir, plan.job, plan.run.train.batch_size))
+                follow()
+                for line in log.new():
+                    say(line)
+                if (words := self._driver.waits_for) != waiting:
+                    waiting = words
+                    if words:
+                        labelled(err(), "slurm", words)
+                if not runs and (noted or _has_ended(self._run_dir) or time.monotonic() - seen_s > GONE_S):
+                    return
+                poll()
+                time.sleep(POLL_S)
+
+    def stop(self, at_once: bool) -> None:
+        """Have it saved and ended, or ended `at_once`."""
+        self._driver.stop(at_once)
+
+    def stop_and_wait(self, at_once: bool) -> None:
+        """Do the same, and wait for the end; a job that takes too long is killed."""
+        if not self._driver.running:
+            raise UserError(f"the job of {self._run_dir} has ended; its log says how: persia logs {self._run_dir}")
+        self.stop(at_once)
+        limit_s = ENDING_S
+        if (self._run_dir / CONFIG).is_file():
+            run = read_run(self._run_dir / CONFIG)
+            limit_s += run.checkpoint.grace_s + 4 * run.cluster.stop_timeout_s
+        begin = time.monotonic()
+        while self._driver.running:
+            if time.monotonic() - begin > limit_s:
+                self._driver.kill()
+                raise RoleError(f"the job of {self._run_dir} has not ended within {limit_s:g} s, and is killed")
             time.sleep(POLL_S)
-        job.poll()
-        follow()
-    job.check()
-    return job.result()
+
+
+def _nothing() -> None:
+    """Show nothing."""
+
+
+class _Lines:
+    """The lines of a driver's log, up to the error that ends it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read, self._failed = path, 0, False
+
+    def new(self) -> list[str]:
+        """Return the lines since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                data, whole, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return []
+        self._read += len(data) + len(whole)
+        found = []
+        for line in data.decode(errors="replace").splitlines():
+            self._failed = self._failed or line.startswith(ERROR_LINE)
+            found += [] if self._failed else [line]
+        return found
+
+
+def _time_of(path: Path) -> int:
+    """Return when a file was written, in ns; 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _has_ended(run_dir: Path) -> bool:
+    return code_of(run_dir) in (0, PreemptedError.exit_code, INTERRUPTED)
+
+
+class LeftAloneError(Exception):
+    """The command ends, and the job goes on without it."""
+
+
+@contextmanager
+def noting_signals() -> Iterator[deque[int]]:
+    """Yield the signals that come in the block, which have no other effect."""
+    came: deque[int] = deque()
+    with handling((*ENDING_SIGNALS, signal.SIGINT, signal.SIGHUP), came.append):
+        yield came
+
+
+def follow_to_end(run_dir: Path, came: deque[int], stops: bool) -> None:
+    """Show a job until it has ended, print its results, or raise how it failed.
+
+    With `stops`, Ctrl-C ends the job, and SIGTERM has it saved before that. Otherwise, and if the terminal ends, the
+    job goes on without this command.
+    """
+    job = job_of(run_dir)
+    try:
+        _show(job, came, stops)
+    except LeftAloneError:
+        with suppress(PersiaError):
+            job.fetch()
+        with suppress(OSError):
+            say(err(), f"the job goes on: persia attach {shlex.quote(str(run_dir))} shows it, persia stop ends it")
+        raise typer.Exit(INTERRUPTED) from None
+    except BaseException as error:
+        # What has failed is here: the terminal, or what reads the output.
+        error.add_note(f"The job goes on: persia attach {run_dir} shows it, persia stop {run_dir} ends it.")
+        raise
+    job.fetch()
+    end_as_job(run_dir)
+    show_results(plan_of(run_dir), result_of(run_dir), [])
+
+
+def show_progress(run_dir: Path, came: deque[int], stops: bool) -> None:
+    """Show a job until it has ended, for a command on another machine, which has the rest of what `follow_to_end` does.
+
+    Raises LeftAloneError if this command ends before the job.
+    """
+    try:
+        _show(job_of(run_dir), came, stops)
+    except LeftAloneError:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _show(job: FollowedJob, came: deque[int], stops: bool) -> None:
+    def poll() -> None:
+        while came:
+            number = came.popleft()
+            if number == signal.SIGHUP or not stops:
+                raise LeftAloneError
+            job.stop(at_once=number == signal.SIGINT)
+
+    job.show(poll, _repeat)
+
+
+def stops_with_command(run_dir: Path) -> bool:
+    """Return whether Ctrl-C ends the job of a run directory together with the command that shows it."""
+    return is_submitted(run_dir) or ((note := note_of(run_dir)) is not None and not note.slurm)
+
+
+def refuse_kubernetes(run_dir: Path) -> None:
+    """Raise UserError for a job that Kubernetes would start again."""
+    from persia_cli.engines.kubernetes.kubectl import stop_line
+
+    run = read_run(run_dir / CONFIG) if (run_dir / CONFIG).is_file() else None
+    if run is not None and run.cluster.kind == "kubernetes":
+        line = stop_line(run_dir.absolute().name, run.cluster.namespace)
+        raise UserError(f"Kubernetes would start this job again, so it is stopped there: {line} saves the model first")
+
+
+def where_logs_are(run_dir: Path, role: str) -> str:
+    """Return where the logs of a run are that are not in its directory."""
+    from persia_cli.engines.kubernetes.kubectl import logs_line
+
+    run = read_run(run_dir / CONFIG) if (run_dir / CONFIG).is_file() else None
+    if run is not None and run.cluster.kind == "kubernetes":
+        return logs_line(run_dir.absolute().name, role, run.cluster.namespace)
+    return "roles that are started by hand write to their standard error"
+
+
+def _repeat(line: str) -> None:
+    with suppress(OSError):
+        say(err(), line)
+
+
+def end_as_job(run_dir: Path) -> None:
+    """Raise how a job has ended, unless all was done."""
+    code = code_of(run_dir)
+    if not code:
+        return
+    if code in (PreemptedError.exit_code, INTERRUPTED):
+        say(err(), f"{_signal_of(run_dir)}: everything is stopped; {going_on(run_dir)}")
+        raise typer.Exit(code)
+    raise _failure_of(run_dir, code)
+
+
+def _signal_of(run_dir: Path) -> str:
+    ends = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "stopped"]
+    return str(ends[-1].get("signal") or "interrupted") if ends else "interrupted"
+
+
+def _failure_of(run_dir: Path, code: int) -> PersiaError:
+    """Return the error that has ended a driver, by its log and by the record."""
+    kind = UserError if code == UserError.exit_code else RoleError
+    try:
+        lines = (run_dir / DRIVER / LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    begin = next((number for number, line in enumerate(lines) if line.startswith(ERROR_LINE)), None)
+    if begin is not None:
+        error = kind(lines[begin].removeprefix(ERROR_LINE))
+        if lines[begin + 1 :]:
+            error.add_note("\n".join(lines[begin + 1 :]))
+        return error
+    if code == KILLED:
+        return RoleError(
+            f"the driver of the job was killed, and all has ended with it; persia resume {run_dir} goes on from its "
+            "newest checkpoint"
+        )
+    gone = f"the driver of {run_dir} has ended with exit code {code}; what started it has its log"
+    return recorded_failure(run_dir) or RoleError(gone)
+
+
+def fetch(run_dir: Path) -> None:
+    """Bring the copy of a record up to date, if the run is on other machines; print a note if that is not possible."""
+    if is_submitted(run_dir):
+        try:
+            job_of(run_dir).fetch()
+        except PersiaError as error:
+            labelled(err(), "note", f"{one_line(error)}; here is what was copied before")
 
 
 def plan_of(run_dir: Path) -> JobPlan:
     """Return the plan of a job by what its coordinator has recorded; what only it knows of the data is left out."""
     run, job = read_run(run_dir / CONFIG), read_job(run_dir / JOB)
-    # This machine may not reach the store of the checkpoints, so nothing here looks there.
+    # This machine may not reach the store of the checkpoints, so no command looks there.
     run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update={"path": None})})
     facts = DatasetFacts(job.train_rows, job.eval_rows, 0, (), 0, "")
     return JobPlan(run, facts, job, all_replicas(run), embedding_layout(run))
-
-
-def show_beginning(run: Run, run_dir: Path) -> None:
-    """Print what is known of a job before its machines know it."""
-    labelled(err(), "run", f"{run.name} in {run_dir}")
-    labelled(err(), "model", model_words(run))
-    labelled(err(), "training", training_words(run))
 
 
 def going_on(run_dir: Path) -> str:
@@ -102,7 +317,6 @@ def going_on(run_dir: Path) -> str:
 def _begun_with(run_dir: Path) -> str | None:
     """Return the checkpoint of its own with which the last start of a run began; None if that is not sure."""
     with suppress(PersiaError):
-        kind = read_run(run_dir / CONFIG).cluster.kind
-        # Those that a command runs may have begun with a checkpoint of another run.
-        return read_job(run_dir / JOB).load if kind in ENGINES and kind not in WITH_COMMAND else None
+        # Those that a command runs here may have begun with a checkpoint of another run.
+        return read_job(run_dir / JOB).load if read_run(run_dir / CONFIG).cluster.kind in ENGINES else None
     return None

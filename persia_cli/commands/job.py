@@ -1,10 +1,8 @@
 """A job of the command line: planned for a saved model, run with its progress on the screen, traced."""
 
 import json
-import os
 import re
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from persia_cli.config.schema.base import MOST
 from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
 from persia_cli.engines.job import JobResult, require_free, timed
+from persia_cli.engines.launchers import launcher_of
 from persia_cli.engines.readiness import require_ready
 from persia_cli.engines.rollback import launch_with_rollback
 from persia_cli.errors import UserError, count
@@ -41,20 +40,12 @@ WARM_UP = 20
 STEPS = 200
 
 
-def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None, apart: bool = True) -> None:
+def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) -> None:
     """Run the job to its end and print its results; `words` are the user's, for the proposed commands.
 
-    The replicas' traces are joined into the file `trace`, even if the job fails. A training on a Ray cluster is run
-    `apart` from this process, and outlives it, unless Ray has started this one.
+    The replicas' traces are joined into the file `trace`, even if the job fails.
     """
-    on_ray = plan.run.cluster.kind == "ray" and plan.job.task == "train"
-    apart = on_ray and apart and not _is_started_by_ray()
-    if plan.run.cluster.kind == "embedded":
-        from persia_cli.engines.embedded import launch
-    elif on_ray:
-        from persia_cli.engines.ray.launch import launch
-    else:
-        from persia_cli.engines.local import launch
+    launch = launcher_of(plan.run, plan.job.task == "train")
     describe(err(), plan)
     warn_of_stand_in(err(), plan, words)
     if plan.job.task == "train":
@@ -67,29 +58,11 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None, ap
 
     try:
         with ended_in_words(plan, words):
-            if apart:
-                from persia_cli.commands.ray_job import train_on_ray
-
-                result = train_on_ray(plan, words, trace)
-            else:
-                with _noted_as_driver(plan) if on_ray else nullcontext():
-                    result = launch_with_rollback(plan, follow_job, lambda text: labelled(err(), ROLLBACK, text))
+            result = launch_with_rollback(plan, follow_job, lambda text: labelled(err(), ROLLBACK, text))
             show_results(plan, result, words)
     finally:
-        if trace and not apart:  # a process that goes on without this one joins them itself
+        if trace:
             take_trace(plan, trace)
-
-
-def _is_started_by_ray() -> bool:
-    from persia_cli.engines.ray.driver import is_submitted
-
-    return is_submitted(os.environ)
-
-
-def _noted_as_driver(plan: JobPlan) -> AbstractContextManager[None]:
-    from persia_cli.engines.ray.driver import driving
-
-    return driving(plan.run_dir)
 
 
 def claimed(plan: JobPlan) -> JobPlan:

@@ -1,7 +1,6 @@
 """`persia launch-role`."""
 
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +9,7 @@ import typer
 from persia_cli.commands.options import ConfDir, Words, examples
 
 if TYPE_CHECKING:
-    from persia_cli.config.schema import Run
     from persia_cli.engines.role_options import RoleOptions
-    from persia_cli.plan.job import JobPlan
 
 EXAMPLES = examples(
     "persia launch-role coordinator --coordinator tcp://127.0.0.1:7000 --index 0 --run-dir runs/a conf=criteo",
@@ -90,13 +87,7 @@ def launch_role(
     supervise: Annotated[
         bool, typer.Option("--supervise", help="Run it as a child, and start it again if it dies.")
     ] = False,
-    background: Annotated[
-        Path | None,
-        typer.Option(
-            "--background", metavar="DIR", help="Supervise it in the background; its log and exit code are in DIR."
-        ),
-    ] = None,
-    end_file: Annotated[Path | None, typer.Option("--end-file", hidden=True)] = None,
+    attached: Annotated[bool, typer.Option("--attached", hidden=True)] = False,
     life: Annotated[int, typer.Option("--life", hidden=True)] = 1,
     memory_file: Annotated[int | None, typer.Option("--memory-file", hidden=True)] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
@@ -112,7 +103,7 @@ def launch_role(
 
     if cpus is not None:
         pin(cpus)  # before other threads are there, and before libraries count the processors
-    from persia_cli.engines.handed_over import STDIN, take
+    from persia_cli.engines.handed_over import STDIN, take, take_first
     from persia_cli.engines.processes import die_with
     from persia_cli.engines.role import JOIN_S, run_process
     from persia_cli.engines.role_options import RoleOptions, index_of
@@ -121,10 +112,12 @@ def launch_role(
     if parent is not None:
         die_with(parent)
     config = ""
-    if str(key_file) == STDIN:
+    if attached:
+        key_file = take_first(sys.stdin.buffer)
+    elif str(key_file) == STDIN:
         handed = take(sys.stdin.buffer)
         key_file, config = handed.key_file, handed.config
-    waits_s = JOIN_S if supervise else 0.0
+    waits_s = JOIN_S if supervise or attached else 0.0
     is_first = role == "coordinator"
     coordinator = resolved(coordinator, waits_s, lambda text: print(text, file=sys.stderr), is_own=is_first)
     bind, advertise = (own and resolved(own, is_own=True) for own in (bind, advertise))
@@ -136,16 +129,10 @@ def launch_role(
     replica.check()
     if words:
         _prepare(replica, words, conf_dir or [], config)
-    if background is not None:
-        from persia_cli.engines.background import start_in_background
-
-        start_in_background(replica, background)
-    elif supervise:
-        from persia_cli.engines.background import recorded_exit
+    if supervise or attached:
         from persia_cli.engines.supervisor import supervise_role
 
-        with nullcontext() if end_file is None else recorded_exit(end_file):
-            supervise_role(replica)
+        supervise_role(replica, sys.stdin.fileno() if attached else None)
     else:
         run_process(replica)
 
@@ -157,7 +144,7 @@ def _prepare(replica: "RoleOptions", words: list[str], folders: list[Path], conf
     if replica.role != "coordinator":
         raise UserError(f"{replica.role} gets its configuration from the coordinator; give '{words[0]}' there")
     assert replica.run_dir is not None
-    from persia_cli.commands.resume import AUTO, split_word
+    from persia_cli.commands.resume import AUTO, plan_training, split_word
     from persia_cli.config.compose import compose_run
     from persia_cli.config.record import parsed
     from persia_cli.engines.job import prepare_run_dir
@@ -168,23 +155,7 @@ def _prepare(replica: "RoleOptions", words: list[str], folders: list[Path], conf
         raise UserError(f"resume={resumed}: the coordinator goes on with the run in its --run-dir; give resume=auto")
     run = parsed(config, "standard input") if words == ["conf=-"] else compose_run(words, folders)
     replica.require_keys(run.cluster)
-    plan = _plan(run, replica.run_dir, goes_on=resumed is not None)
+    plan = plan_training(run, replica.run_dir, resumed)
     require_network(plan)
     plan = with_dense_fit(plan)
     prepare_run_dir(plan)
-
-
-def _plan(run: "Run", run_dir: Path, goes_on: bool) -> "JobPlan":
-    """Plan a new training, or the rest of the one in the run directory if there is one that `goes_on`."""
-    from persia_cli.commands.facts import facts_of
-    from persia_cli.commands.resume import plan_if_begun
-    from persia_cli.commands.screen import err, say
-    from persia_cli.engines.job import BEGINNING, has_begun
-    from persia_cli.engines.resumed import start_over
-    from persia_cli.plan.job import plan_job
-
-    plan = plan_if_begun(run, run_dir) if goes_on else None
-    if plan is None and goes_on and has_begun(run_dir):
-        say(err(), f"the run in {run_dir} has no complete checkpoint, so it begins again")
-        start_over(run_dir, BEGINNING)
-    return plan or plan_job(run, facts_of(run.dataset), "train", run_dir)

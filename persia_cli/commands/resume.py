@@ -1,5 +1,6 @@
 """`persia resume`, and the word `resume=` of `persia train`."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,7 @@ def resume(
             _resume(Path(run), words or [], dry_run)
         elif (elsewhere := run_elsewhere(uri, words or [])) is not None:
             _require_start(elsewhere.cluster.kind, dry_run)
-            from persia_cli.commands.engine_job import resume_at_uri
+            from persia_cli.commands.submit import resume_at_uri
 
             resume_at_uri(elsewhere, uri)
         else:
@@ -48,7 +49,8 @@ def _resume(run: Path, words: list[str], dry_run: bool) -> None:
     """Go on with the training in a run directory."""
     from persia_cli.commands.job import carry_out, score_test
     from persia_cli.config.compose import compose_run
-    from persia_cli.config.schema import ENGINES, WITH_COMMAND
+    from persia_cli.config.schema import ENGINES
+    from persia_cli.engines.inside import as_driver, drives_here
     from persia_cli.engines.key_files import require_given_keys
     from persia_cli.engines.readiness import require_network, require_ready
     from persia_cli.errors import UserError
@@ -59,14 +61,14 @@ def _resume(run: Path, words: list[str], dry_run: bool) -> None:
     again = [f"conf={run / CONFIG}", *words]
     composed = compose_run(again)
     kind = composed.cluster.kind
-    if kind in ENGINES and kind not in WITH_COMMAND:
-        from persia_cli.commands.engine_job import resume_elsewhere
+    if kind in ENGINES and not drives_here(composed):
+        from persia_cli.commands.submit import resume_elsewhere
 
         _require_start(kind, dry_run)
         resume_elsewhere(composed, run)
         return
     plan = plan_resumed(run, composed, run)
-    if kind in WITH_COMMAND:
+    if kind in ENGINES:
         require_given_keys(composed.cluster)
         require_network(plan)  # the rows are not in the memory of this machine
     else:
@@ -77,7 +79,8 @@ def _resume(run: Path, words: list[str], dry_run: bool) -> None:
 
         describe_plan(out(), plan, again)
     else:
-        carry_out(plan, again)
+        with as_driver(plan) if kind in ENGINES else nullcontext():
+            carry_out(plan, again)
         score_test(plan)
 
 
@@ -166,3 +169,40 @@ def plan_if_begun(run: "Run", run_dir: Path) -> "JobPlan | None":
     except FinishedError as finished:
         say(err(), str(finished))
         raise typer.Exit from None
+
+
+def plan_training(run: "Run", run_dir: Path, source: str | None) -> "JobPlan":
+    """Plan a new training; with a `source` as in `resume=`, the rest of one, or one anew that has saved nothing yet."""
+    from persia_cli.commands.facts import facts_of
+    from persia_cli.commands.screen import err, say
+    from persia_cli.engines.job import BEGINNING, has_begun
+    from persia_cli.engines.resumed import start_over
+    from persia_cli.plan.job import plan_job
+
+    plan = plan_from(source, run, run_dir) if source else None
+    if plan is None and source and has_begun(run_dir):
+        say(err(), f"the run in {run_dir} has no complete checkpoint, so it begins again")
+        start_over(run_dir, BEGINNING)
+    return plan or plan_job(run, facts_of(run.dataset), "train", run_dir)
+
+
+def plan_from(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":
+    """Return the plan of a run that goes on; None if `source` is `auto` and there is no run or no checkpoint yet."""
+    from persia_cli.commands.job import choose_run_dir
+    from persia_cli.errors import UserError
+    from persia_cli.observe.saved_run import locate_model
+    from persia_cli.storage.places import place_of
+
+    if source == AUTO:
+        if run_dir is None:
+            raise UserError("resume=auto goes on with the run in --run-dir if there is one; give --run-dir")
+        return plan_if_begun(run, run_dir)
+    place = place_of(source)
+    if isinstance(place, Path) and not place.is_dir():
+        raise UserError(
+            f"resume={source}: there is no such folder; give a run directory, one of its checkpoints, or auto"
+        )
+    _, owner = locate_model(place, newest=True)
+    if run_dir is not None and owner is not None and owner.resolve() == run_dir.resolve():
+        return plan_resumed(place, run, run_dir)  # the run itself, or one of its checkpoints
+    return plan_resumed(place, run, choose_run_dir(run.name, run_dir))

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from persia_cli.commands.screen import err, labelled
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import CONFIG, write_run
-from persia_cli.config.schema import ENGINES, WITH_COMMAND, Run
+from persia_cli.config.schema import ENGINES, Run
 from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
 from persia_cli.engines.job import ROLES, URI, timed
@@ -93,5 +93,4 @@ def run_elsewhere(uri: str, words: list[str]) -> Run | None:
         config = Path(scratch, CONFIG)
         write_run(run_at(place_of(uri)), config)
         run = compose_run([f"conf={config}", *words])
-    kind = run.cluster.kind
-    return run if kind in ENGINES and kind not in WITH_COMMAND else None
+    return run if run.cluster.kind in ENGINES else None

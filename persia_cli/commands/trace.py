@@ -21,16 +21,13 @@ def trace(
     It has the work of every role; `persia train --trace` writes it itself. Recordings stay in the run directory. For a
     running job the timeline has what was recorded so far.
     """
-    from persia_cli.commands.followed import plan_of
-    from persia_cli.commands.hosts_job import fetch_logs
+    from persia_cli.commands.followed import fetch, plan_of
     from persia_cli.commands.job import leave_trace, require_file
     from persia_cli.commands.screen import err
-    from persia_cli.engines.hosts.begin import STATE
     from persia_cli.errors import UserError
 
     require_file(output)
-    if (run / STATE).is_file():
-        fetch_logs(run)
+    fetch(run)
     plan = plan_of(run)
     if plan.job.trace_first >= plan.job.trace_last:
         raise UserError(f"{run} has no recordings: train with train.trace_steps=[FIRST,LAST], or with --trace FILE")

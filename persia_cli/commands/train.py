@@ -1,18 +1,17 @@
 """`persia train`."""
 
 import signal
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from persia_cli.commands.options import ConfDir, Words, examples
-from persia_cli.commands.resume import split_word
+from persia_cli.commands.resume import plan_from, split_word
 
 if TYPE_CHECKING:
     from persia_cli.config.schema import Run
-    from persia_cli.plan.job import JobPlan
 
 EXAMPLES = examples(
     "persia train                                        # census data that ships with persia",
@@ -64,7 +63,8 @@ def train(
     from persia_cli.commands.run_at_uri import AUTO, folder_of, uri_of, words_of
     from persia_cli.commands.screen import err, out, say
     from persia_cli.config.compose import compose_run
-    from persia_cli.config.schema import ENGINES, WITH_COMMAND
+    from persia_cli.config.schema import ENGINES
+    from persia_cli.engines.inside import as_driver, drives_here
     from persia_cli.engines.job import BEGINNING, has_begun
     from persia_cli.engines.key_files import require_given_keys
     from persia_cli.engines.readiness import require_network, require_ready, with_dense_fit
@@ -86,17 +86,17 @@ def train(
             raise UserError("--trace-steps selects the steps that --trace FILE traces; give --trace too")
         if trace and render:
             raise UserError("--trace is not for --render: train.trace_steps=[20,220] records, and persia trace joins")
-        if render or (kind in ENGINES and (dry_run or kind not in WITH_COMMAND)):
+        if render or (kind in ENGINES and (dry_run or not drives_here(run, is_point=parent is not None))):
             run = traced_elsewhere(run, trace, trace_steps) if trace else run
             if dry_run:
                 require_given_keys(run.cluster)
             _elsewhere(run, place, resumed, render or dry_run, trace)
             return
-        plan = _resumed(resumed, run, place) if resumed else None
+        plan = plan_from(resumed, run, place) if resumed else None
         unsaved = place if resumed and plan is None and place and has_begun(place) else None
         if plan is None:
             plan = plan_job(run, facts_of(run.dataset), "train", unsaved or choose_run_dir(run.name, place))
-        if kind in WITH_COMMAND:
+        if kind in ENGINES:
             require_given_keys(run.cluster)
             require_network(plan)  # the rows are not in the memory of this machine
         elif parent is None or plan.is_resumed:  # new points of a sweep are checked against the machine together
@@ -117,7 +117,8 @@ def train(
                 start_over(unsaved, BEGINNING)
             plan = plan if place else claimed(plan)
             try:
-                carry_out(plan, again, trace, apart=parent is None)
+                with as_driver(plan) if kind in ENGINES else nullcontext():
+                    carry_out(plan, again, trace)
                 if parent is None:  # points of a sweep are compared by their evaluations
                     score_test(plan)
             finally:
@@ -128,37 +129,14 @@ def train(
 
 def _elsewhere(run: "Run", run_dir: Path | None, resumed: str | None, render: bool, trace: Path | None) -> None:
     """Train on other machines, or print what would be submitted to them."""
-    from persia_cli.commands.engine_job import render as rendered
-    from persia_cli.commands.engine_job import train_elsewhere
     from persia_cli.commands.screen import out
+    from persia_cli.commands.submit import render as rendered
+    from persia_cli.commands.submit import train_elsewhere
     from persia_cli.errors import UserError
 
-    if resumed:
+    if resumed and run.cluster.kind != "ray":
         raise UserError(f"resume={resumed} is not for cluster={run.cluster.kind}; persia resume RUN goes on with a run")
     if render:
         out().out(rendered(run, run_dir), highlight=False)
     else:
-        train_elsewhere(run, run_dir, trace)
-
-
-def _resumed(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":
-    """Return the plan of a run that goes on; None if `source` is `auto` and there is no run or no checkpoint yet."""
-    from persia_cli.commands.job import choose_run_dir
-    from persia_cli.commands.resume import AUTO, plan_if_begun, plan_resumed
-    from persia_cli.errors import UserError
-    from persia_cli.observe.saved_run import locate_model
-    from persia_cli.storage.places import place_of
-
-    if source == AUTO:
-        if run_dir is None:
-            raise UserError("resume=auto goes on with the run in --run-dir if there is one; give --run-dir")
-        return plan_if_begun(run, run_dir)
-    place = place_of(source)
-    if isinstance(place, Path) and not place.is_dir():
-        raise UserError(
-            f"resume={source}: there is no such folder; give a run directory, one of its checkpoints, or auto"
-        )
-    _, owner = locate_model(place, newest=True)
-    if run_dir is not None and owner is not None and owner.resolve() == run_dir.resolve():
-        return plan_resumed(place, run, run_dir)  # the run itself, or one of its checkpoints
-    return plan_resumed(place, run, choose_run_dir(run.name, run_dir))
+        train_elsewhere(run, run_dir, [f"resume={resumed}"] if resumed else [], trace)

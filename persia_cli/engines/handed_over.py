@@ -18,6 +18,8 @@ from persia_cli.wire.secret import JobKeys
 
 STDIN = "-"
 """Stands for standard input where a file is expected."""
+NOTHING = "-"
+"""Stands for no keys, or no credentials."""
 _DESCRIPTOR = re.compile(r"/proc/self/fd/(\d+)")
 
 
@@ -25,12 +27,12 @@ _DESCRIPTOR = re.compile(r"/proc/self/fd/(\d+)")
 class HandedOver:
     """What came: the file of keys is one in memory, which only this process and its children can open."""
 
-    key_file: Path
+    key_file: Path | None
     config: str
 
 
 def text_of(keys: JobKeys, config: str = "") -> str:
-    """Return what to write to the standard input of a role."""
+    """Return what to write to the standard input of a role or a driver."""
     return "\n".join([keys.secret.decode(), os.environ.get(VARIABLE, ""), config])
 
 
@@ -41,9 +43,18 @@ def take(source: BinaryIO) -> HandedOver:
     except UnicodeDecodeError:
         raise ConfigError("--key-file -: standard input is not text") from None
     credentials, _, config = rest.partition("\n")
-    if credentials:
+    return HandedOver(None if keys == NOTHING else _taken(keys, credentials), config)
+
+
+def take_first(source: BinaryIO) -> Path:
+    """Read the keys and credentials alone, and return the file of the keys; the input goes on."""
+    return _taken(*(source.readline().decode(errors="replace").rstrip("\n") for _ in range(2)))
+
+
+def _taken(keys: str, credentials: str) -> Path:
+    if credentials not in ("", NOTHING):
         os.environ[VARIABLE] = credentials
-    return HandedOver(file_in_memory(keys), config)
+    return file_in_memory(keys)
 
 
 def file_in_memory(secret: str) -> Path:

@@ -27,10 +27,8 @@ from persia_cli.wire.place import own_process
 JOB = planned.JOB
 ROLES = "roles"
 """Folder of a run's logs; the process that creates it owns the run directory."""
-SUBMITTED = "slurm"
-"""Folder with what is known of the job before it begins, where it waits in a queue."""
-DRIVEN = "ray"
-"""Folder with what is known of the process that runs a job on a Ray cluster."""
+DRIVER = "driver"
+"""Folder with the process that drives a job on several machines, and its log."""
 BEGINNING = (EVENTS, JOB, CONFIG, ROLES)
 """What every start of a run makes; the folder is first, and so it is the last to go where a run begins again."""
 COORDINATOR_ADDRESS = "coordinator.address"
@@ -38,7 +36,7 @@ SECRET_FILE = "coordinator.secret"
 """File with the path of the job's secret on the coordinator's machine; only its user can read that."""
 MOVED, COPIED = (EVENTS, ROLES), (CONFIG, JOB)
 """What a resumed run moves to the folder of its last start, and what it copies there."""
-STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, SUBMITTED, DRIVEN, CLAIM)
+STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, DRIVER, CLAIM)
 """What an earlier start may have left in the folder of a run that begins again."""
 
 

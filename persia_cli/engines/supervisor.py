@@ -2,6 +2,7 @@
 
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -192,8 +193,10 @@ def supervise(replicas: Sequence[Supervised], reports: DeathReports) -> None:
                 each.give_up()
 
 
-def supervise_role(options: RoleOptions) -> None:
+def supervise_role(options: RoleOptions, attached_to: int | None = None) -> None:
     """Run a replica as a child of this process until its job is over, with a new process for each that dies.
+
+    The replica ends when no process can write to the file `attached_to` any more: its driver has ended, or is cut off.
 
     Signals go on to the child. Raises SystemExit with its exit code if that is not 0, RoleError if it
     died and the coordinator wants no other.
@@ -203,7 +206,7 @@ def supervise_role(options: RoleOptions) -> None:
     is_final = options.role == COORDINATOR
     child = Supervised(options, None if is_final else reports, retains_memory=options.role == WITH_MEMORY)
     try:
-        _watch(child, reports)
+        _watch(child, reports, attached_to)
     finally:
         child.close()
         reports.close()
@@ -219,8 +222,8 @@ def supervise_role(options: RoleOptions) -> None:
         sys.exit(SIGNALLED - code if code < 0 else code)
 
 
-def _watch(child: Supervised, reports: DeathReports) -> None:
-    """Supervise a replica until its end, or until SIGINT while it has no process.
+def _watch(child: Supervised, reports: DeathReports, attached_to: int | None) -> None:
+    """Supervise a replica until its end, until SIGINT while it has no process, or until its driver is gone.
 
     A signal goes on to the process, or to the next one if none runs.
     """
@@ -232,4 +235,11 @@ def _watch(child: Supervised, reports: DeathReports) -> None:
         while came and child.process.poll() is None:
             child.signal(came.pop())
         supervise([child], reports)
+        if attached_to is not None and _has_ended(attached_to):
+            raise RoleError(f"{child.options.name} ends, since the driver of its job has ended it, or is cut off")
         time.sleep(POLL_S)
+
+
+def _has_ended(file: int) -> bool:
+    """Return whether no process can write to the other end of a pipe any more."""
+    return bool(select.select([file], [], [], 0)[0]) and not os.read(file, 1)

@@ -206,6 +206,27 @@ class Host:
         self.up()
 
 
+def processes_on(host: Host) -> list[psutil.Process]:
+    """All processes of a host, also those that it serves by ssh."""
+
+    def namespace(pid: int) -> Path | None:
+        try:
+            return Path(f"/proc/{pid}/ns/pid").readlink()
+        except OSError:
+            return None
+
+    own = namespace(host.pid)
+    return [each for each in psutil.process_iter() if own and namespace(each.pid) == own]
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """The command line of a process; none if it has ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 @contextmanager
 def lab(count: int, shown: Sequence[Path] = (), rate: str = "", ahead_s: Sequence[int] = ()) -> Iterator[list[Host]]:
     """Yield so many hosts, which see only the program and `shown` of this machine's /tmp.

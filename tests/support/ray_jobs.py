@@ -88,6 +88,6 @@ def nothing_runs(hosts: list[Host]) -> bool:
 
 
 def driver_on(host: Host) -> psutil.Process:
-    """Return the process that runs the only job of a host."""
-    [driver] = commands_on(host, "on-ray")
+    """The process that runs the only job of a host."""
+    [driver] = commands_on(host, "drive")
     return driver

@@ -117,7 +117,7 @@ class SlurmCluster:
         return [
             process
             for process in found
-            if "--supervise" in (words := words_of(process)) and words[0] != "srun" and name in " ".join(words)
+            if "--attached" in (words := words_of(process)) and words[0] != "srun" and name in " ".join(words)
         ]
 
     def seen(self, path: str) -> Path:

@@ -1,17 +1,29 @@
-"""A stand-in for the ssh command that enters the hosts of a lab, so that tests need no sshd.
+"""The ssh command of tests: a stand-in on this machine, which enters the hosts of a lab, and real ssh between them.
 
-Like sshd it starts the command by a shell in the user's home, sets its own address in the environment, and leaves
-processes with their own session running when the connection ends.
+Like sshd the stand-in starts the command by a shell in the user's home, passes on at which address it was reached, and
+leaves what has a session of its own running when the connection ends.
 """
 
+import os
 import shlex
+import shutil
 import stat
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from tests.conftest import poll_for
 from tests.support.hosts import CACHE, ENTERED, Host
 
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or ""
+RIGHTS = Path("/run/sshd")
+"""Folder that sshd needs for its separation of rights; hosts have it from this machine."""
+LIMIT_S = 20.0
+needs_sshd = pytest.mark.skipif(not SSHD, reason="real ssh needs sshd (Debian's package openssh-server)")
 PERSIA = f"{shlex.quote(sys.executable)} -P -m persia_cli"
 SCRIPT = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do
@@ -27,17 +39,23 @@ exec nsenter --target=$pid {entered} env -i PATH="$PATH" HOME=/tmp TMPDIR=/tmp \
 """
 CASE = "{name}) pid={pid}; address={address}; clock='{clock}' ;;"
 CLOCKS = Path(__file__).with_name("wrong_clock")
+CONFIG = """\
+IdentityFile {folder}/user
+StrictHostKeyChecking no
+UserKnownHostsFile /dev/null
+LogLevel ERROR
+User root
+ServerAliveInterval 2
+"""
 
 
 def stand_in(folder: Path, hosts: Sequence[Host], ahead_s: Mapping[str, float] | None = None) -> Path:
     """Write the command to a folder, and return its path; it resolves the names of these hosts.
 
-    `ahead_s` is, for some of them, how far their clocks are ahead of the time.
+    `ahead_s` has for some of them how far their clocks are ahead of the time.
     """
-    clocks = {name: f"PYTHONPATH={CLOCKS} PERSIA_TEST_AHEAD_S={ahead}" for name, ahead in (ahead_s or {}).items()}
     cases = [
-        CASE.format(name=host.name, pid=host.pid, address=host.address, clock=clocks.get(host.name, ""))
-        for host in hosts
+        CASE.format(name=host.name, pid=host.pid, address=host.address, clock=_clock(host, ahead_s)) for host in hosts
     ]
     script = folder / "ssh"
     script.write_text(
@@ -45,6 +63,46 @@ def stand_in(folder: Path, hosts: Sequence[Host], ahead_s: Mapping[str, float] |
     )
     script.chmod(stat.S_IRWXU)
     return script
+
+
+def _clock(host: Host, ahead_s: Mapping[str, float] | None) -> str:
+    ahead = (ahead_s or {}).get(host.name)
+    return f"PYTHONPATH={CLOCKS} PERSIA_TEST_AHEAD_S={ahead}" if ahead is not None else ""
+
+
+@contextmanager
+def ssh_between(folder: Path, hosts: Sequence[Host], ahead_s: Mapping[str, float] | None = None) -> Iterator[Path]:
+    """Yield the path of an ssh command on this machine and on the hosts, which reaches the hosts by their names."""
+    made = not RIGHTS.exists()
+    RIGHTS.mkdir(mode=0o755, exist_ok=True)
+    for name in ("host", "user"):
+        if not (folder / name).exists():
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    names = "".join(f"Host {host.name}\n    HostName {host.address}\n" for host in hosts)
+    servers = []
+    try:
+        for host in hosts:
+            there = host.root / folder.relative_to("/")
+            there.mkdir(parents=True, exist_ok=True)
+            for name in ("host", "user", "user.pub"):
+                shutil.copy(folder / name, there / name)
+            (there / "config").write_text(f"{names}Host *\n{CONFIG.format(folder=folder)}")
+            (there / "ssh").write_text(f'#!/bin/sh\nexec ssh -F {folder}/config "$@"\n')
+            (there / "ssh").chmod(stat.S_IRWXU)
+            environment = f"HOME=/tmp TMPDIR=/tmp NUMBA_CACHE_DIR={CACHE} {_clock(host, ahead_s)}"
+            options = [f"ListenAddress={host.address}", f"AuthorizedKeysFile={folder}/user.pub", "StrictModes=no"]
+            options += ["UsePAM=no", "PidFile=none", "PermitRootLogin=prohibit-password", f"SetEnv={environment}"]
+            options += ["MaxStartups=100", "ClientAliveInterval=2"]
+            words = [SSHD, "-D", "-e", "-f", "/dev/null", "-h", f"{folder}/host", *(f"-o{each}" for each in options)]
+            servers.append(host.start(words))
+        ask = ["ss", "-ltnH", "sport", "=", ":22"]
+        poll_for(lambda: all(host.run(ask)[1].strip() for host in hosts), LIMIT_S, "sshd to listen")
+        yield stand_in(folder, hosts, ahead_s)
+    finally:
+        for server in servers:
+            server.kill()
+        if made:
+            RIGHTS.rmdir()
 
 
 def on_hosts(ssh: Path, hosts: Sequence[Host]) -> list[str]:
@@ -55,4 +113,5 @@ def on_hosts(ssh: Path, hosts: Sequence[Host]) -> list[str]:
         f"cluster.hosts=[{names}]",
         f"cluster.ssh={ssh}",
         f"cluster.persia='{PERSIA}'",
+        "cluster.folder=/tmp/persia-jobs",
     ]

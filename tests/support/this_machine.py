@@ -6,9 +6,10 @@ import stat
 import sys
 from pathlib import Path
 
-from persia_cli.config.schema import HostsCluster, SshHost
 from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.mirror import Mirror
+
+from persia_cli.config.schema import HostsCluster, SshHost
 
 NAME = "coordinator-0"
 HOST = SshHost(ssh="here")

@@ -3,37 +3,31 @@
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from persia_cli.config.words import quoted
 from persia_cli.engines.job import JobResult, result_of
 from persia_cli.engines.key_files import KEY_FILE
-from persia_cli.engines.running import words_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.wire.secret import new_keys, write_keys
 from tests.conftest import poll_for
-from tests.support.full_disk import leave_free
 from tests.support.host_job import NO_FILES
-from tests.support.hosts import CACHE, Host, lab, needs_hosts
+from tests.support.hosts import Host, lab, needs_hosts, processes_on, words_of
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, train
 from tests.support.launched import Launched
 from tests.support.s3 import SECRET, store_on
 from tests.support.secrecy import leaks_in_files, leaks_in_processes
 from tests.support.small import WORDS
-from tests.support.ssh import PERSIA, on_hosts, stand_in
-from tests.support.sshd import needs_sshd, served_by_ssh
+from tests.support.ssh import needs_sshd, on_hosts, ssh_between
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, needs_sshd, pytest.mark.timeout(600)]
 
 LIMIT_S = 240.0
 CLUSTER = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
 SMALL = [*WORDS, *NO_FILES]
-OTHERS = {"embedding-server", "embedding-worker", "data-loader", "nn-worker"}
 ENDLESS = [*SMALL, "dataset.generator.train_rows=1000000000", "train.log_every_steps=5"]
 
 
@@ -44,20 +38,21 @@ def hosts(criteo_rows: Path) -> Iterator[list[Host]]:
 
 
 @pytest.fixture
-def ssh(hosts: list[Host], tmp_path: Path) -> Path:
-    return stand_in(tmp_path, hosts)
+def ssh(hosts: list[Host], tmp_path: Path) -> Iterator[Path]:
+    with ssh_between(tmp_path, hosts) as made:
+        yield made
 
 
 def wait_for_training(launched: Launched) -> None:
-    metrics = launched.run_dir / METRICS
-    poll_for(lambda: read_journal(metrics) or launched.process.poll() is not None, LIMIT_S, "steps trained")
+    poll_for(
+        lambda: "training  step" in launched.output or launched.process.poll() is not None, LIMIT_S, "steps trained"
+    )
     assert launched.process.poll() is None, launched.output
 
 
 def processes_of(hosts: list[Host]) -> list[psutil.Process]:
     """The processes of Persia on these hosts, those that ssh serves included."""
-    found = [child for host in hosts for child in psutil.Process(host.pid).children(recursive=True)]
-    return [process for process in found if "persia_cli" in " ".join(process.cmdline())]
+    return [each for host in hosts for each in processes_on(host) if "persia_cli" in words_of(each)]
 
 
 def test_a_job_over_three_hosts_has_the_bits_of_one_on_this_machine(
@@ -97,6 +92,7 @@ def test_a_job_over_three_hosts_has_the_bits_of_one_on_this_machine(
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
+        (["cluster.hosts=[host9,host1]"], 2, "host9 is not reached by ssh: ssh: Could not resolve hostname host9"),
         (["cluster.hosts=[host1,host9]"], 2, "host9 is not reached by ssh: ssh: Could not resolve hostname host9"),
         (["cluster.persia=/opt/persia"], 2, "host1 does not find Persia by `/opt/persia`: "),
         (["cluster.persia='/usr/bin/env python3 -I -S -m persia_cli'"], 2, "No module named persia_cli"),
@@ -113,23 +109,57 @@ def test_what_cannot_start_is_said_in_a_sentence_and_leaves_nothing(
     poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")
 
 
-def test_a_worker_that_dies_is_replaced_and_a_server_that_dies_by_its_own_fault_takes_the_job_back(
+def test_a_worker_that_dies_is_replaced_and_other_deaths_take_the_job_back(
     hosts: list[Host], ssh: Path, tmp_path: Path
 ) -> None:
-    with Launched([*ENDLESS, *on_hosts(ssh, hosts)], tmp_path / "run") as launched:
-        wait_for_training(launched)
-        killed(hosts, "embedding-worker")
-        events = launched.run_dir / EVENTS
-        poll_for(lambda: [e for e in read_journal(events) if e["event"] == "recovered"], LIMIT_S, "a new worker")
-        assert launched.process.poll() is None, launched.output
-        killed(hosts, "embedding-server", signal.SIGSEGV)
-        poll_for(lambda: "the job goes on from its start" in launched.output, LIMIT_S, "the rollback")
-        since, metrics = time.time(), launched.run_dir / METRICS
-        poll_for(lambda: any(line["time"] > since for line in read_journal(metrics)), LIMIT_S, "training after it")
-        launched.process.send_signal(signal.SIGINT)
-        assert launched.end(LIMIT_S)[0] == 130, launched.output
+    with store_on(hosts[2]) as saved:
+        words = [*ENDLESS, *on_hosts(ssh, hosts), f"checkpoint.path='{saved}'", "checkpoint.every_steps=200"]
+        with Launched(words, tmp_path / "run") as launched:
+            events = hosts[0].root / "tmp/persia-jobs" / launched_folder(hosts[0]) / EVENTS
+            poll_for(lambda: "saved" in kinds(events) or launched.process.poll() is not None, LIMIT_S, "a checkpoint")
+            assert launched.process.poll() is None, launched.output
+            killed(hosts, "embedding-worker")
+            poll_for(lambda: "recovered" in kinds(events), LIMIT_S, "a new worker")
+            assert "the job goes on" not in launched.output
+            killed(hosts, "embedding-server", signal.SIGSEGV)
+            poll_for(lambda: went_back(launched, events, 1), LIMIT_S, "the rollback after a fault of a server")
+            connection_of(hosts[0], "embedding-server").kill()
+            poll_for(lambda: went_back(launched, events, 2), LIMIT_S, "the rollback after a lost connection")
+            killed(hosts, "nn-worker")
+            poll_for(lambda: went_back(launched, events, 3), LIMIT_S, "the rollback after the death of an NN worker")
+            launched.process.send_signal(signal.SIGINT)
+            assert launched.end(LIMIT_S)[0] == 130, launched.output
     assert "embedding-server-0 on host2" in launched.output
     poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")
+
+
+def launched_folder(first: Host) -> str:
+    """The folder of the only run on the first host, once it is there."""
+    jobs = first.root / "tmp/persia-jobs"
+    poll_for(lambda: jobs.exists() and list(jobs.iterdir()), LIMIT_S, "a run directory on the first host")
+    [folder] = jobs.iterdir()
+    return folder.name
+
+
+def kinds(events: Path) -> list[str]:
+    return [event["event"] for event in read_journal(events)]
+
+
+def went_back(launched: Launched, events: Path, times: int) -> bool:
+    """Whether the job has gone back so many times, and trains again."""
+    assert launched.process.poll() is None, launched.output
+    earlier = events.parent / "earlier" / ("start" if times == 1 else f"start-{times}")
+    return earlier.exists() and "recovered" in kinds(events)
+
+
+def connection_of(first: Host, role: str) -> psutil.Process:
+    """The process of ssh on the first host by which the driver has started a replica."""
+
+    def found() -> list[psutil.Process]:
+        return [each for each in processes_on(first) if words_of(each)[:1] == ["ssh"] and role in words_of(each)[-1]]
+
+    poll_for(found, LIMIT_S, f"the connection of {role}")
+    return found()[0]
 
 
 def test_a_job_outlives_its_command_and_others_find_it_end_it_and_go_on(
@@ -141,19 +171,19 @@ def test_a_job_outlives_its_command_and_others_find_it_end_it_and_go_on(
         away = [*WORDS, *steps, *on_hosts(ssh, hosts), f"checkpoint.path='{saved}'"]
         with Launched(away, run) as launched:
             wait_for_training(launched)
-            roles = [process for process in processes_of(hosts) if "launch-role" in process.cmdline()]
+            roles = [process for process in processes_of(hosts) if "launch-role" in words_of(process)]
             launched.process.kill()
             launched.process.wait()
         said = persia("logs", str(run), "nn-worker-0")
         assert (said.returncode, "nn-worker-0" in said.stdout) == (0, True), said.stderr
         again = persia("resume", str(run))
-        assert (again.returncode, "still runs; persia attach" in again.stderr) == (2, True), again.stderr
+        assert (again.returncode, f"the run in {run} still goes on" in again.stderr) == (2, True), again.stderr
         with (tmp_path / "attached.out").open("wb") as output:
             command = [sys.executable, "-m", "persia_cli", "attach", str(run)]
             attached = subprocess.Popen(command, stdout=output, stderr=output)
         try:
-            many = len(read_journal(run / METRICS))
-            poll_for(lambda: len(read_journal(run / METRICS)) > many + 1, LIMIT_S, "more figures")
+            said_by_attach = tmp_path / "attached.out"
+            poll_for(lambda: said_by_attach.read_text().count("training  step") > 1, LIMIT_S, "more metrics")
             attached.send_signal(signal.SIGHUP)  # its terminal is gone
             assert attached.wait(30.0) == 130, (tmp_path / "attached.out").read_text()
         finally:
@@ -190,123 +220,34 @@ def test_signals_end_the_job_as_on_one_machine(
     assert not processes_of(hosts)
 
 
-SLOW = f"sh -c 'case $1 in launch-role) sleep 5; touch /tmp/$4.begins;; esac; exec {PERSIA} \"$@\"' persia"
-"""Persia on a machine that takes its time to start a replica."""
-
-
-@pytest.mark.parametrize(
-    ("at", "awaited"),
-    [("coordinator-0 on host1", {"coordinator"}), ("4 other replicas", OTHERS)],
-    ids=["coordinator", "others"],
-)
-def test_what_was_on_its_way_when_a_start_was_interrupted_is_ended_or_never_started(
-    at: str, awaited: set[str], hosts: list[Host], ssh: Path, tmp_path: Path
-) -> None:
-    words = [*ENDLESS, *on_hosts(ssh, hosts[:1]), f"cluster.persia={quoted(SLOW)}"]
-    with Launched(words, tmp_path / "run") as launched:
-        poll_for(lambda: at in launched.output or launched.process.poll(), LIMIT_S, at)
-        poll_for(lambda: len(starting(launched)) == len(awaited), 60.0, "the commands that start them")
-        # As Ctrl-C in a terminal does: ssh ends too, and what it has started goes on.
-        for process in [*starting(launched), launched.process]:
-            process.send_signal(signal.SIGINT)
-        assert launched.end(LIMIT_S)[0] == 130, launched.output
-    assert "it is not known" not in launched.output
-    temporary = hosts[0].root / "tmp"
-    poll_for(lambda: {path.stem for path in temporary.glob("*.begins")} >= awaited, LIMIT_S, "what was on its way")
-    poll_for(lambda: not processes_of(hosts), 30.0, "the end of what is not to be started")
-    [folder] = (temporary / "persia-jobs").glob("*/start-1")
-    started = {path.stem.removesuffix("-0") for path in folder.glob("*.process")}
-    assert started | {path.stem.removesuffix("-0") for path in folder.glob("*.cancelled")} >= awaited
-    assert ("coordinator" in started) == (tmp_path / "run").exists() == (awaited == OTHERS)
-
-
-def starting(launched: Launched) -> list[psutil.Process]:
-    """The commands that start a replica each."""
-    found = psutil.Process(launched.process.pid).children()
-    return [process for process in found if "launch-role" in " ".join(words_of(process.pid))]
+def test_all_ends_with_the_driver_and_the_run_can_be_resumed(hosts: list[Host], ssh: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with store_on(hosts[2]) as saved:
+        words = [*ENDLESS, *on_hosts(ssh, hosts), f"checkpoint.path='{saved}'", "checkpoint.every_steps=100"]
+        with Launched(words, run) as launched:
+            wait_for_training(launched)
+            poll_for(lambda: "saved     " in launched.output, LIMIT_S, "a checkpoint")
+            [driver] = [process for process in processes_of(hosts) if "drive" in words_of(process)]
+            driver.kill()
+            assert launched.end(LIMIT_S)[0] == 1, launched.output
+        assert "the driver of the job was killed" in launched.output
+        poll_for(lambda: not processes_of(hosts), 30.0, "the end of all processes on the hosts")
+        trained = max(line["step"] for line in read_journal(run / METRICS))
+        resumed = persia("resume", str(run), f"train.steps={trained + 100}", f"checkpoint.path='{saved}'")
+        assert resumed.returncode == 0, resumed.stderr
+        assert result_of(run).metrics[-1]["step"] == trained + 100
 
 
 def killed(hosts: list[Host], role: str, how: signal.Signals = signal.SIGKILL) -> None:
     """Kill the process of a role, but not its supervisor."""
-    found = [process for process in processes_of(hosts) if role in process.cmdline() and "--life" in process.cmdline()]
-    assert len(found) == 1
-    found[0].send_signal(how)
+
+    def found() -> list[psutil.Process]:
+        return [each for each in processes_of(hosts) if {role, "--life"} <= {*words_of(each)}]
+
+    poll_for(lambda: len(found()) == 1, LIMIT_S, f"the only {role}")
+    found()[0].send_signal(how)
 
 
 def persia(*words: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "persia_cli", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
-
-
-@needs_sshd
-def test_real_ssh_starts_and_follows_a_job(hosts: list[Host], tmp_path: Path) -> None:
-    *machines, user = hosts
-    persia = f"env HOME=/tmp TMPDIR=/tmp NUMBA_CACHE_DIR={CACHE} {PERSIA}"
-    with served_by_ssh(machines, user, tmp_path) as ssh:
-        away = ["cluster=hosts", f"cluster.hosts=[{','.join(host.address for host in machines)}]"]
-        away += [f"cluster.ssh='{ssh}'", f"cluster.persia='{persia}'", "cluster.folder=/tmp/jobs"]
-        with Launched([*SMALL, *away], tmp_path / "run") as launched:
-            assert launched.end(LIMIT_S)[0] == 0, launched.output
-        [ready] = [event for event in read_journal(tmp_path / "run" / EVENTS) if event["event"] == "ready"]
-        assert {each["host"] for each in ready["replicas"]} == {"host1", "host2"}
-        poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")
-
-
-@needs_sshd
-def test_ssh_that_would_ask_or_that_hangs_ends_the_command_with_the_machine_and_the_words_of_ssh(
-    hosts: list[Host], tmp_path: Path
-) -> None:
-    *machines, user = hosts
-    first = machines[0]
-    with served_by_ssh(machines, user, tmp_path) as ssh:
-        silent = first.start([sys.executable, "-c", SILENT])
-        try:
-            poll_for(lambda: "2222" in first.run(["ss", "-ltnH"])[1], LIMIT_S, "a server that says nothing")
-            for changed, said in (
-                (ssh.replace("StrictHostKeyChecking=no", "StrictHostKeyChecking=ask"), "Host key verification failed"),
-                (ssh.replace(f"-i {tmp_path / 'user'}", "-i /dev/null -o IdentitiesOnly=yes"), "Permission denied"),
-                (f"{ssh} -p 2222", ""),
-            ):
-                assert changed != ssh
-                away = ["cluster=hosts", f"cluster.hosts=[{first.address}]", f"cluster.ssh='{changed}'"]
-                with Launched([*SMALL, *away], tmp_path / "run") as launched:
-                    assert launched.end(60.0)[0] == 2, launched.output
-                assert f"error: {first.address} is not reached by ssh: " in launched.output
-                assert said in launched.output
-                assert "has to work unasked" in launched.output
-                assert not launched.run_dir.exists()
-        finally:
-            silent.kill()
-
-
-SILENT = "import socket, time; s = socket.create_server(('', 2222)); time.sleep(600)"
-
-
-def test_two_jobs_share_machines_one_of_whose_disks_is_full_and_folders_may_have_any_name(
-    hosts: list[Host], ssh: Path, tmp_path: Path
-) -> None:
-    disk = hosts[1].root / "tmp" / "persia-jobs"
-    disk.mkdir()
-    assert hosts[1].run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/tmp/persia-jobs"])[0] == 0
-    away = [*SMALL, "dataset.generator.train_rows=64000", *on_hosts(ssh, hosts)]
-    with (
-        Launched(away, tmp_path / "-it's $HOME; x") as odd,
-        Launched([*away, "seed=2"], tmp_path / "größer als\u3000zwei") as other,
-    ):
-        for job in (odd, other):
-            wait_for_training(job)
-        leave_free(disk, 0)
-        for job in (odd, other):
-            assert job.end(LIMIT_S)[0] == 0, job.output
-    poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")
-    with Launched(away, tmp_path / "late") as late:
-        assert late.end(LIMIT_S)[0] == 2, late.output
-    assert "on host2: disk full: cannot write " in late.output
-    poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")
-    assert evaluation(result_of(odd.run_dir))["auc"] != evaluation(result_of(other.run_dir))["auc"]
-    here = train([*SMALL, "dataset.generator.train_rows=64000", "cluster=local"], tmp_path / "here")
-    assert evaluation(result_of(odd.run_dir))["auc"] == evaluation(here)["auc"]
-    said = persia("logs", str(odd.run_dir), "nn-worker-0")
-    assert (said.returncode, "nn-worker-0" in said.stdout) == (0, True), said.stderr
-    again = persia("stop", str(odd.run_dir))
-    assert (again.returncode, "has ended; its log says how" in again.stderr) == (2, True), again.stderr

@@ -65,7 +65,7 @@ def test_a_job_goes_on_without_its_command_and_is_shown_by_two_others_and_stoppe
                 )
             two_.process.send_signal(signal.SIGHUP)
             assert two_.end() == 130
-            assert "the terminal is gone, and the job goes on: persia attach /tmp/run" in two_.output
+            assert "the job goes on: persia attach /tmp/run" in two_.output
             with other("logs", "embedding-server") as logs:
                 assert logs.end() == 0
                 assert "are encrypted with the keys" in logs.output
@@ -77,9 +77,9 @@ def test_a_job_goes_on_without_its_command_and_is_shown_by_two_others_and_stoppe
                 assert stop.end() == 75, stop.output
                 assert "everything is stopped; the model is saved in" in stop.output
             assert one.end() == 75, one.output
-            assert "SIGUSR1: everything is stopped; the model of step" in one.output
+            assert ": everything is stopped; the model is saved in" in one.output
         nothing_is_left([first, second], address, tmp_path / "free")
-        for name, code, said in (("attach", 75, "SIGUSR1: everything is stopped"), ("stop", 2, "has ended; its log")):
+        for name, code, said in (("attach", 75, ": everything is stopped"), ("stop", 2, "has ended; its log")):
             with other(name) as late:
                 assert late.end() == code, late.output
                 assert said in late.output
@@ -90,7 +90,7 @@ def test_a_command_that_is_killed_while_its_job_starts_leaves_a_whole_job_which_
 ) -> None:
     (first, second), address = two
     with Command(first, address, ENDLESS, tmp_path / "out") as command:
-        noted = command.run_dir / "ray" / "driver.process"
+        noted = command.run_dir / "driver" / "driver.json"
         poll_for(noted.exists, LIMIT_S, "the driver")
         command.process.inner.kill()
         assert not command.events("ready")
@@ -99,7 +99,7 @@ def test_a_command_that_is_killed_while_its_job_starts_leaves_a_whole_job_which_
         attach.process.send_signal(signal.SIGINT)
         assert attach.end() == 130, attach.output
         assert "interrupted; everything is stopped" in attach.output
-    assert not commands_on(first, "on-ray")
+    assert not commands_on(first, "drive")
     nothing_is_left([first, second], address, tmp_path / "free")
 
 

@@ -135,13 +135,14 @@ def test_the_machine_that_had_it_and_comes_back_writes_no_more(hosts: list[Host]
 
 def test_a_run_of_several_machines_goes_on_on_others(hosts: list[Host], uri: str, tmp_path: Path) -> None:
     user, lost, other = hosts
+    # One host at a time, so the stand-in for ssh will do.
     machines = on_hosts(stand_in(tmp_path, hosts), [lost])
     first, second = tmp_path / "first", tmp_path / "second"
     words = [*ENDLESS, *machines, "--run-dir", uri]
     with persia_of(user, first, "train", *words) as command:
-        poll_for(lambda: saved_in(first)[-1:] >= [2 * EVERY] or command.poll() is not None, LIMIT_S, "two checkpoints")
+        poll_for(lambda: saved_in(first) >= 2 or command.poll() is not None, LIMIT_S, "two checkpoints")
         assert command.poll() is None, (first / "said").read_text()[-4000:]
-        steps = saved_in(first)[-1] + 4 * EVERY
+        steps = (saved_in(first) + 4) * EVERY
         lost.kill()
     with persia_of(user, second, "resume", uri, "cluster.hosts=[host3]", f"train.steps={steps}") as command:
         assert command.wait(LIMIT_S) == 0, (second / "said").read_text()[-4000:]
@@ -176,7 +177,6 @@ def persia_of(user: Host, folder: Path, *words: str) -> Iterator["subprocess.Pop
             command.wait()
 
 
-def saved_in(folder: Path) -> list[int]:
-    """The steps that the newest run in a folder has saved."""
-    found = sorted((folder / "runs").glob("*"))
-    return steps_saved(found[-1]) if found else []
+def saved_in(folder: Path) -> int:
+    """How many checkpoints the command of a folder has shown."""
+    return (folder / "said").read_text().count("saved     ")

@@ -1,5 +1,6 @@
 """`persia stop` of a job with `cluster=hosts`, whatever its command is at, also while a machine is out of reach."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,16 +10,16 @@ import psutil
 import pytest
 
 from persia_cli.engines.job import result_of
-from persia_cli.engines.running import words_of
-from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.observe.journal import METRICS, read_journal
 from tests.conftest import poll_for
-from tests.support.hosts import Host, lab, needs_hosts
+from tests.support.host_job import NO_FILES
+from tests.support.hosts import Host, lab, needs_hosts, processes_on, words_of
 from tests.support.launched import Launched
 from tests.support.s3 import store_on
 from tests.support.small import WORDS
-from tests.support.ssh import on_hosts, stand_in
+from tests.support.ssh import needs_sshd, on_hosts, ssh_between, stand_in
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, needs_sshd, pytest.mark.timeout(600)]
 
 LIMIT_S = 240.0
 CLUSTER = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
@@ -33,8 +34,8 @@ def hosts() -> Iterator[list[Host]]:
 
 def roles(hosts: list[Host], role: str = "launch-role") -> list[psutil.Process]:
     """The processes of roles on these hosts, or of one role."""
-    found = [child for host in hosts for child in psutil.Process(host.pid).children(recursive=True)]
-    return [each for each in found if {"launch-role", role} <= {*words_of(each.pid)}]
+    found = [each for host in hosts for each in processes_on(host)]
+    return [each for each in found if {"persia_cli", "launch-role", role} <= {*words_of(each)}]
 
 
 def persia(*words: str) -> "subprocess.CompletedProcess[str]":
@@ -42,63 +43,60 @@ def persia(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
 
 
-def kinds(run_dir: Path) -> list[str]:
-    return [event["event"] for event in read_journal(run_dir / EVENTS)]
-
-
-@pytest.mark.parametrize("moment", ["the job goes on from", "coordinator-0 on host1", "other replicas", "of step"])
-def test_a_job_is_stopped_while_it_goes_back_to_its_checkpoint(moment: str, hosts: list[Host], tmp_path: Path) -> None:
+def test_a_job_is_stopped_while_it_goes_back_to_its_checkpoint(hosts: list[Host], tmp_path: Path) -> None:
     *machines, third = hosts
-    run = tmp_path / "run"
-    with store_on(third) as saved:
-        away = [*ENDLESS, *on_hosts(stand_in(tmp_path, machines), machines), f"checkpoint.path='{saved}'"]
+    run, moment = tmp_path / "run", "the job goes on from"
+    with store_on(third) as saved, ssh_between(tmp_path, machines) as ssh:
+        away = [*ENDLESS, *on_hosts(ssh, machines), f"checkpoint.path='{saved}'"]
         with Launched([*away, "checkpoint.every_steps=100"], run) as launched:
-            poll_for(lambda: "saved" in kinds(run) or launched.process.poll(), LIMIT_S, "a checkpoint")
-            before = launched.output.count(moment)
+            poll_for(lambda: "saved     " in launched.output or launched.process.poll(), LIMIT_S, "a checkpoint")
             for process in roles(machines, "embedding-server"):
-                if "--supervise" in words_of(process.pid):
+                if "--attached" in words_of(process):
                     process.kill()
-            poll_for(lambda: launched.output.count(moment) > before or launched.process.poll(), LIMIT_S, moment)
+            poll_for(lambda: moment in launched.output or launched.process.poll(), LIMIT_S, moment)
             stopped = persia("stop", str(run))
             assert launched.end(60.0)[0] == 75, launched.output
         assert stopped.returncode == 75, stopped.stderr
         for said in (stopped.stderr, launched.output):
             assert f"persia resume {run} goes on from there" in said
-        assert not roles(hosts)
+        poll_for(lambda: not roles(hosts), 10.0, "the end of all roles")
         steps = max(line["step"] for line in read_journal(run / METRICS)) + 200
         resumed = persia("resume", str(run), f"train.steps={steps}", f"checkpoint.path='{saved}'")
         assert resumed.returncode == 0, resumed.stderr
         assert result_of(run).metrics[-1]["step"] == steps
 
 
-def test_a_job_that_is_stopped_at_once_does_not_go_back_to_its_checkpoint(hosts: list[Host], tmp_path: Path) -> None:
+def test_a_job_that_is_stopped_at_once_saves_nothing(hosts: list[Host], tmp_path: Path) -> None:
     *machines, third = hosts
     run = tmp_path / "run"
-    with store_on(third) as saved:
-        away = [*ENDLESS, *on_hosts(stand_in(tmp_path, machines), machines), f"checkpoint.path='{saved}'"]
+    with store_on(third) as saved, ssh_between(tmp_path, machines) as ssh:
+        away = [*ENDLESS, *on_hosts(ssh, machines), f"checkpoint.path='{saved}'"]
         with Launched([*away, "checkpoint.every_steps=100"], run) as launched:
-            poll_for(lambda: "saved" in kinds(run) or launched.process.poll(), LIMIT_S, "a checkpoint")
+            poll_for(lambda: "saved     " in launched.output or launched.process.poll(), LIMIT_S, "a checkpoint")
             stopped = persia("stop", str(run), "--now")
             assert launched.end(60.0)[0] == 130, launched.output
     assert stopped.returncode == 130, stopped.stderr
     assert "goes on from there" in stopped.stderr
-    assert "the job goes on" not in launched.output
-    assert not roles(hosts)
+    assert "the job goes on from" not in launched.output
+    poll_for(lambda: not roles(hosts), 10.0, "the end of all roles")
+    again = persia("stop", str(run))
+    assert (again.returncode, f"the job of {run} has ended; its log says how" in again.stderr) == (2, True), (
+        again.stderr
+    )
 
 
-def test_a_job_is_saved_and_stopped_while_a_machine_is_out_of_reach(hosts: list[Host], tmp_path: Path) -> None:
-    *machines, third = hosts
-    run, ssh = tmp_path / "run", stand_in(tmp_path, machines)
-    with store_on(third) as saved:
-        with Launched([*ENDLESS, *on_hosts(ssh, machines), f"checkpoint.path='{saved}'"], run) as launched:
-            poll_for(lambda: read_journal(run / METRICS) or launched.process.poll(), LIMIT_S, "steps trained")
-            launched.process.kill()
-            launched.process.wait()
-        stand_in(tmp_path, machines[:1])
-        logs = persia("logs", str(run))
-        assert (logs.returncode, "from host2 here is what was copied before" in logs.stderr) == (0, True), logs.stderr
+def test_logs_that_were_copied_before_are_shown_while_the_first_host_is_out_of_reach(
+    hosts: list[Host], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with ssh_between(tmp_path, hosts[:1]) as ssh:
+        with Launched([*ENDLESS, *NO_FILES, *on_hosts(ssh, hosts[:1])], run) as launched:
+            poll_for(lambda: "training  step" in launched.output or launched.process.poll(), LIMIT_S, "steps trained")
+            launched.process.send_signal(signal.SIGINT)
+            assert launched.end(60.0)[0] == 130, launched.output
+        stand_in(tmp_path, [])
+        logs = persia("logs", str(run), "driver")
         stopped = persia("stop", str(run))
-    assert stopped.returncode == 75, stopped.stderr
-    assert "host2 is not reached by ssh: ssh: Could not resolve hostname host2" in stopped.stderr
-    assert f"persia resume {run} goes on from there" in stopped.stderr
-    poll_for(lambda: not roles(hosts), 30.0, "the end of all roles, which the coordinator has told")
+    assert (logs.returncode, "; here is what was copied before" in logs.stderr) == (0, True), logs.stderr
+    assert stopped.returncode == 2
+    assert "host1 is not reached by ssh: ssh: Could not resolve hostname host1" in stopped.stderr

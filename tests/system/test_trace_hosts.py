@@ -1,26 +1,20 @@
 """Traces of a job on several machines: they come over the wire, and are on one clock though the machines are not."""
 
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.observe.recordings import RECORDINGS
-from tests.conftest import poll_for
 from tests.support.host_job import NO_FILES
 from tests.support.hosts import Host, lab, needs_hosts
 from tests.support.launched import Launched
 from tests.support.small import WORDS
-from tests.support.ssh import on_hosts, stand_in
+from tests.support.ssh import needs_sshd, on_hosts, ssh_between
 from tests.support.traced import Seen, assert_threads_do_one_thing_at_a_time, read_trace
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, needs_sshd, pytest.mark.timeout(600)]
 
 LIMIT_S = 240.0
 AHEAD_S = [0, 5000, 70]
@@ -55,9 +49,11 @@ def pairs(spans: list[Seen]) -> list[tuple[Seen, Seen]]:
 def test_roles_of_three_machines_with_three_clocks_are_on_one(hosts: list[Host], tmp_path: Path) -> None:
     assert clock_of(hosts[1]) - clock_of(hosts[0]) > 4000, "the hosts have one clock, so this test says nothing"
     path = tmp_path / "steps.json"
-    away = [*WORDS, *CLUSTER, "train.steps=40", *on_hosts(stand_in(tmp_path, hosts), hosts)]
     options = ["--trace", str(path), "--trace-steps", f"{FIRST}:{LAST}"]
-    with Launched([*away, *options], tmp_path / "run") as launched:
+    with (
+        ssh_between(tmp_path, hosts) as ssh,
+        Launched([*WORDS, *CLUSTER, "train.steps=40", *on_hosts(ssh, hosts), *options], tmp_path / "run") as launched,
+    ):
         code, _ = launched.end(LIMIT_S)
         assert code == 0, launched.output
     assert f"{path}: steps 5 to 34, " in launched.output
@@ -72,32 +68,3 @@ def test_roles_of_three_machines_with_three_clocks_are_on_one(hosts: list[Host],
     assert 0 < shifted_us < 100_000
     for pull, look_up in pairs(spans):  # two of them may be shifted, each in another direction
         assert pull.begin - 2 * shifted_us <= look_up.begin < look_up.end <= pull.end + 2 * shifted_us
-
-
-def test_of_a_process_that_was_killed_its_trace_has_what_was_sent_before(hosts: list[Host], tmp_path: Path) -> None:
-    run, path = tmp_path / "run", tmp_path / "steps.json"
-    endless = [*WORDS, *CLUSTER, "dataset.generator.train_rows=1000000000", "train.log_every_steps=5"]
-    away = [*endless, "train.trace_steps=[0,1000000]", *on_hosts(stand_in(tmp_path, hosts), hosts)]
-    with Launched(away, run) as launched:
-        poll_for(lambda: read_journal(run / METRICS), LIMIT_S, "steps trained")
-        recorded = run / RECORDINGS / "embedding-worker-0.jsonl"
-        poll_for(lambda: recorded.exists() and recorded.stat().st_size, LIMIT_S, "a first portion of the trace")
-        [worker] = [each for each in roles_of(hosts[1]) if "embedding-worker" in each.cmdline()]
-        worker.send_signal(signal.SIGKILL)
-        events = run / EVENTS
-        poll_for(lambda: [e for e in read_journal(events) if e["event"] == "recovered"], LIMIT_S, "a new worker")
-        launched.process.send_signal(signal.SIGTERM)
-        launched.end(LIMIT_S)
-    joined = subprocess.run(
-        [sys.executable, "-m", "persia_cli", "trace", str(run), str(path)], capture_output=True, text=True
-    )
-    assert joined.returncode == 0, joined.stderr
-    said = "in part embedding-worker-0: a process was killed, or cut off, before all was written"
-    assert said in joined.stderr
-    assert {span.replica for span in read_trace(path)} == ROLES - {"coordinator-0"}
-
-
-def roles_of(host: Host) -> list[psutil.Process]:
-    """The processes of roles on a host, without those that only supervise them."""
-    found = psutil.Process(host.pid).children(recursive=True)
-    return [each for each in found if "launch-role" in each.cmdline() and "--supervise" not in each.cmdline()]

@@ -2,7 +2,7 @@
 
 from persia_cli.config.schema.base import Node
 from persia_cli.config.schema.checkpoint import Checkpoint
-from persia_cli.config.schema.cluster import ENGINES, WITH_COMMAND, Cluster, EmbeddedCluster, LocalCluster
+from persia_cli.config.schema.cluster import ENGINES, Cluster, EmbeddedCluster, LocalCluster
 from persia_cli.config.schema.dataset import Dataset, GeneratedDataset, Generator, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
 from persia_cli.config.schema.factorization import Afm, DeepFm, FibiNet, Fm, Lr, WideDeep, XDeepFm

@@ -12,8 +12,6 @@ from persia_cli.config.schema.slurm import SlurmCluster
 
 ENGINES = ("hosts", "kubernetes", "ray", "slurm")
 """Kinds that start a job on other machines."""
-WITH_COMMAND = ("ray",)
-"""Those of which the coordinator runs on the command's machine, so that plan and record are those of a local job."""
 
 
 class EmbeddedCluster(Replicas):

@@ -32,13 +32,13 @@ class HostsCluster(ProcessReplicas, SpreadReplicas):
     hosts: tuple[Annotated[SshHost, BeforeValidator(_name_alone)], ...] = ()
     """The machines; a name is short for `{ssh: NAME}`. Without `roles`, the first one gets the coordinator."""
     ssh: Annotated[str, Field(min_length=1)] = "ssh"
-    """The ssh command, with any options, e.g. `ssh -F file`. It must ask for nothing."""
+    """The ssh command, with any options, e.g. `ssh -F file`; the first machine uses it too. It must ask for nothing."""
     persia: Annotated[str, Field(min_length=1)] = "persia"
     """The command that runs Persia on the machines, as their shell reads it, e.g. `~/venv/bin/persia`."""
     folder: Annotated[str, Field(min_length=1)] = "persia-jobs"
-    """Folder on each machine for logs, and for the run's record on the coordinator's; from the home folder on."""
+    """Folder on the first machine for run directories; from the home folder on."""
     lost_s: Seconds = 300.0
-    """Seconds for which ssh may not reach a machine before the command that follows the job ends; the job goes on."""
+    """Seconds without a connection to the first machine after which the command ends; the job goes on."""
 
     @field_validator("ssh")
     @classmethod

@@ -42,7 +42,7 @@ class SlurmCluster(ProcessReplicas, SpreadReplicas):
     persia: Annotated[Line, Field(min_length=1)] = "persia"
     """The command that runs Persia on the machines, e.g. `~/venv/bin/persia`."""
     max_requeues: Amount = 3
-    """Times that the job is queued again since machines were lost, or at the end of a turn that saved no later step."""
+    """Times that the job is queued again after a turn that saved no later step."""
 
     @field_validator("persia")
     @classmethod

@@ -1,96 +1,111 @@
-"""What machines say about themselves before a job is started on them, and whether it can be."""
+"""The machines of a job with `cluster=hosts`, as the driver on the first of them uses them."""
 
 import ipaddress
-import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager
+from pathlib import Path
 
-import msgspec
-
-from persia_cli import __version__
-from persia_cli.config.schema import HostsCluster, Run, SshHost
-from persia_cli.engines.hosts.placement import Placement
-from persia_cli.engines.hosts.remote import run_on
-from persia_cli.engines.hosts.session import HostFacts
+from persia_cli.config.schema import Run, SshHost
+from persia_cli.engines.child import Child
+from persia_cli.engines.hosts.facts import HostFacts, ask, facts_of_host
+from persia_cli.engines.hosts.placement import Placement, first_of, placement_of, settings_of
+from persia_cli.engines.hosts.ssh import ssh_command
+from persia_cli.engines.processes import python_module
 from persia_cli.engines.resources import rows_of_server
-from persia_cli.errors import ConfigError, PersiaError, RoleError
+from persia_cli.errors import ConfigError, PersiaError
+from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.plan.pinning import require_processors
 
-ANSWER_S = 60.0
 MOST_AT_ONCE = 16
 
 
-def reached(hosts: HostsCluster, machines: Sequence[SshHost]) -> list[SshHost]:
-    """Return those of the machines that can be used now."""
+@contextmanager
+def machines(plan: JobPlan) -> Iterator["HostMachines"]:
+    """Yield the machines of one start of a job."""
+    yield HostMachines(plan.run, leaves_out_lost=plan.job.rollback is not None)
 
-    def answers(host: SshHost) -> bool:
+
+class HostMachines:
+    """The first machine, which is this one, and others that ssh reaches."""
+
+    def __init__(self, run: Run, leaves_out_lost: bool) -> None:
+        """With `leaves_out_lost`, replicas of machines that ssh does not reach run on the other ones."""
+        self._run, self._leaves_out_lost = run, leaves_out_lost
+        self._hosts = settings_of(run)
+        self._first = first_of(run)
+        self._placement = placement_of(run)
+        self.address = address_of(self._first, os.environ.get("SSH_CONNECTION", ""), self._is_alone)
+
+    @property
+    def _is_alone(self) -> bool:
+        return all(host == self._first for host in self._placement.values())
+
+    def prepare(self, say: Callable[[str], None], meanwhile: Callable[[], None]) -> None:
+        """Ask all machines whether they can be used; raises the reason of the first that cannot."""
+        others = [host for host in self._hosts.hosts if host != self._first]
+        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+            answers = dict(zip(others, pool.map(self._asked, others), strict=True))
+        if lost := [host for host, answer in answers.items() if isinstance(answer, PersiaError)]:
+            say(f"the job goes on without {' and '.join(host.ssh for host in lost)}")
+            left = tuple(host for host in self._hosts.hosts if host not in lost)
+            self._placement = placement_of(self._run, left)
+        facts = {host: answer for host, answer in answers.items() if isinstance(answer, HostFacts)}
+        require_usable(self._run, self._placement, facts | {self._first: facts_of_host()})
+        for host in dict.fromkeys(self._placement.values()):
+            say(f"{host.ssh}: {', '.join(each.name for each, at in self._placement.items() if at == host)}")
+        meanwhile()
+
+    def _asked(self, host: SshHost) -> HostFacts | PersiaError:
         try:
-            run_on(hosts, host, ["on-host"], "", ANSWER_S, "a call")
-        except PersiaError:
-            return False
-        return True
+            return ask(self._hosts, host)
+        except PersiaError as error:
+            if not self._leaves_out_lost:
+                raise
+            return error
 
-    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-        return [host for host, answered in zip(machines, pool.map(answers, machines), strict=True) if answered]
-
-
-def ask(hosts: HostsCluster, machines: Sequence[SshHost]) -> dict[str, HostFacts]:
-    """Return the facts of each machine by its name; raises UserError or RoleError for the first that cannot be used."""
-    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
-        said = list(pool.map(lambda host: run_on(hosts, host, ["on-host"], "", ANSWER_S, "the first call"), machines))
-    return {host.ssh: _facts(host, ended.stdout) for host, ended in zip(machines, said, strict=True)}
-
-
-def _facts(host: SshHost, text: str) -> HostFacts:
-    said: Any = None
-    try:
-        said = json.loads(text.splitlines()[-1])["facts"]
-        return msgspec.convert(said, HostFacts, str_keys=True)
-    except (ValueError, LookupError, TypeError):
-        if isinstance(said, dict):  # another version may say other things of its machine
-            _require_version(host.ssh, str(said.get("version")))
-        raise RoleError(f"{host.ssh} answers what persia {__version__} does not: {text[:80]!r}") from None
+    def start(self, replica: Replica, words: list[str], given: str, log: Path) -> Child:
+        """Start a replica."""
+        host = self._placement[replica]
+        words = [*words, *(["--advertise", f"tcp://{host.address}:*"] if host.address else [])]
+        if host == self._first:
+            return Child(host.ssh, [*python_module("persia_cli"), *words], given, log)
+        return Child(host.ssh, ssh_command(self._hosts, host, words), given, log)
 
 
-def _require_version(name: str, version: str) -> None:
-    if version != __version__:
-        raise ConfigError(f"{name} has persia {version}, and this machine {__version__}; install the same on both")
-
-
-def require_usable(run: Run, placement: Placement, facts: Mapping[str, HostFacts]) -> None:
-    """Raise ConfigError for a machine with another version of Persia, too little memory for its rows, or other
-    processors than those that its replicas are pinned to.
-    """
-    for name, found in facts.items():
-        _require_version(name, found.version)
-        servers = sum(host.ssh == name for replica, host in placement.items() if replica.role == "embedding-server")
+def require_usable(run: Run, placement: Placement, facts: Mapping[SshHost, HostFacts]) -> None:
+    """Raise ConfigError for a machine with too little memory for its rows, or without the processors of a pin."""
+    for host, found in facts.items():
+        servers = sum(at == host for replica, at in placement.items() if replica.role == "embedding-server")
         wanted = servers * rows_of_server(run)
         if wanted > found.memory:
             raise ConfigError(
-                f"{name} has {found.memory / 2**30:.1f} GiB of memory, and the rows of its embedding servers may take "
-                f"{wanted / 2**30:.1f} GiB; lower embedding.memory, or place fewer servers there"
+                f"{host.ssh} has {found.memory / 2**30:.1f} GiB of memory, and the rows of its embedding servers may "
+                f"take {wanted / 2**30:.1f} GiB; lower embedding.memory, or place fewer servers there"
             )
     for replica, host in placement.items():
-        require_processors(run, replica, facts[host.ssh].processors, host.ssh)
+        require_processors(run, replica, facts[host].processors, host.ssh)
 
 
-def address_of_coordinator(placement: Placement, facts: Mapping[str, HostFacts]) -> str:
-    """Return where the coordinator is to listen; raises ConfigError if the other machines would not reach it there."""
-    first = next(iter(placement.values()))
-    address = first.address or facts[first.ssh].address
+def address_of(first: SshHost, connection: str, is_alone: bool) -> str:
+    """Return where the coordinator is to listen; raises ConfigError if the other machines would not reach it there.
+
+    `connection` is SSH_CONNECTION of a process that ssh has started: the addresses and ports of client and server.
+    """
+    parts = connection.split()
+    address = first.address or (parts[2] if len(parts) == 4 else "")
     if not address:
-        raise ConfigError(f"{first.ssh} does not say at which address ssh reaches it; {_give(first)}")
-    several = len({host.ssh for host in placement.values()}) > 1
+        raise ConfigError(f"{first.ssh} does not know at which address ssh reaches it; {_give(first)}")
     try:
-        is_alone = ipaddress.ip_address(address).is_loopback
+        is_loopback = ipaddress.ip_address(address).is_loopback
     except ValueError:
-        is_alone = False  # a name
+        is_loopback = False  # a name
     if ":" in address:
         raise ConfigError(f"{first.ssh} is reached at {address}, an IPv6 address; {_give(first)}")
-    if several and is_alone:
+    if is_loopback and not is_alone:
         raise ConfigError(f"{first.ssh} is reached at {address}, where no other machine reaches it; {_give(first)}")
-    return f"tcp://{address}:*"
+    return address
 
 
 def _give(host: SshHost) -> str:

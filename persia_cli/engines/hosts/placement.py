@@ -17,14 +17,21 @@ def settings_of(run: Run) -> HostsCluster:
     return run.cluster
 
 
-def placement_of(run: Run) -> Placement:
+def first_of(run: Run) -> SshHost:
+    """Return the machine of the coordinator, which has the record of the run and its driver."""
+    return next(iter(placement_of(run).values()))
+
+
+def placement_of(run: Run, left: Sequence[SshHost] | None = None) -> Placement:
     """Return the machine of each replica; raises ConfigError if there is none for one, or more than one.
+
+    With `left`, only these machines are used.
 
     Machines with `roles` get what these name, and nothing else. Without them the coordinator is on the first, NN
     workers from the first on, and embedding servers from the one after the last NN worker on; the others are beside
     them as `cluster.placement` says.
     """
-    hosts = settings_of(run).hosts
+    hosts = settings_of(run).hosts if left is None else left
     if not hosts:
         raise ConfigError("cluster=hosts needs machines: give cluster.hosts=[NAME,…], as ssh knows them")
     replicas = all_replicas(run)

@@ -15,7 +15,7 @@ from persia_cli.engines.kubernetes.pod import (
     pod,
 )
 from persia_cli.engines.role_options import AUTO
-from persia_cli.engines.role_words import Placed, role_words
+from persia_cli.engines.role_words import role_words
 from persia_cli.errors import PreemptedError, UserError
 from persia_cli.plan.job import COORDINATOR
 
@@ -68,10 +68,10 @@ def _words(job: PodJob, role: str) -> list[str]:
     """Return the words of `persia` for all replicas of a role; Kubernetes puts in what is in `$(…)`."""
     keys = f"{KEY_FOLDER}/{KEY}"
     if role == COORDINATOR:
-        at = Placed(f"tcp://$(POD_IP):{PORT}", keys, f"{CONFIG_FOLDER}/{CONFIG_FILE}", f"{RUNS}/{job.name}")
-        return [*role_words(role, AUTO, at), "resume=auto"]
+        run = ["--run-dir", f"{RUNS}/{job.name}", f"conf={CONFIG_FOLDER}/{CONFIG_FILE}", "resume=auto"]
+        return [*role_words(role, AUTO, f"tcp://$(POD_IP):{PORT}", keys), *run]
     coordinator = f"tcp://{host_name(job.name, COORDINATOR, 0)}.{job.name}:{PORT}"
-    return role_words(role, AUTO, Placed(coordinator, keys, advertise="tcp://$(POD_IP):*"))
+    return role_words(role, AUTO, coordinator, keys, advertise="tcp://$(POD_IP):*")
 
 
 def _ends_of_coordinator(goes_on: bool) -> list[Manifest]:

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from persia_cli.config.schema import RayCluster, Run
-from persia_cli.engines.ray.place import Place
+from persia_cli.engines.ray.place import Actor, ActorPlace
 from persia_cli.engines.ray.request import RayRequest, options_of, request_of, settings_of, why_no_room
 from persia_cli.errors import ConfigError, RoleError, UserError, one_line
-from persia_cli.plan.job import Replica
+from persia_cli.plan.job import JobPlan, Replica
 
 SLICE_S = 1
 """Seconds for which Ray is waited for at once; signals are handled in between."""
@@ -31,8 +32,9 @@ def require_ray() -> None:
 
 
 @contextmanager
-def connected(run: Run) -> Iterator["JoinedCluster"]:
-    """Yield the cluster of a run; raises UserError if there is none, or it does not let this process in."""
+def machines(plan: JobPlan) -> Iterator["RayMachines"]:
+    """Yield the machines of one start of a job; raises UserError if no Ray cluster lets this process in."""
+    run = plan.run
     require_reachable(run)
     settings = settings_of(run)
     import ray
@@ -51,7 +53,7 @@ def connected(run: Run) -> Iterator["JoinedCluster"]:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray has put an end of its own there
     try:
-        yield JoinedCluster(run, settings)
+        yield RayMachines(run, settings)
     except RayError as error:
         raise RoleError(f"the Ray cluster fails: {one_line(error)[:MOST_SAID]}") from error
     finally:
@@ -81,20 +83,20 @@ def require_reachable(run: Run) -> None:
         raise ConfigError(f"cluster.address={address}: no Ray cluster is reached there: {why}") from error
 
 
-class JoinedCluster:
-    """A cluster that this process has joined, and the room of one job in it."""
+class RayMachines:
+    """A cluster that this process has joined, and the room of one start of a job in it."""
 
     def __init__(self, run: Run, settings: RayCluster) -> None:
         import ray
 
         self._ray = ray
-        self.room_s = settings.room_s
+        self._room_s = settings.room_s
         self._request: RayRequest = request_of(run)
         self._group: Any = None
         self.address: str = ray.util.get_node_ip_address()
         """Of this machine, for the cluster's other ones."""
 
-    def reserve(self, say: Callable[[str], None], meanwhile: Callable[[], None]) -> None:
+    def prepare(self, say: Callable[[str], None], meanwhile: Callable[[], None]) -> None:
         """Wait for room, calling `meanwhile` each second; raises RoleError that says what is missing.
 
         `say` is called with that too, if the job has to wait.
@@ -104,29 +106,25 @@ class JoinedCluster:
         begin, is_told = time.monotonic(), False
         while not self._group.wait(SLICE_S):
             if not is_told:
-                say(f"waiting for room in the Ray cluster, at most {self.room_s:g} s: {self.why_no_room()}")
+                say(f"waiting for room in the Ray cluster, at most {self._room_s:g} s: {self._why_no_room()}")
                 is_told = True
             meanwhile()
-            if time.monotonic() - begin > self.room_s:
+            if time.monotonic() - begin > self._room_s:
                 raise RoleError(
-                    f"the Ray cluster has had no room for the job for {self.room_s:g} s (cluster.room_s): "
-                    f"{self.why_no_room()}"
+                    f"the Ray cluster has had no room for the job for {self._room_s:g} s (cluster.room_s): "
+                    f"{self._why_no_room()}"
                 )
 
-    def why_no_room(self) -> str:
-        """Return what the cluster lacks."""
+    def _why_no_room(self) -> str:
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         return why_no_room(self._request, machines, self._ray.available_resources())
 
-    def actor(self, replica: Replica) -> Any:
-        """Return a new actor for a replica, in its bundle; Ray starts it when the bundle has a machine."""
+    def start(self, replica: Replica, words: list[str], given: str, log: Path) -> ActorPlace:
+        """Start a replica by a new actor in its bundle."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         bundle = PlacementGroupSchedulingStrategy(self._group, self._request.bundle_of(replica))
         options = options_of(self._request.amounts[replica])
-        remote = self._ray.remote(max_restarts=0, max_concurrency=1)(Place)
-        return remote.options(**options, scheduling_strategy=bundle).remote()
-
-    def end(self, actor: Any) -> None:
-        """End an actor, and with it all that it has started."""
-        self._ray.kill(actor)
+        remote = self._ray.remote(max_restarts=0, max_concurrency=1)(Actor)
+        actor = remote.options(**options, scheduling_strategy=bundle).remote()
+        return ActorPlace(actor, words, given, log, self._ray.kill)

@@ -10,7 +10,7 @@ import yaml
 from persia_cli.config.schema import RayCluster, Run
 from persia_cli.engines.beside import beside
 from persia_cli.engines.resources import GIB, resources_of
-from persia_cli.engines.role_words import Placed, role_words
+from persia_cli.engines.role_words import role_words
 from persia_cli.plan.job import COORDINATOR, Replica, all_replicas
 
 Amounts = Mapping[str, float]
@@ -62,28 +62,15 @@ def request_of(run: Run) -> RayRequest:
     return RayRequest(settings_of(run).strategy.upper(), bundles, amounts)
 
 
-def words_of(run: Run, replica: Replica, coordinator: str, address: str, run_dir: str) -> list[str]:
-    """Return the words of `persia` that start a replica; standard input has the job's keys.
-
-    `address` is that of the replica's machine, and `coordinator` the whole one of the coordinator.
-    """
-    cpus = run.cluster.processors_of(replica.role, replica.index)
-    at = Placed(coordinator, config="", run_dir=run_dir, cpus=cpus)
-    if replica.role != COORDINATOR:
-        at = Placed(coordinator, advertise=f"tcp://{address}:*", cpus=cpus)
-    return role_words(replica.role, replica.index, at)
-
-
-def rendered(run: Run, run_dir: str) -> str:
+def rendered(run: Run) -> str:
     """Return the request as YAML; what only the cluster knows is in capitals."""
     request = request_of(run)
-    first = Replica(COORDINATOR, 0)
     actors = [
         {
             "replica": replica.name,
             "bundle": request.bundle_of(replica),
             "options": options_of(amounts),
-            "command": shlex.join(["persia", *words_of(run, replica, "tcp://HEAD:PORT", "NODE", run_dir)]),
+            "command": shlex.join(["persia", *_words(run, replica)]),
         }
         for replica, amounts in request.amounts.items()
     ]
@@ -93,11 +80,15 @@ def rendered(run: Run, run_dir: str) -> str:
             "strategy": request.strategy,
             "bundles": [dict(bundle.amounts) for bundle in request.bundles],
         },
-        "beside_the_command": shlex.join(["persia", *words_of(run, first, "tcp://HEAD:*", "", run_dir)]),
         "actors": actors,
     }
     head = "# What the job asks Ray for. Each actor starts its command, whose standard input has the job's keys.\n"
     return head + yaml.safe_dump(asked, sort_keys=False, width=200).rstrip("\n")
+
+
+def _words(run: Run, replica: Replica) -> list[str]:
+    cpus = run.cluster.processors_of(replica.role, replica.index)
+    return role_words(replica.role, replica.index, "tcp://HEAD:PORT", cpus=cpus)
 
 
 def options_of(amounts: Amounts) -> dict[str, float]:

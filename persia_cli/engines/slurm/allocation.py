@@ -24,17 +24,10 @@ class Allocation:
         """Return the component of a machine; None if there is but one."""
         return min(place.kind, len(self.groups) - 1) if len(self.groups) > 1 else None
 
-    def node_of(self, place: MachinePlace, lost: frozenset[str] = frozenset()) -> str:
-        """Return the name of a machine; one of those that are left takes the place of one that is lost.
-
-        Raises RoleError if none is left.
-        """
+    def node_of(self, place: MachinePlace) -> str:
+        """Return the name of a machine."""
         group = self.groups[self.group_of(place) or 0]
-        left = [node for node in group if node not in lost]
-        if not left:
-            raise RoleError(f"all machines of this part of the job {self.job} are lost: {', '.join(group)}")
-        node = group[place.node % len(group)]
-        return left[place.node % len(left)] if node in lost else node
+        return group[place.node % len(group)]
 
     @property
     def nodes(self) -> list[str]:
@@ -48,11 +41,6 @@ class Allocation:
         except RoleError as error:
             say(f"Slurm does not tell which machines are lost: {error}")
             return frozenset()
-
-
-def is_inside(environment: Mapping[str, str]) -> bool:
-    """Return whether this process runs in a job of Slurm, and can start steps of it."""
-    return bool(environment.get(JOB))
 
 
 def allocation_of(environment: Mapping[str, str]) -> Allocation:

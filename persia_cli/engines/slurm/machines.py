@@ -25,7 +25,7 @@ class MachinePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Machines:
+class MachineKind:
     """Machines that are alike: all of a job, or a component of a heterogeneous one."""
 
     nodes: int
@@ -64,12 +64,12 @@ def places_of(run: Run) -> Mapping[Replica, MachinePlace]:
     return {replica: place(replica) for replica in all_replicas(run)}
 
 
-def machines_of(run: Run) -> list[Machines]:
+def machines_of(run: Run) -> list[MachineKind]:
     """Return the machines to ask for; raises ConfigError if some of them would have nothing to run."""
     places, settings = places_of(run), settings_of(run)
     partitions = [settings.partition, settings.gpu_partition or settings.partition]
     return [
-        Machines(
+        MachineKind(
             nodes, _most([_needed(run, places, MachinePlace(kind, node)) for node in range(nodes)]), partitions[kind]
         )
         for kind, nodes in enumerate(_counts(run))

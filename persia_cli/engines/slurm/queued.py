@@ -1,22 +1,43 @@
-"""A job that was given to Slurm, as its run directory knows it."""
+"""A job in Slurm's queue: given to it, ended there, and given to it again by its own script."""
 
-import json
 import os
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from persia_cli.config.schema import Run
-from persia_cli.disk import write_whole, writing
-from persia_cli.engines.hosts.remote import last_words
-from persia_cli.engines.job import ERROR_LINE, SUBMITTED, recorded_failure
-from persia_cli.engines.slurm.programs import State, state_of, submit
-from persia_cli.engines.slurm.script import LOG, script
+from persia_cli.disk import writing
+from persia_cli.engines.driver_process import LOG, note_of, note_queued
+from persia_cli.engines.job import DRIVER
+from persia_cli.engines.resumed import newest_of
+from persia_cli.engines.slurm.machines import settings_of
+from persia_cli.engines.slurm.programs import (
+    PENDING,
+    RUNNING,
+    SUSPENDED,
+    WAITING,
+    State,
+    cancel,
+    requeue,
+    signal_script,
+    state_of,
+    submit,
+)
+from persia_cli.engines.slurm.script import script
+from persia_cli.engines.slurm.steps import LostMachinesError
 from persia_cli.errors import ConfigError, PersiaError, PreemptedError, RoleError, UserError
+from persia_cli.plan.job import JobPlan
 from persia_cli.storage.credentials import VARIABLE
+from persia_cli.store.checkpoints.manifest import checkpoints_of, step_of
 
-STATE, END, REQUEUES, SAVED = "job.json", "end", "requeues", "saved"
-"""Files with the job's number, the exit code of its script, and what `turns` notes."""
-TAIL_LINES = 20
+IN_SCRIPT, RESTARTS = "SLURM_JOB_ID", "SLURM_RESTART_COUNT"
+TIME_IS_OVER = "SIGUSR1"
+"""The signal that Slurm sends before the end of the job's time."""
+STATE_S = 3.0
+"""Seconds between two questions to Slurm, which many jobs ask."""
+LOST_S = 300.0
+"""Seconds for which Slurm may not answer before a command gives up; the job goes on."""
 
 
 def queue(run: Run, run_dir: Path) -> str:
@@ -26,13 +47,12 @@ def queue(run: Run, run_dir: Path) -> str:
             "cluster=slurm keeps jobs in files, where credentials in URIs have no place; leave them to the environment "
             "(cluster.setup) or to the configuration of the store's tools"
         )
-    _require_no_other(run_dir)
-    text, folder = script(run, run_dir), run_dir.absolute() / SUBMITTED
+    require_no_other(run_dir)
+    text, folder = script(run, run_dir), run_dir.absolute() / DRIVER
     made = [each for each in (folder, folder.parent) if not each.exists()]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (END, LOG, REQUEUES, SAVED):
-            (folder / name).unlink(missing_ok=True)
+        (folder / LOG).unlink(missing_ok=True)
     try:
         job = submit(text, folder / LOG)
     except PersiaError:
@@ -40,90 +60,91 @@ def queue(run: Run, run_dir: Path) -> str:
             for each in made:
                 each.rmdir()
         raise
-    _note(run_dir, job)
+    note_queued(run_dir, job)
     return job
 
 
-def take_up(run_dir: Path, job: str) -> None:
-    """Note the job whose script runs, which may have been given to sbatch by hand, as the one of a run directory.
+def require_no_other(run_dir: Path, own: str = "") -> None:
+    """Raise UserError if Slurm has a job of a run that is not over, and is not the `own` one."""
+    before = note_of(run_dir)
+    if before and before.slurm not in ("", own) and not state_of(before.slurm).is_over:
+        raise UserError(f"Slurm has the job of {run_dir} already, as {before.slurm}; persia attach {run_dir} shows it")
 
-    Raises UserError if another one of this run is there.
+
+class QueuedDriver:
+    """The script of a job as a command sees it, which asks Slurm now and then."""
+
+    def __init__(self, job: str) -> None:
+        self._job, self._state = job, State(PENDING)
+        self._asked_s, self._answered_s = 0.0, time.monotonic()
+
+    @property
+    def running(self) -> bool:
+        """True until the job is over, so also while it waits."""
+        return not self._known().is_over
+
+    @property
+    def waits_for(self) -> str:
+        """What the job waits for, if it does not run."""
+        state = self._known()
+        if state.name == PENDING:
+            return f"waiting in the queue: {state.reason or 'its turn'}"
+        return "" if state.name == RUNNING or state.is_over else state.name.lower()
+
+    def stop(self, at_once: bool) -> None:
+        """Have the script save the model and end, or end `at_once`; a job that waits leaves the queue."""
+        state = state_of(self._job)
+        if state.name in SUSPENDED and not at_once:
+            raise UserError(
+                f"the job {self._job} of Slurm is {state.name.lower()}, and cannot save its model: have it go on "
+                "(scontrol resume), or end it with --now"
+            )
+        if state.name == RUNNING:
+            signal_script(self._job, "INT" if at_once else "TERM")
+        elif state.name in (*SUSPENDED, *WAITING):
+            cancel(self._job)
+
+    def kill(self) -> None:
+        """End the job."""
+        cancel(self._job)
+
+    def _known(self) -> State:
+        """Return the state at the last question; raises RoleError if Slurm does not answer for long."""
+        now = time.monotonic()
+        if now - self._asked_s < STATE_S and self._asked_s:
+            return self._state
+        self._asked_s = now
+        try:
+            self._state, self._answered_s = state_of(self._job), now
+        except RoleError as error:
+            if now - self._answered_s > LOST_S:
+                error.add_note(f"The job {self._job} of Slurm goes on.")
+                raise
+        return self._state
+
+
+@contextmanager
+def queued_again(plan: JobPlan, environment: Mapping[str, str], say: Callable[[str], None]) -> Iterator[None]:
+    """Queue the job of this script again if its time is over in the block, or machines are lost.
+
+    That happens `cluster.max_requeues` times, and whenever the model was saved at a later step than this turn
+    began with.
     """
-    if job_of(run_dir) != job:
-        _require_no_other(run_dir)
-        _note(run_dir, job)
-
-
-def _require_no_other(run_dir: Path) -> None:
-    """Raise UserError if Slurm has a job of a run that is not over."""
-    before = job_of(run_dir)
-    if before is not None and not state_of(before).is_over:
-        raise UserError(f"Slurm has the job of {run_dir} already, as {before}; persia attach {run_dir} shows it")
-
-
-def _note(run_dir: Path, job: str) -> None:
-    folder = run_dir / SUBMITTED
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / STATE, json.dumps({"job": job}) + "\n")
-
-
-def job_of(run_dir: Path) -> str | None:
-    """Return the number of the job of a run directory; None if none was given to Slurm."""
     try:
-        return str(json.loads((run_dir / SUBMITTED / STATE).read_text(encoding="utf-8"))["job"])
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, LookupError, TypeError):
-        raise UserError(f"{run_dir / SUBMITTED / STATE} is damaged; squeue and scancel know the job") from None
+        yield
+    except (PreemptedError, LostMachinesError) as end:
+        if isinstance(end, LostMachinesError) or str(end) == TIME_IS_OVER:
+            newest = newest_of(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
+            further = newest is not None and step_of(newest) > plan.job.first_step
+            if further or int(environment.get(RESTARTS, "0")) < settings_of(plan.run).max_requeues:
+                _queue_again(environment[IN_SCRIPT], str(end), say)
+        raise
 
 
-def require_job(run_dir: Path) -> str:
-    """Return the same; raises UserError if there is none."""
-    job = job_of(run_dir)
-    if job is None:
-        raise UserError(
-            f"{run_dir} is not the run directory of a job with cluster=slurm: it has no {SUBMITTED}/{STATE}"
-        )
-    return job
-
-
-def require_well(run_dir: Path, job: str, state: State) -> None:
-    """Raise how the script of a job has ended, by what it has left, unless it was well."""
-    code = _exit_code(run_dir)
-    if code == 0:
-        return
-    if code == PreemptedError.exit_code:
-        raise PreemptedError("a signal")
-    log = run_dir / SUBMITTED / LOG
+def _queue_again(job: str, why: str, say: Callable[[str], None]) -> None:
+    """Have Slurm queue a job again, which ends this process; if Slurm refuses that, the job is over."""
+    say(f"{why}: the job is queued again")
     try:
-        said = log.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        said = ""
-    failure = recorded_failure(run_dir) if code is not None else None
-    raise _with_notes(failure, said) if failure is not None else _of_log(log, said, job, state, code)
-
-
-def _with_notes(error: PersiaError, said: str) -> PersiaError:
-    """Return an error with what the script has said after it: on which machine its replica was, and of its log."""
-    lines = said.splitlines()
-    last = max((number for number, line in enumerate(lines) if line.startswith(ERROR_LINE)), default=len(lines))
-    if notes := lines[last + 1 :][-2 * TAIL_LINES :]:
-        error.add_note("\n".join(notes))
-    return error
-
-
-def _of_log(log: Path, said: str, job: str, state: State, code: int | None) -> PersiaError:
-    if code is not None:
-        return _with_notes((UserError if code == UserError.exit_code else RoleError)(last_words(said)), said)
-    error = RoleError(f"the job {job} of Slurm has ended ({state.name}), and its script has not said how; see {log}")
-    error.add_note("\n".join(f"  {line}" for line in said.splitlines()[-TAIL_LINES:] or ["(nothing)"]))
-    return error
-
-
-def _exit_code(run_dir: Path) -> int | None:
-    """Return the exit code of the script; None if it has left none, since it was killed or did not start."""
-    try:
-        return int((run_dir / SUBMITTED / END).read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
+        requeue(job)
+    except RoleError as refused:
+        say(f"the job is not queued again: {refused}")

@@ -8,17 +8,19 @@ from pathlib import Path
 from persia_cli import __version__
 from persia_cli.config.schema import Run, SlurmCluster
 from persia_cli.engines.configuration import configuration
-from persia_cli.engines.job import SUBMITTED
-from persia_cli.engines.role_words import Placed
+from persia_cli.engines.driver_process import LOG
+from persia_cli.engines.handed_over import NOTHING
+from persia_cli.engines.job import DRIVER
+from persia_cli.engines.role_words import role_words
 from persia_cli.engines.slurm.machines import (
-    Machines,
+    MachineKind,
     has_gpu_machines,
     machines_of,
     mebibytes,
     places_of,
     settings_of,
 )
-from persia_cli.engines.slurm.step import persia_words, step_command
+from persia_cli.engines.slurm.steps import persia_words, step_command
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import COORDINATOR
 
@@ -27,16 +29,14 @@ SPARE_S = 60
 MOST_WARNED_S = 65_535
 """The most that sbatch takes for that warning (`--signal`)."""
 END = "END_OF_CONFIGURATION"
-LOG = "script.log"
-"""The file, in the folder of what is known of the job, with what the script says."""
 HEAD = """\
 #!/bin/bash
 # The job {name}, made by persia {version}. It holds no secret: each start makes keys of its own.
 """
 IGNORED = "trap '' USR1  # nothing runs yet that could save; Persia lets it in again"
 STEPS = """
-# What follows starts these steps, in a part of the machines each; their input is the job's keys, and the coordinator's
-# the configuration too. NODE stands for a machine, ADDRESS for the coordinator's, RANDOM for what nobody can guess.
+# What follows runs the coordinator, and starts these steps, in a part of the machines each; their input is the job's
+# keys. NODE stands for a machine, ADDRESS for the coordinator's.
 """
 
 
@@ -49,12 +49,13 @@ def script(run: Run, run_dir: Path) -> str:
     for number, kind in enumerate(machines_of(run)):
         lines += ["#SBATCH hetjob"] if number else []
         lines += [f"#SBATCH {option}" for option in _options(run, settings, name, number, kind)]
-    lines += [STEPS.rstrip("\n"), *(f"#   {shlex.join(command)}" for command in _steps(run, run_dir)), ""]
-    log = run_dir.absolute() / SUBMITTED / LOG
+    lines += [STEPS.rstrip("\n"), *(f"#   {shlex.join(command)}" for command in _steps(run)), ""]
+    log = run_dir.absolute() / DRIVER / LOG
     lines += [f"mkdir -p {shlex.quote(str(log.parent))} && exec >> {shlex.quote(str(log))} 2>&1", IGNORED]
-    words = [*persia_words(run), "on-slurm", "--run-dir", str(run_dir.absolute())]
+    words = [*persia_words(run), "drive", "--run-dir", str(run_dir.absolute()), "resume=auto"]
     lines += [*settings.setup, f"exec {shlex.join(words)} << '{END}'"]
-    return "\n".join([*lines, configuration(run).rstrip("\n"), END])
+    # No keys, no credentials; sbatch would remove empty lines from the script of a heterogeneous job.
+    return "\n".join([*lines, NOTHING, NOTHING, configuration(run).rstrip("\n"), END])
 
 
 def _check_folder(run_dir: Path) -> None:
@@ -90,7 +91,7 @@ def _warned_s(run: Run) -> int:
     return seconds
 
 
-def _options(run: Run, settings: SlurmCluster, name: str, number: int, kind: Machines) -> Iterator[str]:
+def _options(run: Run, settings: SlurmCluster, name: str, number: int, kind: MachineKind) -> Iterator[str]:
     """Yield the options of sbatch for machines of a kind."""
     yield f"--job-name={shlex.quote(name)}"
     for key, value in (("partition", kind.partition), ("account", settings.account), ("qos", settings.qos)):
@@ -112,8 +113,9 @@ def _options(run: Run, settings: SlurmCluster, name: str, number: int, kind: Mac
     yield from settings.options
 
 
-def _steps(run: Run, run_dir: Path) -> Iterator[list[str]]:
+def _steps(run: Run) -> Iterator[list[str]]:
     for replica, place in places_of(run).items():
-        port = "*" if replica.role == COORDINATOR else "PORT"
-        at = Placed(f"tcp://ADDRESS:{port}", run_dir=str(run_dir.absolute()))
-        yield step_command(run, replica, place.kind if has_gpu_machines(run) else None, "NODE", at)
+        if replica.role != COORDINATOR:
+            cpus = run.cluster.processors_of(replica.role, replica.index)
+            command = step_command(run, replica, place.kind if has_gpu_machines(run) else None, "NODE")
+            yield [*command, *role_words(replica.role, replica.index, "tcp://ADDRESS:PORT", cpus=cpus)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.commands.engine_job import render
+from persia_cli.commands.submit import render
 from persia_cli.config.compose import compose_run
 
 WORDS = ["conf=synthetic", "checkpoint={at_end: false, every_minutes: null}"]
@@ -15,7 +15,7 @@ WORDS = ["conf=synthetic", "checkpoint={at_end: false, every_minutes: null}"]
     [
         (["cluster=kubernetes", "cluster.image=persia"], "    app.kubernetes.io/instance: shop\n"),
         (["cluster=slurm"], "#SBATCH --job-name=shop\n"),
-        (["cluster=hosts", "cluster.hosts=[h1]"], " shop/start-1 "),
+        (["cluster=hosts", "cluster.hosts=[h1]"], " shop"),
     ],
     ids=["kubernetes", "slurm", "hosts"],
 )

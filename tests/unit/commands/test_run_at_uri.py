@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.commands import hosts_job
-from persia_cli.commands.engine_job import resume_at_uri
+from persia_cli.commands import submit
 from persia_cli.commands.run_at_uri import uri_of
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import write_run
@@ -51,12 +50,12 @@ def test_the_command_of_a_run_on_hosts_has_a_folder_of_its_own_on_the_coordinato
     assert owner_here(place_of(uri)) == coordinators
     folders: list[Path] = []
 
-    def begin(run: Run, run_dir: Path) -> None:
+    def begin(run: Run, run_dir: Path, words: list[str]) -> None:
         assert list(run_dir.iterdir()) == []
         folders.append(run_dir)
 
-    monkeypatch.setattr(hosts_job, "take_up_on_hosts", begin)
-    resume_at_uri(run, uri)
+    monkeypatch.setattr(submit, "_submit_and_follow", begin)
+    submit.resume_at_uri(run, uri)
     assert [folder.parent for folder in folders] == [Path("runs")]
     assert not folders[0].exists(), "nothing has begun"
 

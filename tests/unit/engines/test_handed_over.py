@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.engines.handed_over import descriptors, file_in_memory, take, text_of
+from persia_cli.engines.handed_over import descriptors, file_in_memory, take, take_first, text_of
 from persia_cli.errors import ConfigError
 from persia_cli.storage.credentials import VARIABLE
 from persia_cli.wire.secret import new_keys, read_keys
@@ -40,6 +40,7 @@ def test_keys_credentials_and_configuration_arrive_as_they_were(monkeypatch: pyt
     text = text_of(keys, "name: a\nseed: 1\n")
     monkeypatch.delenv(VARIABLE)
     handed = take(io.BytesIO(text.encode()))
+    assert handed.key_file is not None
     assert read_keys(handed.key_file) == keys
     assert read_keys(handed.key_file) == keys  # each process of a role reads it
     assert handed.config == "name: a\nseed: 1\n"
@@ -49,8 +50,23 @@ def test_keys_credentials_and_configuration_arrive_as_they_were(monkeypatch: pyt
 def test_a_file_of_keys_alone_will_do() -> None:
     keys = new_keys()
     handed = take(io.BytesIO(keys.secret + b"\n"))
+    assert handed.key_file is not None
     assert (read_keys(handed.key_file), handed.config) == (keys, "")
     assert VARIABLE not in os.environ
+
+
+def test_without_keys_there_is_no_file_of_them() -> None:
+    handed = take(io.BytesIO(b"-\n-\nname: a\n"))
+    assert (handed.key_file, handed.config) == (None, "name: a\n")
+
+
+def test_keys_are_read_while_the_input_goes_on() -> None:
+    keys = new_keys()
+    out, source = os.pipe()
+    with os.fdopen(out, "rb") as reader, os.fdopen(source, "wb") as writer:
+        writer.write(text_of(keys).encode())
+        writer.flush()
+        assert read_keys(take_first(reader)) == keys
 
 
 def test_the_file_is_private_and_only_heirs_can_open_it() -> None:

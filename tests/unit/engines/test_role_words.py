@@ -8,21 +8,19 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.record import parsed
 from persia_cli.engines.configuration import configuration
 from persia_cli.engines.resources import GIB, Resources, resources_of
-from persia_cli.engines.role_words import Placed, role_words
+from persia_cli.engines.role_words import role_words
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import ROLES
 
-AT = Placed("tcp://10.0.0.1:7000", "/etc/persia/keys", "/etc/persia/config.yaml", "/var/run")
 
-
-def test_the_coordinator_gets_the_configuration_and_the_others_do_not() -> None:
-    assert role_words("coordinator", 0, AT) == [
-        "launch-role", "coordinator", "--index", "0", "--coordinator", "tcp://10.0.0.1:7000",
-        "--key-file", "/etc/persia/keys", "--supervise", "--run-dir", "/var/run", "conf=/etc/persia/config.yaml",
+def test_a_replica_has_a_file_of_keys_or_is_attached_to_its_driver() -> None:
+    assert role_words("nn-worker", "auto", "tcp://10.0.0.1:7000", "/etc/persia/keys") == [
+        "launch-role", "nn-worker", "--index", "auto", "--coordinator", "tcp://10.0.0.1:7000",
+        "--key-file", "/etc/persia/keys", "--supervise",
     ]  # fmt: skip
-    assert role_words("nn-worker", "$(INDEX)", Placed("tcp://h:7", bind="tcp://$(IP):*", advertise="tcp://e:1")) == [
-        "launch-role", "nn-worker", "--index", "$(INDEX)", "--coordinator", "tcp://h:7", "--key-file", "-",
-        "--bind", "tcp://$(IP):*", "--advertise", "tcp://e:1", "--supervise",
+    assert role_words("nn-worker", 1, "tcp://h:7", advertise="tcp://e:1", cpus="0-3,8") == [
+        "launch-role", "nn-worker", "--index", "1", "--coordinator", "tcp://h:7", "--key-file", "-",
+        "--advertise", "tcp://e:1", "--cpus", "0-3,8", "--attached",
     ]  # fmt: skip
 
 
@@ -37,12 +35,6 @@ def test_the_configuration_is_whole_and_names_no_place_of_this_machine_but_absol
     assert run.dataset.paths == (str(tmp_path / "rows"),)
     assert run.checkpoint.path == str(tmp_path / "saved")
     assert run.cluster.kind == "hosts"
-
-
-def test_a_replica_that_is_pinned_is_told_its_processors() -> None:
-    words = role_words("data-loader", 1, Placed("tcp://h:7", cpus="0-3,8"))
-    assert words[words.index("--cpus") + 1] == "0-3,8"
-    assert words.index("--cpus") < words.index("--supervise")
 
 
 @pytest.mark.parametrize("text", ["name: [", "name: a", "- 1", ""])

@@ -8,59 +8,73 @@ import pytest
 
 from persia_cli import __version__
 from persia_cli.config.compose import compose_run
-from persia_cli.engines.hosts import machines
-from persia_cli.engines.hosts.machines import address_of_coordinator, ask, require_usable
-from persia_cli.engines.hosts.placement import placement_of, settings_of
-from persia_cli.engines.hosts.session import HostFacts
+from persia_cli.config.schema import HostsCluster, SshHost
+from persia_cli.engines.hosts import facts as facts_module
+from persia_cli.engines.hosts.facts import HostFacts, ask, facts_in_json, facts_of_host
+from persia_cli.engines.hosts.machines import HostMachines, address_of, require_usable
+from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.errors import ConfigError, RoleError
 from persia_cli.plan.pinning import MachineProcessors
 
 GIB = 2**30
 RUN = compose_run(["cluster=hosts", "cluster.hosts=[a,b]", "embedding.memory=4GiB"])
 PLACED = placement_of(RUN)
+HOSTS = HostsCluster(kind="hosts", hosts=(SshHost(ssh="a"), SshHost(ssh="b")))
 PROCESSORS = MachineProcessors("0-3", "0-7", {0: "0-3", 1: "4-7"})
 
 
-def facts(**changed: object) -> dict[str, HostFacts]:
+A, B = SshHost(ssh="a"), SshHost(ssh="b")
+
+
+def facts(**changed: object) -> dict[SshHost, HostFacts]:
     """Facts of both machines, those of b with changes."""
-    usual = {"version": __version__, "host": "x", "address": "10.0.0.1", "memory": 8 * GIB, "processors": PROCESSORS}
-    return {"a": HostFacts(**usual), "b": HostFacts(**usual | changed)}  # type: ignore[arg-type]
+    usual = {"version": __version__, "memory": 8 * GIB, "processors": PROCESSORS}
+    return {A: HostFacts(**usual), B: HostFacts(**usual | changed)}  # type: ignore[arg-type]
 
 
-def test_equal_versions_with_room_will_do() -> None:
+def test_too_little_memory_is_refused() -> None:
     require_usable(RUN, PLACED, facts())
+    sentence = "b has 2.0 GiB of memory, and the rows of its embedding servers may take 4.2 GiB; lower"
+    with pytest.raises(ConfigError, match=sentence):
+        require_usable(RUN, PLACED, facts(memory=2 * GIB))
 
 
-@pytest.mark.parametrize(
-    ("changed", "sentence"),
-    [
-        ({"version": "0.0.9"}, f"b has persia 0.0.9, and this machine {__version__}; install the same on both"),
-        ({"memory": 2 * GIB}, "b has 2.0 GiB of memory, and the rows of its embedding servers may take 4.2 GiB; lower"),
-    ],
-)
-def test_other_versions_and_too_little_memory_are_refused(changed: dict[str, object], sentence: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        require_usable(RUN, PLACED, facts(**changed))
-    assert sentence in str(refused.value)
+def answering(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts_module, "run_on", lambda *words: SimpleNamespace(stdout=text))
 
 
-def test_what_a_machine_says_of_itself_is_read_as_it_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = facts()["a"]
-    answer = SimpleNamespace(stdout="a greeting\n" + json.dumps({"facts": asdict(said)}) + "\n")
-    monkeypatch.setattr(machines, "run_on", lambda *words: answer)
-    hosts = settings_of(RUN)
-    assert ask(hosts, hosts.hosts) == {"a": said, "b": said}
+def test_facts_arrive_as_a_machine_has_printed_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(f"a greeting\n{facts_in_json()}\n", monkeypatch)
+    assert ask(HOSTS, A) == facts_of_host()
 
 
-def test_another_version_that_says_other_things_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = settings_of(RUN)
-    answer = SimpleNamespace(stdout=json.dumps({"facts": {"version": "9.9.9", "cores": 4}}))
-    monkeypatch.setattr(machines, "run_on", lambda *words: answer)
-    with pytest.raises(ConfigError, match=r"^a has persia 9\.9\.9, and this machine "):
-        ask(hosts, hosts.hosts)
-    answer.stdout = "hello\n"
+def test_another_version_is_refused_also_with_other_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for answer in ({"version": "9.9.9", "cores": 4}, asdict(facts(version="9.9.9")[B])):
+        answering(json.dumps(answer), monkeypatch)
+        with pytest.raises(ConfigError, match=r"^a has persia 9\.9\.9, and the first machine "):
+            ask(HOSTS, A)
+    answering("hello\n", monkeypatch)
     with pytest.raises(RoleError, match=r"a answers what persia .* does not: 'hello"):
-        ask(hosts, hosts.hosts)
+        ask(HOSTS, A)
+
+
+def test_after_a_death_machines_that_are_not_reached_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = compose_run(["cluster=hosts", "cluster.hosts=[{ssh: a, address: 10.0.0.1},b,c]"])
+
+    def asked(hosts: object, host: SshHost) -> HostFacts:
+        if host.ssh == "b":
+            raise RoleError("b is not reached")
+        return facts_of_host()
+
+    monkeypatch.setattr("persia_cli.engines.hosts.machines.ask", asked)
+    said: list[str] = []
+    with pytest.raises(RoleError, match="b is not reached"):
+        HostMachines(run, leaves_out_lost=False).prepare(said.append, lambda: None)
+    assert said == []
+    HostMachines(run, leaves_out_lost=True).prepare(said.append, lambda: None)
+    assert said[0] == "the job goes on without b"
+    assert said[1].startswith("a: coordinator-0")
+    assert {line.partition(":")[0] for line in said[1:]} == {"a", "c"}
 
 
 def test_processors_that_a_machine_does_not_have_are_refused_by_its_name() -> None:
@@ -77,31 +91,25 @@ def test_processors_that_a_machine_does_not_have_are_refused_by_its_name() -> No
         require_usable(run, placement_of(run), facts())
 
 
-def test_the_coordinator_listens_where_ssh_reaches_it_or_where_the_user_says() -> None:
-    assert address_of_coordinator(PLACED, facts()) == "tcp://10.0.0.1:*"
-    given = compose_run(["cluster=hosts", "cluster.hosts=[{ssh: a, address: 10.9.9.9}, b]"])
-    assert address_of_coordinator(placement_of(given), facts()) == "tcp://10.9.9.9:*"
+CONNECTION = "10.0.0.9 40000 {} 22"
+"""SSH_CONNECTION of a process that ssh has started at an address."""
+
+
+def test_the_coordinator_listens_where_ssh_reaches_it_or_at_the_users_address() -> None:
+    assert address_of(A, CONNECTION.format("10.0.0.1"), is_alone=False) == "10.0.0.1"
+    given = SshHost(ssh="a", address="10.9.9.9")
+    assert address_of(given, CONNECTION.format("10.0.0.1"), is_alone=False) == "10.9.9.9"
+    assert address_of(A, CONNECTION.format("127.0.0.1"), is_alone=True) == "127.0.0.1"
 
 
 @pytest.mark.parametrize(
-    ("address", "sentence"),
+    ("connection", "sentence"),
     [
-        ("127.0.0.1", "a is reached at 127.0.0.1, where no other machine reaches it; give the one that the other"),
-        ("fe80::1", "a is reached at fe80::1, an IPv6 address; give the one that"),
-        ("", "a does not say at which address ssh reaches it; give the one that"),
+        (CONNECTION.format("127.0.0.1"), "a is reached at 127.0.0.1, where no other machine reaches it; give the one"),
+        (CONNECTION.format("fe80::1"), "a is reached at fe80::1, an IPv6 address; give the one that"),
+        ("", "a does not know at which address ssh reaches it; give the one that"),
     ],
 )
-def test_an_address_that_others_do_not_reach_is_refused(address: str, sentence: str) -> None:
-    found = facts()
-    found["a"] = HostFacts(__version__, "x", address, GIB, PROCESSORS)
-    with pytest.raises(ConfigError) as refused:
-        address_of_coordinator(PLACED, found)
-    assert sentence in str(refused.value)
-
-
-def test_one_machine_alone_may_be_reached_at_loopback() -> None:
-    alone = placement_of(compose_run(["cluster=hosts", "cluster.hosts=[a]"]))
-    assert (
-        address_of_coordinator(alone, {"a": HostFacts(__version__, "x", "127.0.0.1", GIB, PROCESSORS)})
-        == "tcp://127.0.0.1:*"
-    )
+def test_an_address_that_others_do_not_reach_is_refused(connection: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        address_of(A, connection, is_alone=False)

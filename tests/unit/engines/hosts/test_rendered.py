@@ -4,26 +4,24 @@ import re
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import HostsCluster
+from persia_cli.engines.child import last_words
 from persia_cli.engines.hosts.placement import settings_of
-from persia_cli.engines.hosts.remote import last_words, remote_command, ssh_command
-from persia_cli.engines.hosts.start import rendered, start_words
-from persia_cli.plan.job import Replica
+from persia_cli.engines.hosts.rendered import rendered
+from persia_cli.engines.hosts.ssh import remote_command, ssh_command
 
 OPTIONS = "-T -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
+THERE = "mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia"
 GOLDEN = f"""\
-# coordinator-0 on h1
-ssh -F own {OPTIONS} h1 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 coordinator --index 0 --coordinator '"'"'tcp://10.0.0.1:*'"'"' --key-file - --supervise --run-dir shop/run conf=-'
-# embedding-server-0 on me@h2
-ssh -F own {OPTIONS} me@h2 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 embedding-server --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --supervise'
-# embedding-worker-0 on me@h2
-ssh -F own {OPTIONS} me@h2 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 embedding-worker --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --supervise'
-# data-loader-0 on h1
-ssh -F own {OPTIONS} h1 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 data-loader --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --advertise '"'"'tcp://10.0.0.1:*'"'"' --supervise'
-# nn-worker-0 on h1
-ssh -F own {OPTIONS} h1 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 nn-worker --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --advertise '"'"'tcp://10.0.0.1:*'"'"' --supervise'"""  # noqa: E501
-
-
-RUN = compose_run(["cluster=hosts", "cluster.hosts=[a]"])
+# the driver and coordinator-0 on h1
+ssh -F own {OPTIONS} h1 '{THERE} drive --background --run-dir shop'
+# embedding-server-0 on me@h2, started by the driver
+ssh -F own {OPTIONS} me@h2 '{THERE} launch-role embedding-server --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --attached'
+# embedding-worker-0 on me@h2, started by the driver
+ssh -F own {OPTIONS} me@h2 '{THERE} launch-role embedding-worker --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --attached'
+# data-loader-0 on h1, started by the driver
+persia launch-role data-loader --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --advertise 'tcp://10.0.0.1:*' --attached
+# nn-worker-0 on h1, started by the driver
+persia launch-role nn-worker --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --advertise 'tcp://10.0.0.1:*' --attached"""  # noqa: E501
 
 
 def hosts_of(*words: str) -> HostsCluster:
@@ -40,20 +38,11 @@ def test_the_commands_are_those() -> None:
     assert rendered(compose_run([*words, "cluster.persia=~/venv/bin/persia"]), "shop") == GOLDEN
 
 
-def test_a_resumed_job_starts_anew_beside_what_was_and_its_coordinator_goes_on() -> None:
-    [host] = hosts_of().hosts
-    words = start_words(RUN, Replica("coordinator", 0), host, "shop", 3, "tcp://10.0.0.1:*")
-    assert words[:4] == ["launch-role", "--background", "shop/start-3", "coordinator"]
-    assert words[-3:] == ["shop/run", "conf=-", "resume=auto"]
-    assert "resume=auto" not in start_words(RUN, Replica("nn-worker", 0), host, "shop", 3, "tcp://10.0.0.1:7")
-
-
 def test_a_replica_is_kept_to_its_processors() -> None:
     words = ["cluster=hosts", "cluster.hosts=[a,b]", "cluster.embedding_servers=2"]
     run = compose_run([*words, "cluster.pin={embedding_server: ['0-3,8', 'node:1'], coordinator: 3}"])
-    pinned = dict(re.findall(r"start-1 (\S+ --index \d) .*--cpus (\S+) ", rendered(run, "shop")))
+    pinned = dict(re.findall(r"launch-role (\S+ --index \d) .*--cpus (\S+) ", rendered(run, "shop")))
     assert pinned == {
-        "coordinator --index 0": "3",
         "embedding-server --index 0": "0-3,8",
         "embedding-server --index 1": "node:1",
     }

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from persia_cli.engines.slurm import allocation
-from persia_cli.engines.slurm.allocation import Allocation, allocation_of, is_inside, listening_address
+from persia_cli.engines.slurm.allocation import Allocation, allocation_of, listening_address
 from persia_cli.engines.slurm.machines import MachinePlace
-from persia_cli.errors import RoleError, UserError
+from persia_cli.errors import UserError
 from tests.support.made_up_slurm import put
 
 HETEROGENEOUS = {
@@ -21,20 +21,14 @@ HETEROGENEOUS = {
 
 def test_it_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "bin", monkeypatch)
-    assert not is_inside({})
-    assert is_inside(HETEROGENEOUS)
     assert allocation_of(HETEROGENEOUS) == Allocation("17", (("n1", "n2"), ("g1",)))
     assert allocation_of({"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n1"}) == Allocation("17", (("n1",),))
 
 
-def test_a_replica_is_on_its_machine_and_another_takes_the_place_of_a_lost_one() -> None:
+def test_a_replica_is_on_its_machine() -> None:
     job = Allocation("17", (("n1", "n2", "n3"), ("g1",)))
     assert [job.node_of(MachinePlace(0, node)) for node in range(4)] == ["n1", "n2", "n3", "n1"]
     assert (job.group_of(MachinePlace(1, 0)), job.node_of(MachinePlace(1, 0))) == (1, "g1")
-    lost = frozenset({"n2"})
-    assert [job.node_of(MachinePlace(0, node), lost) for node in range(3)] == ["n1", "n3", "n3"]
-    with pytest.raises(RoleError, match="all machines of this part of the job 17 are lost: g1"):
-        job.node_of(MachinePlace(1, 0), frozenset({"g1"}))
 
 
 def test_in_an_allocation_of_one_kind_all_replicas_share_its_machines() -> None:

@@ -5,13 +5,15 @@ from pathlib import Path
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.engines.job import SUBMITTED, record_end
+from persia_cli.engines.driver_process import driving, note_of
 from persia_cli.engines.slurm.programs import State, lost_among, state_of, submit
-from persia_cli.engines.slurm.queued import job_of, queue, require_job, require_well, take_up
-from persia_cli.engines.slurm.turns import may_requeue
+from persia_cli.engines.slurm.queued import QueuedDriver, queue, queued_again, require_no_other
+from persia_cli.engines.slurm.steps import LostMachinesError
 from persia_cli.errors import ConfigError, PreemptedError, RoleError, UserError
+from persia_cli.plan.job import plan_job
 from persia_cli.storage.credentials import VARIABLE
 from tests.support.made_up_slurm import put
+from tests.support.runs import make_facts, make_run
 
 NOT_THERE = (
     "echo 'sbatch: error: Batch job submission failed: Requested node configuration is not available' >&2; exit 1"
@@ -22,11 +24,17 @@ NO_CONTROLLER = "echo 'sbatch: error: Unable to contact slurm controller (connec
 def test_a_job_is_given_as_a_script_and_known_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "bin", monkeypatch, sbatch='echo "$@" > "$0.words"; cat > "$0.script"; echo "17;cluster"')
     run_dir = tmp_path / "shop"
-    assert job_of(run_dir) is None
     assert queue(compose_run(["conf=synthetic", "cluster=slurm"]), run_dir) == "17"
-    assert (job_of(run_dir), require_job(run_dir)) == ("17", "17")
-    assert (tmp_path / "bin/sbatch.words").read_text() == f"--parsable --output={run_dir}/slurm/script.log\n"
-    assert f"on-slurm --run-dir {run_dir} <<" in (tmp_path / "bin/sbatch.script").read_text()
+    assert number_in(run_dir) == "17"
+    assert (tmp_path / "bin/sbatch.words").read_text() == f"--parsable --output={run_dir}/driver/driver.log\n"
+    assert f"drive --run-dir {run_dir} resume=auto <<" in (tmp_path / "bin/sbatch.script").read_text()
+
+
+def number_in(run_dir: Path) -> str:
+    """The number of the job of Slurm that a run directory has."""
+    note = note_of(run_dir)
+    assert note is not None
+    return note.slurm
 
 
 def test_of_one_run_there_is_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,14 +53,14 @@ def test_a_script_that_was_given_to_sbatch_by_hand_is_the_job_of_its_run(
     run = compose_run(["conf=synthetic", "cluster=slurm"])
     put(tmp_path / "bin", monkeypatch, sbatch="echo 19", squeue="echo 'RUNNING|None'")
     for _ in range(2):  # also when it is queued again
-        take_up(tmp_path / "shop", "17")
-        assert job_of(tmp_path / "shop") == "17"
-    for another in (lambda: queue(run, tmp_path / "shop"), lambda: take_up(tmp_path / "shop", "18")):
+        require_no_other(tmp_path / "shop", "17")
+        with driving(tmp_path / "shop", slurm="17"):
+            assert number_in(tmp_path / "shop") == "17"
+    for another in (lambda: queue(run, tmp_path / "shop"), lambda: require_no_other(tmp_path / "shop", "18")):
         with pytest.raises(UserError, match=r"Slurm has the job of .*/shop already, as 17"):
             another()
     put(tmp_path / "bin", monkeypatch, squeue="echo 'FAILED|None'")
-    take_up(tmp_path / "shop", "18")
-    assert job_of(tmp_path / "shop") == "18"
+    require_no_other(tmp_path / "shop", "18")
 
 
 @pytest.mark.parametrize(
@@ -112,43 +120,50 @@ def test_machines_that_are_down_or_silent_are_lost(tmp_path: Path, monkeypatch: 
     assert lost_among(["n1", "n2", "n3", "n4", "n5"]) == ["n2", "n4"]
 
 
-def left(run_dir: Path, code: str, said: str = "") -> Path:
-    folder = run_dir / SUBMITTED
-    folder.mkdir(parents=True)
-    (folder / "end").write_text(code)
-    (folder / "script.log").write_text(said)
-    return run_dir
-
-
-def test_how_a_script_ended_is_known_by_what_it_left(tmp_path: Path) -> None:
-    over = State("FAILED")
-    require_well(left(tmp_path / "well", "0\n"), "17", over)
-    with pytest.raises(PreemptedError):
-        require_well(left(tmp_path / "saved", "75\n"), "17", over)
-    with pytest.raises(UserError, match=r"^coordinator-0 on n1: there is no data$") as mistake:
-        require_well(left(tmp_path / "mistake", "2\n", "x\nerror: coordinator-0 on n1: there is no data\n"), "17", over)
-    assert not hasattr(mistake.value, "__notes__")
-    tail = "The end of the log of nn-worker-0 on n1:\n  boom"
-    for name, code in (("failed", "1\n"), ("refused", "2\n")):
-        left(tmp_path / name, code, f"again: nn-worker-0 died\nerror: nn-worker-0 died\n{tail}\n")
-    record_end(tmp_path / "failed", phase="failed", error="nn-worker-0 died", exit_code=1)
-    for name in ("failed", "refused"):
-        with pytest.raises(Exception, match="died") as died:
-            require_well(tmp_path / name, "17", over)
-        assert (str(died.value), died.value.__notes__) == ("nn-worker-0 died", [tail])
-    with pytest.raises(RoleError, match=r"the job 17 of Slurm has ended \(NODE_FAIL\)") as killed:
-        require_well(left(tmp_path / "killed", "", "last words\n"), "17", State("NODE_FAIL"))
-    assert killed.value.__notes__ == ["  last words"]
-
-
-def test_a_job_that_loses_machines_is_queued_again_so_often_and_a_new_one_begins_to_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("state", "at_once", "said"),
+    [
+        ("RUNNING", False, "--batch --signal=TERM 17"),
+        ("RUNNING", True, "--batch --signal=INT 17"),
+        ("PENDING", False, "17"),
+        ("SUSPENDED", True, "17"),
+    ],
+)
+def test_a_job_is_stopped_as_its_state_asks(
+    state: str, at_once: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(tmp_path / "bin", monkeypatch, sbatch="echo 17", squeue="echo 'FAILED|None'")
-    run = compose_run(["conf=synthetic", "cluster=slurm", "cluster.max_requeues=2"])
-    for _ in range(2):
-        queue(run, tmp_path / "shop")
-        assert [may_requeue(run, tmp_path / "shop") for _ in range(4)] == [True, True, False, False]
+    put(tmp_path / "bin", monkeypatch, squeue=f"echo '{state}|None'", scancel='echo "$@" > "$0.said"')
+    QueuedDriver("17").stop(at_once)
+    assert (tmp_path / "bin/scancel.said").read_text() == f"{said}\n"
+
+
+def test_a_suspended_job_cannot_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "bin", monkeypatch, squeue="echo 'SUSPENDED|None'")
+    with pytest.raises(UserError, match="17 of Slurm is suspended, and cannot save its model"):
+        QueuedDriver("17").stop(at_once=False)
+
+
+@pytest.mark.parametrize(
+    ("end", "restarts", "is_queued"),
+    [
+        (PreemptedError("SIGUSR1"), 0, True),
+        (PreemptedError("SIGTERM"), 0, False),
+        (LostMachinesError("n2"), 1, True),
+        (LostMachinesError("n2"), 2, False),
+        (RoleError("nn-worker-0 failed"), 0, False),
+    ],
+)
+def test_a_job_is_queued_again_after_its_time_and_without_its_machines_but_not_for_ever(
+    end: Exception, restarts: int, is_queued: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "bin", monkeypatch)
+    run = make_run(cluster={"kind": "slurm", "max_requeues": 2})
+    plan = plan_job(run, make_facts(run, 100, 20), "train", tmp_path / "run")
+    environment = {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": str(restarts)}
+    with pytest.raises(type(end)), queued_again(plan, environment, lambda text: None):
+        raise end
+    asked = tmp_path / "bin/scontrol.said"
+    assert (asked.exists() and asked.read_text() == "requeue 17\n") == is_queued
 
 
 def test_bytes_of_another_encoding_are_shown_as_far_as_they_can_be(

@@ -1,5 +1,6 @@
 """Scripts for sbatch: as they were last looked at by a person, as shells take them, and for any job."""
 
+import io
 import re
 import shutil
 import subprocess
@@ -14,10 +15,12 @@ from persia_cli import __version__
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import parsed
 from persia_cli.config.schema import RoleResources, Run
+from persia_cli.engines.driver_process import LOG
+from persia_cli.engines.handed_over import take
 from persia_cli.engines.job import anchored
 from persia_cli.engines.resources import resources_of
 from persia_cli.engines.slurm.machines import MachinePlace, machines_of, mebibytes, places_of
-from persia_cli.engines.slurm.script import END, LOG, script
+from persia_cli.engines.slurm.script import END, script
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import COORDINATOR, Replica, all_replicas
 
@@ -75,11 +78,13 @@ def test_shellcheck_finds_nothing() -> None:
 def test_the_shell_hands_over_the_configuration_as_it_is_and_no_option_comes_too_late(tmp_path: Path) -> None:
     run = compose_run([*SHOP[:-2], "checkpoint.path='/data/$(id) `id` $HOME'"])
     text = script(run, tmp_path / "my runs")
-    command = next(line for line in text.splitlines() if " on-slurm " in line and line.startswith("exec "))
+    command = next(line for line in text.splitlines() if " drive " in line and line.startswith("exec "))
     shown = text.replace(command, f"kill -USR1 $$; cat << '{END}'")
     said = subprocess.run(["bash"], input=shown, capture_output=True, text=True, cwd=tmp_path)
     assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
-    assert parsed((tmp_path / "my runs/slurm" / LOG).read_text(), "the shell") == anchored(run)
+    handed = take(io.BytesIO((tmp_path / "my runs/driver" / LOG).read_bytes()))
+    assert handed.key_file is None
+    assert parsed(handed.config, "the shell") == anchored(run)
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
     assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
@@ -159,10 +164,10 @@ def run_of(words: list[str]) -> Run:
 def test_each_replica_is_a_step_with_its_own_words() -> None:
     text = script(compose_run(SHOP), RUN_DIR)
     steps = [line for line in text.splitlines() if line.startswith("#   srun ")]
-    assert len(steps) == 9
+    assert len(steps) == 8
     assert all(" --exact " in line and " --no-kill " in line and " --key-file - " in line for line in steps)
     assert sum("--het-group=1" in line for line in steps) == 2
-    assert [f"launch-role {COORDINATOR} " in line for line in steps] == [True] + 8 * [False]
+    assert not any(f"launch-role {COORDINATOR} " in line for line in steps)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ import subprocess
 from collections.abc import Sequence
 
 from persia_cli.config.schema import HostsCluster, SshHost
-from persia_cli.engines.job import ERROR_LINE
+from persia_cli.engines.child import LOST, last_words
 from persia_cli.errors import PersiaError, RoleError, UserError
 
-NOT_REACHED, NOT_FOUND = 255, (126, 127)
-"""Exit codes of ssh, and of a shell that cannot start a command."""
+NOT_FOUND = (126, 127)
+"""Exit codes of a shell that cannot start a command."""
 NO_MODULE = "No module named persia_cli"
 OPTIONS = {
     "BatchMode": "yes",  # a question for a password would never be answered
@@ -22,14 +22,24 @@ OPTIONS = {
 
 def ssh_command(hosts: HostsCluster, host: SshHost, words: Sequence[str]) -> list[str]:
     """Return the command that runs `persia WORDS` on a machine, in the folder of its jobs."""
+    return [*ssh_words(hosts, host), remote_command(hosts, words)]
+
+
+def ssh_words(hosts: HostsCluster, host: SshHost, terminal: bool = False) -> list[str]:
+    """Return the words before the command of a machine's shell, which has a terminal if this process has one."""
     options = [word for key, value in OPTIONS.items() for word in ("-o", f"{key}={value}")]
-    return [*shlex.split(hosts.ssh), "-T", *options, host.ssh, remote_command(hosts, words)]
+    return [*shlex.split(hosts.ssh), "-t" if terminal else "-T", *options, host.ssh]
 
 
 def remote_command(hosts: HostsCluster, words: Sequence[str]) -> str:
     """Return the same for the machine's shell, which finds Persia itself as the user says."""
+    return f"{in_folder(hosts)} && {hosts.persia} {shlex.join(words)}"
+
+
+def in_folder(hosts: HostsCluster) -> str:
+    """Return the command of a shell that goes to the folder of a machine's jobs."""
     folder = _from_home(hosts.folder)
-    return f"mkdir -p {folder} && cd {folder} && {hosts.persia} {shlex.join(words)}"
+    return f"mkdir -p {folder} && cd {folder}"
 
 
 def run_on(
@@ -39,43 +49,32 @@ def run_on(
 
     Raises UserError or RoleError, with the machine and `what` was to be done there, if that fails.
     """
-    ended = answer_of(hosts, host, words, given, limit_s, what)
-    if ended.returncode:
-        raise failure(hosts, host, ended, what)
-    return ended
-
-
-def answer_of(
-    hosts: HostsCluster, host: SshHost, words: Sequence[str], given: str, limit_s: float, what: str
-) -> "subprocess.CompletedProcess[str]":
-    """Do the same, and return the end also of what has failed there; raises what `run_on` does if it is not known."""
     command = ssh_command(hosts, host, words)
     try:
-        # A machine may have any encoding, and a program say something in it.
+        # A machine may have any encoding. A session of its own: Ctrl-C is for this process, which waits for the end.
         ended = subprocess.run(
-            command, input=given, capture_output=True, encoding="utf-8", errors="replace", timeout=limit_s
+            command,
+            input=given,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=limit_s,
+            start_new_session=True,
         )
     except subprocess.TimeoutExpired:
         raise RoleError(f"{what} on {host.ssh}: ssh has not ended after {limit_s:g} s") from None
     except OSError as error:
         raise UserError(f"cluster.ssh={hosts.ssh}: cannot be run, {error.strerror}") from error
-    if ended.returncode == NOT_REACHED or ended.returncode < 0:  # ssh itself has failed, or was killed
+    if ended.returncode:
         raise failure(hosts, host, ended, what)
     return ended
-
-
-def last_words(text: str) -> str:
-    """Return why a command failed, by what it has written: its errors, or else its last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]
-    return "; ".join(errors) if errors else (lines[-1] if lines else "it said nothing")
 
 
 def failure(hosts: HostsCluster, host: SshHost, ended: "subprocess.CompletedProcess[str]", what: str) -> PersiaError:
     """Return why `what` was not done on a machine."""
     code, said = ended.returncode, ended.stderr
     why = last_words(said)
-    if code == NOT_REACHED:
+    if code == LOST or code < 0:
         return UserError(f"{host.ssh} is not reached by ssh: {why}; `{hosts.ssh} {host.ssh} true` has to work unasked")
     if code in NOT_FOUND or NO_MODULE in said:
         return UserError(

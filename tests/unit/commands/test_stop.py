@@ -1,20 +1,23 @@
-"""`persia stop` of a job of this machine: its own processes are told, and nobody who has got their number."""
+"""`persia stop` of a job of this machine: the signal is for its own process, and no later one with that number."""
 
 import errno
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 
-from persia_cli.commands.launched_job import stop_launched
+from persia_cli.commands.follow import stop
 from persia_cli.config.record import write_run
+from persia_cli.engines.job import record_end
 from persia_cli.engines.running import RunningProcess, process_of
-from persia_cli.errors import PreemptedError, UserError
+from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.plan.job import plan_job
@@ -22,7 +25,7 @@ from tests.support.runs import make_facts, make_run
 
 LISTENER = """
 import signal, sys
-signal.signal(signal.SIGUSR1, lambda number, frame: sys.exit(75))
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(75))
 print("ready", flush=True)
 signal.pause()
 """
@@ -66,10 +69,17 @@ def test_a_launcher_is_told_and_waited_for(
     if not descriptors:
         monkeypatch.setattr(os, "pidfd_open", refused)
     note_launcher(run_dir, running(process))
-    with pytest.raises(SystemExit) as left:
-        stop_launched(run_dir, at_once=False)
-    assert left.value.code == PreemptedError.exit_code
+    threading.Thread(target=stopped_after, args=(process, run_dir)).start()
+    with pytest.raises(typer.Exit) as left:
+        stop(run_dir)
+    assert left.value.exit_code == PreemptedError.exit_code
     assert process.wait(10.0) == 75
+
+
+def stopped_after(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
+    """Record the end of a job when its process has ended."""
+    process.wait()
+    record_end(run_dir, phase="stopped", signal="SIGTERM")
 
 
 def refused(pid: int) -> int:
@@ -84,8 +94,8 @@ def test_who_has_the_number_of_a_launcher_and_a_coordinator_that_were_killed_is_
     journal = Journal(run_dir / EVENTS, alone=True)
     journal.write(event="began", pid=other.pid, host=socket.gethostname())
     journal.close()
-    with pytest.raises(UserError, match=rf"is not running; persia report {run_dir} shows its figures"):
-        stop_launched(run_dir, at_once=False)
+    with pytest.raises(UserError, match=rf"the job of {run_dir} has ended; its log says how"):
+        stop(run_dir)
     assert other.lives
 
 
@@ -94,8 +104,8 @@ def test_a_coordinator_without_its_launcher_is_told(process: "subprocess.Popen[b
     journal = Journal(run_dir / EVENTS, alone=True)
     try:
         journal.write(event="began", pid=process.pid, host=socket.gethostname())
-        with pytest.raises(SystemExit):
-            stop_launched(run_dir, at_once=False)
+        with pytest.raises(RoleError):  # it has recorded no end
+            stop(run_dir)
     finally:
         journal.close()
     assert process.wait(10.0) == 75
@@ -109,8 +119,8 @@ def test_a_job_of_another_user_is_for_that_user_to_stop(
 
     monkeypatch.setattr(os, "kill", forbidden)
     note_launcher(run_dir, running(process))
-    with pytest.raises(UserError, match=f"process {process.pid}, which trains .* belongs to another user; stop it as"):
-        stop_launched(run_dir, at_once=False)
+    with pytest.raises(UserError, match=f"process {process.pid}, which drives .* belongs to another user; stop it as"):
+        stop(run_dir)
 
 
 @pytest.mark.parametrize("command", ["attach", "stop", "logs"])
@@ -125,5 +135,5 @@ def test_a_job_on_kubernetes_is_named_after_its_folder_from_within_too(
 ) -> None:
     (tmp_path / "shop").mkdir()
     monkeypatch.chdir(tmp_path / "shop")
-    with pytest.raises(UserError, match="kubectl delete jobset shop "):
-        stop_launched(Path(), at_once=False)
+    with pytest.raises(UserError, match="kubectl exec -it job/shop-coordinator-0 "):
+        stop(Path())

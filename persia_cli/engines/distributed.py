@@ -1,0 +1,255 @@
+"""A job on several machines: the coordinator is a child of the driver, and an engine starts the other replicas."""
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from persia_cli.control.membership import RunningClock
+from persia_cli.engines.child import LOST, TAIL_LINES
+from persia_cli.engines.configuration import keys_of_job
+from persia_cli.engines.driver import drive
+from persia_cli.engines.handed_over import file_in_memory, text_of
+from persia_cli.engines.job import (
+    ERROR_LINE,
+    ROLES,
+    SIGNALLED,
+    JobResult,
+    address_in,
+    record,
+    recorded_failure,
+    replicas_named,
+    was_cut_off,
+)
+from persia_cli.engines.role_options import RoleOptions
+from persia_cli.engines.role_words import role_words
+from persia_cli.engines.supervisor import WELL, Supervised
+from persia_cli.errors import KilledError, MemoryFileError, PersiaError, RoleError, UserError
+from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
+
+POLL_S = 0.05
+SETTLE_S = 3.0
+"""Seconds that the coordinator has to record why a replica failed, before the driver reports it itself."""
+MOST_LOGS = 8
+"""Replicas that a failure names whose logs are shown with it."""
+
+
+class Place(Protocol):
+    """A replica on its machine, as a supervisor runs it there."""
+
+    machine: str
+
+    def poll(self) -> None:
+        """Learn what is new."""
+
+    @property
+    def code(self) -> int | None:
+        """Exit code of the supervisor as a shell has it, LOST if its machine is lost, None while it runs."""
+
+    @property
+    def why(self) -> str:
+        """The reason of its end, in words."""
+
+    def end(self) -> None:
+        """End the replica."""
+
+    def close(self) -> None:
+        """Kill what still runs."""
+
+
+class Machines(Protocol):
+    """The machines of one start of a job, as an engine has them."""
+
+    address: str
+    """Of this machine, for the others."""
+
+    def prepare(self, say: Callable[[str], None], meanwhile: Callable[[], None]) -> None:
+        """Wait until the machines are there, calling `meanwhile` again and again."""
+
+    def start(self, replica: Replica, words: list[str], given: str, log: Path) -> Place:
+        """Start `persia WORDS` on the replica's machine, with `given` as the beginning of its input."""
+
+
+def launch(
+    plan: JobPlan,
+    follow: Callable[[], None],
+    machines: Callable[[JobPlan], AbstractContextManager[Machines]],
+) -> JobResult:
+    """Run a job to its end as `drive` does; KilledError is also raised for a lost machine."""
+    with machines(plan) as there:
+        return drive(plan, lambda prepared: DistributedJob(prepared, there), follow)
+
+
+class DistributedJob:
+    """The replicas of one start of a job."""
+
+    def __init__(self, plan: JobPlan, machines: Machines) -> None:
+        self._plan, self._machines = plan, machines
+        keys = keys_of_job()
+        self._given = text_of(keys)
+        self._key_file = file_in_memory(keys.secret.decode())
+        self._coordinator: Supervised | None = None
+        self._places: dict[Replica, Place] = {}
+        self._saves = False
+
+    def start(self, follow: Callable[[], None]) -> None:
+        """Start the coordinator, and all others once it listens; raises the failure of one that does not start."""
+        self._machines.prepare(self._note, follow)
+        run, (first, *others) = self._plan.run, self._plan.replicas
+        options = RoleOptions(
+            COORDINATOR,
+            0,
+            f"tcp://{self._machines.address}:*",
+            run_dir=self._plan.run_dir.absolute(),
+            key_file=self._key_file,
+            cpus=run.cluster.processors_of(COORDINATOR, 0) or None,
+        )
+        self._coordinator = Supervised(options, None, log=self._log_of(first.name))
+        address = self._await_address(follow)
+        for replica in others:
+            cpus = run.cluster.processors_of(replica.role, replica.index)
+            words = role_words(replica.role, replica.index, address, cpus=cpus)
+            self._places[replica] = self._machines.start(replica, words, self._given, self._log_of(replica.name))
+            follow()
+
+    def _note(self, text: str) -> None:
+        record(self._plan.run_dir, event="note", text=text)  # no coordinator writes events yet
+
+    def _await_address(self, follow: Callable[[], None]) -> str:
+        limit_s, awake = self._plan.run.cluster.start_timeout_s, RunningClock(time.monotonic())
+        while not (address := address_in(self._plan.run_dir)):
+            self.check()
+            follow()
+            if awake.at(time.monotonic()) > limit_s:
+                raise RoleError(f"{COORDINATOR}-0 does not listen after {limit_s:g} s{self._tail(f'{COORDINATOR}-0')}")
+            time.sleep(POLL_S)
+        return address
+
+    @property
+    def _coordinators_code(self) -> int | None:
+        code = self._coordinator.process.poll() if self._coordinator else None
+        return SIGNALLED - code if code is not None and code < 0 else code
+
+    @property
+    def _failed(self) -> dict[str, int]:
+        """Exit codes of the replicas that have failed, the coordinator last."""
+        ended = {replica.name: place.code for replica, place in self._places.items()}
+        ended[f"{COORDINATOR}-0"] = self._coordinators_code
+        return {name: code for name, code in ended.items() if code is not None and code not in WELL}
+
+    @property
+    def running(self) -> bool:
+        """True if the coordinator runs and no replica has failed for good."""
+        return self._coordinators_code is None and not self._failed
+
+    def poll(self) -> None:
+        """Learn what is new of all replicas."""
+        for place in self._places.values():
+            place.poll()
+
+    def end_with_model(self) -> None:
+        """Have the coordinator save the model and end the job."""
+        if not self._saves and self._coordinator:
+            self._saves = True
+            self._coordinator.signal(signal.SIGUSR1)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the coordinator has ended, at most so long."""
+        self._wait(lambda: self._coordinators_code is None, seconds)
+
+    def check(self) -> None:
+        """Raise the failure that ended the job, if there was one: KilledError if a process or a machine was lost."""
+        if not self._failed:
+            return
+        self.wait(SETTLE_S)
+        if self._coordinators_code in WELL:
+            return  # the job was done, and needed no replica any more
+        failed = self._failed
+        for name, code in failed.items():
+            # It was killed from outside, so this is the cause; errors of other replicas are consequences.
+            if code > SIGNALLED or code == MemoryFileError.exit_code:
+                raise self._killed(self._why(name, code), name)
+        first, code = next(iter(failed.items()))
+        recorded = recorded_failure(self._plan.run_dir)
+        if recorded is None:
+            kind = UserError if code == UserError.exit_code else RoleError
+            raise kind(self._why(first, code))
+        named = [name for name in replicas_named(recorded) if name in {each.name for each in self._places}]
+        if named and not isinstance(recorded, UserError):
+            # A replica that has failed itself ends now; another one stands still, or is cut off.
+            self._wait(lambda: any(self._code(name) is None for name in named), SETTLE_S)
+            if silent := [name for name in named if self._is_silent(name)]:
+                raise self._with_logs(self._killed(str(recorded), silent[0]), named) from recorded
+        raise self._with_logs(recorded, named)
+
+    def _code(self, name: str) -> int | None:
+        return next(place.code for replica, place in self._places.items() if replica.name == name)
+
+    def _is_silent(self, name: str) -> bool:
+        return self._code(name) in (None, LOST) or was_cut_off(self._lines(name))
+
+    def _killed(self, why: str, name: str) -> PersiaError:
+        return RoleError(why) if self._saves else KilledError(why, name)
+
+    def _with_logs(self, failure: PersiaError, names: Sequence[str]) -> PersiaError:
+        """Return a failure with the machines of the replicas that it names, and the ends of their logs."""
+        for name in names[:MOST_LOGS]:
+            failure.add_note(f"{self._named(name)}{self._tail(name)}")
+        if others := [self._named(name) for name in names[MOST_LOGS:]]:
+            failure.add_note(f"{', '.join(others)}: persia logs {self._plan.run_dir}")
+        return failure
+
+    def _why(self, name: str, code: int) -> str:
+        """Return how a replica ended, by its log."""
+        if code == LOST:
+            place = next(place for replica, place in self._places.items() if replica.name == name)
+            return f"{self._named(name)} is lost: {place.why}"
+        lines = self._lines(name)
+        if errors := [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]:
+            return f"{self._named(name)}: {errors[-1]}"
+        by = f"by signal {code - SIGNALLED}" if code > SIGNALLED else f"with exit code {code}"
+        return f"{self._named(name)} ended {by}{self._tail(name)}"
+
+    def _named(self, name: str) -> str:
+        place = next((place for replica, place in self._places.items() if replica.name == name), None)
+        return f"{name} on {place.machine}" if place else name
+
+    def _tail(self, name: str) -> str:
+        lines = self._lines(name)[-TAIL_LINES:] or ["(nothing)"]
+        return "; the end of its log:\n" + "\n".join(f"  {line}" for line in lines)
+
+    def _lines(self, name: str) -> list[str]:
+        try:
+            return self._log_of(name).read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+
+    def _log_of(self, name: str) -> Path:
+        return self._plan.run_dir / ROLES / f"{name}.log"
+
+    def stop(self) -> None:
+        """End all replicas: ask the coordinator, which notifies the others, then end the rest."""
+        limit_s = self._plan.run.cluster.stop_timeout_s
+        try:
+            if self._coordinator:
+                if self._coordinators_code not in WELL:
+                    self._coordinator.signal(signal.SIGINT)
+                    self.wait(limit_s)
+                self._wait(lambda: any(place.code is None for place in self._places.values()), limit_s)
+            for place in self._places.values():
+                place.end()
+            self._wait(lambda: any(place.code is None for place in self._places.values()), limit_s)
+        finally:
+            if self._coordinator:
+                self._coordinator.close()
+            for place in self._places.values():
+                place.close()
+
+    def _wait(self, is_due: Callable[[], bool], seconds: float) -> None:
+        """Wait while a condition holds, at most so long."""
+        awake = RunningClock(time.monotonic())
+        while is_due() and awake.at(time.monotonic()) < seconds:
+            self.poll()
+            time.sleep(POLL_S)

@@ -1,0 +1,152 @@
+"""The driver of a run: the process that runs a job on several machines, apart from the command that shows it.
+
+It is next to the coordinator. A folder of the run directory has its process, its log and, in the end, its exit code.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from persia_cli.disk import is_held, write_whole, writing
+from persia_cli.engines.job import DRIVER
+from persia_cli.engines.processes import python_module
+from persia_cli.engines.running import RunningProcess, process_of
+from persia_cli.errors import UserError, exit_code_of
+from persia_cli.store.memory.memory_file import new_file
+
+LOG, NOTE, END = "driver.log", "driver.json", "driver.end"
+KILLED = 128 + signal.SIGKILL
+"""Exit code of a driver that could not leave one."""
+GOES_ON = "the run in {0} still goes on; persia attach {0} shows it, persia stop {0} ends it"
+
+
+@dataclass(frozen=True)
+class DriverNote:
+    """What a run directory has of its driver."""
+
+    host: str
+    process: RunningProcess
+    slurm: str
+    """Number of the job of Slurm; empty if there is none."""
+
+
+def start_driver(
+    run_dir: Path, words: Sequence[str], given: str, flags: Sequence[str] = ()
+) -> "subprocess.Popen[bytes]":
+    """Start the driver of a run, which goes on when this process ends; `given` is its input.
+
+    Raises UserError if the run has a driver.
+    """
+    lock = _locked(run_dir)
+    # Whole before the driver begins, so that it never gets a half of it, however this process ends.
+    source = new_file("driver")
+    try:
+        _remove_note(run_dir)
+        os.write(source, given.encode())
+        os.lseek(source, 0, os.SEEK_SET)
+        log = run_dir / DRIVER / LOG
+        with writing(log), log.open("wb") as output:
+            command = [*python_module("persia_cli"), *flags, "drive", "--run-dir", str(run_dir), "--lock", str(lock)]
+            process = subprocess.Popen(
+                [*command, *words],
+                stdin=source,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=(lock,),
+            )
+        _note(run_dir, process.pid)
+        return process
+    finally:
+        os.close(source)
+        os.close(lock)  # the driver has it from its first moment on
+
+
+def _locked(run_dir: Path) -> int:
+    """Return the open folder of a run's driver, locked; raises UserError if another process has it, and DiskError."""
+    folder = run_dir / DRIVER
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    if is_held(lock):
+        os.close(lock)
+        raise UserError(GOES_ON.format(run_dir))
+    return lock
+
+
+def _remove_note(run_dir: Path) -> None:
+    for name in (NOTE, END):
+        (run_dir / DRIVER / name).unlink(missing_ok=True)
+
+
+@contextmanager
+def driving(run_dir: Path, lock: int | None = None, slurm: str = "") -> Iterator[None]:
+    """Note this process as the driver of a run, and in the end its exit code; raises UserError if there is another.
+
+    `lock` is the folder as the command has locked it that has started this process.
+    """
+    if lock is None:
+        lock = _locked(run_dir)
+    else:
+        os.set_inheritable(lock, False)
+    try:
+        (run_dir / DRIVER / END).unlink(missing_ok=True)
+        _note(run_dir, os.getpid(), slurm)
+        try:
+            yield
+        except BaseException as error:
+            _leave(run_dir, exit_code_of(error))
+            raise
+        _leave(run_dir, 0)
+    finally:
+        os.close(lock)
+
+
+def _leave(run_dir: Path, code: int) -> None:
+    with suppress(OSError):  # on a full disk the record of the run has the end
+        (run_dir / DRIVER / END).write_text(f"{code}\n", encoding="ascii")
+
+
+def note_queued(run_dir: Path, job: str) -> None:
+    """Note the job of Slurm whose script will be the driver of a run."""
+    with writing(run_dir / DRIVER):
+        (run_dir / DRIVER).mkdir(parents=True, exist_ok=True)
+    _remove_note(run_dir)
+    _write(run_dir, {"host": "", "pid": 0, "began": 0, "slurm": job})
+
+
+def _note(run_dir: Path, pid: int, slurm: str = "") -> None:
+    process = process_of(pid)
+    began = process.started if process is not None else 0
+    _write(run_dir, {"host": socket.gethostname(), "pid": pid, "began": began, "slurm": slurm})
+
+
+def _write(run_dir: Path, known: dict[str, object]) -> None:
+    write_whole(run_dir / DRIVER / NOTE, json.dumps(known) + "\n")
+
+
+def note_of(run_dir: Path) -> DriverNote | None:
+    """Return the note on the driver of a run; None if the run has none."""
+    path = run_dir / DRIVER / NOTE
+    try:
+        known = json.loads(path.read_bytes())
+        process = RunningProcess(int(known["pid"]), int(known["began"]))
+        return DriverNote(str(known["host"]), process, str(known["slurm"]))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, LookupError, TypeError):
+        raise UserError(f"{path} is damaged: it does not say which process drives the job") from None
+
+
+def exit_code(run_dir: Path) -> int:
+    """Return the exit code of a driver that has ended."""
+    try:
+        return int((run_dir / DRIVER / END).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return KILLED

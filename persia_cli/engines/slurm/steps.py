@@ -1,0 +1,99 @@
+"""Steps of a job: srun starts each replica on a machine of the allocation, and is its supervisor's parent here."""
+
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from persia_cli.config.schema import Run
+from persia_cli.engines.child import Child, last_words
+from persia_cli.engines.job import SIGNALLED
+from persia_cli.engines.resources import resources_of
+from persia_cli.engines.slurm.allocation import Allocation, allocation_of, listening_address
+from persia_cli.engines.slurm.machines import mebibytes, places_of, settings_of
+from persia_cli.errors import ConfigError, RoleError, UserError
+from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
+from persia_cli.plan.pinning import numbers
+
+ROOM_S = 60
+"""Seconds that a step waits for the processors of the one before it."""
+BY_SRUN = "srun: error: "
+"""Beginning of what srun itself prints; its last line begins so if a step cannot begin, or its machine is lost."""
+
+
+class LostMachinesError(RoleError):
+    """Machines of the allocation are lost, so the job needs another allocation."""
+
+
+@contextmanager
+def machines(plan: JobPlan) -> Iterator["SlurmMachines"]:
+    """Yield the machines of one start of a job."""
+    yield SlurmMachines(plan.run, allocation_of(os.environ))
+
+
+class SlurmMachines:
+    """The machines of an allocation, the first of which is this one."""
+
+    def __init__(self, run: Run, allocation: Allocation) -> None:
+        self._run, self._allocation = run, allocation
+        self._places = places_of(run)
+        self._nodes = {replica: allocation.node_of(place) for replica, place in self._places.items()}
+        first = self._nodes[Replica(COORDINATOR, 0)]
+        self.address = listening_address(first, [node for node in self._nodes.values() if node != first])
+
+    def prepare(self, say: Callable[[str], None], meanwhile: Callable[[], None]) -> None:
+        """Report which machine has what; raises LostMachinesError if Slurm has lost one."""
+        if lost := self._allocation.lost(say) & set(self._nodes.values()):
+            raise LostMachinesError(f"machines of the job {self._allocation.job} are lost: {', '.join(sorted(lost))}")
+        for node in dict.fromkeys(self._nodes.values()):
+            say(f"{node}: {', '.join(each.name for each, at in self._nodes.items() if at == node)}")
+        meanwhile()
+
+    def start(self, replica: Replica, words: list[str], given: str, log: Path) -> Child:
+        """Start a replica."""
+        group, node = self._allocation.group_of(self._places[replica]), self._nodes[replica]
+        command = [*step_command(self._run, replica, group, node), *words]
+        return Child(node, command, given, log, is_lost_by_srun)
+
+
+def is_lost_by_srun(code: int, text: str) -> bool:
+    """Return whether a step has ended for a reason that its replica has not reported."""
+    return code != UserError.exit_code and code < SIGNALLED and last_words(text).startswith(BY_SRUN)
+
+
+def step_command(run: Run, replica: Replica, group: int | None, node: str) -> list[str]:
+    """Return the command that runs Persia on a machine of the job, up to its words.
+
+    `group` is the machine's component, if the job is heterogeneous.
+    """
+    each = resources_of(run, replica.role)
+    command = ["srun", *([] if group is None else [f"--het-group={group}"]), f"--job-name={replica.name}"]
+    command += [f"--nodelist={node}", "--nodes=1", "--ntasks=1"]
+    # A step that asks for no exact amount gets the whole machine, and the next one waits.
+    command += ["--exact", f"--cpus-per-task={each.cpus}", f"--mem={mebibytes(each.memory)}M"]
+    if each.gpus:
+        command += [f"--gres={settings_of(run).gpu}:{each.gpus}"]
+    elif group is None and resources_of(run, "nn-worker").gpus:
+        command += ["--gres=none"]
+    # The loss of a machine, or the end of a replica, does not end other steps: the coordinator decides.
+    command += ["--no-kill", "--kill-on-bad-exit=0", f"--immediate={ROOM_S}", "--mpi=none"]
+    _require_room(replica, run.cluster.processors_of(replica.role, replica.index), each.cpus)
+    return [*command, *persia_words(run)]
+
+
+def _require_room(replica: Replica, pinned: str | None, cpus: int) -> None:
+    """Raise ConfigError if a replica is pinned to more numbered processors than its step is given."""
+    processors = numbers(pinned) if pinned and "node" not in pinned else frozenset[int]()
+    if len(processors) > cpus:
+        key = replica.role.replace("-", "_")
+        raise ConfigError(
+            f"cluster.pin.{key}={pinned} for {replica.name} are {len(processors)} processors, and Slurm gives it "
+            f"{cpus}; set cluster.cpus.{key}={len(processors)}, or pin it to fewer"
+        )
+
+
+def persia_words(run: Run) -> list[str]:
+    """Return the command that runs Persia, with the home folder in the place of a tilde."""
+    first, *others = shlex.split(settings_of(run).persia)
+    return [str(Path(first).expanduser()) if first.startswith("~") else first, *others]
