@@ -37,7 +37,7 @@ def test_a_batch_without_samples_gives_no_logits_and_zero_gradients(model):
 def test_every_weight_takes_part_for_every_number_of_tasks(model, tasks):
     wanted = shape_for(model, tasks=tasks)
     if tasks > 1 and model.kind in ONE_LABEL:
-        with pytest.raises(ConfigError, match=rf"kind={model.kind} gives one score of a sample, but .* has 3 labels"):
+        with pytest.raises(ConfigError, match=f"kind={model.kind} .* 3 labels"):
             build_model(model, wanted, seed=0)
         return
     network = build_model(model, wanted, seed=0)
@@ -163,7 +163,7 @@ def test_sequences_are_refused_by_name(model):
 )
 def test_networks_that_multiply_vectors_refuse_rows_of_another_dim(kind):
     model = next(model for model in KINDS if model.kind == kind)
-    with pytest.raises(ConfigError, match=rf"kind={kind} needs rows of model.dim=4 .* not so: f1 \(8\)"):
+    with pytest.raises(ConfigError, match=rf"kind={kind} needs rows of model.dim=4 .* f1 \(8\)"):
         build_model(model, shape_for(model, dims=(4, 8)), seed=0)
 
 
@@ -181,7 +181,7 @@ def test_networks_that_read_rows_side_by_side_take_several_dims(kind):
 )
 def test_networks_about_embeddings_refuse_to_have_none(kind):
     model = next(model for model in KINDS if model.kind == kind)
-    with pytest.raises(ConfigError, match=rf"kind={kind} works on embeddings, but the data set has no sparse"):
+    with pytest.raises(ConfigError, match=f"model.kind={kind} "):
         build_model(model, shape_for(model, dims=()), seed=0)
 
 
@@ -214,14 +214,14 @@ def test_first_order_weights_need_a_column_for_each_label(kind, least):
     [model] = [model for model in KINDS if model.kind == kind]
     build_model(model, shape_for(model, tasks=3), seed=0)
     narrow = model.model_copy(update={"dim": 3})
-    with pytest.raises(ConfigError, match=rf"at least {least} of them, not so: f0 \(3\), f1 \(3\); raise model.dim"):
+    with pytest.raises(ConfigError, match=rf"at least {least} .* f0 \(3\), f1 \(3\)"):
         build_model(narrow, shape_for(narrow, dims=(3, 3), tasks=4 if kind == "wide_deep" else least - 1), seed=0)
 
 
 def test_rows_of_logistic_regression_are_one_weight_for_each_label():
     model = next(model for model in KINDS if model.kind == "lr")
     features = (FeatureShape("f0", 3, "sum"), FeatureShape("f1", 4, "sum"))
-    with pytest.raises(ConfigError, match=r"one column for each label, which is 3, not so: f1 \(4\); set model.dim=3"):
+    with pytest.raises(ConfigError, match=r"f1 \(4\); set model.dim=3"):
         build_model(model, InputShape(2, features, 3), seed=0)
 
 

@@ -118,7 +118,7 @@ def test_dien_has_no_negative_if_all_samples_have_one_element():
 def test_a_sequence_without_next_elements_has_none_to_learn():
     features = (FeatureShape("f0", 4, "sum"), FeatureShape("clicked", 4, "none", 1))
     model = Dien(kind="dien", dim=4, attend={"f0": ("clicked",)}, hidden=(6,), auxiliary_weight=0.5)
-    with pytest.raises(ConfigError, match=r"auxiliary_weight=0.5 .* clicked has one element at most; raise its max"):
+    with pytest.raises(ConfigError, match=r"auxiliary_weight=0.5 .* clicked .* max_length"):
         build_model(model, InputShape(0, features, 1), seed=0)
     build_model(model.model_copy(update={"auxiliary_weight": 0.0}), InputShape(0, features, 1), seed=0)
 
@@ -192,14 +192,10 @@ def test_sasrec(heads):
 
 def test_heads_that_do_not_divide_rows_are_refused():
     bst = Bst(kind="bst", dim=4, attend=ATTEND, layers=1, heads=4, inner=5, hidden=(6,))
-    with pytest.raises(
-        ConfigError, match=r"model.heads=4 cut a row .* those of shops have 2 columns; make it a divisor"
-    ):
+    with pytest.raises(ConfigError, match=r"model.heads=4 .* shops .* 2 columns"):
         build_model(bst, InputShape(0, FEATURES, 1), seed=0)
     sasrec = SasRec(kind="sasrec", dim=4, attend={"f1": ("clicked",)}, layers=1, heads=1)
-    with pytest.raises(
-        ConfigError, match=r"a sequence and a candidate alone, but the data set also has f0; take these"
-    ):
+    with pytest.raises(ConfigError, match=r"model.kind=sasrec .* f0; "):
         build_model(sasrec, InputShape(0, FEATURES[:3], 1), seed=0)
     with pytest.raises(ConfigError, match=r"also has dense features"):
         build_model(sasrec, InputShape(2, FEATURES[1:3], 1), seed=0)

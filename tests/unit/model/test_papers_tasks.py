@@ -113,7 +113,7 @@ def test_two_towers(groups, dense, normalize):
 @pytest.mark.parametrize(
     ("user", "item", "sentence"),
     [
-        (("f0",), ("f1",), "name f2 nowhere; each sparse feature belongs to one tower"),
+        (("f0",), ("f1",), "model.user and model.item name f2 nowhere"),
         (("f0", "f2"), ("f1", "f2"), "name f2 twice"),
         (("f0", "f2"), ("f9",), r"model.item=f9: needs a sparse feature .* there are f0, f1, f2"),
     ],

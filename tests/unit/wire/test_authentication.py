@@ -136,7 +136,7 @@ def test_processes_with_and_without_keys_do_not_connect(keyed: Context) -> None:
 def test_a_role_with_other_keys_reports_it_at_once_and_at_its_end(
     keyed: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hint = "it hangs up on every connection: give it and this role the same --token-file or --key-file"
+    hint = "--token-file or --key-file"
     with Context(JobSecret.of(new_keys())) as other:
         server, client_loop = Loop(keyed, "server"), Loop(other, "role")
         address = server.serve(ANY).address
@@ -147,10 +147,12 @@ def test_a_role_with_other_keys_reports_it_at_once_and_at_its_end(
             while True:
                 client_loop.poll(0.05)
 
-        with caplog.at_level(logging.WARNING), pytest.raises(WireError, match=f"not answered for 3 s .*; {hint}"):
+        with caplog.at_level(logging.WARNING), pytest.raises(WireError, match=f"not answered for 3 s .*{hint}"):
             end()
         said = [record.getMessage() for record in caplog.records if "not answered yet" in record.getMessage()]
-        assert said == [f"coordinator at {address} has not answered yet; {hint}"]
+        assert len(said) == 1
+        assert address in said[0]
+        assert hint in said[0]
         client_loop.close()
         server.close()
 
@@ -227,9 +229,7 @@ def test_without_keys_no_address_beyond_this_machine_is_used(context: Context) -
         lambda: sockets.router(context, "tcp://10.1.2.3:0"),
         lambda: sockets.dealer(context, "tcp://10.1.2.3:7", b"d"),
     ):
-        with pytest.raises(
-            WireError, match="can be reached from other machines, so its connections have to be encrypted"
-        ):
+        with pytest.raises(WireError, match="can be reached from other machines"):
             use()
 
 
