@@ -43,7 +43,7 @@ class CleanUp:
     """The folders to remove, and the steps of the retained checkpoints with the reason for each."""
 
     doomed: list[Doomed]
-    kept: dict[int, str]
+    retained: dict[int, str]
 
     @property
     def nbytes(self) -> int:
@@ -67,19 +67,19 @@ def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
             f"the checkpoints in {checkpoints} belong to the run in {writer.run_dir} on {writer.host}; clean up there"
         )
     steps, best = finished_steps(checkpoints), best_checkpoint(checkpoints)
-    kept = dict.fromkeys(steps[-keep:], f"one of the newest {keep}") if keep else {}
+    retained = dict.fromkeys(steps[-keep:], f"one of the newest {keep}") if keep else {}
     if keep is None:
-        kept = dict.fromkeys(steps, "no limit is set")
+        retained = dict.fromkeys(steps, "no limit is set")
     if (whole := newest_whole(checkpoints, steps)) is not None:
-        kept[whole] = "newest that is whole"
-    kept |= dict.fromkeys(steps[-1:], "newest")
-    kept |= {step: "best" for step in steps if checkpoint_folder(checkpoints, step) == best}
-    kept |= {step: "others depend on it" for step in ancestors(checkpoints, kept) if step not in kept}
-    old = [checkpoint_folder(checkpoints, step) for step in steps if step not in kept]
+        retained[whole] = "newest that is whole"
+    retained |= dict.fromkeys(steps[-1:], "newest")
+    retained |= {step: "best" for step in steps if checkpoint_folder(checkpoints, step) == best}
+    retained |= {step: "others depend on it" for step in ancestors(checkpoints, retained) if step not in retained}
+    old = [checkpoint_folder(checkpoints, step) for step in steps if step not in retained]
     doomed = [Doomed(folder, "older than those to keep", nbytes_below(folder)) for folder in old]
     left = [Doomed(folder, "left unfinished", nbytes_below(folder)) for folder in unfinished_folders(checkpoints)]
     left += [Doomed(folder, NO_MANIFEST, nbytes_below(folder)) for folder in folders_without_manifest(checkpoints)]
-    return CleanUp([*left, *doomed], dict(sorted(kept.items())))
+    return CleanUp([*left, *doomed], dict(sorted(retained.items())))
 
 
 def clean_up(run_dir: Path, keep: int | None, expected: CleanUp) -> CleanUp:

@@ -85,7 +85,7 @@ def show_clean_up(console: Console, plan: CleanUp) -> None:
             labelled(console, "goes", f"{each.folder}, {size(each.nbytes)}: {each.why}")
         else:
             say(console, key_values({"goes": str(each.folder), "nbytes": each.nbytes, "why": each.why}))
-    for step, why in plan.kept.items():
+    for step, why in plan.retained.items():
         if console.is_terminal:
             labelled(console, "stays", f"step {step:,}: {why}")
         else:

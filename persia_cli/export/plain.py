@@ -91,7 +91,7 @@ def write_network(folder: Path, network: SavedNetwork, what: str) -> list[str]:
     with following(what):
         program = torch.export.export(example.module, example.arguments, dynamic_shapes=example.shapes)
         program = program.run_decompositions({})
-    kept: dict[str, torch.Tensor] = {}
+    weights: dict[str, torch.Tensor] = {}
     names: list[tuple[str, bool]] = []
     for spec in program.graph_signature.input_specs:
         if spec.target is None:
@@ -99,14 +99,14 @@ def write_network(folder: Path, network: SavedNetwork, what: str) -> list[str]:
         found = program.state_dict.get(spec.target)
         tensor = program.constants[spec.target] if found is None else found
         names.append((spec.target, isinstance(tensor, torch.nn.Parameter)))
-        kept[spec.target] = tensor.detach().clone().contiguous()
+        weights[spec.target] = tensor.detach().clone().contiguous()
     code = program.graph_module.code.strip().replace("def forward(", "def graph(", 1)
     body = "\n".join(f"    {line}" if line else "" for line in code.splitlines())
     listed = json.dumps(names).replace("true", "True").replace("false", "False")
     text = HEAD.format(tensors=listed, inputs=", ".join(example.inputs)) + body + "\n"
     (folder / "network.py").write_text(text)
     # Not save_file: it raises no OSError on a full disk, and only its user could read the file.
-    (folder / "network.safetensors").write_bytes(save(kept))
+    (folder / "network.safetensors").write_bytes(save(weights))
     return example.inputs
 
 

@@ -22,8 +22,8 @@ def dropped(values: torch.Tensor, share: float) -> torch.Tensor:
     drawn = torch.empty(-(-values.numel() // DRAWN), dtype=torch.int64).random_(-(2**63), None)
     numbers = drawn.view(torch.int16)[: values.numel()].view(values.shape)
     # From lowest to highest int16; as the values' own type, since a product with truth values is slow.
-    kept = (numbers >= cases - CASES // 2).to(values.dtype)
-    return values * kept.mul_(CASES / (CASES - cases))
+    mask = (numbers >= cases - CASES // 2).to(values.dtype)
+    return values * mask.mul_(CASES / (CASES - cases))
 
 
 class Dropout(nn.Dropout):

@@ -39,8 +39,8 @@ class Dice(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return [..., n, width] of [..., n, width]."""
-        kept = torch.sigmoid(self.norm(inputs))
-        return inputs * (kept + (1.0 - kept) * self.slope)
+        share = torch.sigmoid(self.norm(inputs))
+        return inputs * (share + (1.0 - share) * self.slope)
 
 
 class LayerNorm(nn.Module):

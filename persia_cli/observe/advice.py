@@ -66,8 +66,8 @@ def _points(metric: str, metrics: Sequence[Line]) -> list[_Point]:
             if line["loss"] is not None:
                 losses.append((line["loss"], line["samples"] - samples))
             samples = line["samples"]
-        elif (figure := value_of(line, metric)) is not None and losses:
-            value = goodness(aim_of(metric), figure)
+        elif (measured := value_of(line, metric)) is not None and losses:
+            value = goodness(aim_of(metric), measured)
             scale = scale or abs(value) or 1.0
             count = sum(number for _, number in losses) or 1
             found.append(_Point(line["step"], value / scale, sum(loss * number for loss, number in losses) / count))

@@ -76,7 +76,7 @@ class RunHistory:
     """The line of the test samples, scored at the end of the training."""
     is_written: bool | None = None
     """True if a process has the record open; None if that is unknown, since it is written on another machine."""
-    heard_s: float | None = None
+    last_write_s: float | None = None
     """Time of the last write to the record, by this machine's clock: that of the coordinator may be wrong."""
     is_copy: bool = False
     """True for a copy of a record at a URI, which is as old as the newest checkpoint there."""
@@ -116,10 +116,10 @@ class RunHistory:
                 return RunOutcome(event["phase"], event.get("error", ""))
         if self.is_written is False:
             return RunOutcome("dead", "the record has no end, and no process writes it any more: all were killed")
-        heard = self.end_s if self.heard_s is None else self.heard_s
-        if heard is not None and now - heard < SILENT_S:
+        last_s = self.end_s if self.last_write_s is None else self.last_write_s
+        if last_s is not None and now - last_s < SILENT_S:
             return RunOutcome("running", f"{phases[-1]['phase'] if phases else 'starting'} as this was written")
-        when = "" if heard is None else f" since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(heard))}"
+        when = "" if last_s is None else f" since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(last_s))}"
         if self.is_copy:
             return RunOutcome("silent", f"the record ends with the newest checkpoint: none{when}")
         return RunOutcome("silent", f"the record has no end, and nothing was written{when}: killed, or stuck")
@@ -164,7 +164,7 @@ def read_history(run_dir: Path) -> RunHistory:
             later=[(name, lines[-1]) for name, lines in later if lines],
             test=next(iter(_of(metrics, "test")[-1:]), None),
             is_written=is_written if any(ours) and not is_copy else None,
-            heard_s=None if is_copy else max(written, default=None),
+            last_write_s=None if is_copy else max(written, default=None),
             is_copy=is_copy,
         )
 

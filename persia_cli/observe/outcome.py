@@ -88,11 +88,11 @@ def judged_by(evaluations: Sequence[Line], metric: str, chosen: int | None) -> L
 def _quality(line: Line, metric: str) -> dict[str, float | None]:
     """Return a line's metrics of quality, their means over labels, and `metric` if it combines two."""
     found: dict[str, float | None] = {"loss": line.get("loss")}
-    for figure in AIMS:
-        values = {key: value for key, value in line.items() if key == figure or key.startswith(f"{figure}_")}
+    for name in AIMS:
+        values = {key: value for key, value in line.items() if key == name or key.startswith(f"{name}_")}
         if values:
             defined = [value for value in values.values() if value is not None]
-            found |= {figure: fmean(defined) if len(defined) == len(values) else None} | values
+            found |= {name: fmean(defined) if len(defined) == len(values) else None} | values
     if metric.startswith(AUC_MINUS_LOG_LOSS):
         found[metric] = value_of(found, metric)
     return found | {key: value for key, value in line.items() if is_of_retrieval(key)}

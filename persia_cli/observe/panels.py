@@ -36,7 +36,7 @@ class Panel:
     draw: Callable[[RunHistory, "Axes"], None]
     missing: str
     """Text of the panel if there is nothing to draw."""
-    figure: str | None = None
+    metric: str | None = None
     """Metric of evaluations that it draws."""
 
 
@@ -201,9 +201,9 @@ PANELS = (
 
 def panels_of(history: RunHistory) -> list[Panel]:
     """Return the panels of a run, without those of metrics that its evaluations do not have."""
-    there = {figure for link in history.links.values() for figure in FIGURES[link]}
+    there = {metric for link in history.links.values() for metric in FIGURES[link]}
     there |= {"recall"} if history.run.eval.retrieval else set()
-    return [panel for panel in PANELS if panel.figure is None or panel.figure in there]
+    return [panel for panel in PANELS if panel.metric is None or panel.metric in there]
 
 
 def _draw_metric(history: RunHistory, axes: "Axes", key: str, y: str) -> None:

@@ -22,7 +22,7 @@ COUNTERS = ("rows", "hits", "misses", "evicted", "refused", "not_admitted", "gra
 """Counters of a table that the page shows."""
 COLUMNS, WIDTH, HEIGHT = 2, 6.4, 3.5
 """Number of panels in a row of a picture, and the inches of each."""
-FIGURES_A_LINE = 6
+METRICS_PER_LINE = 6
 
 Rows = list[list[str]]
 
@@ -179,5 +179,5 @@ def _heading(history: RunHistory, now: float) -> str:
     outcome = history.outcome(now)
     words = [f"{name} {value}" for name, value in key_metrics(history).items()]
     lines = [": ".join(word for word in (history.run.name, outcome.state, *outcome.text.splitlines()[:1]) if word)]
-    lines += ["   ".join(words[first : first + FIGURES_A_LINE]) for first in range(0, len(words), FIGURES_A_LINE)]
+    lines += ["   ".join(words[first : first + METRICS_PER_LINE]) for first in range(0, len(words), METRICS_PER_LINE)]
     return plain("\n".join(lines))

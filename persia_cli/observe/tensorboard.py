@@ -12,7 +12,7 @@ FOLDER = "tensorboard"
 FILE_VERSION = "brain.Event:2"
 """First record of an event file, which identifies the format for TensorBoard."""
 
-NO_FIGURES = ("time", "step", "split")
+NO_METRICS = ("time", "step", "split")
 """Fields of a line of metrics that are not metrics."""
 
 
@@ -38,10 +38,10 @@ class TensorBoardWriter:
 
     def write(self, line: Mapping[str, Any], time_s: float) -> None:
         """Add a line of metrics that was written at `time_s`, seconds since 1970; raises OSError if that fails."""
-        figures = {name: value for name, value in line.items() if name not in NO_FIGURES and _is_number(value)}
+        metrics = {name: value for name, value in line.items() if name not in NO_METRICS and _is_number(value)}
         values = [
             self._summary.Value(tag=f"{line['split']}/{name}", simple_value=float(value))
-            for name, value in figures.items()
+            for name, value in metrics.items()
         ]
         self._add(wall_time=time_s, step=line["step"], summary=self._summary(value=values))
 

@@ -84,23 +84,23 @@ def _of_evaluation(run: Run, rows: int, found: "LabelEnds", trains: bool) -> Ite
 def _of_metric(key: str, metric: str, found: "LabelEnds") -> Iterator[str]:
     """Yield the reason why a metric, which a key names, is undefined for the evaluation rows, if it is."""
     names = list(found.ends)
-    for figure in (*_TWO_CLASSES, "pr_auc", "calibration", "r2"):
-        if metric in (keys := keys_of(figure, names)):
+    for base in (*_TWO_CLASSES, "pr_auc", "calibration", "r2"):
+        if metric in (keys := keys_of(base, names)):
             name = names[keys.index(metric)]
-            yield from _of_label(key, figure, name, found.ends[name])
+            yield from _of_label(key, base, name, found.ends[name])
 
 
-def _of_label(key: str, figure: str, label: str, ends: tuple[float, float] | None) -> Iterator[str]:
+def _of_label(key: str, base: str, label: str, ends: tuple[float, float] | None) -> Iterator[str]:
     """Yield the reason why the metric of a label is undefined for the evaluation rows, if it is."""
     held = "null" if ends is None else f"{ends[0]:g}"
     instead, needs = ", or choose log_loss or loss", None
     if ends is None:
         needs, instead = "rows that have the label", ""
-    elif figure in _TWO_CLASSES and ends in ((0.0, 0.0), (1.0, 1.0)):
+    elif base in _TWO_CLASSES and ends in ((0.0, 0.0), (1.0, 1.0)):
         needs = "rows of both classes"
-    elif figure in ("pr_auc", "calibration") and ends[1] == 0.0:
+    elif base in ("pr_auc", "calibration") and ends[1] == 0.0:
         needs = "rows with a label above 0"
-    elif figure == "r2" and ends[0] == ends[1]:
+    elif base == "r2" and ends[0] == ends[1]:
         needs, instead = "rows with different labels", ", or choose rmse or loss"
     if needs:
         yield f"{key} needs {needs}, and label {label} is {held} in all evaluation rows; correct dataset.split{instead}"

@@ -33,13 +33,13 @@ def require_processors(run: Run, replica: "Replica", machine: MachineProcessors,
     text = run.cluster.processors_of(replica.role, replica.index)
     if not text:
         return
-    said = f"cluster.pin.{replica.role.replace('-', '_')}={text} for {replica.name}"
-    found = chosen(text, machine, said, where)
+    prefix = f"cluster.pin.{replica.role.replace('-', '_')}={text} for {replica.name}"
+    found = chosen(text, machine, prefix, where)
     if replica.role == "nn-worker":
-        require_threads(run, found, said)
+        require_threads(run, found, prefix)
 
 
-def require_threads(run: Run, processors: Collection[int], said: str = "cluster.pin.nn_worker") -> None:
+def require_threads(run: Run, processors: Collection[int], prefix: str = "cluster.pin.nn_worker") -> None:
     """Raise ConfigError if an NN worker that is pinned to these processors has more threads.
 
     The number of threads is not lowered automatically: sums depend on it, and so would results.
@@ -47,7 +47,7 @@ def require_threads(run: Run, processors: Collection[int], said: str = "cluster.
     threads = run.train.threads
     if run.cluster.processors_of("nn-worker", 0) and threads > len(processors):
         raise ConfigError(
-            f"{said}: train.threads={threads} needs as many processors, and {as_text(processors)} are "
+            f"{prefix}: train.threads={threads} needs as many processors, and {as_text(processors)} are "
             f"{len(processors)}; pin each NN worker to more, or lower train.threads"
         )
 
@@ -73,38 +73,38 @@ def shared_processors(run: Run, replicas: Sequence["Replica"], where: str) -> st
     )
 
 
-def chosen(text: str, machine: MachineProcessors, said: str, where: str = HERE) -> frozenset[int]:
+def chosen(text: str, machine: MachineProcessors, prefix: str, where: str = HERE) -> frozenset[int]:
     """Return the processors that a text names; of a node, those that may be used.
 
-    Raise ConfigError, which begins with `said`, for those that do not exist or may not be used.
+    Raise ConfigError, which begins with `prefix`, for those that do not exist or may not be used.
     """
     usable, online = numbers(machine.usable), numbers(machine.online)
     found: set[int] = set()
     for part in text.split(","):
         matched = PART.fullmatch(part)
         if matched is None:
-            raise ConfigError(f"{said}: {part or 'nothing'} is no processor; name some, such as 0-3,8 or node:0")
-        part_of = numbers(part) if matched[3] is None else _of_node(int(matched[3]), machine, said, where)
+            raise ConfigError(f"{prefix}: {part or 'nothing'} is no processor; name some, such as 0-3,8 or node:0")
+        part_of = numbers(part) if matched[3] is None else _of_node(int(matched[3]), machine, prefix, where)
         if not part_of:
-            raise ConfigError(f"{said}: {part} is no range of processors; name the lower one first, such as 0-3")
+            raise ConfigError(f"{prefix}: {part} is no range of processors; name the lower one first, such as 0-3")
         found |= part_of
     if missing := found - online:
-        raise ConfigError(f"{said}: {where} has no processor {as_text(missing)}; it has {machine.online}")
-    if kept := found - usable:
+        raise ConfigError(f"{prefix}: {where} has no processor {as_text(missing)}; it has {machine.online}")
+    if barred := found - usable:
         raise ConfigError(
-            f"{said}: processes may not use processor {as_text(kept)} of {where}, only {machine.usable}, by a control "
-            "group or taskset"
+            f"{prefix}: processes may not use processor {as_text(barred)} of {where}, only {machine.usable}, by a "
+            "control group or taskset"
         )
     return frozenset(found)
 
 
-def _of_node(node: int, machine: MachineProcessors, said: str, where: str) -> frozenset[int]:
+def _of_node(node: int, machine: MachineProcessors, prefix: str, where: str) -> frozenset[int]:
     if node not in machine.nodes:
-        raise ConfigError(f"{said}: {where} has no NUMA node {node}; it has {as_text(machine.nodes) or 'none'}")
+        raise ConfigError(f"{prefix}: {where} has no NUMA node {node}; it has {as_text(machine.nodes) or 'none'}")
     found = numbers(machine.nodes[node]) & numbers(machine.usable)
     if not found:
         raise ConfigError(
-            f"{said}: processes may not use any processor of node {node} of {where}, only {machine.usable}, by a "
+            f"{prefix}: processes may not use any processor of node {node} of {where}, only {machine.usable}, by a "
             "control group or taskset"
         )
     return found

@@ -87,12 +87,12 @@ def _require_unfinished(plan: JobPlan, manifest: Manifest) -> None:
             "train on"
         )
     stop = plan.run.train.early_stop
-    for figure in manifest.progress.tracked:
-        if stop and figure.metric == stop.metric:
-            if figure.since >= stop.patience:
+    for tracked in manifest.progress.tracked:
+        if stop and tracked.metric == stop.metric:
+            if tracked.since >= stop.patience:
                 raise FinishedError(
                     f"the training ended early, at step {manifest.step:,}, as {stop.metric} had not improved in "
-                    f"{count(figure.since, 'evaluation')}; raise train.stop_early.patience to train on, or set "
+                    f"{count(tracked.since, 'evaluation')}; raise train.stop_early.patience to train on, or set "
                     "train.stop_early=null"
                 )
             break

@@ -72,11 +72,11 @@ def require_space(saved: Sequence[SavedTable], layout: EmbeddingLayout) -> None:
     rows = {table.name: table.rows for table in saved}
     for group in layout.groups:
         wanted = sum(rows.get(table.name, 0) for table in group.tables)
-        room = group.rows_per_partition * group.partitions
-        if wanted > room:
+        capacity = group.rows_per_partition * group.partitions
+        if wanted > capacity:
             raise CheckpointError(
                 f"the checkpoint has {wanted:,} rows of the tables that share memory "
-                f"({', '.join(table.name for table in group.tables)}), but only {room:,} fit; give "
+                f"({', '.join(table.name for table in group.tables)}), but only {capacity:,} fit; give "
                 "embedding.memory or embedding.capacity a higher value"
             )
 
