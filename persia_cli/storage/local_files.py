@@ -92,19 +92,19 @@ class LocalSource:
         """Read so many bytes from the present position on."""
         self._begin = self._position // PAGE * PAGE
         end = self._position + max(size + BEYOND_BYTES, MIN_SHARED_BYTES)
-        room = -(-(end - self._begin) // PAGE) * PAGE
-        self._window, filled = self._pool.take(room)[:room], 0
-        while filled < min(room, self._nbytes - self._begin):
+        nbytes = -(-(end - self._begin) // PAGE) * PAGE
+        self._window, filled = self._pool.take(nbytes)[:nbytes], 0
+        while filled < min(nbytes, self._nbytes - self._begin):
             got = self._read_at(self._begin + filled, self._window[filled:])
             if not got:
                 break
             filled += got
         self._window = self._window[:filled]
 
-    def _read_at(self, position: int, room: memoryview) -> int:
+    def _read_at(self, position: int, buffer: memoryview) -> int:
         """Read at a position, directly if possible; returns the number of bytes."""
         try:
-            return os.preadv(self._source.fileno(), [room], position)
+            return os.preadv(self._source.fileno(), [buffer], position)
         except OSError as error:
             _go_on_as_usual(self._source, error)
-            return os.preadv(self._source.fileno(), [room], position)
+            return os.preadv(self._source.fileno(), [buffer], position)

@@ -51,8 +51,8 @@ def place_of(address: str | Path) -> Place:
     try:
         filesystem, path = ask(address, lambda: fs.FileSystem.from_uri(patient), raising=CheckpointError)
     except (ValueError, NotImplementedError) as error:
-        said = without_secret(one_line(error).replace(address, shown))
-        raise CheckpointError(f"{without_secret(shown)} is not a place that pyarrow can open: {said}") from error
+        reason = without_secret(one_line(error).replace(address, shown))
+        raise CheckpointError(f"{without_secret(shown)} is not a place that pyarrow can open: {reason}") from error
     return Path(path) if isinstance(filesystem, fs.LocalFileSystem) else RemotePath(filesystem, path, shown)
 
 
@@ -106,8 +106,8 @@ def reading(place: Place) -> Iterator[Any]:
         with reading_stream(place) as source:
             yield source
     except OSError as error:
-        said = explain(error) if isinstance(place, RemotePath) else f"it cannot be read: {error.strerror or error}"
-        raise CheckpointError(f"{place}: {said}; use another checkpoint") from error
+        reason = explain(error) if isinstance(place, RemotePath) else f"it cannot be read: {error.strerror or error}"
+        raise CheckpointError(f"{place}: {reason}; use another checkpoint") from error
 
 
 @contextmanager

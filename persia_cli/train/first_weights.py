@@ -16,11 +16,11 @@ def take_weights(directory: Place, module: nn.Module, optimizer: torch.optim.Opt
     """
     saved, _ = read_tensors(directory / WEIGHTS)
     fit, own = _fit_of(saved, weights_of(module)), weights_of(module)
-    kept = _states(directory, module, optimizer, set(fit.taken)) if states else {}
+    loaded = _states(directory, module, optimizer, set(fit.taken)) if states else {}
     module.load_state_dict({name: saved[name] if name in fit.taken else value for name, value in own.items()})
     whole = optimizer.state_dict()
-    optimizer.load_state_dict({"state": whole["state"] | kept, "param_groups": whole["param_groups"]})
-    return DenseFit(fit.taken, fit.new, fit.unused, len(kept))
+    optimizer.load_state_dict({"state": whole["state"] | loaded, "param_groups": whole["param_groups"]})
+    return DenseFit(fit.taken, fit.new, fit.unused, len(loaded))
 
 
 def _fit_of(saved: Tensors, own: Tensors) -> DenseFit:

@@ -73,17 +73,17 @@ def inferred(model: ModelDescription, question: PredictionRequest, found: Predic
     for number, is_binary in question.outputs:
         values = np.ascontiguousarray(found.values[:, number])
         output = model.outputs[number]
-        told: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": [values.size]}
+        entry: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": [values.size]}
         if is_binary:
             parts.append(values.astype("<f4", copy=False).tobytes())
-            told["parameters"] = {"binary_data_size": len(parts[-1])}
+            entry["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            told["data"] = values.tolist()
-        outputs.append(told)
-    told = {"model_name": model.name, "model_version": version_of(model), "outputs": outputs}
+            entry["data"] = values.tolist()
+        outputs.append(entry)
+    answer: dict[str, Any] = {"model_name": model.name, "model_version": version_of(model), "outputs": outputs}
     if question.id is not None:
-        told["id"] = question.id
-    head, headers = _ENCODER.encode(told), {MODEL_VERSION: version_of(model)}
+        answer["id"] = question.id
+    head, headers = _ENCODER.encode(answer), {MODEL_VERSION: version_of(model)}
     if not parts:
         return HttpAnswer(200, head, headers=headers)
     headers["inference-header-content-length"] = str(len(head))
