@@ -93,9 +93,7 @@ def test_a_mistake_ends_the_job_at_once_with_the_replica_and_its_machine_and_so_
     hosts, address = two
     with Command(hosts[0], address, [*WORDS, "checkpoint.at_end=true"], tmp_path / "out") as command:
         assert command.end() == 2, command.output
-        assert "-0 is to save its part of checkpoints in /tmp/run, and its machine, host2, has no such folder" in (
-            " ".join(command.output.split())
-        )
+        assert "save its part of checkpoints in /tmp/run, but its machine, host2," in (" ".join(command.output.split()))
         assert "Traceback" not in command.output
         assert "rollback" not in command.output
     wide = ["cluster.resources.nn_worker.cpus=100", "cluster.room_s=3", *WORDS]

@@ -144,7 +144,7 @@ def ask_worker(stranger: Stranger, now: int) -> None:
     stranger.is_refused("exceed the 63 ids", PutIds(late, 0, ids[:63].copy(), offsets))
     stranger.is_refused("offsets decrease", PutIds(late, 0, ids, offsets[::-1].copy()))
     stranger.is_refused("no rank 1", Pull(BatchId(TRAIN, now, 1)))
-    stranger.is_refused("has not got its rows", PushGradients(late, 0, [np.zeros((1, 16), np.uint8)]))
+    stranger.is_refused("before its rows", PushGradients(late, 0, [np.zeros((1, 16), np.uint8)]))
 
 
 def ask_rank(stranger: Stranger, now: int) -> None:

@@ -71,7 +71,7 @@ def test_other_modes_count_items_too(tmp_path: Path) -> None:
     ("words", "sentence"),
     [
         (["model=ffnn", "model.hidden=[8]"], "model.kind=ffnn has none; use model.kind=two_tower or model.kind=sasrec"),
-        (["mode=async", "cluster=local", "cluster.nn_workers=2"], "count the items of its own batches alone; use "),
+        (["mode=async", "cluster=local", "cluster.nn_workers=2"], "train.losses: with mode.kind=async"),
         (["train.losses={label: {kind: bpr}}"], "kind=bpr pairs the samples of one query, a user say; set dataset"),
     ],
     ids=["network", "async", "bpr"],

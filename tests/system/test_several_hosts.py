@@ -209,7 +209,7 @@ def test_nobody_gets_in_where_authentication_has_died_and_who_is_in_trains_on(tm
             attack.kill()
             attack.outer.stdout.close()
             assert "stranger" not in job.all_said()
-            assert job.all_said().count("authentication has failed, so no further client gets in") == len(addresses)
+            assert job.all_said().count("authentication has failed") == len(addresses)
     assert begun_at < steps, "the training was over before"
     assert losses(result) == losses(undisturbed)
 
@@ -223,5 +223,5 @@ def test_checkpoints_in_a_folder_that_a_host_does_not_have_are_refused(hosts: li
         codes = job.end()
     assert codes["coordinator-0"] == 2
     said = job.said("coordinator-0")
-    assert "is to save its part of checkpoints in /tmp/run, and its machine, host" in said
+    assert "save its part of checkpoints in /tmp/run, but its machine, host" in said
     assert "set checkpoint.path to a URI that all reach" in said

@@ -45,10 +45,8 @@ def test_an_evaluation_without_the_figure_that_chooses_the_best_is_told_once(tmp
     words = ["checkpoint.best_by=gauc", "dataset.group_by=row", "checkpoint.at_end=false"]
     result = job(tmp_path, labels, labels, *words)
     assert [line["gauc"] for line in result.metrics if line["split"] == "eval"] == [None, None]
-    assert told(result) == [
-        "the evaluation at step 2 has no gauc (no query has labels of both classes), so no checkpoint is kept as the "
-        "best"
-    ]
+    [text] = told(result)
+    assert text.startswith("the evaluation at step 2 has no gauc")
     assert finished_steps(result.run_dir / CHECKPOINTS) == [2]  # before the first evaluation, which might have failed
 
 

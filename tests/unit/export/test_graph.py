@@ -102,7 +102,7 @@ class Deciding(torch.nn.Module):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "says"),
-    [(Inverting(), r"no form of its operation aten.*qr"), (Deciding(), "must not depend on values of tensors")],
+    [(Inverting(), r"operation aten.*qr"), (Deciding(), "must not depend on values of tensors")],
 )
 def test_a_network_that_cannot_be_exported_is_refused_in_a_sentence(tmp_path: Path, network, says: str) -> None:
     shape = InputShape(3, (), 1)
