@@ -54,7 +54,7 @@ def drill(
 ) -> None:
     """Kill processes of a fresh job, and measure what that costs.
 
-    Exit code 0: the job recovered as "When things fail" says. 1: it did not.
+    Exit code 0: the job recovered as the page "Failures and recovery" describes. 1: it did not.
     """
     import json
 
@@ -175,7 +175,7 @@ def _show(result: "DrillResult") -> None:
     for problem in result.problems:
         labelled(err(), "failed", problem)
     if not result.problems:
-        labelled(err(), "recovered", 'as "When things fail" in the guide says')
+        labelled(err(), "recovered", 'as the page "Failures and recovery" describes')
     run_dir = shlex.quote(str(result.run_dir))
     if result.undisturbed is not None:
         propose(err(), f"persia runs compare {shlex.quote(str(result.undisturbed))} {run_dir}")
