@@ -55,7 +55,8 @@ def logs(
     """
     from persia_cli.commands.followed import fetch, where_logs_are
     from persia_cli.commands.screen import err, out, say
-    from persia_cli.engines.job import DRIVER, ROLES
+    from persia_cli.engines.job import ROLES
+    from persia_cli.engines.resumed import DRIVER
     from persia_cli.errors import UserError
 
     fetch(run)

@@ -21,7 +21,8 @@ from persia_cli.data.read.facts import DatasetFacts
 from persia_cli.engines.driver_process import KILLED, LOG, NOTE, note_of
 from persia_cli.engines.drivers import INTERRUPTED, JobDriver, code_of, driver_of
 from persia_cli.engines.hosts.submitted import SubmittedJob, is_submitted
-from persia_cli.engines.job import DRIVER, ERROR_LINE, JOB, recorded_failure, result_of
+from persia_cli.engines.job import ERROR_LINE, JOB, recorded_failure, result_of
+from persia_cli.engines.resumed import DRIVER
 from persia_cli.engines.role import read_job
 from persia_cli.engines.signals import ENDING_SIGNALS, handling
 from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError, one_line

@@ -15,10 +15,11 @@ from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled
 from persia_cli.config.compose import compose_run
-from persia_cli.config.schema import ParquetDataset, Run
+from persia_cli.config.schema import ENGINES, ParquetDataset, Run
 from persia_cli.config.schema.base import MOST
 from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
+from persia_cli.engines.driver_process import forget_driver
 from persia_cli.engines.job import JobResult, require_free, timed
 from persia_cli.engines.launchers import launcher_of
 from persia_cli.engines.readiness import require_ready
@@ -46,6 +47,8 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) ->
     The replicas' traces are joined into the file `trace`, even if the job fails.
     """
     launch = launcher_of(plan.run, plan.job.task == "train")
+    if plan.job.task == "train" and plan.run.cluster.kind not in ENGINES:
+        forget_driver(plan.run_dir)
     describe(err(), plan)
     warn_of_stand_in(err(), plan, words)
     if plan.job.task == "train":

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from persia_cli.disk import is_held, write_whole, writing
-from persia_cli.engines.job import DRIVER
 from persia_cli.engines.processes import python_module
+from persia_cli.engines.resumed import DRIVER
 from persia_cli.engines.running import RunningProcess, process_of
 from persia_cli.errors import UserError, exit_code_of
 from persia_cli.store.memory.memory_file import new_file
 
 LOG, NOTE, END = "driver.log", "driver.json", "driver.end"
+ELSEWHERE = "hosts.json"
+"""File of a run directory with the place of the run on the first host, if its driver is there."""
 KILLED = 128 + signal.SIGKILL
 """Exit code of a driver that could not leave one."""
 GOES_ON = "the run in {0} still goes on; persia attach {0} shows it, persia stop {0} ends it"
@@ -78,6 +80,12 @@ def _locked(run_dir: Path) -> int:
         os.close(lock)
         raise UserError(GOES_ON.format(run_dir))
     return lock
+
+
+def forget_driver(run_dir: Path) -> None:
+    """Remove what is known of the last driver of a run, which goes on without one."""
+    _remove_note(run_dir)
+    (run_dir / ELSEWHERE).unlink(missing_ok=True)
 
 
 def _remove_note(run_dir: Path) -> None:

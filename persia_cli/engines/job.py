@@ -13,7 +13,7 @@ from persia_cli.config.record import write_run
 from persia_cli.config.schema import CustomModel, InitFrom, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
-from persia_cli.engines.resumed import is_at_work, locked, metrics_so_far, take_up_record
+from persia_cli.engines.resumed import DRIVER, is_at_work, locked, metrics_so_far, take_up_record
 from persia_cli.engines.signals import JobSignals, PreemptedNow
 from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
@@ -27,8 +27,6 @@ from persia_cli.wire.place import own_process
 JOB = planned.JOB
 ROLES = "roles"
 """Folder of a run's logs; the process that creates it owns the run directory."""
-DRIVER = "driver"
-"""Folder with the process that drives a job on several machines, and its log."""
 BEGINNING = (EVENTS, JOB, CONFIG, ROLES)
 """What every start of a run makes; the folder is first, and so it is the last to go where a run begins again."""
 COORDINATOR_ADDRESS = "coordinator.address"

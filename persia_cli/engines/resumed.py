@@ -16,13 +16,17 @@ from persia_cli.store.checkpoints.claim import CLAIM
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest, verify
 from persia_cli.store.checkpoints.retention import remove_unfinished
 
+DRIVER = "driver"
+"""Folder with the process that drives a job on several machines, and its log."""
+
 
 def metrics_so_far(plan: JobPlan) -> bytes:
     """Return the lines of metrics up to the checkpoint with which a job goes on, from the copy in the checkpoint.
 
     Raises CheckpointError if that is damaged, UserError if the run directory is another one and has files.
     """
-    if _source(plan) != plan.run_dir.absolute() and any(path.name != CLAIM for path in plan.run_dir.iterdir()):
+    others = [path for path in plan.run_dir.iterdir() if path.name not in (CLAIM, DRIVER)]
+    if others and _source(plan) != plan.run_dir.absolute():
         raise UserError(
             f"{plan.run_dir.absolute()} contains other files; choose an empty folder or a new one as --run-dir"
         )

@@ -19,6 +19,7 @@ from persia_cli.config.schema import Run
 from persia_cli.disk import write_whole, writing
 from persia_cli.engines.child import LOST, last_words
 from persia_cli.engines.configuration import configuration, keys_of_job
+from persia_cli.engines.driver_process import ELSEWHERE
 from persia_cli.engines.handed_over import text_of
 from persia_cli.engines.hosts.placement import first_of, settings_of
 from persia_cli.engines.hosts.ssh import failure, in_folder, run_on, ssh_command, ssh_words
@@ -27,8 +28,6 @@ from persia_cli.errors import RoleError, UserError
 from persia_cli.observe.history import CONFIG
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS
 
-STATE = "hosts.json"
-"""File of a run directory with the folder of the run on the first host."""
 START_S, ANSWER_S = 600.0, 60.0
 AGAIN_S = 3.0
 """Seconds until a connection that was cut off is tried again."""
@@ -38,7 +37,7 @@ LEFT_THERE = (CHECKPOINTS, COORDINATOR_ADDRESS, SECRET_FILE)
 
 def is_submitted(run_dir: Path) -> bool:
     """Return whether the job of a run directory runs on other machines, where its own run directory is."""
-    return (run_dir / STATE).is_file()
+    return (run_dir / ELSEWHERE).is_file()
 
 
 def submit(run: Run, run_dir: Path, words: Sequence[str]) -> None:
@@ -59,14 +58,14 @@ def submit(run: Run, run_dir: Path, words: Sequence[str]) -> None:
     with writing(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
     write_run(anchored(run), run_dir / CONFIG)
-    write_whole(run_dir / STATE, json.dumps({"folder": folder}) + "\n")
+    write_whole(run_dir / ELSEWHERE, json.dumps({"folder": folder}) + "\n")
 
 
 def _folder_in(run_dir: Path) -> str:
     try:
-        return str(json.loads((run_dir / STATE).read_text(encoding="utf-8"))["folder"])
+        return str(json.loads((run_dir / ELSEWHERE).read_text(encoding="utf-8"))["folder"])
     except (OSError, ValueError, LookupError, TypeError):
-        raise UserError(f"{run_dir / STATE} is damaged: it does not say which job runs on the machines") from None
+        raise UserError(f"{run_dir / ELSEWHERE} is damaged: it does not say which job runs on the machines") from None
 
 
 class SubmittedJob:

@@ -9,8 +9,7 @@ from pathlib import Path
 from persia_cli.config.schema import Run
 from persia_cli.disk import writing
 from persia_cli.engines.driver_process import LOG, note_of, note_queued
-from persia_cli.engines.job import DRIVER
-from persia_cli.engines.resumed import newest_of
+from persia_cli.engines.resumed import DRIVER, newest_of
 from persia_cli.engines.slurm.machines import settings_of
 from persia_cli.engines.slurm.programs import (
     PENDING,

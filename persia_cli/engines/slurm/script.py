@@ -10,7 +10,7 @@ from persia_cli.config.schema import Run, SlurmCluster
 from persia_cli.engines.configuration import configuration
 from persia_cli.engines.driver_process import LOG
 from persia_cli.engines.handed_over import NOTHING
-from persia_cli.engines.job import DRIVER
+from persia_cli.engines.resumed import DRIVER
 from persia_cli.engines.role_words import role_words
 from persia_cli.engines.slurm.machines import (
     MachineKind,
