@@ -109,7 +109,7 @@ class JobHere:
     def stop_and_wait(self, at_once: bool) -> None:
         """Do the same, and wait for the end; a job that takes too long is killed."""
         if not self._driver.running:
-            raise UserError(f"the job of {self._run_dir} has ended; its log says how: persia logs {self._run_dir}")
+            raise UserError(f"the job of {self._run_dir} has ended: persia logs {self._run_dir} shows how")
         self.stop(at_once)
         limit_s = ENDING_S
         if (self._run_dir / CONFIG).is_file():
@@ -189,7 +189,7 @@ def follow_to_end(run_dir: Path, came: deque[int], stops: bool) -> None:
             say(err(), f"the job goes on: persia attach {shlex.quote(str(run_dir))} shows it, persia stop ends it")
         raise typer.Exit(INTERRUPTED) from None
     except BaseException as error:
-        # What has failed is here: the terminal, or what reads the output.
+        # This command has failed, not the job: its terminal is gone, or the reader of its output.
         error.add_note(f"The job goes on: persia attach {run_dir} shows it, persia stop {run_dir} ends it.")
         raise
     job.fetch()

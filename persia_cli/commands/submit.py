@@ -70,7 +70,7 @@ def resume_elsewhere(run: Run, run_dir: Path) -> None:
 
 def resume_at_uri(run: Run, uri: str) -> None:
     """Go on with the run at a URI on the machines of its cluster; the driver fetches the record."""
-    # If this is the first host, it has a run directory of its own for the run, and this command needs another one.
+    # The first host has the run directory of the run; a command there needs another one.
     with new_folder(run.name) if run.cluster.kind == "hosts" else folder_of(uri, run.name) as folder:
         _submit_and_follow(run, folder, AUTO)
 
@@ -104,7 +104,7 @@ def _submit(run: Run, run_dir: Path, words: list[str]) -> None:
 
             require_reachable(run)
             start_driver(run_dir, words, text_of(keys_of_job(), configuration(run)))
-            note = "a process of its own runs the job"
+            note = "another process runs the job"
         case "slurm":
             from persia_cli.engines.slurm.queued import queue
 

@@ -19,7 +19,7 @@ def last_words(text: str) -> str:
     """Return why a command failed, by what it has written: its errors, or else its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]
-    return "; ".join(errors) if errors else (lines[-1] if lines else "it said nothing")
+    return "; ".join(errors) if errors else (lines[-1] if lines else "it printed nothing")
 
 
 def is_lost_by_ssh(code: int, text: str) -> bool:

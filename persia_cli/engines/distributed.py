@@ -42,7 +42,7 @@ class Place(Protocol):
     machine: str
 
     def poll(self) -> None:
-        """Learn what is new."""
+        """Take the progress since the last call."""
 
     @property
     def code(self) -> int | None:
@@ -145,7 +145,7 @@ class DistributedJob:
         return self._coordinators_code is None and not self._failed
 
     def poll(self) -> None:
-        """Learn what is new of all replicas."""
+        """Take the progress of all replicas."""
         for place in self._places.values():
             place.poll()
 

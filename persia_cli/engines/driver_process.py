@@ -30,7 +30,7 @@ GOES_ON = "the run in {0} still goes on; persia attach {0} shows it, persia stop
 
 @dataclass(frozen=True)
 class DriverNote:
-    """What a run directory has of its driver."""
+    """The driver of a run, as its run directory names it."""
 
     host: str
     process: RunningProcess
@@ -149,7 +149,7 @@ def note_of(run_dir: Path) -> DriverNote | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, LookupError, TypeError):
-        raise UserError(f"{path} is damaged: it does not say which process drives the job") from None
+        raise UserError(f"{path} is damaged: it does not name the process that drives the job") from None
 
 
 def exit_code(run_dir: Path) -> int:

@@ -27,7 +27,7 @@ class JobDriver(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """What it waits for before it runs; empty if it runs."""
+        """The reason why it does not run yet; empty if it runs."""
 
     def stop(self, at_once: bool) -> None:
         """Have it save the model and end the job, or end it `at_once`."""

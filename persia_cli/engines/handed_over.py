@@ -1,4 +1,4 @@
-"""What a launcher hands to a role on another machine, through its standard input and so past command lines and files.
+"""Keys and configuration, which a launcher hands to another process through its standard input.
 
 The first line has the job's keys, as a file of keys does. The second has the credentials of URIs, as the environment of
 a role on the launcher's own machine; it may be empty. What follows is the configuration, for a coordinator.
@@ -25,7 +25,7 @@ _DESCRIPTOR = re.compile(r"/proc/self/fd/(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """What came: the file of keys is one in memory, which only this process and its children can open."""
+    """The keys as a file in memory, which only this process and its children can open, and the configuration."""
 
     key_file: Path | None
     config: str

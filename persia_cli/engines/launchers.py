@@ -8,7 +8,7 @@ from persia_cli.engines.job import JobResult
 from persia_cli.plan.job import JobPlan
 
 Launch = Callable[[JobPlan, Callable[[], None]], JobResult]
-"""What runs a job to its end as `drive` does; the second argument is called again and again."""
+"""A function that runs a job to its end as `drive` does; the second argument is called again and again."""
 
 
 def launcher_of(run: Run, trains: bool) -> Launch:

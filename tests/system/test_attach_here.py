@@ -63,7 +63,7 @@ def test_roles_that_were_started_by_hand_are_shown_and_stopped_also_after_a_deat
             assert attach.wait(LIMIT_S) == 75, shown.read_text()
         assert {role.wait(LIMIT_S) for role in roles.values()} == {75}
     assert started(said, "stop", str(run)).wait(LIMIT_S) == 2
-    assert "has ended; its log says how" in said.read_text()
+    assert "has ended: persia logs" in said.read_text()
 
 
 def recovered(run: Path) -> bool:
@@ -83,4 +83,4 @@ def test_one_command_shows_it_another_stops_it_and_a_third_says_how_it_ended(tmp
     assert started(late, "attach", str(run)).wait(LIMIT_S) == 75
     assert "SIGUSR1: everything is stopped" in late.read_text()
     assert started(late, "stop", str(run)).wait(LIMIT_S) == 2
-    assert "has ended; its log says how" in late.read_text()
+    assert "has ended: persia logs" in late.read_text()

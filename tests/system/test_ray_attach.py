@@ -79,7 +79,7 @@ def test_a_job_goes_on_without_its_command_and_is_shown_by_two_others_and_stoppe
             assert one.end() == 75, one.output
             assert ": everything is stopped; the model is saved in" in one.output
         nothing_is_left([first, second], address, tmp_path / "free")
-        for name, code, said in (("attach", 75, ": everything is stopped"), ("stop", 2, "has ended; its log")):
+        for name, code, said in (("attach", 75, ": everything is stopped"), ("stop", 2, "has ended: persia logs")):
             with other(name) as late:
                 assert late.end() == code, late.output
                 assert said in late.output
@@ -98,7 +98,7 @@ def test_a_command_that_is_killed_while_its_job_starts_leaves_a_whole_job_which_
         attach.wait(lambda: attach.events("ready") and "training  step " in attach.output, "the whole job")
         attach.process.send_signal(signal.SIGINT)
         assert attach.end() == 130, attach.output
-        assert "interrupted; everything is stopped" in attach.output
+        assert "interrupted: everything is stopped" in attach.output
     assert not commands_on(first, "drive")
     nothing_is_left([first, second], address, tmp_path / "free")
 

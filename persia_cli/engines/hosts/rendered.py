@@ -1,4 +1,4 @@
-"""What `cluster=hosts` starts on its machines, as lines of a shell."""
+"""The commands that `cluster=hosts` starts on its machines, as lines of a shell."""
 
 import shlex
 

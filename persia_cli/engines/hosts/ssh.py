@@ -51,7 +51,7 @@ def run_on(
     """
     command = ssh_command(hosts, host, words)
     try:
-        # A machine may have any encoding. A session of its own: Ctrl-C is for this process, which waits for the end.
+        # A machine may have any encoding. Ctrl-C is for this process, which waits for the end.
         ended = subprocess.run(
             command,
             input=given,

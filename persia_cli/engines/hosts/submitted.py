@@ -43,7 +43,7 @@ def is_submitted(run_dir: Path) -> bool:
 def submit(run: Run, run_dir: Path, words: Sequence[str]) -> None:
     """Start the driver of a job on the first host; `words` are those of `persia drive`.
 
-    Raises UserError if that is refused, which leaves the run directory as it was.
+    Raises UserError if that is refused; the run directory is then unchanged.
     """
     hosts, first = settings_of(run), first_of(run)
     given = text_of(keys_of_job(), configuration(run))
@@ -65,7 +65,7 @@ def _folder_in(run_dir: Path) -> str:
     try:
         return str(json.loads((run_dir / ELSEWHERE).read_text(encoding="utf-8"))["folder"])
     except (OSError, ValueError, LookupError, TypeError):
-        raise UserError(f"{run_dir / ELSEWHERE} is damaged: it does not say which job runs on the machines") from None
+        raise UserError(f"{run_dir / ELSEWHERE} is damaged: it does not name the folder on the first host") from None
 
 
 class SubmittedJob:

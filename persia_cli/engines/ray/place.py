@@ -33,7 +33,7 @@ MOST_SAID = 300
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What is new of a replica: the next portion of its log, and the exit code, None while its supervisor runs."""
+    """Progress of a replica: the next portion of its log, and the exit code, None while its supervisor runs."""
 
     host: str
     said: bytes
@@ -70,7 +70,7 @@ class Actor:
         return self.news(0)
 
     def news(self, known: int) -> News:
-        """Return what is new; the caller has `known` bytes of the log."""
+        """Return the progress; the caller has `known` bytes of the log."""
         assert self._process is not None
         code = self._process.poll()  # before the log is read, so that the end of a replica comes with its last words
         said = os.pread(self._log.fileno(), PORTION, known)

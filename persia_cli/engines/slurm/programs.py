@@ -114,5 +114,5 @@ def _ask(command: Sequence[str], given: str = "") -> str:
         ) from error
     if ended.returncode:
         lines = [line.removeprefix(f"{name}: ") for line in (ended.stderr or ended.stdout).splitlines() if line.strip()]
-        raise RoleError(f"{name}: {'; '.join(line.removeprefix('error: ') for line in lines) or 'it said nothing'}")
+        raise RoleError(f"{name}: {'; '.join(line.removeprefix('error: ') for line in lines) or 'it printed nothing'}")
     return ended.stdout

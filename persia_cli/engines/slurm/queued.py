@@ -84,7 +84,7 @@ class QueuedDriver:
 
     @property
     def waits_for(self) -> str:
-        """What the job waits for, if it does not run."""
+        """The reason why the job does not run, if that is so."""
         state = self._known()
         if state.name == PENDING:
             return f"waiting in the queue: {state.reason or 'its turn'}"

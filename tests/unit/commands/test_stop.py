@@ -94,7 +94,7 @@ def test_who_has_the_number_of_a_launcher_and_a_coordinator_that_were_killed_is_
     journal = Journal(run_dir / EVENTS, alone=True)
     journal.write(event="began", pid=other.pid, host=socket.gethostname())
     journal.close()
-    with pytest.raises(UserError, match=rf"the job of {run_dir} has ended; its log says how"):
+    with pytest.raises(UserError, match=rf"the job of {run_dir} has ended: persia logs"):
         stop(run_dir)
     assert other.lives
 

@@ -37,7 +37,7 @@ def code_of(child: Child) -> int:
     [
         ("read keys; echo $keys; exit 0", 0, "keys"),
         ("echo 'error: no data'; echo more; exit 2", 2, "no data"),
-        ("kill -9 $$", 128 + signal.SIGKILL, "it said nothing"),
+        ("kill -9 $$", 128 + signal.SIGKILL, "it printed nothing"),
         ("echo 'ssh: connect to host h2: No route' >&2; exit 255", LOST, "ssh: connect to host h2: No route"),
     ],
 )
@@ -62,7 +62,7 @@ def test_srun_reports_a_step_that_did_not_begin(code: int, text: str, is_lost: b
 def test_of_what_a_command_has_said_its_errors_count_and_else_its_last_line() -> None:
     assert last_words("error: one\nmore\nerror: two\nend\n") == "one; two"
     assert last_words("first\nlast\n\n") == "last"
-    assert last_words("") == "it said nothing"
+    assert last_words("") == "it printed nothing"
 
 
 @pytest.mark.processes

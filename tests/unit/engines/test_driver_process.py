@@ -80,7 +80,7 @@ def test_it_leaves_its_exit_code(end: BaseException | None, code: int, tmp_path:
 def test_a_damaged_note_is_named(damaged: str, tmp_path: Path) -> None:
     (tmp_path / "driver").mkdir()
     (tmp_path / "driver/driver.json").write_text(damaged)
-    with pytest.raises(UserError, match=r"driver\.json is damaged: it does not say which process drives the job"):
+    with pytest.raises(UserError, match=r"driver\.json is damaged: it does not name the process that drives the job"):
         note_of(tmp_path)
 
 
