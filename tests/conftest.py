@@ -49,7 +49,7 @@ def _sockets() -> set[str]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _heeded_interrupts() -> None:
+def _handled_interrupts() -> None:
     """Make child processes handle Ctrl-C even if a shell started pytest in the background, which ignores it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -9,14 +9,14 @@ from tests.naive import GOLDEN, MASK, mix, to_bfloat16, to_bfloat16_at_random, t
 F32 = np.float32
 
 
-def keep(values, dtype):
+def rounded(values, dtype):
     """float32 values as stored in rows of a dtype, rounded to nearest."""
     if dtype == "bfloat16":
         return to_bfloat16(values)
     return np.asarray(values).astype(dtype).astype(F32)
 
 
-def keep_at_random(values, dtype, start):
+def rounded_at_random(values, dtype, start):
     """float32 values as stored in rows of a dtype after a change, rounded by the noise that begins at `start`."""
     if dtype == "float32":
         return values

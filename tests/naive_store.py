@@ -7,7 +7,7 @@ import numpy as np
 
 from persia_cli.store.layout import partitions_of
 from tests.naive import GOLDEN, MASK, initial_rows, mix
-from tests.naive_optimizers import change, initial_states, keep, keep_at_random, noise_start
+from tests.naive_optimizers import change, initial_states, noise_start, rounded, rounded_at_random
 
 SLOTS = 4
 PATHS = 256
@@ -88,7 +88,7 @@ class Store:
         self.buckets = {partition: [[] for _ in range(self.group.buckets)] for partition in own}
         self.tables = {table.number: table for table in self.group.tables}
         self.counts = {number: Counter() for number in self.tables}
-        self.kept, self.look_ups, self.gone = {}, 0, []
+        self.remembered, self.look_ups, self.gone = {}, 0, []
         self.few = self.group.buckets <= FEW
         self.sketch = Sketch(self.group)
         self.lfu = self.group.counts_uses and layout.when_full != "refuse"
@@ -130,7 +130,7 @@ class Store:
                 self.counts[row.name[1]]["hits"] += 1
             rows = [row or self.find(name) or self.admit(name, step) for name, row in zip(names, rows, strict=True)]
             if batch is not None:
-                self.kept[batch] = (list(names), rows, self.look_ups)
+                self.remembered[batch] = (list(names), rows, self.look_ups)
         nothing = np.zeros(self.group.dim, np.float32)
         return np.array([row.embedding if row else nothing for row in rows], np.float32).reshape(-1, self.group.dim)
 
@@ -170,7 +170,7 @@ class Store:
             return None
         embedding = initial_rows(self.layout.seed, table.salt, [id_], self.group.dim, table.init_bound)[0]
         states = initial_states(self.group.optimizer, embedding)
-        row = Row(name, step, keep(embedding, self.group.dtype), states, times, step)
+        row = Row(name, step, rounded(embedding, self.group.dtype), states, times, step)
         placed = self.place(row, step, lambda other: self.yields(other, step, times), lambda r: self.stays(r, step))
         count["admitted" if placed else "refused"] += 1
         return row if placed else None
@@ -263,11 +263,11 @@ class Store:
 
     def update(self, names, gradients, step, batch=None):
         """Apply the optimizer; the last use of rows that a remembered look-up found does not change again."""
-        kept_names, kept, number = self.kept.pop(batch, (None, [], 0))
-        trusted = kept_names == list(names) and self.look_ups - number <= MEMORABLE
+        names_then, rows_then, number = self.remembered.pop(batch, (None, [], 0))
+        trusted = names_then == list(names) and self.look_ups - number <= MEMORABLE
         for i, (name, gradient) in enumerate(zip(names, gradients, strict=True)):
             row = self.find(name)
-            if row is not None and not (trusted and kept[i] is row):
+            if row is not None and not (trusted and rows_then[i] is row):
                 row.last_used = max(row.last_used, step)
             if row is None:
                 self.counts[name[1]]["gradients_missing"] += 1
@@ -276,18 +276,18 @@ class Store:
             else:
                 weights = change(self.group.optimizer, row.embedding, row.states, gradient, step)
                 start = noise_start(self.layout.seed, step, name[0])
-                row.embedding = keep_at_random(weights, self.group.dtype, start)
+                row.embedding = rounded_at_random(weights, self.group.dtype, start)
 
     def insert(self, names, last_used, parts):
         """Insert rows with `parts` {name: float32[n, columns]}; return the number of names that existed already."""
         repeated, self.evicted = 0, self.lost
-        self.kept.clear()
+        self.remembered.clear()
         for i, name in enumerate(names):
             if self.find(name) is not None:
                 repeated += 1
                 continue
             values = {part: array[i].copy() for part, array in parts.items()}
-            row = Row(name, last_used[i], keep(values.pop("embedding"), self.group.dtype), values, 1, last_used[i])
+            row = Row(name, last_used[i], rounded(values.pop("embedding"), self.group.dtype), values, 1, last_used[i])
             evict = self.layout.when_full != "refuse"
             placed = self.place(row, row.last_used, lambda other, evict=evict: evict, lambda other: other.last_used)
             self.counts[name[1]]["loaded" if placed else "left_out"] += 1

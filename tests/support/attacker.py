@@ -16,9 +16,9 @@ import msgspec
 import zmq
 import zmq.utils.garbage  # which zmq imports late, when another user may not read this folder any more
 
-MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+MAX_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 PORTS = 4
-IDLE = min(1200, (MOST_FILES - 400) // PORTS)
+IDLE = min(1200, (MAX_FILES - 400) // PORTS)
 """Number of idle connections to each port: the process's limit, less its other files."""
 HUGE = 15 << 20
 FAIL, HELLO, HEARTBEAT = b"\x4b", b"\x40", b"\x49"
@@ -101,7 +101,7 @@ def main() -> None:
     os.setgroups([])
     os.setgid(other)
     os.setuid(other)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_FILES, MOST_FILES))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_FILES, MAX_FILES))
     attacks: list[Attack] = []
     messages = hostile_messages(bytes(16))
     with zmq.Context() as context:

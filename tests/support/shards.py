@@ -141,7 +141,7 @@ def compare_store(store: RowStore, twin: naive_store.Store) -> None:
             np.testing.assert_array_equal(parts[name][at], values, strict=True)
 
 
-def compare_sightings(store: RowStore, twin: naive_store.Store) -> None:
+def compare_frequencies(store: RowStore, twin: naive_store.Store) -> None:
     """Require equal numbers of look-ups of ids with and without a row."""
     index = store.index
     if index.uses.size:
@@ -176,5 +176,5 @@ def compare_counts(shard: Shard, twin: naive_store.Store) -> None:
 def compare(shard: Shard, twin: naive_store.Store) -> None:
     """Require that the shard equals its twin."""
     compare_store(shard.stores[0], twin)
-    compare_sightings(shard.stores[0], twin)
+    compare_frequencies(shard.stores[0], twin)
     compare_counts(shard, twin)

@@ -15,9 +15,9 @@ from tests.support.jobs import losses
 from tests.support.oracle import Oracle
 
 RELATIVE, ABSOLUTE = 1e-5, 1e-6
-LEAST_GRADIENT = 1e-6
+MIN_GRADIENT = 1e-6
 """Below this a gradient is rounding error, which Adagrad and Adam divide by its own size."""
-LEAST_COMPARED = 0.25
+MIN_COMPARED = 0.25
 """Minimum share of coordinates with a gradient, so that the comparison is not empty."""
 
 
@@ -70,6 +70,6 @@ def _assert_rows_agree(oracle: Oracle, before: dict[str, NDArray[np.float32]], c
 def _assert_close(
     ours: NDArray[np.float32], theirs: NDArray[np.float32], gradients: NDArray[np.float32], what: str
 ) -> None:
-    compared = np.abs(gradients) >= LEAST_GRADIENT
-    assert compared.mean() >= LEAST_COMPARED, f"{what}: too few coordinates have a gradient"
+    compared = np.abs(gradients) >= MIN_GRADIENT
+    assert compared.mean() >= MIN_COMPARED, f"{what}: too few coordinates have a gradient"
     np.testing.assert_allclose(ours[compared], theirs[compared], RELATIVE, ABSOLUTE, err_msg=what)

@@ -43,7 +43,7 @@ def test_rows_travel_as_the_wire_encodes_them(data, dim, dtype, wire):
     parts = {"embedding": values, "adagrad_sum": np.full((count, dim), 7, np.float32)}
     insert(store, names[:count], np.zeros(count, np.int64), parts)
     block, found = sent(store, names, wire)
-    kept = naive_optimizers.keep(values, dtype).reshape(-1, dim)
+    kept = naive_optimizers.rounded(values, dtype).reshape(-1, dim)
     assert block[:count].tobytes() == encode_rows(kept, wire).tobytes()
     # Missing rows are zeros.
     assert not block[count:].any()
@@ -88,7 +88,7 @@ def test_new_rows_begin_as_the_naive_twins_after_any_content(optimizer, dim, dty
     shard.look_up(0, *arrays(named(ids)), 0, create=True)
     parts = store.read_rows(store.find(*arrays(named(ids))))
     embedding = naive.initial_rows(SEED, TABLES[1].salt, ids, dim, 1.0)
-    np.testing.assert_array_equal(parts["embedding"], naive_optimizers.keep(embedding, dtype))
+    np.testing.assert_array_equal(parts["embedding"], naive_optimizers.rounded(embedding, dtype))
     for at in range(len(ids)):
         for name, values in naive_optimizers.initial_states(optimizer, embedding[at]).items():
             np.testing.assert_array_equal(parts[name][at], values)

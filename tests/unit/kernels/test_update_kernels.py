@@ -176,11 +176,11 @@ def test_steps_too_small_for_rounding_to_nearest_add_up(dtype, start):
     shard, _, names = pair(dim, RowOptimizer("sgd", lr=1.0), dtype, count)
     store = shard.stores[0]
     rows = store.find(*arrays(names))
-    begin = naive_optimizers.keep(np.full((count, dim), start, np.float32), dtype)
+    begin = naive_optimizers.rounded(np.full((count, dim), start, np.float32), dtype)
     store.write_rows(rows, {"embedding": begin})
     spacing = float(naive.spacing(start, *{"bfloat16": (8, 2.0**-133), "float16": (11, 2.0**-24)}[dtype]))
     tiny = np.float32(spacing / 50)
-    assert naive_optimizers.keep(begin + tiny, dtype).tolist() == begin.tolist()
+    assert naive_optimizers.rounded(begin + tiny, dtype).tolist() == begin.tolist()
     gradients = np.full((count, dim), -tiny, np.float32)
     for step in range(steps):
         shard.update(0, *arrays(names), gradients, step)

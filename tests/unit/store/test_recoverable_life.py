@@ -76,7 +76,7 @@ class KeptLife(Life):
         self.shard, repairs = RecoverableShard.attach(self.file, self.layout, 0, 1, 2)
         assert repairs.request is None
         assert windows_of(self.shard.applied) == windows
-        self.twin.kept.clear()
+        self.twin.remembered.clear()
         for rank, (_, step, _, new) in self.last.items():
             found = self.shard.answers.last(rank)
             assert found is not None
