@@ -52,7 +52,7 @@ def carry_out(plan: SweepPlan, jobs: int, limit_s: float, as_json: bool) -> None
         folder = plan.ask.write(plan.folder, [each.run for each in plan.grid], plan.numbered)
         plan = replace(plan, folder=folder)
     labelled(err(), "sweep", f"{_number_of_points(plan)} in {plan.folder}")
-    warn_of_stand_in(err(), plan.first, plan.grid[0].point.words)
+    warn_of_stand_in(err(), plan.first, plan.grid[0].point.arguments)
     outcomes = list(plan.before)
     sweep = Sweep(plan.folder, tasks_of(plan), plan.metric, jobs, limit_s)
     shown = Shown(len(plan.grid), len(outcomes), plan.metrics)

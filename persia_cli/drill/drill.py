@@ -29,7 +29,7 @@ class Drill:
     """A job and the processes that are killed at a step; `follow` is called with the last step and the run's folder."""
 
     run: Run
-    words: Sequence[str]
+    arguments: Sequence[str]
     """Settings of the run, as `persia train` takes them."""
     targets: tuple[str, ...]
     step: int
@@ -54,7 +54,7 @@ class Drill:
         return result
 
     def _job(self, run_dir: Path) -> DrilledJob:
-        return DrilledJob(run_dir, self.words, lambda step: self.follow(step, run_dir.name))
+        return DrilledJob(run_dir, self.arguments, lambda step: self.follow(step, run_dir.name))
 
     def _kill(self, job: DrilledJob) -> DrillResult:
         reached = job.wait_for_step(self.step)

@@ -69,9 +69,9 @@ def recorded_step(metrics: Path) -> int:
 class DrilledJob:
     """A job that runs while the block does: a context manager that ends all its processes on exit."""
 
-    def __init__(self, run_dir: Path, words: Sequence[str], follow: Callable[[int], None]) -> None:
-        """`words` configure the job; `follow` is called with the last step while the drill waits."""
-        self.run_dir, self._words, self._follow = run_dir, words, follow
+    def __init__(self, run_dir: Path, arguments: Sequence[str], follow: Callable[[int], None]) -> None:
+        """`arguments` configure the job; `follow` is called with the last step while the drill waits."""
+        self.run_dir, self._arguments, self._follow = run_dir, arguments, follow
         self._log = run_dir.with_suffix(".log")
         self.start()
 
@@ -80,7 +80,7 @@ class DrilledJob:
 
     def start(self, *more: str) -> None:
         """Start `persia train`; the system kills it with this process, and its replicas with it."""
-        command = [*python_module("persia_cli"), "train", *self._words, *more, "--run-dir", str(self.run_dir)]
+        command = [*python_module("persia_cli"), "train", *self._arguments, *more, "--run-dir", str(self.run_dir)]
         with writing(self._log), self._log.open("ab") as log:
             # In its own session, so that only this process gets Ctrl-C.
             self._child = subprocess.Popen(

@@ -150,7 +150,7 @@ def point_object(outcome: PointOutcome) -> dict[str, Any]:
     """Return the result of a point as an object for JSON."""
     figures = outcome.figures and asdict(outcome.figures)
     return {
-        "words": outcome.point.words,
+        "words": outcome.point.arguments,
         "swept": dict(outcome.point.swept),
         "seed": outcome.seed,
         "run_dir": outcome.run_dir,

@@ -72,18 +72,18 @@ class GridRun:
     run: Run
 
 
-def compose_grid(words: Sequence[str], folders: Sequence[Path] = ()) -> list[GridRun]:
+def compose_grid(arguments: Sequence[str], folders: Sequence[Path] = ()) -> list[GridRun]:
     """Compose and check the run of every combination of values, before any of them starts.
 
     A key below a config group whose choices are swept (`mode=sync,hybrid mode.staleness=8`) applies to the choices that
     have it; points with equal settings become one. Raises ConfigError naming every mistake and its point.
     """
-    axes = [Axis(key_of(word), tuple(dict.fromkeys(choices(word)))) for word in words]
+    axes = [Axis(key_of(word), tuple(dict.fromkeys(choices(word)))) for word in arguments]
     for setting in NO_CHECKPOINTS:
         if not any(axis.key == key_of(setting) for axis in axes):
             axes.insert(0, Axis(key_of(setting), (setting,)))
     _refuse_twice(axes)
-    number = math.prod(len(axis.words) for axis in axes)
+    number = math.prod(len(axis.arguments) for axis in axes)
     if number > MAX_POINTS:
         raise ConfigError(f"these values make {number:,} points; a sweep has at most {MAX_POINTS:,}")
     points = combine(axes)
@@ -95,7 +95,7 @@ def compose_grid(words: Sequence[str], folders: Sequence[Path] = ()) -> list[Gri
     runs = []
     for point in points:
         try:
-            runs.append(GridRun(point, compose_run(point.words, folders)))
+            runs.append(GridRun(point, compose_run(point.arguments, folders)))
         except ConfigError as error:
             for sentence in str(error).splitlines():
                 wrong.setdefault(sentence, []).append(point.label)
@@ -161,11 +161,11 @@ class _Fits:
 
     def _keys(self, bare: Point) -> frozenset[str] | None:
         """Return the key paths of a point's run; None if it cannot be composed."""
-        words = tuple(word for word in bare.words if key_of(word) != "seed")
-        if words not in self._there:
+        arguments = tuple(word for word in bare.arguments if key_of(word) != "seed")
+        if arguments not in self._there:
             try:
-                run = compose_run(words, self._folders)
-                self._there[words] = frozenset(path for path, _ in keys(Run, run.model_dump()))
+                run = compose_run(arguments, self._folders)
+                self._there[arguments] = frozenset(path for path, _ in keys(Run, run.model_dump()))
             except ConfigError:
-                self._there[words] = None
-        return self._there[words]
+                self._there[arguments] = None
+        return self._there[arguments]

@@ -74,12 +74,12 @@ def resumed(folder: Path, baseline: str | None, metric: str | None, facts_of: Fi
     if [digest(each.run) for each in grid] != digests:
         raise UserError(f"the configurations that {folder} began with have changed since; start a new sweep")
     name, against = _baselines(grid, baseline or ask.baseline)
-    points = {each.point.words for each in grid}
+    points = {each.point.arguments for each in grid}
     chosen = choose_metric(grid, metric or ask.metric)
     done = [
         replace(each, figures=metrics_in(folder / each.run_dir, chosen))  # the metric decides which evaluation counts
         for each in read_results(folder)
-        if each.error is None and each.point.words in points
+        if each.error is None and each.point.arguments in points
     ]
     return SweepPlan(ask, folder, grid, first, name, against, chosen, done, new=False)
 
@@ -130,7 +130,7 @@ def _baselines(grid: Sequence[GridRun], asked: str | None) -> tuple[str | None, 
 
 def tasks_of(plan: SweepPlan) -> list[Task]:
     """Return the points that have not finished."""
-    done = {outcome.point.words for outcome in plan.before}
+    done = {outcome.point.arguments for outcome in plan.before}
     return [
         Task(
             point=each.point,
@@ -140,7 +140,7 @@ def tasks_of(plan: SweepPlan) -> list[Task]:
             stop_timeout_s=each.run.cluster.stop_timeout_s,
         )
         for number, each in enumerate(plan.grid)
-        if each.point.words not in done
+        if each.point.arguments not in done
     ]
 
 

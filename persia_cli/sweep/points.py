@@ -18,20 +18,20 @@ class Axis:
     """An argument of the command line: a key and its values, of which there is one if the key is not swept."""
 
     key: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     """`KEY=VALUE`, once for each value."""
 
     @property
     def swept(self) -> bool:
         """True if there is more than one value."""
-        return len(self.words) > 1
+        return len(self.arguments) > 1
 
 
 @dataclass(frozen=True)
 class Point:
     """One training job of a sweep."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     """Arguments of `persia train`."""
     swept: Setting
     """The keys that differ between points, with their values."""
@@ -44,12 +44,12 @@ class Point:
     @property
     def label(self) -> str:
         """Name in messages: the swept arguments, or all of them if nothing is swept."""
-        return " ".join(f"{key}={value}" for key, value in self.swept) or " ".join(self.words) or "the job"
+        return " ".join(f"{key}={value}" for key, value in self.swept) or " ".join(self.arguments) or "the job"
 
     def without(self, key: str) -> "Point":
         """Return the point without the argument of a key."""
-        words = tuple(word for word in self.words if key_of(word) != key)
-        return Point(words, tuple(pair for pair in self.swept if pair[0] != key))
+        arguments = tuple(word for word in self.arguments if key_of(word) != key)
+        return Point(arguments, tuple(pair for pair in self.swept if pair[0] != key))
 
 
 def key_of(word: str) -> str:
@@ -65,9 +65,9 @@ def value_of(word: str) -> str:
 def combine(axes: Sequence[Axis]) -> list[Point]:
     """Return every combination of the axes' arguments; the last axis changes fastest."""
     points = []
-    for words in product(*(axis.words for axis in axes)):
-        swept = [(key_of(word), value_of(word)) for axis, word in zip(axes, words, strict=True) if axis.swept]
-        points.append(Point(tuple(words), tuple(swept)))
+    for arguments in product(*(axis.arguments for axis in axes)):
+        swept = [(key_of(word), value_of(word)) for axis, word in zip(axes, arguments, strict=True) if axis.swept]
+        points.append(Point(tuple(arguments), tuple(swept)))
     return points
 
 

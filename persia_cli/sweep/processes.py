@@ -42,7 +42,7 @@ class Task:
     def command(self) -> list[str]:
         """The command line that starts it, as a user would write it."""
         folders = [part for folder in self.conf_dirs for part in ("--conf-dir", folder)]
-        return ["persia", "train", *self.point.words, *folders, "--run-dir", str(self.run_dir)]
+        return ["persia", "train", *self.point.arguments, *folders, "--run-dir", str(self.run_dir)]
 
 
 @dataclass

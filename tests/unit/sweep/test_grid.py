@@ -85,10 +85,10 @@ def test_products_are_counted_before_they_are_listed() -> None:
 
 
 def test_models_are_saved_only_if_asked_for() -> None:
-    [unsaid] = compose_grid(["conf=synthetic"])
-    [said] = compose_grid(["conf=synthetic", "checkpoint.at_end=true"])
-    assert (unsaid.run.checkpoint.at_end, said.run.checkpoint.at_end) == (False, True)
-    assert unsaid.point.words == (*NOTHING_SAVED, "conf=synthetic")
+    [default] = compose_grid(["conf=synthetic"])
+    [given] = compose_grid(["conf=synthetic", "checkpoint.at_end=true"])
+    assert (default.run.checkpoint.at_end, given.run.checkpoint.at_end) == (False, True)
+    assert default.point.arguments == (*NOTHING_SAVED, "conf=synthetic")
 
 
 def test_the_runs_of_a_grid() -> None:

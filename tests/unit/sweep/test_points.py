@@ -27,7 +27,7 @@ AXES = [
 
 def test_every_combination_is_a_point_and_the_last_key_changes_fastest() -> None:
     points = combine(AXES)
-    assert [point.words for point in points] == [
+    assert [point.arguments for point in points] == [
         ("conf=synthetic", "mode.staleness=1", "++seed=1"),
         ("conf=synthetic", "mode.staleness=1", "++seed=2"),
         ("conf=synthetic", "mode.staleness=4", "++seed=1"),
