@@ -173,7 +173,7 @@ def ask_coordinator(stranger: Stranger, now: int) -> None:
     stranger.is_refused("no nn-worker-5", replace(hello, index=5))
     stranger.is_refused("no role 'cook'", replace(hello, role="cook"))
     stranger.is_refused("install the same version", replace(hello, version="0.0.0"))
-    stranger.is_refused("incarnation 9 has ended", Next(Sender("nn-worker", 0, 9), 0))
+    stranger.is_refused("incarnation", Next(Sender("nn-worker", 0, 9), 0))
     stranger.is_refused("header of Next cannot be read", Next(rank, -1))
     stranger.is_refused("for replicas of the role data-loader", TakeItem(rank, TRAIN))
     many = Counters(tables={"feature_0": {"rows": "many"}})
