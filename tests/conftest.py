@@ -24,6 +24,17 @@ hypothesis.settings.register_profile("persia", deadline=None)
 hypothesis.settings.load_profile("persia")
 
 SETTLE_S = 5.0
+JOBS = ("system", "recipes", "accuracy", "chaos")
+"""Folders of tests that run whole jobs."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the system tier: those that run whole jobs or start role processes."""
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if folder in JOBS or item.get_closest_marker("processes"):
+            item.add_marker("system")
 
 
 def poll_for(condition: Callable[[], object], within_s: float, what: str) -> None:

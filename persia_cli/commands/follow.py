@@ -20,10 +20,10 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", sho
 
 
 def attach(run: Run, progress: Annotated[bool, typer.Option("--progress", hidden=True)] = False) -> None:
-    """Show a job that goes on without its command, and its results when it ends.
+    """Show a running job until it ends, and its results.
 
-    With cluster=hosts and ray, Ctrl-C stops the job, as it does in persia train; the end of the terminal does not.
-    With all others nothing that ends this command ends the job.
+    With cluster=hosts and ray, Ctrl-C stops the job, as it does in persia train; closing the terminal does not. With
+    other clusters nothing that ends this command ends the job.
     """
     from persia_cli.commands.followed import follow_to_end, noting_signals, show_progress, stops_with_command
 
@@ -32,7 +32,10 @@ def attach(run: Run, progress: Annotated[bool, typer.Option("--progress", hidden
 
 
 def stop(run: Run, now: Annotated[bool, typer.Option("--now", help="Save nothing.")] = False) -> None:
-    """Save the model of a job and end the job, from wherever its run directory is; on Kubernetes kubectl does that."""
+    """Save the model of a running job and end it.
+
+    It works wherever the run directory is; on Kubernetes, use kubectl.
+    """
     from persia_cli.commands.followed import end_as_job, job_of, refuse_kubernetes
 
     refuse_kubernetes(run)
@@ -49,9 +52,10 @@ def logs(
         typer.Argument(metavar="[ROLE]", help="A role, a replica such as nn-worker-0, or driver.", show_default="all"),
     ] = "",
 ) -> None:
-    """Print the logs of a run's roles; those of a job with cluster=hosts are fetched from its first machine.
+    """Print the logs of a run's roles.
 
-    A job on several machines has a log of its driver too, the process that runs it.
+    Those of a job with cluster=hosts are copied from its first machine. A job on several machines also has a log of
+    its driver, the process that runs it.
     """
     from persia_cli.commands.followed import fetch, where_logs_are
     from persia_cli.commands.screen import err, out, say

@@ -11,6 +11,8 @@ from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, staleness, train
 
+pytestmark = pytest.mark.smoke
+
 QUALITY = ("loss", "auc", "log_loss", "ne", "calibration")
 TABLES = ("rows", "hit_rate", "look_up_hit_rate", "evicted")
 
