@@ -62,6 +62,7 @@ class HostMachines:
             return ask(self._hosts, host)
         except PersiaError as error:
             if not self._leaves_out_lost:
+                error.add_note(f"{self._first.ssh}, which drives the job, has to reach it.")
                 raise
             return error
 
