@@ -24,7 +24,7 @@ from pydantic import TypeAdapter  # noqa: E402
 
 from persia_cli.bench.modes import UNDELAYED  # noqa: E402
 from persia_cli.bench.result import Result  # noqa: E402
-from persia_cli.config.schema import Adagrad, Dlrm, GeneratedDataset, HybridMode, Run  # noqa: E402
+from persia_cli.config.schema import Adagrad, Dlrm, HybridMode, Run  # noqa: E402
 from persia_cli.observe.processor import Processor  # noqa: E402
 from scripts.bench.stores import CRITEO  # noqa: E402
 
@@ -116,7 +116,7 @@ class Judged:
 def throughput_target(run: Run, baseline: str, processor: Processor) -> float | None:
     """Return the target against a baseline; None for other runs, and for a precision that the processor is slow at."""
     dataset, optimizer = run.dataset, run.optimizer.embedding
-    generator = dataset.generator if isinstance(dataset, GeneratedDataset) else dataset.stand_in
+    generator = dataset.generator
     has_target = (
         isinstance(run.model, Dlrm)
         and run.model.dim == DIM

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.record import read_run
-from persia_cli.config.schema import GeneratedDataset, ParquetDataset, Run
+from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.control.position import StepGrid
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.source import open_source, uses_stand_in
@@ -94,11 +94,10 @@ def portion_shape(run: Run) -> PortionShape:
 
 
 def _table_sizes(run: Run) -> tuple[int, ...]:
-    dataset = run.dataset
-    generator = dataset.generator if isinstance(dataset, GeneratedDataset) else dataset.stand_in
+    generator = run.dataset.generator
     if generator is None:
         raise UserError(
-            "plain torch needs the size of every table in advance: set dataset.stand_in.cardinalities, "
+            "plain torch needs the size of every table in advance: set dataset.generator.cardinalities, "
             "or compare with dense only"
         )
     return generator.cardinalities

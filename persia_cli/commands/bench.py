@@ -78,7 +78,7 @@ def throughput(
     """
     from persia_cli.bench.throughput import measure
     from persia_cli.commands import bench_views as views
-    from persia_cli.commands.screen import err, out, say
+    from persia_cli.commands.screen import out, say
     from persia_cli.config.compose import compose_run
 
     run = compose_run(words or [], conf_dir or [])
@@ -93,9 +93,18 @@ def throughput(
     if as_json:
         say(out(), json.dumps(asdict(measured)))
         return
-    if measured.stand_in:
-        say(err(), f"STAND-IN DATA: there are no files at {measured.stand_in}; the samples are generated")
+    _say_if_made_up(run)
     views.show_throughput(measured)
+
+
+def _say_if_made_up(run: "Run") -> None:
+    from persia_cli.commands.screen import err, labelled
+    from persia_cli.config.schema import ParquetDataset
+    from persia_cli.data.read.facts import made_up
+    from persia_cli.data.read.source import uses_stand_in
+
+    if isinstance(run.dataset, ParquetDataset) and uses_stand_in(run.dataset):
+        labelled(err(), "data", made_up(run.dataset))
 
 
 def _compare(
@@ -105,9 +114,7 @@ def _compare(
     from persia_cli.bench.machine import this_machine
     from persia_cli.commands import bench_views as views
     from persia_cli.commands.describe import warn_of_slow_precision
-    from persia_cli.commands.screen import err, labelled, out, propose, say
-    from persia_cli.config.schema import ParquetDataset
-    from persia_cli.data.read.source import uses_stand_in
+    from persia_cli.commands.screen import err, labelled, out, propose
     from persia_cli.errors import UserError
 
     sources: dict[str, tuple[Source, ...]] = {"ring": ("ring",), "loader": ("loader",), "both": ("ring", "loader")}
@@ -117,9 +124,7 @@ def _compare(
     if as_json:
         views.print_json("throughput", results, quick, run)
         return
-    dataset = run.dataset
-    if isinstance(dataset, ParquetDataset) and uses_stand_in(dataset):
-        say(err(), f"STAND-IN DATA: there are no files at {dataset.place}; the samples are generated")
+    _say_if_made_up(run)
     labelled(out(), "machine", this_machine().processor)
     warn_of_slow_precision(run)
     for result in results:

@@ -15,7 +15,7 @@ MODEL = ("persia config model conf=criteo model=dcn_v2",)
 SCHEMA = "persia config schema > persia.schema.json"
 LIST = (
     "persia config list",
-    "persia config list --keys | grep embedding",
+    "persia config list train",
 )
 
 app = typer.Typer(no_args_is_help=True, help="Look at configurations.", epilog=examples(*SHOW, *MODEL, *LIST, SCHEMA))
@@ -81,15 +81,23 @@ def model(
 
 @app.command("list", epilog=examples(*LIST))
 def list_(
-    all_keys: Annotated[bool, typer.Option("--keys", help="List every key, what it expects and what it does.")] = False,
+    prefix: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PREFIX]", help="List the keys that begin with this, such as train.", show_default=False
+        ),
+    ] = None,
     conf_dir: ConfDir = None,
 ) -> None:
-    """List the configurations, and the options of each config group."""
+    """List the configurations and the options of each config group, or the keys that begin with a prefix.
+
+    Of each key the list has its meaning, the type of its value and the default.
+    """
     from persia_cli.commands.screen import out, pairs
     from persia_cli.config import offers
 
-    if all_keys:
-        _list_keys()
+    if prefix is not None:
+        _list_keys(prefix)
         return
     folders = conf_dir or []
     words = {f"conf={name}": file for name, file in offers.primaries(folders).items()}
@@ -112,15 +120,25 @@ def schema() -> None:
     say(out(), json.dumps(file_schema(), indent=2))
 
 
-def _list_keys() -> None:
+def _list_keys(prefix: str) -> None:
+    """List the keys of a prefix; raises UserError, with a similar key, if none begins with it."""
     from persia_cli.commands.screen import out, pairs
-    from persia_cli.config.expected import field_expectation, keys
+    from persia_cli.config.expected import field_default, field_expectation, keys
+    from persia_cli.config.explain import did_you_mean, nearest
     from persia_cli.config.schema import Run
+    from persia_cli.errors import UserError
 
     lines: dict[str, str] = {}
-    for key, field in keys(Run):
-        text = f"{' '.join((field.description or '').split())} ({field_expectation(field)})"
-        lines[key] = f"{lines[key]} | {text}" if key in lines and text not in lines[key] else text
+    known: list[str] = []
+    for key, field in keys(Run, members=True):
+        known.append(key)
+        if key == prefix or key.startswith((f"{prefix}.", f"{prefix}[")):
+            meaning = " ".join((field.description or "").split())
+            text = f"{meaning} ({field_expectation(field)}{field_default(field)})"
+            lines[key] = f"{lines[key]} | {text}" if key in lines and text not in lines[key] else text
+    if not lines:
+        right = nearest(prefix, known) or next((key for key in known if key.rpartition(".")[2] == prefix), None)
+        raise UserError(f"persia config list {prefix}: no key begins with this{did_you_mean(right)}")
     pairs(out(), lines)
 
 

@@ -1,20 +1,17 @@
 """A job in a few lines, before it starts."""
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.panel import Panel
 from rich.table import Table
-from rich.text import Text
 
 from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.screen import err, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.commands.warm_view import describe_warm_start
-from persia_cli.config.schema import ByLayer, Checkpoint, DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
+from persia_cli.config.schema import Checkpoint, DenseOptimizer, Optimizer, Run, SyncMode
 from persia_cli.config.schema.features import DenseFeature
 from persia_cli.config.schema.perceptrons import Concatenated
 from persia_cli.engines.key_files import key_file_of, needs_keys
@@ -120,26 +117,6 @@ def _first_and_last(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= MAX_NAMES else f"{names[0]} … {names[-1]}"
 
 
-def warn_of_stand_in(console: Console, plan: JobPlan, words: Sequence[str]) -> None:
-    """Print a warning that the data is generated, and the commands that prepare the real data."""
-    dataset = plan.run.dataset
-    if not plan.facts.stand_in or not isinstance(dataset, ParquetDataset):
-        return
-    prepare = f"persia recipe prepare {dataset.recipe} --input FILE --output {shlex.quote(dataset.paths[0])}"
-    text = (
-        f"NOT REAL DATA. There are no files at {dataset.place}; the samples are generated in the same shape, so the "
-        "figures say nothing about the real data set. To train on it:\n"
-    )
-    train = shlex.join(["persia", "train", *words])
-    if console.is_terminal:
-        console.print(Panel(Text(text.rstrip()), title="stand-in data", style="bold yellow"))
-        for line in (prepare, train):  # printed below the frame, so that they can be copied
-            say(console, f"  {line}", "bold yellow")
-    else:
-        for line in f"{text}{prepare}\n{train}".splitlines():
-            say(console, f"STAND-IN DATA: {line}")
-
-
 def warn_of_slow_precision(run: Run) -> None:
     """Print a warning if the run's precision is slower than float32 on this processor."""
     on_gpu = run.train.device.startswith("cuda") or (run.train.device == "auto" and Path("/dev/nvidia0").exists())
@@ -233,10 +210,8 @@ def _optimizer(optimizer: Optimizer | DenseOptimizer) -> str:
         changes.append(f"one cycle over {count(schedule.over_steps, 'step')}")
     elif schedule.kind == "reduce_on_plateau":
         changes.append(f"x {schedule.factor:g} on a plateau")
-    for name in ("l2", "weight_decay"):
-        if penalty := getattr(optimizer, name, 0.0):
-            parts = penalty.model_dump().items() if isinstance(penalty, ByLayer) else [("", penalty)]
-            changes.append(f"{name} " + " ".join(f"{part} {value:g}".strip() for part, value in parts))
+    penalties = {name: getattr(optimizer, name, 0.0) for name in ("l2", "weight_decay")}
+    changes += [f"{name} {penalty:g}" for name, penalty in penalties.items() if penalty]
     return f"{optimizer.kind} {optimizer.lr:g}" + (f" ({', '.join(changes)})" if changes else "")
 
 

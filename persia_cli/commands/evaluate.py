@@ -82,12 +82,11 @@ def evaluate(
     model = find_model(place_of(run), step)
     plan = plan_saved(model, "evaluate", [*(words or []), *(other_data(data, "eval") if data else [])], test=test)
     if retrieval:
-        from persia_cli.config.schema import Retrieval
         from persia_cli.retrieval.evaluation import judge
 
-        asked = plan.run.eval.retrieval or Retrieval()
-        keep_seen = keep_seen or asked.keep_seen
-        judged = judge(plan.run, model.checkpoint, sorted(set(at or asked.at)), keep_seen, approximate)
+        judged = judge(
+            plan.run, model.checkpoint, sorted(set(at or plan.run.eval.retrieval or (10,))), keep_seen, approximate
+        )
         _show(judged)
         _keep(judged, model, plan, keep_seen)
         return

@@ -194,7 +194,7 @@ def follow_to_end(run_dir: Path, came: deque[int], stops: bool) -> None:
         raise
     job.fetch()
     end_as_job(run_dir)
-    show_results(plan_of(run_dir), result_of(run_dir), [])
+    show_results(plan_of(run_dir), result_of(run_dir))
 
 
 def show_progress(run_dir: Path, came: deque[int], stops: bool) -> None:
@@ -230,7 +230,7 @@ def refuse_kubernetes(run_dir: Path) -> None:
 
     run = read_run(run_dir / CONFIG) if (run_dir / CONFIG).is_file() else None
     if run is not None and run.cluster.kind == "kubernetes":
-        line = stop_line(run_dir.absolute().name, run.cluster.namespace)
+        line = stop_line(run_dir.absolute().name)
         raise UserError(f"Kubernetes would start this job again, so it is stopped there: {line} saves the model first")
 
 
@@ -240,7 +240,7 @@ def where_logs_are(run_dir: Path, role: str) -> str:
 
     run = read_run(run_dir / CONFIG) if (run_dir / CONFIG).is_file() else None
     if run is not None and run.cluster.kind == "kubernetes":
-        return logs_line(run_dir.absolute().name, role, run.cluster.namespace)
+        return logs_line(run_dir.absolute().name, role)
     return "roles that are started by hand write to their standard error"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from persia_cli.commands.describe import describe, warn_of_slow_precision, warn_of_spent_schedules, warn_of_stand_in
+from persia_cli.commands.describe import describe, warn_of_slow_precision, warn_of_spent_schedules
 from persia_cli.commands.endings import ROLLBACK, ended_in_words
 from persia_cli.commands.facts import facts_of
 from persia_cli.commands.progress import following
@@ -50,7 +50,6 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) ->
     if plan.job.task == "train" and plan.run.cluster.kind not in ENGINES:
         forget_driver(plan.run_dir)
     describe(err(), plan)
-    warn_of_stand_in(err(), plan, words)
     if plan.job.task == "train":
         warn_of_slow_precision(plan.run)
         warn_of_spent_schedules(plan)
@@ -62,7 +61,7 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) ->
     try:
         with ended_in_words(plan, words):
             result = launch_with_rollback(plan, follow_job, lambda text: labelled(err(), ROLLBACK, text))
-            show_results(plan, result, words)
+            show_results(plan, result)
     finally:
         if trace:
             take_trace(plan, trace)
@@ -141,9 +140,8 @@ def other_data(paths: Sequence[str], split: str) -> list[str]:
     """Return the words that replace the training's files by others, with one kind of split for all of them."""
     return [
         f"dataset.path=[{','.join(map(quoted, paths))}]",
-        "dataset.if_missing=error",
-        "dataset.recipe=null",  # The recipe makes the training data, and the source has it, not these files.
-        "dataset.source=null",
+        "dataset.generator=null",
+        "dataset.recipe=null",  # It makes the training data, not these files.
         f"dataset.split={{kind: {split}}}",
     ]
 

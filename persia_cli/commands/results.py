@@ -5,7 +5,6 @@ from typing import Any
 
 from rich.console import Console
 
-from persia_cli.commands.describe import warn_of_stand_in
 from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.screen import err, key_values, labelled, out, propose, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
@@ -31,7 +30,7 @@ LOSSES = {
 """Counters of the tables that are reported at the end, and their meaning."""
 
 
-def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None:
+def show_results(plan: JobPlan, result: JobResult) -> None:
     """Print the best evaluation, else the last, and after training the saved files and the next command."""
     if plan.job.task == "predict":
         show_scores(out(), next(event for event in reversed(result.events) if event["event"] == "scored"))
@@ -41,7 +40,8 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
         propose(err(), f"persia report {plan.run_dir.parents[1]}")
         return
     evaluation = best_of(result) or last_of(result.metrics, plan.job.scored_part)
-    warn_of_stand_in(err(), plan, words)
+    if plan.facts.stand_in:
+        labelled(err(), "data", plan.facts.source)
     if evaluation:
         show_evaluation(out(), evaluation, plan)
         for text in undefined(evaluation):
@@ -77,13 +77,12 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
 
 def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) -> None:
     """Print the metrics of an evaluation, the last or the best of the job: a table on a terminal, else every digit."""
-    stand_in = plan.facts.stand_in
     if not console.is_terminal:
-        say(console, key_values(without_time(line) | ({"stand_in": True} if stand_in else {})))
+        say(console, key_values(without_time(line)))
         return
     suffixes = [key.removeprefix(first) for first in ("auc", "rmse") for key in line if key.startswith(first)]
     figures = {key: word for key, word in QUALITY.items() if any(key + suffix in line for suffix in suffixes)}
-    kind = "MADE-UP " if stand_in else "test " if line.get("split") == "test" else ""
+    kind = "test " if line.get("split") == "test" else ""
     table = columns(f"{plan.facts.eval_rows:,} {kind}samples", *figures.values())
     best = f"best by {line['best_by']}, step {line['step']:,}" if "best_by" in line else ""
     for suffix in suffixes:

@@ -8,7 +8,6 @@ from typing import Any
 
 import typer
 
-from persia_cli.commands.describe import warn_of_stand_in
 from persia_cli.commands.endings import INTERRUPTED
 from persia_cli.commands.screen import err, labelled, out, paragraph, propose, say, say_json
 from persia_cli.commands.sweep_view import Shown, as_object, legend, show_table, showing, spread
@@ -52,7 +51,8 @@ def carry_out(plan: SweepPlan, jobs: int, limit_s: float, as_json: bool) -> None
         folder = plan.ask.write(plan.folder, [each.run for each in plan.grid], plan.numbered)
         plan = replace(plan, folder=folder)
     labelled(err(), "sweep", f"{_number_of_points(plan)} in {plan.folder}")
-    warn_of_stand_in(err(), plan.first, plan.grid[0].point.arguments)
+    if plan.first.facts.stand_in:
+        labelled(err(), "data", plan.first.facts.source)
     outcomes = list(plan.before)
     sweep = Sweep(plan.folder, tasks_of(plan), plan.metric, jobs, limit_s)
     shown = Shown(len(plan.grid), len(outcomes), plan.metrics)

@@ -106,10 +106,9 @@ def train(
             plan = traced(plan, trace, trace_steps)
         again = [*words, *(word for folder in conf_dir or [] for word in ("--conf-dir", str(folder)))]
         if dry_run:
-            from persia_cli.commands.describe import describe_plan, warn_of_spent_schedules, warn_of_stand_in
+            from persia_cli.commands.describe import describe_plan, warn_of_spent_schedules
 
             describe_plan(out(), plan, again)
-            warn_of_stand_in(err(), plan, again)
             warn_of_spent_schedules(plan)
         else:
             if unsaved:

@@ -99,16 +99,16 @@ def expectation(annotation: Any, many: bool = False, limits: bool = False) -> st
         return f"{(_MANY if many else _ONE)[annotation]} {' and '.join(_bounds(metadata, limits))}".rstrip()
     if origin is Literal:
         return any_of(arguments)
-    if len(nodes(annotation)) > 1:
-        return f"keys with kind: {any_of(kinds(annotation), 'or')}"
+    if len(nodes(annotation)) > 1 and (found := kinds(annotation)):
+        return f"keys with kind: {any_of(found, 'or')}"
     if origin in (Union, UnionType):
         parts = [expectation(argument, many, limits) for argument in arguments if argument is not NoneType]
         return " or ".join([*dict.fromkeys(parts), *(["null"] if NoneType in arguments else [])])
     if origin is tuple:
         empty = ", not empty" if any(isinstance(item, MinLen) for item in metadata) else ""
         return f"a list of {expectation(arguments[0], many=True, limits=limits)}{empty}"
-    if found := nodes(annotation):
-        return f"{'groups of keys' if many else 'keys'} ({', '.join(found[0].model_fields)})"
+    if classes := nodes(annotation):
+        return f"{'groups of keys' if many else 'keys'} ({', '.join(classes[0].model_fields)})"
     return "names with values" if origin is dict else "any value"
 
 
@@ -118,15 +118,23 @@ def any_of(items: Sequence[Any], last: str = "or") -> str:
     return f"{', '.join(most)} {last} {end}" if most else end
 
 
-def keys(root: type[Node], values: Any = None, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Yield every key path below a config class with its field; for a union, the kind chosen in `values` or all."""
+def keys(
+    root: type[Node], values: Any = None, prefix: str = "", members: bool = False
+) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield every key path below a config class with its field; for a union, the kind chosen in `values` or all.
+
+    With `members` the keys of elements of lists and of what users name follow, as in `embedding.tables.NAME.dim`.
+    """
     for name, field in root.model_fields.items():
         yield prefix + name, field
         below = values.get(name) if isinstance(values, Mapping) else None
         chosen = kind_of(below)
         for node in nodes(_whole(field)):
             if chosen is None or chosen in kinds(node) or not kinds(node):
-                yield from keys(node, below, f"{prefix}{name}.")
+                yield from keys(node, below, f"{prefix}{name}.", members)
+        for node in nodes(_element(_whole(field))) if members else ():
+            inside = ".NAME." if get_origin(_container(_whole(field))) is dict else "[]."
+            yield from keys(node, None, f"{prefix}{name}{inside}", members)
 
 
 def kind_of(values: Any) -> str | None:
@@ -150,6 +158,18 @@ def choices(annotation: Any) -> list[str]:
 def field_expectation(field: FieldInfo) -> str:
     """Return in words what a field expects."""
     return expectation(_whole(field))
+
+
+def field_default(field: FieldInfo) -> str:
+    """Return the default of a field, as the end of a clause; empty for a group of keys."""
+    if field.is_required():
+        return "" if nodes(_whole(field)) else "; has to be given"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, Node):
+        return ""
+    names = {None: "null", True: "true", False: "false", "": '""'}
+    text = names[value] if isinstance(value, str | bool | None) and value in names else str(value)
+    return f"; default {'[]' if value == () else text}"
 
 
 def takes(field: FieldInfo, value: object) -> bool:
@@ -181,12 +201,17 @@ def _members(annotation: Any) -> list[Any]:
 
 def _element(annotation: Any) -> Any:
     """Return the type of a list's elements or of a mapping's values."""
-    members = [_bare(member)[1] for member in _members(annotation)]
-    annotation = next((member for member in members if get_origin(member) in (tuple, dict)), None)
+    annotation = _container(annotation)
     arguments = get_args(annotation)
     if not arguments:
         return None
     return arguments[1] if get_origin(annotation) is dict else arguments[0]
+
+
+def _container(annotation: Any) -> Any:
+    """Return the list or the mapping that a value may be, if it may be one."""
+    members = [_bare(member)[1] for member in _members(annotation)]
+    return next((member for member in members if get_origin(member) in (tuple, dict)), None)
 
 
 def _bare(annotation: Any) -> tuple[list[Any], Any]:

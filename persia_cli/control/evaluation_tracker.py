@@ -53,7 +53,6 @@ class Plateau:
 
     of: Part
     best: Best
-    patience: int
     factor: float
     floor: float
     """Fraction of the learning rate below which it does not fall."""
@@ -63,11 +62,10 @@ class Plateau:
     """True if the last evaluation has reduced it."""
 
     def note(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Add the metrics of an evaluation; `patience` evaluations in a row without improvement reduce the rate."""
+        """Add the metrics of an evaluation; one without improvement reduces the rate."""
         risen = self.best.note(step, value_of(metrics, self.best.metric))
-        due = not risen and self.best.since % self.patience == 0
         # 0.1 squared is a little above 0.01 in floating point.
-        self.reduced = due and self.factor**self.reductions > self.floor * (1.0 + 1e-9)
+        self.reduced = not risen and self.factor**self.reductions > self.floor * (1.0 + 1e-9)
         self.reductions += self.reduced
 
     def restore(self, metric: str, step: int | None, value: float | None, since: int, reductions: int) -> None:
@@ -185,7 +183,7 @@ def _plateaus(run: Run, aims: Mapping[str, Aim]) -> list[Plateau]:
     for part, optimizer in parts:
         schedule = optimizer.schedule
         if isinstance(schedule, PlateauSchedule):
-            metric = run.plateau_metric(schedule)
-            best, floor = Best(metric, aims[metric], schedule.min_delta), schedule.least / optimizer.lr
-            found.append(Plateau(part, best, schedule.patience, schedule.factor, floor))
+            early, metric = run.train.early_stop, run.plateau_metric
+            best = Best(metric, aims[metric], early.min_delta if early else 0.0)
+            found.append(Plateau(part, best, schedule.factor, schedule.floor))
     return found

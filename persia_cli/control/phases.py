@@ -189,12 +189,11 @@ class PhaseMachine:
     """A state machine of the phases; a phase is over when every participant has reported it done.
 
     Files of a checkpoint may still be written when its saving phase is over. Until they all are, neither the next
-    checkpoint nor the end can begin; with `waits_for_files`, no other phase either.
+    checkpoint nor the end can begin.
     """
 
     phases: Iterator[Phase]
     participants: dict[PhaseKind, frozenset[str]]
-    waits_for_files: bool = False
     current: Phase | None = None
     number: int = 0
     """The number of the last instruction of the job."""
@@ -218,7 +217,7 @@ class PhaseMachine:
             self._upcoming = next(self.phases)
         if self._upcoming.kind == "evaluating" and self._saving is not None and self._saving.evaluation_due:
             return bool(self.writing)  # a model is saved before its evaluation, since evaluations may fail
-        return bool(self.writing) and (self.waits_for_files or self._upcoming.kind in ("saving", "done"))
+        return bool(self.writing) and self._upcoming.kind in ("saving", "done")
 
     def advance(self) -> Phase:
         """Enter the next phase and return it; its instruction carries `number`."""

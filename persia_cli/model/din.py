@@ -32,5 +32,5 @@ class Attention(nn.Module):
 
 def build(model: Din, shape: InputShape) -> nn.Module:
     """Build the network; raises ConfigError for targets and sequences that do not fit each other."""
-    unit = LayerStyle(model.attention_activation)
+    unit = LayerStyle("prelu")
     return AttendingNetwork(shape, model, lambda target, _: Attention(target.dim, model.attention, unit))

@@ -16,20 +16,19 @@ from persia_cli.model.shape import InputShape
 
 
 class FactorizedInteraction(nn.Module):
-    """A linear layer and its columns' products: with two halves a, b of W x + c it gives a + a * b, or [a, a * b].
+    """A linear layer and its columns' products: with two halves a, b of W x + c it gives [a, a * b].
 
     The paper's layer with two factors, the gate of the second being the identity; it learns products of two inputs.
     """
 
-    def __init__(self, inputs: int, width: int, concat: bool, bias: bool = True) -> None:
+    def __init__(self, inputs: int, width: int, bias: bool = True) -> None:
         super().__init__()
-        self.concat = concat
-        self.linear = nn.Linear(inputs, width if concat else 2 * width, bias=bias)
+        self.linear = nn.Linear(inputs, width, bias=bias)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return [n, width] of [n, inputs]."""
         plain, factor = self.linear(inputs).chunk(2, dim=1)
-        return torch.cat([plain, plain * factor], dim=1) if self.concat else plain + plain * factor
+        return torch.cat([plain, plain * factor], dim=1)
 
 
 class FieldGate(nn.Module):
@@ -61,12 +60,12 @@ class FactorizedBlocks(nn.Module):
     def __init__(self, shape: InputShape, settings: FinalNet) -> None:
         super().__init__()
         self.fields = Fields(shape, settings.dim)
-        count, concat, style = self.fields.count, settings.residual == "concat", style_of(settings)
+        count, style = self.fields.count, style_of(settings)
         self.gate = FieldGate(count) if settings.gate else nn.Identity()
         first = count * settings.dim * (2 if settings.gate else 1)
-        self.first = _block(first, settings.first, concat, style, shape.tasks)
+        self.first = _block(first, settings.first, style, shape.tasks)
         second = count * settings.dim
-        self.second = _block(second, settings.second, concat, style, shape.tasks) if settings.second else None
+        self.second = _block(second, settings.second, style, shape.tasks) if settings.second else None
         self.teaching = settings.teaching
 
     def forward(self, batch: ModelBatch) -> Output:
@@ -92,10 +91,10 @@ def teaching_losses(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return losses[0] + losses[1]
 
 
-def _block(inputs: int, widths: Sequence[int], concat: bool, style: LayerStyle, tasks: int) -> nn.Sequential:
+def _block(inputs: int, widths: Sequence[int], style: LayerStyle, tasks: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for number, (before, after) in enumerate(pairwise([inputs, *widths])):
-        layers += [FactorizedInteraction(before, after, concat, style.bias), *style.after(number, after)]
+        layers += [FactorizedInteraction(before, after, style.bias), *style.after(number, after)]
     return nn.Sequential(*layers, nn.Linear([inputs, *widths][-1], tasks, bias=style.bias))
 
 

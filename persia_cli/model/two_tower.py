@@ -15,11 +15,11 @@ from persia_cli.model.two_sides import TwoSides
 
 
 class Tower(nn.Module):
-    """A perceptron on some features; its output, optionally of length 1, represents a user or an item."""
+    """A perceptron on some features; its output, of length 1, represents a user or an item."""
 
     def __init__(self, features: Sequence[FeatureShape], dense: int, settings: TwoTower) -> None:
         super().__init__()
-        self.features, self.reads_dense, self.normalizes = tuple(features), dense > 0, settings.normalize
+        self.features, self.reads_dense = tuple(features), dense > 0
         inputs = dense + sum(feature.dim for feature in features)
         self.network = fully_connected(inputs, settings.hidden, settings.width, style_of(settings))
 
@@ -27,7 +27,7 @@ class Tower(nn.Module):
         """Return vectors float32 [n, width]."""
         rows = batch.concatenated(self.features)
         vectors: torch.Tensor = self.network(torch.cat([batch.dense, rows], dim=1) if self.reads_dense else rows)
-        return normalize(vectors, dim=1) if self.normalizes else vectors
+        return normalize(vectors, dim=1)
 
 
 class TwoTowers(TwoSides):

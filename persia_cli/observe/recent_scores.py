@@ -6,6 +6,9 @@ from typing import Self
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.wire.job_messages import ScoreCounts
 
+WINDOW = 10
+"""Lines of training that the `window_` metrics cover."""
+
 
 class RecentScores:
     """The scores of the last intervals, at most `intervals` of them."""

@@ -19,7 +19,7 @@ from persia_cli.observe.evaluation_reports import EvaluationReports, RankReport,
 from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.quality import by_label, quality
 from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.recent_scores import RecentScores
+from persia_cli.observe.recent_scores import WINDOW, RecentScores
 from persia_cli.observe.record_state import RecordState
 from persia_cli.observe.scores import ScoreHistogram, reliability
 from persia_cli.observe.table_notes import TableNotes
@@ -73,7 +73,7 @@ class RunRecord:
         self._reports: list[dict[int, RankReport]] = [{} for _ in range(run.cluster.nn_workers)]
         self._next_report = 1
         self._progressive = ScoreHistogram(len(self._labels))
-        self._window = run.train.window
+        self._window = WINDOW
         self._recent = RecentScores(len(self._labels), self._window)
         self._evaluation = EvaluationReports(len(self._labels))
         self._tables: tuple[TableTotals, ...] = ()

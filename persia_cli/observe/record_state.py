@@ -11,7 +11,7 @@ from xxhash import xxh128
 from persia_cli.config.record import CONFIG
 from persia_cli.errors import CheckpointError, WireError
 from persia_cli.observe.journal import EVENTS, METRICS
-from persia_cli.observe.recent_scores import RecentScores
+from persia_cli.observe.recent_scores import WINDOW, RecentScores
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.storage.places import Place, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
@@ -40,7 +40,7 @@ class RecordState(NamedTuple):
     metrics_bytes: int
     """Size of the file of metrics."""
     recent: RecentScores
-    """Scores of the last lines of training, as many as `train.window`."""
+    """Scores of the last lines of training, at most `WINDOW`."""
 
 
 def save_scores(folder: Place, scores: ScoreHistogram, recent: RecentScores) -> SavedFile:
@@ -79,20 +79,17 @@ def copies_in(manifest: Manifest) -> list[SavedFile]:
     return found if {file.name for file in found} == set(COPIED_FILES) else []
 
 
-def load_state(folder: Place, manifest: Manifest, tasks: int, window: int) -> RecordState:
+def load_state(folder: Place, manifest: Manifest, tasks: int) -> RecordState:
     """Return the state in a checkpoint, with scores equal to the bit.
 
-    The scores of recent lines are those of the run if it had the same `window`; else they begin empty. Raise
-    CheckpointError if scores are damaged or not of so many tasks.
+    Raise CheckpointError if scores are damaged or not of so many tasks.
     """
     path, progress = folder / RECORD / SCORES, manifest.progress
     try:
         found = load((verified_folder(folder, RECORD) / SCORES).read_bytes())
         histograms = _histograms(found)
         scores = ScoreHistogram.decode(tasks, histograms.pop(""))
-        recent = RecentScores(tasks, window)
-        if manifest.config["train"]["window"] == window:
-            recent = RecentScores.restored(tasks, window, histograms)
+        recent = RecentScores.restored(tasks, WINDOW, histograms)
     except (OSError, SafetensorError, TypeError, ValueError, KeyError, WireError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; use another checkpoint") from error
     tables = TableTotals(evicted=progress.evicted, hits=progress.hits, misses=progress.misses)

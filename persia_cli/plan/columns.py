@@ -46,7 +46,7 @@ def items_of(model: Model) -> tuple[str, ...]:
 
 def metric_aims(run: Run) -> dict[str, Aim]:
     """Return every metric of a run's evaluations, and which of its values are better."""
-    return metrics_of(run.links, has_query_ids(run), run.eval.retrieval.at if run.eval.retrieval else ())
+    return metrics_of(run.links, has_query_ids(run), run.eval.retrieval or ())
 
 
 def label_names(run: Run) -> tuple[str, ...]:

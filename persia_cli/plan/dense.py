@@ -36,8 +36,7 @@ def plain_schedule(optimizer: Optimizer | DenseOptimizer) -> Schedule:
     schedule = optimizer.schedule
     if isinstance(schedule, PlateauSchedule):
         # Only the coordinator needs the rest of a plateau's settings; tables that differ only in them share a group.
-        floor = min(1.0, schedule.least / optimizer.lr)
-        return Schedule(schedule.kind, schedule.warmup_steps, factor=schedule.factor, floor=floor)
+        return Schedule(schedule.kind, schedule.warmup_steps, factor=schedule.factor, floor=schedule.floor)
     return Schedule(**schedule.model_dump())
 
 

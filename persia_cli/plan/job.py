@@ -336,4 +336,4 @@ def job_phases(
         "paused": frozenset({f"{DRIVER}-0"}),
         "done": everyone,
     }
-    return PhaseMachine(phases, taking_part, waits_for_files=not run.checkpoint.while_training)
+    return PhaseMachine(phases, taking_part)

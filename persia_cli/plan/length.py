@@ -70,8 +70,7 @@ def _with_epochs(run: Run, steps: int, most: int) -> Run:
 def _patience(run: Run, evaluations: int) -> int:
     """Return the patience of the early stop: so many evaluations, and more if a rate falls on a plateau first."""
     parts = (run.optimizer.dense.schedule, run.optimizer.embedding.schedule)
-    plateaus = [schedule.patience for schedule in parts if isinstance(schedule, PlateauSchedule)]
-    return max(PATIENCE, evaluations) + max(plateaus, default=0)
+    return max(PATIENCE, evaluations) + any(isinstance(schedule, PlateauSchedule) for schedule in parts)
 
 
 def epoch_steps(run: Run, train_rows: int) -> int:

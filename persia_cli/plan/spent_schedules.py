@@ -3,6 +3,7 @@
 from persia_cli.config.schema import CosineSchedule, OneCycleSchedule, Run
 from persia_cli.errors import count
 from persia_cli.plan.length import end_of, schedules
+from persia_cli.store.layout import CYCLE_RISE
 
 LEAST = 0.01
 """Fraction of a learning rate below which next to nothing is learned."""
@@ -29,7 +30,7 @@ def unreached(run: Run, steps: int, every: int | None) -> list[str]:
     found = []
     for key, schedule in schedules(run):
         if isinstance(schedule, OneCycleSchedule):
-            name, rise = f"{key}.over_steps={schedule.over_steps:,}", int(schedule.rise * schedule.over_steps)
+            name, rise = f"{key}.over_steps={schedule.over_steps:,}", int(CYCLE_RISE * schedule.over_steps)
         else:
             name, rise = f"{key}.warmup_steps={schedule.warmup_steps:,}", schedule.warmup_steps
         if rise >= steps:

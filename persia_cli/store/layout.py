@@ -46,6 +46,9 @@ Storage = Literal["float32", "bfloat16", "float16"]
 WhenFull = Literal["auto", "evict_lfu", "evict_lru", "refuse"]
 """Policies for an id without a row in a full partition."""
 
+CYCLE_RISE, CYCLE_START = 0.3, 0.04
+"""Of `one_cycle`: the fraction of its steps in which the learning rate rises, and of the rate at its first step."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -54,8 +57,8 @@ class Schedule:
     In the first `warmup_steps` steps it rises linearly to 1: step t has (t + 1) / warmup_steps. After that, `constant`
     is 1. `step` is multiplied by `factor` each `every_steps` steps (torch's `StepLR`). `cosine` falls from 1 to `floor`
     over `over_steps` steps and stays there (Loshchilov and Hutter, "SGDR", 2017, equation 5, without restarts).
-    `one_cycle` rises along half a cosine from `start` to 1, for a fraction `rise` of `over_steps`, and falls along
-    another to `floor` (torch's `OneCycleLR`, which changes momentum too). `reduce_on_plateau` is multiplied by `factor`
+    `one_cycle` rises along half a cosine from 0.04 to 1, for 0.3 of `over_steps`, and falls along another to `floor`
+    (torch's `OneCycleLR` with its defaults, which changes momentum too). `reduce_on_plateau` is multiplied by `factor`
     at each reduction, which evaluations decide on, and does not fall below `floor`.
     """
 
@@ -65,8 +68,6 @@ class Schedule:
     factor: float = 1.0
     over_steps: int = 1
     floor: float = 0.0
-    rise: float = 0.3
-    start: float = 1.0
 
     def at(self, step: int, reductions: int = 0) -> float:
         """Return the factor of a step, counted from 0, after so many reductions by evaluations."""
@@ -82,9 +83,9 @@ class Schedule:
             done = min(1.0, after / self.over_steps)
             return _between(1.0, self.floor, done)
         if self.kind == "one_cycle":
-            peak, last = max(0.0, self.rise * self.over_steps - 1), self.over_steps - 1
+            peak, last = max(0.0, CYCLE_RISE * self.over_steps - 1), self.over_steps - 1
             if after < peak:
-                return _between(self.start, 1.0, after / peak)
+                return _between(CYCLE_START, 1.0, after / peak)
             return _between(1.0, self.floor, min(1.0, (after - peak) / (last - peak)) if last > peak else 1.0)
         return 1.0
 

@@ -3,31 +3,27 @@
 import torch
 from torch import nn
 
-from persia_cli.config.schema import AdamW, ByLayer, DenseAdagrad, DenseAdam, DenseOptimizer, DenseSgd
+from persia_cli.config.schema import AdamW, DenseAdagrad, DenseAdam, DenseOptimizer, DenseSgd
 from persia_cli.errors import ConfigError
-from persia_cli.model.batch_norm import BatchNorm
-from persia_cli.model.layers import LayerNorm
 from persia_cli.model.uncertainty import TaskUncertainty
 from persia_cli.plan.dense import plain_schedule
-
-NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, BatchNorm, LayerNorm)
-"""Layers whose weights are of the kind `norm`."""
 
 
 def penalties(config: DenseOptimizer, module: nn.Module) -> dict[str, float]:
     """Return the penalty of each trainable parameter by name: `weight_decay` of AdamW, `l2` of the others."""
     given = config.weight_decay if isinstance(config, AdamW) else config.l2
-    by_layer = given if isinstance(given, ByLayer) else ByLayer(weight=given, bias=given, norm=given)
-    found = {}
-    for layer, part in module.named_modules():
-        for name, parameter in part.named_parameters(recurse=False):
-            if parameter.requires_grad:
-                own = by_layer.bias if name == "bias" else by_layer.weight
-                own = by_layer.norm if isinstance(part, NORMS) else own
-                # A variance has no preferred small value: 1 is as good as any.
-                found[f"{layer}.{name}".lstrip(".")] = 0.0 if isinstance(part, TaskUncertainty) else own
-    # A parameter that two layers share is named once, as in `named_parameters`.
-    return {name: found[name] for name, parameter in module.named_parameters() if parameter.requires_grad}
+    # A variance has no preferred small value: 1 is as good as any.
+    variances = {
+        id(parameter)
+        for part in module.modules()
+        if isinstance(part, TaskUncertainty)
+        for parameter in part.parameters(recurse=False)
+    }
+    return {
+        name: 0.0 if id(parameter) in variances else given
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    }
 
 
 def dense_optimizer(config: DenseOptimizer, module: nn.Module) -> torch.optim.Optimizer:
@@ -48,10 +44,7 @@ def dense_optimizer(config: DenseOptimizer, module: nn.Module) -> torch.optim.Op
         case DenseSgd():
             return torch.optim.SGD(decayed, lr=config.lr, fused=fused)
         case DenseAdagrad():
-            start = config.initial_accumulator_value
-            return torch.optim.Adagrad(
-                decayed, lr=config.lr, initial_accumulator_value=start, eps=config.eps, fused=fused
-            )
+            return torch.optim.Adagrad(decayed, lr=config.lr, eps=config.eps, fused=fused)
         case DenseAdam() | AdamW():
             kind = torch.optim.AdamW if isinstance(config, AdamW) else torch.optim.Adam
             betas = (config.beta1, config.beta2)

@@ -24,7 +24,7 @@ from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out
 
 COPIES, POOLED, BATCH = 200, 60, 512
 NEAR = 1e-5
-ADAGRAD = DenseAdagrad(kind="adagrad", lr=0.05, initial_accumulator_value=0.1)
+ADAGRAD = DenseAdagrad(kind="adagrad", lr=0.05)
 """An optimizer whose state does not amplify rounding errors."""
 
 

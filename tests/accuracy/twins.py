@@ -189,7 +189,6 @@ def criteo_words(prepared: Path) -> list[str]:
         "conf=criteo",
         f"dataset.path='{prepared}'",
         "dataset.split={kind: every, n: 5, offset: 4}",
-        "dataset.if_missing=error",
         "embedding.memory=1GiB",
     ]
 

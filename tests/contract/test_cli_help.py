@@ -36,7 +36,7 @@ FROZEN = {
     "checkpoint show": ["--help", "--json", "folder"],
     "checkpoint verify": ["--help", "--json", "folder"],
     "config": ["--help"],
-    "config list": ["--conf-dir", "--help", "--keys"],
+    "config list": ["--conf-dir", "--help", "prefix"],
     "config model": ["--conf-dir", "--help", "--json", "words"],
     "config schema": ["--help"],
     "config show": ["--conf-dir", "--help", "words"],

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from persia_cli.config.schema import KubernetesCluster
+from persia_cli.engines.kubernetes.pod import USER
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,5 +25,5 @@ def test_it_copies_what_a_wheel_is_made_of_and_sends_nothing_else_to_the_builder
 
 def test_nothing_runs_as_root() -> None:
     [user] = [words for first, *words in instructions() if first == "USER"]
-    assert user == [str(KubernetesCluster(kind="kubernetes").user)]
+    assert user == [str(USER)]
     assert instructions()[-1] == ["ENTRYPOINT", '["persia"]']

@@ -67,7 +67,7 @@ def test_values_are_what_the_readme_says(recipe: str, tmp_path: Path) -> None:
 def test_the_data_set_is_described_as_the_shipped_configuration_does(recipe: str, days: Path, tmp_path: Path) -> None:
     made = dataset_of(prepare(days, tmp_path / "out", recipe).dataset)
     shipped = compose_run([f"dataset={recipe}"]).dataset
-    own = {"path", "if_missing", "stand_in"} | ({"split"} if recipe == "criteo_1tb" else set())
+    own = {"path", "generator"} | ({"split"} if recipe == "criteo_1tb" else set())
     assert made.model_dump(exclude=own) == shipped.model_dump(exclude=own)
 
 

@@ -15,7 +15,6 @@ CRITEO_FFNN = (
     "conf=criteo",
     "model=ffnn",
     "dataset.split={kind: every, n: 5, offset: 4}",
-    "dataset.if_missing=error",
     "train.epochs=1",
 )
 """The real Criteo rows, read once by a network of 400-400-400, every fifth row for evaluation."""

@@ -36,7 +36,7 @@ class Command:
         """`follows` is another command, such as `attach`, which gets only the run directory."""
         self.host, self._output = host, output
         self.run_dir = host.root / run_dir.relative_to("/")
-        where = ["cluster=ray", f"cluster.address='{address}'", "cluster.room_s=60"]
+        where = ["cluster=ray", f"cluster.address='{address}'", "cluster.start_timeout_s=60"]
         given = [follows, str(run_dir), *words] if follows else ["train", *where, *words, "--run-dir", str(run_dir)]
         own = {KEY_FILE: str(key_file)} if key_file else {}
         with output.open("wb") as file:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from persia_cli.control.position import StepGrid
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
@@ -33,12 +34,13 @@ class Recorded:
         run = make_run(
             list(self.sparse),
             embedding=self.embedding,
-            train={"batch_size": 12, "window": self.window},
+            train={"batch_size": 12},
             cluster=cluster,
             dataset={"labels": self.labels, "group_by": self.group_by},
         )
         self.events = Journal(self.folder / EVENTS)
-        self.record = RunRecord(self.folder, self.events, run, GRID, self.step, self.samples)
+        with mock.patch("persia_cli.observe.record.WINDOW", self.window):
+            self.record = RunRecord(self.folder, self.events, run, GRID, self.step, self.samples)
 
     @property
     def lines(self) -> list[dict[str, Any]]:

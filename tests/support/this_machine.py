@@ -5,6 +5,7 @@ import shlex
 import stat
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.mirror import Mirror
@@ -38,6 +39,12 @@ input()
 """A stand-in for a supervisor: it writes received signals to a file, until there is a line of input."""
 
 
+class ImpatientCluster(HostsCluster):
+    """A cluster whose command soon gives up a machine."""
+
+    lost_s: ClassVar[float] = 1.0
+
+
 class Machine:
     """This machine behind a stand-in for ssh, and the notifications about it."""
 
@@ -49,9 +56,7 @@ class Machine:
         (folder / "ssh").write_text(SCRIPT)
         (folder / "ssh").chmod(stat.S_IRWXU)
         persia = f"{shlex.quote(sys.executable)} -P -m persia_cli"
-        self.hosts = HostsCluster(
-            kind="hosts", ssh=str(folder / "ssh"), persia=persia, folder=str(folder / "jobs"), lost_s=1.0
-        )
+        self.hosts = ImpatientCluster(kind="hosts", ssh=str(folder / "ssh"), persia=persia, folder=str(folder / "jobs"))
 
     def connect(self) -> Connection:
         return Connection(self.hosts, HOST, "a/start-1", Mirror(self.copy, [NAME]), self.said.append)

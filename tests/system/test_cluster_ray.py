@@ -96,11 +96,14 @@ def test_a_mistake_ends_the_job_at_once_with_the_replica_and_its_machine_and_so_
         assert "save its part of checkpoints in /tmp/run, but its machine, host2," in (" ".join(command.output.split()))
         assert "Traceback" not in command.output
         assert "rollback" not in command.output
-    wide = ["cluster.resources.nn_worker.cpus=100", "cluster.room_s=3", *WORDS]
+    wide = ["cluster.resources.nn_worker.cpus=100", "cluster.start_timeout_s=3", *WORDS]
     with Command(hosts[0], address, wide, tmp_path / "wide", Path("/tmp/wide")) as command:
         assert command.end() == 1, command.output
         said = " ".join(command.output.split())
-        assert "no room for the job for 3 s (cluster.room_s): no machine is large enough for data-loader-0" in said
+        assert (
+            "no room for the job for 3 s (cluster.start_timeout_s): no machine is large enough for data-loader-0"
+            in said
+        )
         assert "Traceback" not in said
         poll_for(lambda: nothing_runs(hosts), 10.0, "the end of all roles")
 

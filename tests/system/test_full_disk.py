@@ -95,7 +95,7 @@ def test_after_a_save_that_was_given_up_a_checkpoint_of_changes_is_whole(tmp_pat
     """Servers count from a save that nobody has: the next one has all rows, and changes are written after it again."""
     words = [*WORDS, "cluster=embedded", "checkpoint.every_steps=20", "train.steps=160"]
     with small_disk(16 * DISK) as disk:
-        deltas = [*words, "checkpoint.full_every=99", "checkpoint.while_training=false"]
+        deltas = [*words, "checkpoint.full_every=99"]
 
         def fill_for_one_save() -> None:
             events = (tmp_path / "run" / EVENTS).read_text() if (tmp_path / "run" / EVENTS).exists() else ""

@@ -32,8 +32,9 @@ OPTIONS = {
     "one cycle": [f"optimizer.dense.schedule={CYCLE}", f"optimizer.embedding.schedule={CYCLE}"],
     "early stop": ["train.stop_early={metric: loss, patience: 2, min_delta: 1000}", "eval.every_steps=2"],
     "plateau": [
-        "optimizer.dense.schedule={kind: reduce_on_plateau, metric: loss, min_delta: 1000}",
-        "optimizer.embedding.schedule={kind: reduce_on_plateau, metric: loss, min_delta: 1000}",
+        "optimizer.dense.schedule={kind: reduce_on_plateau}",
+        "optimizer.embedding.schedule={kind: reduce_on_plateau}",
+        "train.stop_early={metric: loss, patience: 100, min_delta: 1000}",
         "eval.every_steps=2",
     ],
     "mse": ["dataset.labels=[price]", "train.losses={price: {kind: mse}}"],
@@ -47,7 +48,7 @@ TOGETHER = [
     *("dataset.weight=w", "model.output_bias=base_rate", "model.norm=batch", "model.activation=dice"),
     "optimizer.embedding={kind: ftrl, lr: 0.1, l1: 0.001, l2: 0.01, schedule: {kind: one_cycle, over_steps: 9}}",
     "embedding.tables.item={optimizer: {kind: adam, lr: 0.01, eps: 1e-3, l2: 0.01, weight_decay: 0.1}}",
-    "optimizer.dense={kind: adamw, lr: 0.01, eps: 1e-3, weight_decay: {weight: 0.1, norm: 0.2}, clip_norm: 0.5,"
+    "optimizer.dense={kind: adamw, lr: 0.01, eps: 1e-3, weight_decay: 0.1, clip_norm: 0.5,"
     " schedule: {kind: one_cycle, over_steps: 9}}",
     *("train.stop_early={metric: loss, patience: 2, min_delta: 1000}", "eval.every_steps=2"),
 ]

@@ -79,7 +79,7 @@ def test_fifty_steps_in_bfloat16_keep_near_to_torch_under_autocast(criteo_rows: 
 
 def test_a_network_of_numbers_alone_needs_no_tables(criteo_rows: Path, tmp_path: Path) -> None:
     words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", *EMBEDDED, "optimizer=sgd"]
-    words += ["dataset.sparse=[]", "dataset.if_missing=error", "dataset.stand_in=null", "dataset.raw=[]"]
+    words += ["dataset.sparse=[]", "dataset.generator=null", "dataset.raw=[]"]
     job = plan([*words, "train.steps=8", "train.batch_size=64"], tmp_path / "run")
     result = launch(job)
     oracle = Oracle(job.run, 8)

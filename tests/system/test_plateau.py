@@ -20,10 +20,10 @@ from tests.support.oracle import Oracle
 from tests.system.test_recovery import assert_same, train_and_kill
 from tests.system.test_resume import WORDS, lines
 
-NEVER = "metric: auc, min_delta: 2"
+NEVER = "train.stop_early={metric: auc, patience: 100, min_delta: 2}"
 """No evaluation is better than the first by so much, so that each later one is a plateau."""
-DENSE = f"optimizer.dense.schedule={{kind: reduce_on_plateau, {NEVER}, factor: 0.5}}"
-ROWS = f"optimizer.embedding.schedule={{kind: reduce_on_plateau, {NEVER}, patience: 2, factor: 0.25, least: 0.001}}"
+DENSE = "optimizer.dense.schedule={kind: reduce_on_plateau, factor: 0.5}"
+ROWS = "optimizer.embedding.schedule={kind: reduce_on_plateau, factor: 0.25, floor: 0.1}"
 LIMIT_S = 400
 
 
@@ -35,19 +35,29 @@ def notes(result: JobResult) -> list[str]:
 def test_every_step_has_the_rate_that_evaluations_have_left(optimizer: str, criteo_rows: Path, tmp_path: Path) -> None:
     """Evaluations after steps 2, 4, … 12: the first is the best, so dense rates fall at 4, 6, 8 and 10.
 
-    Those of rows fall at each second one, 6 and 10, to no less than `least`.
+    Those of rows fall at 4 and 6, to no less than `floor` of the first.
     """
     tame = ["optimizer.embedding.eps=1e-3", "optimizer.dense.eps=1e-3"] if optimizer == "adam" else []
     rates = ["optimizer.dense.lr=0.02", "optimizer.embedding.lr=0.01"]
     words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "cluster=embedded", "mode=sync", f"optimizer={optimizer}"]
-    words += [*tame, *rates, "train.log_every_steps=1", "seed=1", "train.steps=12", "train.batch_size=64", DENSE, ROWS]
+    words += [
+        *tame,
+        *rates,
+        "train.log_every_steps=1",
+        "seed=1",
+        "train.steps=12",
+        "train.batch_size=64",
+        NEVER,
+        DENSE,
+        ROWS,
+    ]
     job = plan([*words, "eval.every_steps=2", "checkpoint.at_end=false"], tmp_path / "run")
     result = launch(job)
     oracle = Oracle(job.run, 12)
     theirs = []
     for step in range(12):
         dense = 0.02 * 0.5 ** max(0, step // 2 - 1)
-        rows = 0.01 if step < 6 else 0.0025 if step < 10 else 0.001
+        rows = 0.01 if step < 4 else 0.0025 if step < 6 else 0.001
         for optimizers, rate in (
             ([oracle.optimizer], dense),
             ([table.optimizer for table in oracle.tables.values()], rows),
@@ -58,7 +68,6 @@ def test_every_step_has_the_rate_that_evaluations_have_left(optimizer: str, crit
         theirs.append(oracle.step(step))
     np.testing.assert_allclose(losses(result), theirs, rtol=0, atol=2e-6)
     fallen = [text.partition(":")[0] for text in notes(result)]
-    assert fallen == ["optimizer.dense", *["optimizer.dense", "optimizer.embedding", "optimizer.dense"], *fallen[4:]]
     assert fallen.count("optimizer.dense") == 4
     assert fallen.count("optimizer.embedding") == 2
 
@@ -68,7 +77,7 @@ def test_every_step_has_the_rate_that_evaluations_have_left(optimizer: str, crit
 )
 def test_a_resumed_run_goes_on_with_the_reduced_rate(mode: list[str], tmp_path: Path) -> None:
     """The run of `test_resume`, killed after its checkpoint of step 50; evaluations of step 30 and 45 were plateaus."""
-    words = [*(word for word in WORDS if "schedule" not in word), *mode, DENSE, ROWS]
+    words = [*(word for word in WORDS if "schedule" not in word), *mode, NEVER, DENSE, ROWS]
     straight = train(words, tmp_path / "straight")
     run_dir = tmp_path / "run"
     shutil.copytree(straight.run_dir, run_dir)
@@ -76,7 +85,7 @@ def test_a_resumed_run_goes_on_with_the_reduced_rate(mode: list[str], tmp_path: 
     saved = read_manifest(checkpoint_folder(run_dir / CHECKPOINTS, 50)).progress.plateaus
     assert [(each.of, each.reductions, each.best.step, each.best.since) for each in saved] == [
         ("dense", 2, 15, 2),
-        ("embedding", 1, 15, 2),
+        ("embedding", 2, 15, 2),
     ]
     ended = CliRunner().invoke(app, ["resume", str(run_dir)])
     assert ended.exit_code == 0, ended.output
@@ -91,11 +100,18 @@ def test_a_run_that_follows_users_predicts_for_samples_without_any(tmp_path: Pat
     columns = {"item": draw.integers(0, 30, 400), "user": draw.integers(0, 9, 400), "y": draw.integers(0, 2, 400)}
     pq.write_table(pa.table(columns), tmp_path / "visits.parquet")
     pq.write_table(pa.table({"item": columns["item"]}), tmp_path / "today.parquet")
-    gauc = "{kind: reduce_on_plateau, metric: gauc, patience: 2}"
+    gauc = "{kind: reduce_on_plateau}"
     words = ["dataset=parquet", f"dataset.path={tmp_path / 'visits.parquet'}", "dataset.labels=[y]"]
     words += ["dataset.sparse=[item]", "dataset.group_by=user", "dataset.split={kind: every, n: 2}", "model.hidden=[8]"]
     words += [f"optimizer.dense.schedule={gauc}", f"optimizer.embedding.schedule={gauc}", "eval.every_steps=2"]
-    words += ["model.dim=4", "train.batch_size=32", "train.epochs=1", "embedding.capacity=4096", "cluster=embedded"]
+    words += [
+        "train.stop_early={metric: gauc, patience: 100}",
+        "model.dim=4",
+        "train.batch_size=32",
+        "train.epochs=1",
+        "embedding.capacity=4096",
+        "cluster=embedded",
+    ]
     train(words, tmp_path / "run")
     scores = tmp_path / "scores.parquet"
     ended = CliRunner().invoke(
@@ -105,7 +121,7 @@ def test_a_run_that_follows_users_predicts_for_samples_without_any(tmp_path: Pat
     assert pq.read_table(scores).num_rows == 400
 
 
-RANKS = [*small.WORDS, "train.log_every_steps=5", "cluster=local", DENSE, ROWS]
+RANKS = [*small.WORDS, "train.log_every_steps=5", "cluster=local", NEVER, DENSE, ROWS]
 RANKS += ["cluster.embedding_servers=2", "eval.every_steps=40"]
 
 
@@ -129,12 +145,13 @@ def test_who_takes_the_place_of_a_killed_process_has_the_reduced_rate(name: str,
 @pytest.mark.parametrize("mode", [["mode=sync"], ["mode=hybrid", "mode.staleness=4"], ["mode=async"]], ids="/".join)
 def test_all_updates_of_several_ranks_have_it(mode: list[str], tmp_path: Path) -> None:
     """Once the rate of rows is 0 to all purposes they stand still: that of 1e-30 after the first plateau."""
-    still = f"optimizer.embedding.schedule={{kind: reduce_on_plateau, {NEVER}, factor: 1e-30, least: 0}}"
+    still = "optimizer.embedding.schedule={kind: reduce_on_plateau, factor: 1e-30, floor: 0}"
     words = [
         *small.WORDS,
         *mode,
         "optimizer=sgd",
         still,
+        NEVER,
         "cluster=local",
         "cluster.nn_workers=2",
         "eval.every_steps=100",

@@ -188,7 +188,7 @@ def test_a_save_that_the_network_breaks_costs_that_save_alone(store: ObjectStore
             if failed:
                 network.come_up()
 
-        words = ("train.steps=300", "checkpoint.every_steps=20", "checkpoint.while_training=false")
+        words = ("train.steps=300", "checkpoint.every_steps=20")
         code, said = train(run_dir, uri, *words, "checkpoint.full_every=4", while_running=cut_a_save)
         assert code == 0, said
         failed, saved = steps_of(run_dir, "save_failed"), steps_of(run_dir, "saved")

@@ -10,7 +10,7 @@ from persia_cli.config.schema.metric import is_of_retrieval
 from tests.support.jobs import train
 from tests.system.test_retrieval import persia, words
 
-EVERY = ["eval.every_steps=5", "checkpoint.every_steps=5", "eval.retrieval={at: [8, 3]}"]
+EVERY = ["eval.every_steps=5", "checkpoint.every_steps=5", "eval.retrieval=[8, 3]"]
 PROCESSES = ["cluster=local", "cluster.nn_workers=2", "cluster.embedding_servers=2", "cluster.embedding_workers=2"]
 BY_FIGURES = [
     "checkpoint.best_by=recall@3",
@@ -44,9 +44,7 @@ def by_checkpoint(run: Path, step: int) -> dict[str, float]:
     "changes",
     [
         pytest.param([], id="one_rank"),
-        pytest.param(
-            ["model.norm=batch", "eval.retrieval={at: [8, 3], keep_seen: true}"], id="all_items", marks=pytest.mark.slow
-        ),
+        pytest.param(["model.norm=batch"], id="batch_norm", marks=pytest.mark.slow),
         pytest.param([*PROCESSES, "mode=hybrid"], id="two_ranks", marks=slow),
         pytest.param(["mode=async", "train.losses={}"], id="async", marks=pytest.mark.slow),
     ],

@@ -10,7 +10,7 @@ from persia_cli.config.schema.features import SparseFeature
 from persia_cli.config.schema.hosts import HostsCluster, SshHost
 from persia_cli.config.schema.init_from import InitFrom, VectorFile
 from persia_cli.config.schema.interactions import AutoInt, DcnV2, Dlrm, Ffnn, FinalMlp, FinalNet, Gdcn, MaskNet
-from persia_cli.config.schema.kubernetes import KubernetesCluster, Toleration, Volume
+from persia_cli.config.schema.kubernetes import KubernetesCluster, Volume
 from persia_cli.config.schema.loss import (
     BCE,
     Bce,
@@ -30,7 +30,6 @@ from persia_cli.config.schema.optimizer import (
     Adagrad,
     Adam,
     AdamW,
-    ByLayer,
     ConstantSchedule,
     CosineSchedule,
     DenseAdagrad,
@@ -51,7 +50,7 @@ from persia_cli.config.schema.optimizer import (
 from persia_cli.config.schema.ray import RayCluster
 from persia_cli.config.schema.replicas import ProcessReplicas, SpreadReplicas
 from persia_cli.config.schema.resources import RoleResources
-from persia_cli.config.schema.run import EarlyStop, Evaluation, Retrieval, Run, Training
+from persia_cli.config.schema.run import EarlyStop, Evaluation, Run, Training
 from persia_cli.config.schema.sequences import Bst, Dien, Din, SasRec, TwoTower
 from persia_cli.config.schema.slurm import SlurmCluster
 from persia_cli.config.schema.split import (

@@ -31,8 +31,6 @@ class Checkpoint(Node):
     """Every so many checkpoints, one has all rows; those between have only what changed since the one before."""
     keep: Count | None = 3
     """Number of newest checkpoints to keep, in addition to the best and the last one; with `null` all are kept."""
-    while_training: bool = True
-    """Go on training while the files of a checkpoint are written; otherwise training waits for them."""
     path: Annotated[str, BeforeValidator(_place)] | None = None
     """Folder of the run's checkpoints, a path or a URI such as s3://bucket/folder; default: in the run directory."""
     best_by: str | None = None

@@ -55,8 +55,6 @@ class GeneratedDataset(Node):
     """`generated`: no files."""
     generator: Generator
     """Shape of the samples."""
-    shuffle: bool = False
-    """Must be false: generated samples are in random order already."""
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -67,12 +65,6 @@ class GeneratedDataset(Node):
     def _has_columns(self) -> Self:
         if not self.generator.dense and not self.generator.cardinalities:
             raise ValueError("generated samples need dense features or cardinalities of sparse ones")
-        return self
-
-    @model_validator(mode="after")
-    def _is_random_already(self) -> Self:
-        if self.shuffle:
-            raise ValueError("generated samples are in random order already; leave dataset.shuffle false")
         return self
 
 
@@ -137,16 +129,12 @@ class ParquetDataset(Node):
     """Value in place of null or non-finite dense values; without it, such values are an error."""
     shuffle: bool = True
     """Shuffle the training rows by the seed: about a million at a time, from row groups of all parts of the files."""
-    if_missing: Literal["error", "generate"] = "error"
-    """Behaviour where the files are missing: stop with an error, or train on `stand_in` and report this."""
-    stand_in: Generator | None = None
-    """Generator of the same shape, for `if_missing: generate`."""
+    generator: Generator | None = None
+    """Shape of a stand-in, on which jobs run while the files are missing; without it, their absence is an error."""
     raw: tuple[RawColumns, ...] = ()
     """What the recipe made columns of, so that an exported model can make them of a request's fields."""
     recipe: str | None = None
-    """Recipe that prepares this data set, for messages."""
-    source: str | None = None
-    """Where its files can be fetched, for messages."""
+    """Recipe that prepares this data set, or the URL of its files, for messages."""
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -224,18 +212,16 @@ class ParquetDataset(Node):
             raise ValueError("labels needs at least one column")
         if not self.dense and not self.sparse:
             raise ValueError("a data set needs dense or sparse features")
-        if self.if_missing == "generate" and self.stand_in is None:
-            raise ValueError("if_missing: generate needs a stand_in")
         return self
 
     @model_validator(mode="after")
     def _stand_in_has_this_shape(self) -> Self:
-        if self.stand_in is None:
+        if self.generator is None:
             return self
-        shape = (self.stand_in.dense, len(self.stand_in.cardinalities))
+        shape = (self.generator.dense, len(self.generator.cardinalities))
         if shape != (self.dense_width, len(self.sparse)):
             raise ValueError(
-                f"stand_in has {shape[0]} dense and {shape[1]} sparse features, "
+                f"dataset.generator has {shape[0]} dense and {shape[1]} sparse features, "
                 f"but the data set has {self.dense_width} and {len(self.sparse)}"
             )
         return self

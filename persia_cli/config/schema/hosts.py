@@ -1,11 +1,11 @@
 """A job that is started by ssh."""
 
 import shlex
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from persia_cli.config.schema.base import Node, Seconds
+from persia_cli.config.schema.base import Node
 from persia_cli.config.schema.replicas import ProcessReplicas, SpreadReplicas
 
 
@@ -37,7 +37,7 @@ class HostsCluster(ProcessReplicas, SpreadReplicas):
     """The command that runs Persia on the machines, as their shell reads it, e.g. `~/venv/bin/persia`."""
     folder: Annotated[str, Field(min_length=1)] = "persia-jobs"
     """Folder on the first machine for run directories; from the home folder on."""
-    lost_s: Seconds = 300.0
+    lost_s: ClassVar[float] = 300.0
     """Seconds without a connection to the first machine after which the command ends; the job goes on."""
 
     @field_validator("ssh")

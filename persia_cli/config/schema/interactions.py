@@ -150,11 +150,9 @@ class FinalNet(Perceptrons):
     kind: Literal["finalnet"]
     """`finalnet`: FINAL."""
     first: SomeWidths
-    """Width of each layer of the first block."""
+    """Width of each layer of the first block: half of the columns are linear, half are products."""
     second: Widths = ()
     """Width of each layer of a second block, whose logits are averaged with the first one's; none: one block."""
-    residual: Literal["concat", "sum"] = "concat"
-    """A layer gives half of its columns as a linear layer does, half as products, or the sum of both."""
     gate: bool = False
     """Let the first block read each feature's vector also times a weight of this feature."""
     teaching: NonNegative = 0.0
@@ -167,10 +165,9 @@ class FinalNet(Perceptrons):
     @model_validator(mode="after")
     def _halves_are_whole(self) -> Self:
         odd = [width for width in (*self.first, *self.second) if width % 2]
-        if self.residual == "concat" and odd:
+        if odd:
             raise ValueError(
-                f"residual=concat makes layers of two halves, and model.first or model.second has the width {odd[0]}; "
-                "make it even, or set model.residual=sum"
+                f"layers have two halves, and model.first or model.second has the width {odd[0]}; make it even"
             )
         return self
 

@@ -1,15 +1,14 @@
 """A job on Kubernetes."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from persia_cli.config.schema.base import NUMBER, Amount, Node
+from persia_cli.config.schema.base import Node
 from persia_cli.config.schema.replicas import SpreadReplicas
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
 """The name of an object of the cluster."""
-UserId = Annotated[int, Field(gt=0, lt=2**31), NUMBER]
 
 
 class Volume(Node):
@@ -23,27 +22,6 @@ class Volume(Node):
     """False: roles may write to it, checkpoints say."""
 
 
-class Toleration(Node):
-    """A taint of nodes on which the pods may run nevertheless."""
-
-    key: str | None = None
-    """The taint's key; by default every key, with `operator=Exists`."""
-    operator: Literal["Exists", "Equal"] = "Equal"
-    """`Equal` compares the taint's value too."""
-    value: str | None = None
-    """The taint's value."""
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """The taint's effect; by default every effect."""
-
-    @model_validator(mode="after")
-    def _has_what_its_operator_compares(self) -> Self:
-        if self.operator == "Equal" and self.key is None:
-            raise ValueError("a toleration without a key is for all taints; set operator: Exists")
-        if self.operator == "Exists" and self.value is not None:
-            raise ValueError("operator: Exists compares no value; leave out one of them")
-        return self
-
-
 class KubernetesCluster(SpreadReplicas):
     """The pods of a job, and what of the cluster they use."""
 
@@ -51,10 +29,6 @@ class KubernetesCluster(SpreadReplicas):
     """`kubernetes`: every replica is a pod."""
     image: Annotated[str, Field(min_length=1)] | None = None
     """Image with the command `persia`, such as one of the Dockerfile in Persia's sources. It has to be given."""
-    namespace: Name | None = None
-    """Namespace of all objects; by default the one that kubectl uses."""
-    key_secret: Name | None = None
-    """Secret with the job's keys, made by `persia keys new`, under `keys`; by default NAME-keys."""
     run_claim: Name | None = None
     """PersistentVolumeClaim for the run directory, of the coordinator alone.
 
@@ -64,21 +38,12 @@ class KubernetesCluster(SpreadReplicas):
     """Persistent volumes for data or checkpoints."""
     environment_secrets: tuple[Name, ...] = ()
     """Secrets whose keys become environment variables of all roles, such as AWS_ACCESS_KEY_ID."""
-    service_account: Name | None = None
-    """Service account of the pods, for access to a cloud's storage; no token of the cluster's own API is mounted."""
-    pull_secrets: tuple[Name, ...] = ()
-    """Secrets by which the image is pulled."""
-    node_selector: dict[str, str] = Field(default_factory=dict)
-    """Labels of the nodes that pods may run on."""
-    tolerations: tuple[Toleration, ...] = ()
-    """Taints of nodes on which the pods may run nevertheless."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels of the JobSet and of its pods, such as kueue.x-k8s.io/queue-name."""
-    annotations: dict[str, str] = Field(default_factory=dict)
-    """Annotations of the JobSet and of its pods."""
-    user: UserId = 1000
-    """User and group that the pods run as; root is refused."""
+    pod: dict[str, Any] = Field(default_factory=dict)
+    """What all pods have besides, in the words of Kubernetes, e.g. {spec: {nodeSelector: {pool: training}}}.
+
+    It completes the template of a pod: tolerations, a service account, secrets that pull the image, annotations.
+    """
     gpu: Annotated[str, Field(min_length=1)] = "nvidia.com/gpu"
     """Resource that stands for a GPU."""
-    max_restarts: Amount = 3
-    """Times that the whole job is started again, from its newest checkpoint, after a failure."""

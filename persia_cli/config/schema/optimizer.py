@@ -46,61 +46,38 @@ class CosineSchedule(_Schedule):
 
 
 class OneCycleSchedule(Node):
-    """The learning rate rises and falls once, each along half a cosine (Smith and Topin, arXiv 1708.07120)."""
+    """The learning rate rises and falls once, each along half a cosine (Smith and Topin, arXiv 1708.07120).
+
+    It rises from 0.04 of its full value in 0.3 of the steps, as torch's does by default.
+    """
 
     kind: Literal["one_cycle"]
     """`one_cycle`"""
     over_steps: Count
     """Steps of training that rise and fall take together."""
-    rise: Annotated[float, Field(gt=0, lt=1), NUMBER] = 0.3
-    """Fraction of these steps in which the learning rate rises to its full value."""
-    start: Annotated[float, Field(gt=0, le=1), NUMBER] = 0.04
-    """Fraction of the learning rate at the first step."""
     floor: Annotated[float, Field(ge=0, le=1), NUMBER] = 4e-6
     """Fraction of the learning rate that remains after the fall."""
 
 
 class PlateauSchedule(_Schedule):
-    """The learning rate falls whenever evaluations do not improve, and training goes on with the lower one."""
+    """The learning rate falls after each evaluation that does not improve, and training goes on with the lower one.
+
+    An evaluation improves by the metric and `min_delta` of `train.stop_early`, else by `checkpoint.best_by`. Without
+    both the metric is `auc` (`rmse` if no label has a probability), with several labels `loss`.
+    """
 
     kind: Literal["reduce_on_plateau"]
     """`reduce_on_plateau`"""
-    metric: str | None = None
-    """Figure of an evaluation that is to improve, by its key in `metrics.jsonl`.
-
-    Default: that of `train.stop_early`, else of `checkpoint.best_by`; without both `auc` (`rmse` if no label has a
-    probability), with several labels `loss`."""
-    patience: Count = 1
-    """Consecutive evaluations without improvement after which the learning rate falls; it falls again after as many."""
-    min_delta: NonNegative = 0.0
-    """An evaluation is an improvement if the figure is better by more than this."""
     factor: Annotated[float, Field(gt=0, lt=1), NUMBER] = 0.1
     """Factor of the learning rate at each fall."""
-    least: NonNegative = 1e-6
-    """Learning rate below which it does not fall."""
+    floor: Annotated[float, Field(ge=0, lt=1), NUMBER] = 1e-3
+    """Fraction of the learning rate that remains after all falls."""
 
 
 Schedule = Annotated[
     ConstantSchedule | StepSchedule | CosineSchedule | OneCycleSchedule | PlateauSchedule, Field(discriminator="kind")
 ]
 CONSTANT = ConstantSchedule(kind="constant")
-
-
-class ByLayer(Node):
-    """A penalty of dense weights for each kind of weight."""
-
-    weight: NonNegative = 0.0
-    """For all weights that are neither of the others."""
-    bias: NonNegative = 0.0
-    """For biases of layers that are no normalisation: weights called `bias`."""
-    norm: NonNegative = 0.0
-    """For scales and offsets of normalisation (batch, layer, group)."""
-
-    @model_validator(mode="after")
-    def _names_a_kind(self) -> Self:
-        if not self.model_fields_set:
-            raise ValueError("expected at least one of weight, bias and norm")
-        return self
 
 
 class _Optimizer(Node):
@@ -113,23 +90,13 @@ class _Optimizer(Node):
     """The change of the learning rate over the steps."""
 
     @model_validator(mode="after")
-    def _rate_may_fall(self) -> Self:
-        if isinstance(self.schedule, PlateauSchedule) and self.schedule.least >= self.lr:
-            raise ValueError(
-                f"schedule.least={self.schedule.least:g} is not below lr={self.lr:g}, so the learning rate could never "
-                "fall; lower schedule.least"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _decay_leaves_something(self) -> Self:
         # Others than SGD divide a gradient, and with it what `l2` adds, by its own size.
         for key in ("weight_decay", *(["l2"] if self.kind == "sgd" else [])):
             decay = getattr(self, key, 0.0)
-            most = max(decay.model_dump().values()) if isinstance(decay, ByLayer) else decay
-            if most * self.lr > 1.0:
+            if decay * self.lr > 1.0:
                 raise ValueError(
-                    f"{key}={most:g} times lr={self.lr:g} is above 1, so a step would subtract more from a weight "
+                    f"{key}={decay:g} times lr={self.lr:g} is above 1, so a step would subtract more from a weight "
                     "than all of it; lower one of them"
                 )
         return self
@@ -147,8 +114,6 @@ class _RowPenalties(Node):
 class _Adagrad(_Optimizer):
     """What Adagrad of rows and of dense weights have in common."""
 
-    initial_accumulator_value: NonNegative = 0.0
-    """Start value of the sum of squared gradients."""
     eps: NotTiny = 1e-10
     """Constant added to the denominator."""
 
@@ -181,6 +146,8 @@ class Adagrad(_Adagrad, _RowPenalties):
 
     kind: Literal["adagrad"]
     """`adagrad`"""
+    initial_accumulator_value: NonNegative = 0.0
+    """Start value of the sum of squared gradients."""
 
 
 class RowwiseAdagrad(_Optimizer, _RowPenalties):
@@ -235,8 +202,8 @@ class DenseSgd(_Optimizer):
 
     kind: Literal["sgd"]
     """`sgd`"""
-    l2: NonNegative | ByLayer = 0.0
-    """Multiple of the weights that is added to their gradient: one for all, or {weight, bias, norm}."""
+    l2: NonNegative = 0.0
+    """Multiple of the weights that is added to their gradient."""
     clip_norm: Positive | None = None
     """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
@@ -246,8 +213,8 @@ class DenseAdagrad(_Adagrad):
 
     kind: Literal["adagrad"]
     """`adagrad`"""
-    l2: NonNegative | ByLayer = 0.0
-    """Multiple of the weights that is added to their gradient: one for all, or {weight, bias, norm}."""
+    l2: NonNegative = 0.0
+    """Multiple of the weights that is added to their gradient."""
     clip_norm: Positive | None = None
     """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
@@ -257,8 +224,8 @@ class DenseAdam(_Adam):
 
     kind: Literal["adam"]
     """`adam`"""
-    l2: NonNegative | ByLayer = 0.0
-    """Multiple of the weights that is added to their gradient: one for all, or {weight, bias, norm}."""
+    l2: NonNegative = 0.0
+    """Multiple of the weights that is added to their gradient."""
     clip_norm: Positive | None = None
     """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
@@ -268,9 +235,8 @@ class AdamW(_Adam):
 
     kind: Literal["adamw"]
     """`adamw`"""
-    weight_decay: NonNegative | ByLayer = 0.01
-    """Fraction of the weights, times the learning rate, that each step subtracts: one for all, or {weight, bias, norm}.
-    """
+    weight_decay: NonNegative = 0.01
+    """Fraction of the weights, times the learning rate, that each step subtracts."""
     clip_norm: Positive | None = None
     """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 

@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from persia_cli.config.schema.base import Seconds
 from persia_cli.config.schema.replicas import ProcessReplicas, SpreadReplicas
 
 
@@ -15,7 +14,3 @@ class RayCluster(ProcessReplicas, SpreadReplicas):
     """`ray`: every replica is a process of a machine that Ray chooses."""
     address: Annotated[str, Field(min_length=1)] | None = None
     """HOST:PORT of the cluster, by default the one that RAY_ADDRESS names or this machine belongs to."""
-    strategy: Literal["spread", "pack", "strict_spread"] = "spread"
-    """`spread` puts bundles on different machines where there are enough, `strict_spread` always; `pack` on few."""
-    room_s: Seconds = 600.0
-    """Seconds to wait until the cluster has room for all bundles, or for one whose machine has gone."""

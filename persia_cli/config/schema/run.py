@@ -74,8 +74,6 @@ class Training(Node):
     """Steps between two lines of metrics."""
     trace_steps: StepRange | None = None
     """Steps [first, last) whose work and waits all roles record, for `persia trace`; `--trace` sets them itself."""
-    window: Annotated[int, Field(gt=0, le=100_000), NUMBER] = 10
-    """Lines of metrics that the `window_` figures cover."""
     tensorboard: bool = False
     """Write metrics for TensorBoard too, to the folder `tensorboard` of the run directory."""
     stop_early: EarlyStop | Literal["auto"] | None = "auto"
@@ -94,15 +92,6 @@ def _in_order(lengths: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(set(lengths)))
 
 
-class Retrieval(Node):
-    """Figures of retrieval: where each user's items stand among all items of the data."""
-
-    at: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_in_order)] = (10,)
-    """Lengths k of the list in recall@k, ndcg@k and hr@k."""
-    keep_seen: bool = False
-    """Also rank items of a user's training samples."""
-
-
 class Evaluation(Node):
     """Times of evaluation; the model is always evaluated at the end, if there is an evaluation split."""
 
@@ -110,8 +99,9 @@ class Evaluation(Node):
     """Steps between evaluations during training."""
     every_epochs: Count | None = None
     """Epochs between evaluations during training, instead of `every_steps`."""
-    retrieval: Retrieval | None = None
-    """Evaluations rank all items for each user too, by a network of two sides."""
+    retrieval: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_in_order)] | None = None
+    """Evaluations rank all items for each user too, by a network of two sides: lengths k of the list in recall@k,
+    ndcg@k and hr@k."""
 
     @model_validator(mode="after")
     def _has_one_interval(self) -> Self:
@@ -234,13 +224,12 @@ class Run(Node):
             found["checkpoint.best_by"] = self.checkpoint.best_by
         for part, optimizer in (("dense", self.optimizer.dense), ("embedding", self.optimizer.embedding)):
             if isinstance(optimizer.schedule, PlateauSchedule):
-                found[f"optimizer.{part}.schedule.metric"] = self.plateau_metric(optimizer.schedule)
+                found[f"optimizer.{part}.schedule.kind=reduce_on_plateau, metric"] = self.plateau_metric
         return found
 
-    def plateau_metric(self, schedule: PlateauSchedule) -> str:
-        """Return the figure that decides on a learning rate."""
-        if schedule.metric is not None:
-            return schedule.metric
+    @property
+    def plateau_metric(self) -> str:
+        """The metric that decides on learning rates (`reduce_on_plateau`)."""
         if self.train.early_stop is not None:
             return self.train.early_stop.metric
         return self.checkpoint.best_by or self.headline
@@ -256,14 +245,14 @@ class Run(Node):
         """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""
         links = self.links
         has_queries = isinstance(self.dataset, ParquetDataset) and self.dataset.group_by is not None
-        metrics = metrics_of(links, has_queries, self.eval.retrieval.at if self.eval.retrieval else ())
+        metrics = metrics_of(links, has_queries, self.eval.retrieval or ())
         if metric not in metrics and metric in metrics_of(links, queries=True):
             raise ValueError(f"{key}={metric} needs query ids; set dataset.group_by")
         if is_of_retrieval(metric) and metric not in metrics:
-            lengths = {*(self.eval.retrieval.at if self.eval.retrieval else ()), int(metric.partition("@")[2] or 10)}
+            lengths = {*(self.eval.retrieval or ()), int(metric.partition("@")[2] or 10)}
             raise ValueError(
                 f"{key}={metric} is a figure of retrieval, which evaluations do not compute unless they are asked to; "
-                f"set eval.retrieval={{at: {sorted(lengths)}}}"
+                f"set eval.retrieval={sorted(lengths)}"
             )
         if metric not in metrics:
             near = difflib.get_close_matches(metric, metrics, n=1)

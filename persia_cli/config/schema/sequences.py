@@ -30,8 +30,6 @@ class Din(Attending):
     """`din`: deep interest network."""
     attention: Widths
     """Width of each hidden layer of the network that weighs an element of a sequence."""
-    attention_activation: Literal["relu", "gelu", "silu", "prelu", "sigmoid", "tanh"] = "prelu"
-    """Function after each of these layers."""
     activation: Activation | Annotated[tuple[Activation, ...], Field(min_length=1)] = "prelu"
     """Function after each hidden layer: one for all, or a list with one for each. `prelu` and `dice` are learned."""
 
@@ -95,8 +93,6 @@ class TwoTower(Perceptrons):
     hidden: Widths
     """Width of each hidden layer of a tower."""
     width: Width
-    """Columns of the vectors that towers give."""
-    normalize: bool = True
-    """Make these vectors of length 1, so that a score is a cosine over the temperature."""
+    """Columns of the vectors that towers give; they have length 1, so a score is a cosine over the temperature."""
     temperature: Positive = 0.1
     """Number that scores are divided by."""

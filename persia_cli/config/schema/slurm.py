@@ -29,20 +29,14 @@ class SlurmCluster(ProcessReplicas, SpreadReplicas):
     """Partition of machines for NN workers with GPUs alone, by default `partition`."""
     gpu: Word = "gpu"
     """The generic resource that stands for a GPU, such as `gpu:a100`."""
-    account: Word | None = None
-    """Account that pays for the job."""
-    qos: Word | None = None
-    """Quality of service."""
     hours: Hours | None = None
     """Time limit of one turn, by default the partition's. Near its end the job is saved, and queued again."""
     options: tuple[Annotated[Line, Field(pattern=r"^--[a-z]")], ...] = ()
-    """Other options of sbatch for all machines, such as `--constraint=avx512`."""
+    """Other options of sbatch for all machines, such as `--constraint=avx512` or `--account=ranking`."""
     setup: tuple[Line, ...] = ()
     """Lines of shell that the script begins with, such as `module load python`."""
     persia: Annotated[Line, Field(min_length=1)] = "persia"
     """The command that runs Persia on the machines, e.g. `~/venv/bin/persia`."""
-    max_requeues: Amount = 3
-    """Times that the job is queued again after a turn that saved no later step."""
 
     @field_validator("persia")
     @classmethod

@@ -50,6 +50,12 @@ class DatasetFacts:
     """The contents of its files, if it has files."""
 
 
+def made_up(dataset: ParquetDataset) -> str:
+    """Return a sentence on the stand-in of a data set, with the command that puts the real data in its place."""
+    remedy = "" if dataset.recipe is None else f"; for the real ones: {prepare_command(dataset)}"
+    return f"made-up samples in place of the missing files at {dataset.place}{remedy}"
+
+
 def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = silent) -> DatasetFacts:
     """Examine a data set, and convert its text files; raises DataError with every problem, one line each."""
     if isinstance(dataset, GeneratedDataset):
@@ -58,11 +64,9 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         text = "generated samples with a planted model"
         return DatasetFacts(made.train_rows, made.eval_rows, made.dense, names, 1, text)
     if uses_stand_in(dataset):
-        invented = dataset.stand_in
+        invented = dataset.generator
         assert invented is not None
-        remedy = "" if dataset.recipe is None else f"; for the real ones: {prepare_command(dataset)}"
-        text = f"made-up samples in place of the missing files at {dataset.place}{remedy}"
-        tasks = len(dataset.labels)
+        text, tasks = made_up(dataset), len(dataset.labels)
         rows = invented.train_rows, invented.eval_rows
         return DatasetFacts(*rows, invented.dense, dataset.sparse, tasks, text, stand_in=True)
     found = scan(dataset, progress)

@@ -104,10 +104,10 @@ def _without_files(
         remedy = "correct the path"
         if is_there(place):
             remedy += f", or name files with other endings by a wildcard, such as {path.rstrip('/')}/*"
-        if dataset.recipe is not None:
+        if dataset.recipe is not None and "://" in dataset.recipe:
+            remedy += f", or fetch the files from {dataset.recipe}"
+        elif dataset.recipe is not None:
             remedy += f", or prepare the data first: {prepare_command(dataset)}"
-        elif dataset.source is not None:
-            remedy += f", or fetch the files from {dataset.source}"
         problems.append(f"dataset.path={nothing_there(path, place, dataset.format)}; {remedy}")
     return problems
 

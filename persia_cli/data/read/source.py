@@ -58,9 +58,9 @@ def open_source(
     if isinstance(dataset, GeneratedDataset):
         return GeneratedSource(dataset.generator, 1, split, seed)
     if uses_stand_in(dataset):
-        assert dataset.stand_in is not None
+        assert dataset.generator is not None
         return GeneratedSource(
-            dataset.stand_in,
+            dataset.generator,
             len(dataset.labels),
             split,
             seed,
@@ -71,8 +71,8 @@ def open_source(
 
 
 def uses_stand_in(dataset: ParquetDataset) -> bool:
-    """Return True if the files are missing and the config allows generated samples in their place."""
-    return dataset.if_missing == "generate" and is_absent(dataset)
+    """Return True if the files are missing and the data set has a generator of samples in their place."""
+    return dataset.generator is not None and is_absent(dataset)
 
 
 class Ring:

@@ -30,12 +30,10 @@ def jobset(job: PodJob, roles: Sequence[RolePods]) -> Manifest:
     """Return the JobSet of a job, whose end is that of its coordinator."""
     settings, metadata = job.settings, job.metadata(job.name)
     metadata["labels"] = {**settings.labels, **job.labels}
-    if settings.annotations:
-        metadata["annotations"] = dict(settings.annotations)
     # The end of the coordinator's Job by its rules is a user's mistake, which would come again.
     never_again = {"name": "usersMistake", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
     failure = {
-        "maxRestarts": settings.max_restarts if settings.run_claim else 0,
+        "maxRestarts": job.max_restarts if settings.run_claim else 0,
         "restartStrategy": "BlockingRecreate",  # old pods are gone before new ones begin: no two jobs
         "rules": [{**never_again, "targetReplicatedJobs": [COORDINATOR]}],
     }

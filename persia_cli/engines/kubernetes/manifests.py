@@ -21,7 +21,7 @@ HEAD = """\
 # The job {name}, made by persia {version}. The cluster needs JobSet: https://jobset.sigs.k8s.io
 # The job's keys are not in here. Give them to the cluster once, before this file:
 #   persia keys new {name}.keys
-#   kubectl{namespace} create secret generic {secret} --from-file={key}={name}.keys
+#   kubectl create secret generic {secret} --from-file={key}={name}.keys
 # Then, once its coordinator runs, the first of these shows it, and the second saves the model and ends it:
 #   {attach}
 #   {stop}
@@ -37,7 +37,7 @@ def manifests(run: Run, name: str) -> list[Manifest]:
     settings = _settings_of(run)
     if settings.image is None:
         raise ConfigError("cluster=kubernetes needs cluster.image: an image with the command persia")
-    job = PodJob(name, settings, run.checkpoint.grace_s)
+    job = PodJob(name, settings, run.checkpoint.grace_s, run.recovery.max_restarts)
     counts = {COORDINATOR: 1, **expected_replicas(run)}
     check_name(name)
     check_paths(run, settings.volumes)
@@ -48,16 +48,14 @@ def manifests(run: Run, name: str) -> list[Manifest]:
 def as_yaml(run: Run, name: str) -> str:
     """Return the manifests of a job as YAML, below what has to be done before."""
     made, settings = manifests(run, name), _settings_of(run)
-    namespace = f" --namespace {settings.namespace}" if settings.namespace else ""
     secret = PodJob(name, settings, run.checkpoint.grace_s).secret
     head = HEAD.format(
         name=name,
         version=__version__,
-        namespace=namespace,
         secret=secret,
         key=KEY,
-        attach=attach_line(name, settings.namespace),
-        stop=stop_line(name, settings.namespace),
+        attach=attach_line(name),
+        stop=stop_line(name),
     )
     text = plain_yaml(made)
     return f"{head}{'' if settings.run_claim else FORGETS}---\n{text}".removesuffix("\n")

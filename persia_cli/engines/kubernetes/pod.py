@@ -29,6 +29,8 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 COMPONENT = "app.kubernetes.io/component"
 INSTANCE = "app.kubernetes.io/instance"
 HOST = "kubernetes.io/hostname"
+USER = 1000
+"""User and group of the pods, as in the Dockerfile."""
 INDEX = "batch.kubernetes.io/job-completion-index"
 """Label that Kubernetes gives each pod of an Indexed Job."""
 
@@ -41,6 +43,8 @@ class PodJob:
     settings: KubernetesCluster
     grace_s: float
     """`checkpoint.grace_s`."""
+    max_restarts: int = 0
+    """`recovery.max_restarts`."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -50,12 +54,11 @@ class PodJob:
     @property
     def secret(self) -> str:
         """The name of the Secret with the job's keys."""
-        return self.settings.key_secret or f"{self.name}-keys"
+        return f"{self.name}-keys"
 
     def metadata(self, name: str) -> Manifest:
         """Return the metadata of an object."""
-        namespace = {"namespace": self.settings.namespace} if self.settings.namespace else {}
-        return {"name": name, **namespace, "labels": self.labels}
+        return {"name": name, "labels": self.labels}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,10 @@ class RolePods:
 def pod(job: PodJob, pods: RolePods, words: list[str]) -> Manifest:
     """Return the template of a role's pods; their container runs `persia` with these words."""
     volumes, mounts = _volumes(job, pods)
-    return {
+    own = {
         "metadata": {
             "labels": {**job.settings.labels, **job.labels, COMPONENT: pods.role},
-            "annotations": {**job.settings.annotations, SAFE_TO_EVICT: "false"},
+            "annotations": {SAFE_TO_EVICT: "false"},
         },
         "spec": {
             # A container that ends is started again in its pod; what the coordinator's end means is for its Job to say.
@@ -83,20 +86,27 @@ def pod(job: PodJob, pods: RolePods, words: list[str]) -> Manifest:
             "enableServiceLinks": False,
             # So processes of a container that is started again get other numbers, by which others tell them apart.
             "shareProcessNamespace": True,
-            "securityContext": _security(job.settings.user),
+            "securityContext": _security(),
             **_scheduling(job, pods),
             "containers": [_container(job.settings, pods, words, mounts)],
             "volumes": volumes,
         },
     }
+    return _completed(own, job.settings.pod)
 
 
-def _security(user: int) -> Manifest:
+def _completed(own: Manifest, given: Manifest) -> Manifest:
+    """Return a mapping with what the user gives besides; nothing that the job needs changes."""
+    both = {key: _completed(own[key], given[key]) for key in own.keys() & given.keys() if isinstance(own[key], dict)}
+    return {**own, **both, **{key: value for key, value in given.items() if key not in own}}
+
+
+def _security() -> Manifest:
     return {
         "runAsNonRoot": True,
-        "runAsUser": user,
-        "runAsGroup": user,
-        "fsGroup": user,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
@@ -107,15 +117,7 @@ def _scheduling(job: PodJob, pods: RolePods) -> Manifest:
 
     Those of embedding servers, which fill the memory of nodes, are spread over them.
     """
-    settings, wishes = job.settings, Manifest()
-    if settings.service_account is not None:
-        wishes["serviceAccountName"] = settings.service_account
-    if settings.pull_secrets:
-        wishes["imagePullSecrets"] = [{"name": name} for name in settings.pull_secrets]
-    if settings.node_selector:
-        wishes["nodeSelector"] = dict(settings.node_selector)
-    if settings.tolerations:
-        wishes["tolerations"] = [each.model_dump(exclude_none=True) for each in settings.tolerations]
+    wishes = Manifest()
     if affinity := _affinity(job, pods.role):
         wishes["affinity"] = {"podAffinity": affinity}
     if pods.role == "embedding-server" and pods.count > 1 and job.settings.placement != "packed":

@@ -13,7 +13,7 @@ from typing import Any
 
 from persia_cli.config.schema import RayCluster, Run
 from persia_cli.engines.ray.place import Actor, ActorPlace
-from persia_cli.engines.ray.request import RayRequest, options_of, request_of, settings_of, why_no_room
+from persia_cli.engines.ray.request import STRATEGY, RayRequest, options_of, request_of, settings_of, why_no_room
 from persia_cli.errors import ConfigError, RoleError, UserError, one_line
 from persia_cli.plan.job import JobPlan, Replica
 
@@ -90,7 +90,7 @@ class RayMachines:
         import ray
 
         self._ray = ray
-        self._room_s = settings.room_s
+        self._room_s = settings.start_timeout_s
         self._request: RayRequest = request_of(run)
         self._group: Any = None
         self.address: str = ray.util.get_node_ip_address()
@@ -102,7 +102,7 @@ class RayMachines:
         `say` is called with that too, if the job has to wait.
         """
         bundles = [dict(bundle.amounts) for bundle in self._request.bundles]
-        self._group = self._ray.util.placement_group(bundles, strategy=self._request.strategy)
+        self._group = self._ray.util.placement_group(bundles, strategy=STRATEGY)
         begin, is_told = time.monotonic(), False
         while not self._group.wait(SLICE_S):
             if not is_told:
@@ -111,7 +111,7 @@ class RayMachines:
             meanwhile()
             if time.monotonic() - begin > self._room_s:
                 raise RoleError(
-                    f"the Ray cluster has had no room for the job for {self._room_s:g} s (cluster.room_s): "
+                    f"the Ray cluster has had no room for the job for {self._room_s:g} s (cluster.start_timeout_s): "
                     f"{self._why_no_room()}"
                 )
 

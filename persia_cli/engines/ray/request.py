@@ -16,6 +16,8 @@ from persia_cli.plan.job import COORDINATOR, Replica, all_replicas
 Amounts = Mapping[str, float]
 """Amounts of Ray's resources by their names; memory is in bytes."""
 CPU, GPU, MEMORY = "CPU", "GPU", "memory"
+STRATEGY = "SPREAD"
+"""Bundles are on different machines where there are enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,6 @@ class Bundle:
 class RayRequest:
     """The placement group of a job, and where in it each replica is. The coordinator is in none."""
 
-    strategy: str
     bundles: tuple[Bundle, ...]
     amounts: Mapping[Replica, Amounts]
     """Of each replica."""
@@ -59,7 +60,7 @@ def request_of(run: Run) -> RayRequest:
     bundles = tuple(
         Bundle(owner, tuple(each), _sum([amounts[replica] for replica in each])) for owner, each in groups.items()
     )
-    return RayRequest(settings_of(run).strategy.upper(), bundles, amounts)
+    return RayRequest(bundles, amounts)
 
 
 def rendered(run: Run) -> str:
@@ -77,7 +78,7 @@ def rendered(run: Run) -> str:
     asked = {
         "address": settings_of(run).address or "auto",
         "placement_group": {
-            "strategy": request.strategy,
+            "strategy": STRATEGY,
             "bundles": [dict(bundle.amounts) for bundle in request.bundles],
         },
         "actors": actors,
@@ -110,9 +111,8 @@ def why_no_room(request: RayRequest, machines: Sequence[Amounts], free: Amounts)
                 f"of {len(machines)} has {in_words(largest)}"
             )
     needed = _sum([bundle.amounts for bundle in request.bundles])
-    apart = " on machines of their own" if request.strategy == "STRICT_SPREAD" else ""
     return (
-        f"the job needs {in_words(needed)} in {len(request.bundles)} bundles{apart}, and of {len(machines)} machines "
+        f"the job needs {in_words(needed)} in {len(request.bundles)} bundles, and of {len(machines)} machines "
         f"{in_words(free)} are free"
     )
 

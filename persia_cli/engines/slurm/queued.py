@@ -10,7 +10,6 @@ from persia_cli.config.schema import Run
 from persia_cli.disk import writing
 from persia_cli.engines.driver_process import LOG, note_of, note_queued
 from persia_cli.engines.resumed import DRIVER, newest_of
-from persia_cli.engines.slurm.machines import settings_of
 from persia_cli.engines.slurm.programs import (
     PENDING,
     RUNNING,
@@ -126,7 +125,7 @@ class QueuedDriver:
 def queued_again(plan: JobPlan, environment: Mapping[str, str], say: Callable[[str], None]) -> Iterator[None]:
     """Queue the job of this script again if its time is over in the block, or machines are lost.
 
-    That happens `cluster.max_requeues` times, and whenever the model was saved at a later step than this turn
+    That happens `recovery.max_restarts` times, and whenever the model was saved at a later step than this turn
     began with.
     """
     try:
@@ -135,7 +134,7 @@ def queued_again(plan: JobPlan, environment: Mapping[str, str], say: Callable[[s
         if isinstance(end, LostMachinesError) or str(end) == TIME_IS_OVER:
             newest = newest_of(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
             further = newest is not None and step_of(newest) > plan.job.first_step
-            if further or int(environment.get(RESTARTS, "0")) < settings_of(plan.run).max_requeues:
+            if further or int(environment.get(RESTARTS, "0")) < plan.run.recovery.max_restarts:
                 _queue_again(environment[IN_SCRIPT], str(end), say)
         raise
 

@@ -94,9 +94,8 @@ def _warned_s(run: Run) -> int:
 def _options(run: Run, settings: SlurmCluster, name: str, number: int, kind: MachineKind) -> Iterator[str]:
     """Yield the options of sbatch for machines of a kind."""
     yield f"--job-name={shlex.quote(name)}"
-    for key, value in (("partition", kind.partition), ("account", settings.account), ("qos", settings.qos)):
-        if value is not None:
-            yield f"--{key}={value}"
+    if kind.partition is not None:
+        yield f"--partition={kind.partition}"
     if settings.hours is not None:
         yield f"--time={_minutes(run, settings.hours)}"
     yield f"--nodes={kind.nodes}"

@@ -161,7 +161,7 @@ class Checkpointing:
         self._own_part = CoordinatorPart(
             step, samples, begun.progress, replace(best) if best else None, begun.scores, phase.trigger
         )
-        awaited = phase.trigger in AWAITED or not self._run.checkpoint.while_training
+        awaited = phase.trigger in AWAITED
         return SaveModel(begun.draft, step, begun.parent, awaited)
 
     def _begin(self, phase: Phase, state: RecordState) -> SaveStarted:

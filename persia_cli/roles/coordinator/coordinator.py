@@ -108,7 +108,7 @@ class Coordinator:
         loading = Loading(run, job, loaded, events)
         resumed = loaded if job.task == "train" else None
         tasks = len(label_names(run))
-        state = load_state(place_of(job.load), resumed, tasks, run.train.window) if resumed and job.load else None
+        state = load_state(place_of(job.load), resumed, tasks) if resumed and job.load else None
         self._record = RunRecord(
             self._run_dir, events, run, grid, step, samples, state, metrics, scored_part=job.scored_part
         )

@@ -1,6 +1,6 @@
 """Retrieval metrics during a job, by one rank: it reads rows of embedding servers, and changes none."""
 
-from persia_cli.config.schema import Retrieval, Run
+from persia_cli.config.schema import Run
 from persia_cli.data.read.batch import Batch
 from persia_cli.retrieval.evaluation import answer_of, ranking_metrics
 from persia_cli.retrieval.question import Progress, Question, ask
@@ -20,9 +20,9 @@ class RetrievalOfRows:
     """
 
     def __init__(
-        self, run: Run, settings: Retrieval, trainer: DenseTrainer, world: World, pipeline: Pipeline, work: Work
+        self, run: Run, lengths: tuple[int, ...], trainer: DenseTrainer, world: World, pipeline: Pipeline, work: Work
     ) -> None:
-        self._run, self._settings, self._pipeline, self._work = run, settings, pipeline, work
+        self._run, self._lengths, self._pipeline, self._work = run, lengths, pipeline, work
         self._towers = Towers(run, trainer.network, world.device, self._rows_of)
         self._question: Question | None = None
         self._step = 0
@@ -34,9 +34,9 @@ class RetrievalOfRows:
         """
         self._step = step
         if self._question is None:
-            self._question = ask(self._run, self._settings.keep_seen, self._beginning("reading all items"))
+            self._question = ask(self._run, False, self._beginning("reading all items"))
         answer = answer_of(self._question, self._towers.vectors, self._beginning("computing vectors of all items"))
-        found = ranking_metrics(self._question, answer, self._settings.at, self._beginning("ranking all items"))
+        found = ranking_metrics(self._question, answer, self._lengths, self._beginning("ranking all items"))
         self._work.end()
         return found
 

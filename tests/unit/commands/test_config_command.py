@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from persia_cli.config.compose import compose_run
@@ -65,9 +66,20 @@ def test_the_list_names_words_that_can_be_typed(persia) -> None:
 
 
 def test_the_list_of_keys_explains_each(persia) -> None:
-    lines = dict(line.split(maxsplit=1) for line in persia("config", "list", "--keys").out.splitlines())
-    assert lines["train.batch_size"] == "Samples of one step over all ranks. (a whole number above 0)"
-    assert set(yaml.safe_load(persia("config", "show").out)) == {key for key in lines if "." not in key}
+    lines = dict(line.split(maxsplit=1) for line in persia("config", "list", "train").out.splitlines())
+    assert lines["train.batch_size"].endswith("(a whole number above 0; has to be given)")
+    assert lines["train.threads"].endswith("; default 1)")
+    assert set(lines) > {"train", "train.losses.NAME.kind", "train.stop_early.patience"}
+    for group in yaml.safe_load(persia("config", "show").out):
+        assert persia("config", "list", group).out.startswith(group)
+
+
+@pytest.mark.parametrize(("prefix", "right"), [("trian", "train"), ("stop_early", "train.stop_early"), ("a.b.c", "")])
+def test_an_unknown_prefix_is_answered_with_a_similar_one(persia, prefix: str, right: str) -> None:
+    ended = persia("config", "list", prefix)
+    assert (ended.code, ended.out) == (2, "")
+    [line] = ended.err.splitlines()
+    assert f"did you mean {right}?" in line if right else "did you mean" not in line
 
 
 def test_the_schema_for_editors_is_json(persia) -> None:
@@ -77,6 +89,6 @@ def test_the_schema_for_editors_is_json(persia) -> None:
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m persia_cli config list --keys | head -n 1"
+    command = f"{sys.executable} -m persia_cli config list dataset | head -n 1"
     ended = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert (ended.stdout.count("\n"), ended.stderr) == (1, "")

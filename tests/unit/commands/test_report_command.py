@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import yaml
 from matplotlib.image import imread
 
 from persia_cli.observe.drawing import empty_figure
@@ -183,7 +184,8 @@ def test_a_run_with_one_line_of_metrics_shows_it_as_a_dot(persia) -> None:
 def test_an_embedded_run_is_one_process(persia) -> None:
     made_up_run(Path("run"), 3, phase="done", step=150)
     config = Path("run/config.yaml")
-    config.write_text(re.sub(r"(?m)^  kind: local$", "  kind: embedded", config.read_text(), count=1))
+    values = yaml.safe_load(config.read_text()) | {"cluster": {"kind": "embedded"}}
+    config.write_text(yaml.safe_dump(values))
     persia("report", "run")
     texts = Page(Path("run/report.html").read_text()).texts
     assert "all roles" in texts

@@ -38,6 +38,22 @@ def test_train_then_eval_then_refuse_a_second_run(persia) -> None:
     assert again.err == "error: run already contains a run; choose another --run-dir or remove it\n"
 
 
+def test_a_stand_in_is_named_at_the_start_and_with_the_result_and_nowhere_else(persia) -> None:
+    rows = ("dataset.generator.train_rows=256", "dataset.generator.eval_rows=64", "embedding.memory=64MiB")
+    words = ("conf=criteo", *rows, *SMALL[1:-1], "model=ffnn", "train.batch_size=64", "train.epochs=1")
+    ended = persia("train", *words, "checkpoint.at_end=false", "--run-dir", "run")
+    assert ended.code == 0, ended.err
+    said = ended.err.splitlines()
+    at = [number for number, line in enumerate(said) if "made-up" in line]
+    assert at[0] == 1
+    assert said[at[1] - 1].startswith("evaluated step 4 ")
+    assert len(at) == 2
+    assert {said[number].partition("real ones: ")[2] for number in at} == {
+        "persia recipe prepare criteo --input SOURCE --output data/criteo"
+    }
+    assert "made" not in ended.out
+
+
 def test_log_format_json_prints_one_object_a_line(persia) -> None:
     trained = persia("train", *SMALL, "--run-dir", "run", "--log-format", "json")
     assert trained.code == 0, trained.err

@@ -17,7 +17,7 @@ from persia_cli.bench.delay_line import NetworkLink
 from persia_cli.bench.result import Hop, Result, Side, Stage
 from persia_cli.bench.serving import ServingPlan, ServingSpeed
 from persia_cli.commands import bench_views
-from persia_cli.commands.describe import describe_plan, warn_of_stand_in
+from persia_cli.commands.describe import describe_plan
 from persia_cli.commands.inspect_view import show_profile
 from persia_cli.commands.progress_bar import ProgressBar
 from persia_cli.commands.readme_view import Readme
@@ -129,7 +129,6 @@ def views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Show]:
         "bench serve": bench(lambda: bench_views.show_serving(ServingPlan(Path("shop")), serving)),
         "bench tier": bench(lambda: bench_views.show_tier(run, tier)),
         "recipes": lambda console: pairs(console, {name: load_recipe(name).title for name in list_recipes()}),
-        "stand-in": lambda console: warn_of_stand_in(console, plan, ["conf=criteo"]),
     }
 
 
@@ -144,7 +143,6 @@ NAMES = [
     "bench serve",
     "bench tier",
     "recipes",
-    "stand-in",
 ]
 
 

@@ -44,7 +44,7 @@ def test_an_undefined_metric_is_never_the_best(value):
 
 @pytest.mark.parametrize("value", [None, math.nan])
 def test_missing_metrics_are_named_with_their_undecided_settings(value):
-    plateau = Plateau("dense", Best("loss", "low"), 1, 0.1, 0.0)
+    plateau = Plateau("dense", Best("loss", "low"), 0.1, 0.0)
     tracker = EvaluationTracker(Best("auc", "high"), 2, Best("auc", "high"), [plateau])
     assert tracker.without({"auc": 0.5, "loss": 0.4}) == {}
     lacking = tracker.without({"auc": value, "loss": value})
@@ -122,9 +122,9 @@ def test_a_run_that_stops_early_retains_the_best_weights():
     assert again.tracked == tracker.tracked
 
 
-@pytest.mark.parametrize(("least", "falls"), [(1e-5, [1, 2]), (5e-4, [1]), (1e-9, [1, 2, 3, 4, 5])])
-def test_a_learning_rate_falls_until_it_is_the_least(least, falls):
-    plateau = {"kind": "reduce_on_plateau", "metric": "auc", "least": least}
+@pytest.mark.parametrize(("floor", "falls"), [(1e-2, [1, 2]), (0.5, [1]), (1e-6, [1, 2, 3, 4, 5])])
+def test_a_learning_rate_falls_until_it_is_at_its_floor(floor, falls):
+    plateau = {"kind": "reduce_on_plateau", "floor": floor}
     dense = {"kind": "sgd", "lr": 1e-3, "schedule": plateau}
     run = make_run(eval={"every_steps": 5}, optimizer={"embedding": {"kind": "sgd", "lr": 0.1}, "dense": dense})
     tracker = tracker_of(run, metric_aims(run))

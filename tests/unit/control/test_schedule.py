@@ -206,15 +206,14 @@ def test_a_resumed_schedule_is_the_rest_of_the_whole_one(
     assert without_passes(rest) == without_passes(whole[number + 1 :])
 
 
-@pytest.mark.parametrize("waits", [False, True])
-def test_a_checkpoint_and_the_end_wait_for_the_files_of_the_last_one(waits: bool) -> None:
+def test_a_checkpoint_and_the_end_wait_for_the_files_of_the_last_one() -> None:
     parts = frozenset({"embedding-server-0", "nn-worker-0"})
     taking_part: dict[PhaseKind, frozenset[str]] = {
         "training": frozenset({"nn-worker-0"}),
         "saving": parts,
         "done": parts,
     }
-    machine = PhaseMachine(schedule(6, 0, None, 3, True), taking_part, waits_for_files=waits)
+    machine = PhaseMachine(schedule(6, 0, None, 3, True), taking_part)
 
     def finish_all() -> None:
         for name in sorted(machine.waiting):
@@ -224,7 +223,7 @@ def test_a_checkpoint_and_the_end_wait_for_the_files_of_the_last_one(waits: bool
         assert not machine.held
         assert machine.advance() == Phase("training", step - 3, step)
         finish_all()
-        if step == 6 and not waits:
+        if step == 6:
             assert machine.held, "the checkpoint of step 3 is still written"
             assert not machine.note_written("nn-worker-0", 6), "of a checkpoint that has not begun"
             assert machine.note_written("nn-worker-0", 3)
@@ -234,7 +233,7 @@ def test_a_checkpoint_and_the_end_wait_for_the_files_of_the_last_one(waits: bool
         assert machine.note_written("embedding-server-0", step), "its files may be written before the phase is over"
         finish_all()
         assert not machine.hold(), "nothing is under way that could be cut short"
-        assert machine.held == (waits or step == 6)
+        assert machine.held == (step == 6)
         if machine.held:
             assert machine.note_written("nn-worker-0", step)
             assert not machine.held

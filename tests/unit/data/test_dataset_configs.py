@@ -44,40 +44,12 @@ def test_criteo_has_a_stand_in_of_its_shape(tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "adult_income",
-        "adult_income_original",
-        "avazu",
-        "avazu_x1",
-        "avazu_x4",
-        "criteo",
-        "criteo_1tb",
-        "criteo_x1",
-        "criteo_x4",
-        "movielens_100k",
-        "movielens_1m",
-        "movielens_25m",
-        "synthetic",
-        "taobao",
-        "taobao_pooled",
-    ],
-)
-def test_every_key_is_spelled_out(name: str) -> None:
-    """Hydra overrides only keys that are there."""
-    given = keys(name)
-    dataset = ADAPTER.validate_python(given)
-    assert set(given) | OF_TEXT == set(type(dataset).model_fields) | OF_TEXT
-
-
-@pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"split": {"kind": "column", "column": "s", "train": 1, "eval": 1}}, "train and eval are both 1"),
         ({"split": {"kind": "every", "n": 3, "offset": 3}}, "offset must be below n = 3"),
-        ({"dense": ["I1"]}, "stand_in has 13 dense and 26 sparse features, but the data set has 1 and 26"),
+        ({"dense": ["I1"]}, "dataset.generator has 13 dense and 26 sparse features, but the data set has 1 and 26"),
         ({"sparse": ["C1"] * 26}, "dataset.sparse lists C1 twice"),
-        ({"stand_in": None}, "if_missing: generate needs a stand_in"),
     ],
 )
 def test_configs_that_contradict_themselves_are_refused(changes: dict[str, Any], text: str) -> None:

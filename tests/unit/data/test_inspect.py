@@ -80,7 +80,7 @@ def test_facts_of_a_generator() -> None:
 @pytest.fixture
 def with_stand_in() -> dict[str, Any]:
     stand_in = {"train_rows": 10, "eval_rows": 5, "dense": 1, "cardinalities": [4]}
-    return {"if_missing": "generate", "stand_in": stand_in, "labels": ["y", "z"], "recipe": "criteo"}
+    return {"generator": stand_in, "labels": ["y", "z"], "recipe": "criteo"}
 
 
 def test_a_stand_in_takes_the_place_of_missing_files_and_says_so(tmp_path: Path, with_stand_in: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def test_a_missing_path_names_the_recipe(tmp_path: Path, monkeypatch: pytest.Mon
     (line,) = problems(dataset(tmp_path / "empty"))
     told = "has no Parquet, CSV or JSON Lines file, by the files' names; correct the path, or name files with other"
     assert line == f"dataset.path={tmp_path}/empty {told} endings by a wildcard, such as {tmp_path}/empty/*"
-    (line,) = problems(dataset(tmp_path / "empty", source="https://data.org/criteo"))
+    (line,) = problems(dataset(tmp_path / "empty", recipe="https://data.org/criteo"))
     assert line.endswith(", or fetch the files from https://data.org/criteo")
 
 

@@ -95,7 +95,7 @@ def test_huge_finite_gradients_make_no_weight_nan(optimizer, size, dim):
 
 
 SCHEDULES = [
-    Schedule("one_cycle", over_steps=20, start=0.1),
+    Schedule("one_cycle", over_steps=20),
     Schedule("step", 3, 2, 0.5),
     Schedule("cosine", 5, over_steps=20),
 ]

@@ -51,7 +51,7 @@ KINDS = (
     MaskNet(kind="masknet", dim=4, blocks=(8, 6)),
     MaskNet(kind="masknet", dim=4, structure="parallel", blocks=(8, 6), hidden=(5,)),
     FinalNet(kind="finalnet", dim=4, first=(8, 6), second=(4,), gate=True),
-    FinalNet(kind="finalnet", dim=4, first=(8, 6), residual="sum", activation="relu", norm="none"),
+    FinalNet(kind="finalnet", dim=4, first=(8, 6), activation="relu", norm="none"),
     AutoInt(kind="autoint", dim=4, layers=2, heads=2, width=3, hidden=(8,)),
     FinalMlp(kind="finalmlp", dim=4, first=(8,), second=(6,), heads=2, gate=GATE),
     Din(kind="din", dim=4, attend=ATTEND, attention=(5,), hidden=(8,)),
@@ -74,7 +74,7 @@ AUXILIARY = (
 SEQUENTIAL = frozenset(model.kind for model in KINDS if hasattr(model, "attend"))
 """Kinds that read a sequence."""
 ONE_LABEL = frozenset({"sasrec", "two_tower"})
-TELLING = {"rank", "experts", "structure", "residual", "auxiliary_weight", "teaching"}
+TELLING = {"rank", "experts", "structure", "auxiliary_weight", "teaching"}
 """Settings that distinguish the variants of one kind."""
 
 

@@ -11,8 +11,8 @@ from persia_cli.config.schema.perceptrons import Activation, Norm
 Tensor = torch.Tensor
 LR, BETA1, BETA2, EPS = 0.01, 0.9, 0.99, 1e-3
 """Settings of Adam, of both sides."""
-L2 = {"weight": 0.05, "bias": 0.01, "norm": 0.02}
-"""Penalties of dense weights by their kind."""
+L2 = 0.05
+"""Penalty of dense weights."""
 GAMMA, ALPHA, SMOOTHING = 1.5, 0.3, 0.1
 """Settings of the focal loss, and of its labels."""
 
@@ -59,8 +59,7 @@ class Plain:
     def adam(self, name: str, weight: Tensor, gradient: Tensor) -> Tensor:
         """Return a weight after a step of Adam: Kingma and Ba, arXiv 1412.6980, algorithm 1; L2 is in the gradient."""
         if name != "rows":
-            kind = "bias" if name.endswith(".bias") else "weight"
-            gradient = gradient + L2["norm" if name.rpartition(".")[0] in self.norms else kind] * weight
+            gradient = gradient + L2 * weight
         self.first[name] = BETA1 * self.first[name] + (1 - BETA1) * gradient
         self.second[name] = BETA2 * self.second[name] + (1 - BETA2) * gradient**2
         mean, square = self.first[name] / (1 - BETA1**self.steps), self.second[name] / (1 - BETA2**self.steps)

@@ -143,19 +143,18 @@ def test_gdcn(groups, tasks, dense, structure):
 
 
 @CASES
-@pytest.mark.parametrize("residual", ["concat", "sum"])
 @pytest.mark.parametrize(
     ("second", "gate", "teaching"),
     [((), False, 0.0), ((4,), True, 0.0), ((4,), True, 0.7)],
     ids=["one-block", "two-blocks-and-gate", "teaching"],
 )
-def test_finalnet(groups, tasks, dense, residual, second, gate, teaching):
+def test_finalnet(groups, tasks, dense, second, gate, teaching):
     def block(weights: Weights, prefix: str, layers: int, x: Array) -> Array:
         # A layer, and its activation after it; a linear layer at the end.
         for number in range(0, 2 * layers, 2):
             both = weights[f"{prefix}.{number}.linear.weight"] @ x + weights[f"{prefix}.{number}.linear.bias"]
             plain, factor = np.split(both, 2)
-            x = np.concatenate([plain, plain * factor]) if residual == "concat" else plain + plain * factor
+            x = np.concatenate([plain, plain * factor])
             x = np.tanh(x)
         return weights[f"{prefix}.{2 * layers}.weight"] @ x + weights[f"{prefix}.{2 * layers}.bias"]
 
@@ -184,7 +183,7 @@ def test_finalnet(groups, tasks, dense, residual, second, gate, teaching):
                 losses[number] -= teaching * (label * np.log(p) + (1 - label) * np.log(1 - p))
         return losses
 
-    given = {"residual": residual, "gate": gate, "activation": "tanh", "norm": "none", "teaching": teaching}
+    given = {"gate": gate, "activation": "tanh", "norm": "none", "teaching": teaching}
     model = FinalNet(kind="finalnet", dim=4, first=(6, 4), second=second, **given)
     agrees(model, shape(dense, (4, 4, 4), tasks), formula, groups, auxiliary=auxiliary if teaching else None)
 

@@ -94,18 +94,16 @@ def test_a_conversion_is_never_likelier_than_its_click():
     assert (logits[:, 1:] < logits[:, :-1]).all()
 
 
-@pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize(("groups", "dense"), [([[0, 1, 2]], 2), ([[2, 0], [1]], 0)])
-def test_two_towers(groups, dense, normalize):
+def test_two_towers(groups, dense):
     def formula(weights: Weights, sample: Sample) -> Array:
         user = np.concatenate([sample.dense, sample.pooled["f2"], sample.pooled["f0"]])
         one = perceptron(weights, "user.network", user)
         other = perceptron(weights, "item.network", sample.pooled["f1"])
-        if normalize:
-            one, other = one / np.sqrt(one @ one), other / np.sqrt(other @ other)
+        one, other = one / np.sqrt(one @ one), other / np.sqrt(other @ other)
         return np.array([one @ other / 0.3])
 
-    given = {"user": ("f2", "f0"), "item": ("f1",), "normalize": normalize, "temperature": 0.3}
+    given = {"user": ("f2", "f0"), "item": ("f1",), "temperature": 0.3}
     model = TwoTower(kind="two_tower", dim=4, hidden=(6,), width=5, **given)
     agrees(model, shape(dense, (4, 4, 4), 1), formula, groups)
 

@@ -11,7 +11,6 @@ from persia_cli.config.schema import (
     Afm,
     AutoInt,
     Bst,
-    ByLayer,
     DcnV2,
     DeepFm,
     DenseAdam,
@@ -62,7 +61,7 @@ MODELS: dict[str, Any] = {
     "masknet": MaskNet(kind="masknet", dim=DIM, structure="serial", blocks=(8, 6)),
     "masknet_parallel": MaskNet(kind="masknet", dim=DIM, structure="parallel", blocks=(8, 6), hidden=(5, 4)),
     "finalnet": FinalNet(kind="finalnet", dim=DIM, first=(8, 6), second=(6, 4), gate=True, teaching=0.5),
-    "din": Din(kind="din", dim=DIM, attend=ATTEND, attention=(4,), attention_activation="prelu", hidden=(8, 6)),
+    "din": Din(kind="din", dim=DIM, attend=ATTEND, attention=(4,), hidden=(8, 6)),
     "dien": Dien(kind="dien", dim=DIM, attend=ATTEND, hidden=(8, 6), auxiliary_weight=0.7),
     "bst": Bst(kind="bst", dim=DIM, attend=ATTEND, layers=2, heads=2, inner=7, attention_dropout=0.3, hidden=(8, 6)),
     "sasrec": SasRec(kind="sasrec", dim=DIM, attend=ATTEND, layers=2, heads=2),
@@ -133,7 +132,7 @@ class Trained:
         self.rows = torch.randn(size, FIELDS, DIM, generator=generator, dtype=torch.float64)
         self.plain = Plain(self.network, style, PLAIN[kind], self.rows)
         self.rows.requires_grad_()
-        settings = DenseAdam(kind="adam", lr=LR, beta1=BETA1, beta2=BETA2, eps=EPS, l2=ByLayer(**L2))
+        settings = DenseAdam(kind="adam", lr=LR, beta1=BETA1, beta2=BETA2, eps=EPS, l2=L2)
         self.optimizer = dense_optimizer(settings, self.network)
         self.of_rows = torch.optim.Adam([self.rows], LR, (BETA1, BETA2), EPS)
         self.objective = Objective([Focal(kind="focal", gamma=GAMMA, alpha=ALPHA, smoothing=SMOOTHING)] * tasks)

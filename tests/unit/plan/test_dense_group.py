@@ -45,11 +45,10 @@ def test_dense_weights_are_the_last_group_and_travel_whole() -> None:
     [
         ({"kind": "sgd", "lr": 0.1, "l2": 0.01}, RowOptimizer("sgd", 0.1, each_step=2)),
         (
-            {"kind": "adagrad", "lr": 0.1, "initial_accumulator_value": 0.5, "schedule": COSINE},
+            {"kind": "adagrad", "lr": 0.1, "schedule": COSINE},
             RowOptimizer(
                 "adagrad",
                 0.1,
-                initial_accumulator_value=0.5,
                 schedule=Schedule("cosine", over_steps=10, floor=0.0),
                 each_step=2,
             ),

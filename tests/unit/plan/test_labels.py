@@ -73,7 +73,7 @@ def test_what_can_be_trained_is_taken(tmp_path, columns, words):
         (
             {"y": ONE_CLASS},
             ["optimizer.dense.schedule={kind: reduce_on_plateau}", "eval.every_steps=5"],
-            "optimizer.dense.schedule.metric=auc needs rows of both classes",
+            "optimizer.dense.schedule.kind=reduce_on_plateau, metric=auc needs rows of both classes",
         ),
         ({"y": np.where(np.arange(ROWS) == 396, 2.0, MIXED)}, [], "1 of .* values of label column y are unusable"),
         ({"y": MIXED, "w": np.zeros(ROWS)}, [], "all 300 training samples weigh 0 in column w"),

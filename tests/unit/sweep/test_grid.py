@@ -79,7 +79,10 @@ def test_ranges_are_counted_before_they_are_listed(word: str, sentence: str) -> 
 
 
 def test_products_are_counted_before_they_are_listed() -> None:
-    words = [f"{key}=range(0,100)" for key in ("seed", "model.dim", "train.batch_size", "train.epochs", "train.window")]
+    words = [
+        f"{key}=range(0,100)"
+        for key in ("seed", "model.dim", "train.batch_size", "train.epochs", "train.log_every_steps")
+    ]
     with pytest.raises(ConfigError, match="these values make 10,000,000,000 points; a sweep has at most 10,000"):
         compose_grid(words)
 

@@ -10,8 +10,8 @@ from persia_cli.errors import UserError
 
 
 def test_a_job_is_shown_in_its_coordinators_container_and_ended_by_removing_it() -> None:
-    shown = "kubectl --namespace ml exec -it job/shop-coordinator-0 -- persia attach /run/persia/runs/shop"
-    assert attach_line("shop", "ml") == shown
+    shown = "kubectl exec -it job/shop-coordinator-0 -- persia attach /run/persia/runs/shop"
+    assert attach_line("shop") == shown
     assert stop_line("shop") == "kubectl delete jobset shop --cascade=foreground"
 
 

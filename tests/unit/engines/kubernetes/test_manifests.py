@@ -30,16 +30,14 @@ SHOP = [
     "embedding.memory=256GiB",
     "cluster.resources.nn_worker.cpus=8",
     "cluster.image=registry.example.com/persia:0.1.0",
-    "cluster.namespace=training",
     "cluster.run_claim=runs",
     "cluster.environment_secrets=[storage]",
-    "cluster.service_account=trainer",
-    "cluster.pull_secrets=[registry]",
-    "cluster.node_selector={pool: training}",
-    "cluster.tolerations=[{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]",
+    "cluster.pod.spec={serviceAccountName: trainer, imagePullSecrets: [{name: registry}]}",
+    "cluster.pod.spec.nodeSelector={pool: training}",
+    "cluster.pod.spec.tolerations=[{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}]",
     "cluster.volumes=[{claim: rows, path: /data}]",
     "cluster.labels={kueue.x-k8s.io/queue-name: training}",
-    "cluster.annotations={example.com/team: ranking}",
+    "cluster.pod.metadata.annotations={example.com/team: ranking}",
 ]
 PLAIN = [
     "conf=synthetic",
@@ -161,7 +159,7 @@ def test_the_schemas_find_mistakes() -> None:
 def test_no_secret_is_in_it() -> None:
     text = as_yaml(shop(), "shop")
     assert "kind: Secret" not in text
-    assert "kubectl --namespace training create secret generic shop-keys --from-file=keys=shop.keys" in text
+    assert "kubectl create secret generic shop-keys --from-file=keys=shop.keys" in text
 
 
 def test_every_pod_has_the_least_rights() -> None:

@@ -94,12 +94,9 @@ def test_paths_of_data_and_models_are_those_of_pods() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("cluster.user=0", "cluster.user=0"),
         ("cluster.run_claim=My_Claim", "cluster.run_claim"),
         ("cluster.volumes=[{claim: a, path: data}]", "path"),
-        ("cluster.tolerations=[{key: a, operator: Exists, value: b}]", "compares no value"),
-        ("cluster.tolerations=[{value: b}]", "is for all taints; set operator: Exists"),
-        ("cluster.pullsecrets=[a]", "pull_secrets"),
+        ("cluster.environment_secret=[a]", "environment_secrets"),
     ],
 )
 def test_a_setting_that_means_nothing(words: str, sentence: str) -> None:

@@ -2,8 +2,6 @@
 # The job shop, made by persia VERSION. It holds no secret: each start makes keys of its own.
 #SBATCH --job-name=shop
 #SBATCH --partition=cpu
-#SBATCH --account=ranking
-#SBATCH --qos=long
 #SBATCH --time=91
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -13,12 +11,12 @@
 #SBATCH --no-kill
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@151
+#SBATCH --account=ranking
+#SBATCH --qos=long
 #SBATCH --constraint=avx512
 #SBATCH hetjob
 #SBATCH --job-name=shop
 #SBATCH --partition=gpu
-#SBATCH --account=ranking
-#SBATCH --qos=long
 #SBATCH --time=91
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -27,6 +25,8 @@
 #SBATCH --gres=gpu:a100:4
 #SBATCH --requeue
 #SBATCH --no-kill
+#SBATCH --account=ranking
+#SBATCH --qos=long
 #SBATCH --constraint=avx512
 
 # What follows runs the coordinator, and starts these steps, in a part of the machines each; their input is the job's

@@ -157,7 +157,7 @@ def test_a_job_is_queued_again_after_its_time_and_without_its_machines_but_not_f
     end: Exception, restarts: int, is_queued: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(tmp_path / "bin", monkeypatch)
-    run = make_run(cluster={"kind": "slurm", "max_requeues": 2})
+    run = make_run(cluster={"kind": "slurm"}, recovery={"max_restarts": 2})
     plan = plan_job(run, make_facts(run, 100, 20), "train", tmp_path / "run")
     environment = {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": str(restarts)}
     with pytest.raises(type(end)), queued_again(plan, environment, lambda text: None):

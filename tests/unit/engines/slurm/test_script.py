@@ -38,10 +38,8 @@ SHOP = [
     "cluster.partition=cpu",
     "cluster.gpu_partition=gpu",
     "cluster.gpu=gpu:a100",
-    "cluster.account=ranking",
-    "cluster.qos=long",
     "cluster.hours=1.51",
-    "cluster.options=['--constraint=avx512']",
+    "cluster.options=['--account=ranking', '--qos=long', '--constraint=avx512']",
     "cluster.setup=['module load python', 'source ~/venv/bin/activate']",
     "cluster.persia=~/venv/bin/persia",
 ]
