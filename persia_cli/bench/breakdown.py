@@ -1,4 +1,4 @@
-"""Where the time and the bytes of a job go: stages of a step, bytes on each hop, and the bottleneck in one sentence."""
+"""The breakdown of a job's time and bytes: stages of a step, bytes on each hop, and the bottleneck in one sentence."""
 
 import os
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def bytes_per_sample(run: Run) -> list[Hop]:
 def bottleneck(run: Run, ours: Side, dense: Side | None, stages: Sequence[Stage] = (), on_gpu: bool = False) -> str:
     """Name the main cost of a step: the machine's cores, the NN worker's arithmetic, a busy role, or waiting.
 
-    A thread that waits for its GPU counts as busy in the system's figures. So where the network is `on_gpu`, the NN
+    A thread that waits for its GPU counts as busy in the system's counters. So where the network is `on_gpu`, the NN
     worker is judged by the time that it waits for embeddings.
     """
     step_ms = run.train.batch_size / ours.median * 1e3

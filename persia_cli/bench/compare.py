@@ -1,4 +1,4 @@
-"""`persia bench throughput --compare`: a job and trainers in one process take turns on the same batches."""
+"""`persia bench throughput --compare`: a job and trainers in one process, alternating on the same batches."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,7 @@
 """A delay line in front of a server: it forwards messages, in order, as a link with a delay and a bandwidth does.
 
 `python -m persia_cli.bench.delay_line PARENT DELAY_MS MBIT_PER_S SECRET_FILE FRONT BACK [FRONT …]` is a process of
-delay lines; each is a link of its own.
+delay lines; each is a separate link.
 """
 
 import math
@@ -42,14 +42,14 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class NetworkLink:
-    """What a link does to messages: the delay, and the bandwidth in each direction."""
+    """The effect of a link on messages: the delay, and the bandwidth in each direction."""
 
     delay_ms: float
     mbit_per_s: float = math.inf
 
     @property
     def label(self) -> str:
-        """The link in words."""
+        """The link as text, for people."""
         limit = f", {self.mbit_per_s:g} Mbit/s" if self.is_limited else ""
         return f"{self.delay_ms:g} ms{limit}"
 
@@ -60,7 +60,7 @@ class NetworkLink:
 
 
 class _Direction:
-    """The messages that are on their way in one direction of a link, in their order."""
+    """The messages in flight in one direction of a link, in order."""
 
     def __init__(self, link: NetworkLink) -> None:
         self._delay_s, self._bytes_per_s = link.delay_ms / 1e3, link.mbit_per_s * 1e6 / 8
@@ -78,7 +78,7 @@ class DelayLine:
     """A proxy: clients connect to `front`, and their messages go to the server at `back` under their own identities.
 
     Any number of messages can wait at a time. `passed` counts forwarded messages, `dropped` those that their receiver
-    did not take for a second (it is gone, or its queue is full). Belongs to one thread.
+    did not take for a second (it has exited, or its queue is full). Belongs to one thread.
     """
 
     def __init__(

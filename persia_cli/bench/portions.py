@@ -151,7 +151,7 @@ class Feeder:
         self._closing = True
         self._process.kill()
         while self._thread.is_alive():
-            # The thread may be waiting for room in the queue.
+            # The thread may be waiting for space in the queue.
             while not self._portions.empty():
                 self._portions.get()
             self._thread.join(0.01)

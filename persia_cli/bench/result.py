@@ -1,4 +1,4 @@
-"""The result of a benchmark, in the one form that all of them have: competitors that were measured in turns."""
+"""The result of a benchmark, in the one form that all of them have: competitors that were measured alternately."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -8,14 +8,14 @@ OURS = "persia"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One competitor and its figure: the median over all rounds, and the least and the most of them."""
+    """One competitor and its result: median, minimum and maximum over all rounds."""
 
     name: str
     median: float
     least: float
     most: float
     ratios: dict[str, float] = field(default_factory=dict)
-    """Its figure over those of others, by their names."""
+    """Ratios of its result to those of others, by their names."""
     cpu_ms: dict[str, float] = field(default_factory=dict)
     """CPU milliseconds per step of each of its processes."""
     busy_cores: float = 0.0

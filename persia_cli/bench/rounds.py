@@ -1,4 +1,4 @@
-"""Turns of competitors in alternating rounds, so that a disturbance affects all of them, and the figures of turns."""
+"""Alternating turns of competitors, so that a disturbance affects all of them, and the measurements of turns."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ Name = TypeVar("Name")
 
 @dataclass(frozen=True, slots=True)
 class TurnFigures:
-    """The figures of a turn without its first interval."""
+    """The measurements of a turn without its first interval."""
 
     samples: int
     seconds: float
@@ -61,7 +61,7 @@ def take_turns(
     gpu: GpuUsage | None = None,
     warm_up: bool = True,
 ) -> dict[str, list[TurnFigures]]:
-    """Call every taker once a round and return the figures of its turns; with `warm_up` a first round is discarded.
+    """Call every taker once a round; return the measurements of its turns. With `warm_up` a first round is discarded.
 
     `used` returns the CPU seconds that other processes of the competitors have used so far.
     """

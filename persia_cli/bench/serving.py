@@ -1,4 +1,4 @@
-"""`persia bench serve`: a server under load from another process, in turns with its network alone in this one."""
+"""`persia bench serve`: a server under load from another process, alternating with its network alone in this one."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ SENDER_LIMIT = 0.9
 
 @dataclass(frozen=True, slots=True)
 class ServingPlan:
-    """What is measured."""
+    """The plan of a measurement."""
 
     folder: Path
     candidates: int = 100
@@ -67,11 +67,11 @@ class ServingPlan:
 
 @dataclass(frozen=True, slots=True)
 class ServingSpeed:
-    """What was measured, and of what."""
+    """The results of a measurement and their subject."""
 
     model: str
     requests: str
-    """What requests were made of, in words."""
+    """The contents of the requests, for people."""
     results: list[Result]
     private_bytes: tuple[int, int]
     """Memory that the workers had for themselves when all had been used, and at the end."""
@@ -107,7 +107,7 @@ def measure_serving(plan: ServingPlan, note: Callable[[str], None]) -> ServingSp
 
 
 def _told(form: RequestForm, pool: Pool) -> str:
-    """Say in words what requests are made of."""
+    """Return the contents of the requests, for people."""
     made_up = ", ".join(pool.made_up)
     source = f"{pool.samples} golden samples" if len(pool.made_up) < len(pool.values) else "values made up"
     also = f"; values of {made_up} are made up, and ids among them have no rows" if made_up else ""
@@ -240,7 +240,7 @@ def _candidates(form: RequestForm) -> str:
 
 
 def _of_sender(reports: Sequence[LoadReport]) -> str:
-    """Say what of the reports a reader has to know beside the figures."""
+    """Print notes on the reports that a reader needs in addition to the numbers."""
     error = next((each.first_error for each in reports if each.first_error), "")
     busy = median(each.cpu_s / each.wall_s for each in reports)
     texts = [f"the first error was {error}"] if error else []

@@ -1,4 +1,4 @@
-"""A job that trains in turns: started once and idle between turns, so that baselines can be measured meanwhile."""
+"""A job that trains in turns: started once, and idle in between, so that baselines can be measured meanwhile."""
 
 import os
 import queue
@@ -169,7 +169,7 @@ class TurnJob:
 
 
 class Driver:
-    """Joins the job in a thread of its own; all methods are for the thread that measures."""
+    """Joins the job in a separate thread; all methods are for the thread that measures."""
 
     def __init__(self, context: Context, coordinator: str) -> None:
         self._loop = Loop(context, f"{DRIVER}-0")

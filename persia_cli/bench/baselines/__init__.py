@@ -1,1 +1,1 @@
-"""Other systems, measured beside ours; these modules may import torch."""
+"""Baselines for comparison with Persia; these modules may import torch."""

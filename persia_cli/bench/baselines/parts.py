@@ -1,4 +1,4 @@
-"""What torch has for the parts of a store: rows by number, sparse steps of its optimizers, pooling, casts.
+"""Torch's counterparts of the parts of a store: rows by number, sparse steps of its optimizers, pooling, casts.
 
 torch's tables get the same memory as ours: aligned to cache lines and in huge pages. By default it has neither, and is
 slower.

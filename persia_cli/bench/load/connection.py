@@ -27,7 +27,7 @@ class LoadAnswer(NamedTuple):
 
     @property
     def is_right(self) -> bool:
-        """Whether it has the predictions that the model gives."""
+        """True if it has the predictions of the model."""
         return self.body == self.request.answer
 
     def sentence(self) -> str:
@@ -72,7 +72,7 @@ class LoadConnection:
                 raise WireError(f"the server has not read a request for {self._patience_s:g} s") from error
 
     def read(self) -> LoadAnswer | None:
-        """Return the answer if what has come completes it; raises WireError if the server is gone or speaks no HTTP."""
+        """Return the answer if what has come completes it; raises WireError for a lost connection or invalid HTTP."""
         try:
             data, reason = self._socket.recv(CHUNK), "the server closed the connection before it had answered"
         except OSError as error:

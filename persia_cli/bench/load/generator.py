@@ -62,7 +62,7 @@ class LoadCount:
             self._first_error = self._first_error or answer.sentence()
 
     def give_up(self, due: Iterable[float], why: str) -> None:
-        """Count requests that nobody answers as errors."""
+        """Count requests without an answer as errors."""
         if missed := sum(self._begin <= moment < self._end for moment in due):
             self._errors += missed
             self._first_error = self._first_error or why

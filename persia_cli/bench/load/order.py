@@ -1,4 +1,4 @@
-"""What a process that loads a server is told, and what it says at the end."""
+"""The order to a process that loads a server, and its report at the end."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_FOR_P999 = 1000
-"""Answers of which one in a thousand can be told apart."""
+"""Number of answers from which the 99.9th percentile has a meaning."""
 
 
 class SentRequest(msgspec.Struct, frozen=True):
@@ -18,7 +18,7 @@ class SentRequest(msgspec.Struct, frozen=True):
 
 
 class LoadOrder(msgspec.Struct, frozen=True):
-    """How a server is loaded."""
+    """The kind of load."""
 
     host: str
     port: int
@@ -36,14 +36,14 @@ class LoadOrder(msgspec.Struct, frozen=True):
     parent: int
     """Process id of the benchmark."""
     patience_s: float = 20.0
-    """Seconds after which a server that does not answer is given up."""
+    """Seconds after which a load is aborted if the server does not answer."""
 
 
 class LoadReport(msgspec.Struct, frozen=True):
-    """What came of a load."""
+    """The result of a load."""
 
     failure: str | None = None
-    """Why it was given up."""
+    """Reason if the load was aborted."""
     answered: int = 0
     """Answers with predictions that came in time."""
     busy: int = 0

@@ -15,7 +15,7 @@ from persia_cli.engines.processes import die_with, python_module
 from persia_cli.errors import PersiaError, RoleError
 
 GRACE_S = 60.0
-"""Seconds, beyond those of the load and of its patience, after which a process of load is given up."""
+"""Seconds, beyond those of the load and of its patience, after which a load process is aborted."""
 _ORDER = msgspec.msgpack.Decoder(LoadOrder)
 _REPORT = msgspec.msgpack.Decoder(LoadReport)
 

@@ -34,7 +34,7 @@ _HEAD = msgspec.json.Encoder()
 
 
 class RequestForm(NamedTuple):
-    """What requests look like."""
+    """The format of the requests."""
 
     candidates: int
     user: frozenset[str]

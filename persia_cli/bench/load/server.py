@@ -26,7 +26,7 @@ LATE_S = 10.0
 
 
 class ServedOrder(msgspec.Struct, frozen=True):
-    """What a server to load is told."""
+    """The order to a server under load."""
 
     settings: ServerSettings
     workers: int
@@ -34,7 +34,7 @@ class ServedOrder(msgspec.Struct, frozen=True):
 
 
 class ServedNews(msgspec.Struct, frozen=True):
-    """What it says when it is ready, or why it never will be."""
+    """The message that the server is ready, or why it cannot be."""
 
     port: int = 0
     failure: str | None = None

@@ -1,4 +1,4 @@
-"""The queries about the columns of files, and the figures from their answers."""
+"""The queries about the columns of files, and the statistics from their answers."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,7 +30,7 @@ _STEPS = 5
 _SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
 
 Figures = dict[str, Any]
-"""The figures of some rows, as queries name them; empty if there are no rows."""
+"""The statistics of some rows, as queries name them; empty if there are no rows."""
 
 
 def profile_columns(
@@ -121,7 +121,7 @@ class _Column:
 
     @property
     def figures_sql(self) -> str:
-        """SQL for a struct of figures."""
+        """Return SQL for a struct of statistics."""
         figures = {"filled": f"count({self.sql})", "count": f"count({self.sql})"}
         size = {"integer": f"finite({self.sql})", "number": f"finite({self.sql})", "list": f"len({self.sql})"}
         size["vector"] = size["list"]
@@ -143,7 +143,7 @@ class _Column:
         return "{" + ", ".join(f"'{name}': {sql}" for name, sql in figures.items()) + "}"
 
     def profile(self, parts: Mapping[int | None, Figures], rows: NDArray[np.int64]) -> ColumnProfile:
-        """Return the figures of the column; `parts` are those of each split and of all rows, `rows` of each split."""
+        """Return the statistics of the column; `parts` has those of each split and of all rows, `rows` counts each split."""
         every = parts[None]
         nulls = rows - [parts[number].get("filled", 0) for number in (0, 1)]
         total = int(rows.sum())

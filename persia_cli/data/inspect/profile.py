@@ -1,4 +1,4 @@
-"""The figures of a data set and of its columns."""
+"""The statistics of a data set and of its columns."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -30,7 +30,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class NumberFigures:
-    """Figures of the finite numbers of a column; None if there are none."""
+    """Statistics of the finite numbers of a column; None if there are none."""
 
     least: float | None = None
     greatest: float | None = None
@@ -46,7 +46,7 @@ class NumberFigures:
 
 @dataclass(frozen=True, slots=True)
 class LengthFigures:
-    """Figures of the lengths of lists."""
+    """Statistics of the lengths of lists."""
 
     least: int
     greatest: int
@@ -78,7 +78,7 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:
-    """Figures of a column over all rows of both splits."""
+    """Statistics of a column over all rows of both splits."""
 
     name: str
     type: str
@@ -108,7 +108,7 @@ class ColumnProfile:
 
 @dataclass(frozen=True, slots=True)
 class DatasetProfile:
-    """Figures of a data set."""
+    """Statistics of a data set."""
 
     source: SourceFiles
     split_rule: SplitRule

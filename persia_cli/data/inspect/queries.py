@@ -199,7 +199,7 @@ class _Store(AbstractFileSystem):  # type: ignore[misc]
 
 
 class _StoreFile:
-    """A file that is read in blocks, by several threads at once: each has a place of its own.
+    """A file that is read in blocks, by several threads at once: each has its own position.
 
     DuckDB seeks and reads in two calls, between which another thread may seek.
     """

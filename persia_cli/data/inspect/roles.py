@@ -177,7 +177,7 @@ def _padding(column: ColumnProfile) -> str | int | None:
 
 
 def _doubt(column: ColumnProfile) -> str:
-    """Return what a column of text may be instead of ids: a label of two words, or numbers with words for null."""
+    """Return what a column of text may be instead of ids: a label of two texts, or numbers with texts for null."""
     if column.kind != "text":
         filler = column.hints.filler
         return (

@@ -27,7 +27,7 @@ class SplitRule:
 
     @property
     def text(self) -> str:
-        """The rule in words."""
+        """The rule, for people."""
         match self.split:
             case None:
                 return "the last fifth of the rows, in the order of the files"

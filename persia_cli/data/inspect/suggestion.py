@@ -76,7 +76,7 @@ def _split(profile: DatasetProfile) -> str:
     if isinstance(split, FileSplit):
         return f"{{kind: files, train: {_names(list(split.train))}, eval: {_names(list(split.eval))}}}"
     # Drift is measured where time would show it, but models are best compared on rows like those they train on.
-    return "{kind: every, n: 10}  # nothing says what evaluates: every tenth row; drift is shown for the last fifth"
+    return "{kind: every, n: 10}  # no column marks evaluation rows: every tenth row; drift is shown for the last fifth"
 
 
 def _entries(names: list[str], guesses: dict[str, Guess], columns: dict[str, ColumnProfile]) -> str:

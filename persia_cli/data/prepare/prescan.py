@@ -76,7 +76,7 @@ class Prescan:
                 self._times.append((times[places], len(times) / len(places)))
 
     def change(self, part: str, table: Any, first_row: int) -> Any:
-        """Return a part's rows as they are to be written; `first_row` is the number of their first within the part."""
+        """Return a part's rows for writing; `first_row` is the number of the first one within the part."""
         if self._options.min_count > 1:
             for column, name in self._sparse.items():
                 changed = _without_rare(table.column(column), seed_of(name), self._sketch, self._options.min_count)

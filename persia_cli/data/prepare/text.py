@@ -76,7 +76,7 @@ class TextBlock:
         return self.values[name]
 
     def made(self, raw: Sequence[RawColumns]) -> dict[str, Any]:
-        """Return columns as they are declared; an empty field that has no number in its place is a bad row or null."""
+        """Return columns by their declaration; an empty field that has no number in its place is a bad row or null."""
         columns: dict[str, Any] = {}
         for each in raw:
             for column in each.columns:

@@ -1,4 +1,4 @@
-"""A data set in preparation: a hidden folder beside its final place, from which a later run continues.
+"""A data set in preparation: a hidden folder next to its final place, from which a later run continues.
 
 Each finished Parquet file has a state file that records its sources: recipe, options, and size, times and inode of the
 source files. A file with no state file, or with a different one, is made again. State files are renamed into place
@@ -47,7 +47,7 @@ class PartState(msgspec.Struct, frozen=True):
 
 
 class _Record(msgspec.Struct):
-    """What is known of a finished data set."""
+    """The facts about a finished data set."""
 
     made_of: dict[str, str]
     """Fingerprint of each part."""
@@ -113,7 +113,7 @@ class UnfinishedFolder:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def write(self, name: str, text: str | bytes) -> None:
-        """Write a file beside the Parquet files, as a whole or not at all."""
+        """Write a file next to the Parquet files, atomically."""
         write_whole(self._folder / name, text)
 
     def publish(self, output: Path) -> None:

@@ -18,7 +18,7 @@ WORDS: dict[Class, str] = {
     "null": "nothing but nulls",
     "list": "lists",
 }
-"""The contents of a column of each class, in words for messages."""
+"""The contents of a column of each class, for messages."""
 
 NUMBERS = frozenset({"integer", "float", "boolean", "decimal"})
 """The classes whose values are single numbers; files of one data set may differ within them."""

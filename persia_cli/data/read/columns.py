@@ -86,7 +86,7 @@ def list_columns(dataset: ParquetDataset, schema: Any) -> frozenset[str]:
 
 
 def classes(dataset: ParquetDataset, schema: Any) -> dict[str, str]:
-    """Return the contents of each column in use, in words that are equal where two files fit together.
+    """Return the contents of each column in use, as texts that are equal for compatible files.
 
     Columns that hold only nulls are left out: they fit any other.
     """

@@ -23,7 +23,7 @@ Rows = NDArray[np.int64] | None
 """Numbers of the rows to take, or None for all."""
 CORRECT_NUMBERS = "set dataset.fill to a value that replaces them, or correct the data"
 CORRECT_IDS = "correct the data, or turn the values into categories first"
-"""What to do about values of a data set that cannot be used."""
+"""Remedies for values of a data set that cannot be used."""
 
 
 class Ids(NamedTuple):
@@ -334,7 +334,7 @@ def _row_of(chunk: Any, value: int) -> int:
 
 
 def _place(where: object, row: int) -> str:
-    """Return the position of a row in words."""
+    """Return the position of a row, for people."""
     place_of = getattr(where, "place_of", None)
     return f"row {row}" if place_of is None else str(place_of(row))
 

@@ -1,4 +1,4 @@
-"""What tells the items of a batch apart: one number for all features of an item."""
+"""The identity of the items of a batch: one number for all features of an item."""
 
 from collections.abc import Sequence
 

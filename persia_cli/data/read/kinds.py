@@ -1,6 +1,6 @@
 """The kinds of columns in text files: how values are written, and how texts become values, whole columns at a time.
 
-pyarrow's casts read what they can; a regular expression says which texts have the wrong form where a cast fails.
+pyarrow's casts read what they can; where a cast fails, a regular expression finds the wrong texts.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ class Kind(NamedTuple):
 
     name: str
     noun: str
-    """The form that a value must have, for messages."""
+    """The format that a value must have, for messages."""
     table: str | None = None
     """Table whose name seeds the hash of texts, if not the column itself."""
     digits: int = 0

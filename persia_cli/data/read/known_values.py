@@ -1,4 +1,4 @@
-"""Wrong values that the footers of Parquet files show, so that they are told before a job starts."""
+"""Wrong values that the footers of Parquet files show, so that they are reported before a job starts."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence

@@ -59,7 +59,7 @@ class ParquetSource:
 
     @property
     def train_data(self) -> TrainingData:
-        """Where the training split of the files lies."""
+        """The place of the training split in the files."""
         return self._found.train_data
 
     @property

@@ -207,5 +207,5 @@ def _stepped(step: Step, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _like(values: NDArray[Any], number: float) -> float | int:
-    """Return a number as an integer beside integers, which so stay what they are."""
+    """Return a number as an integer among integers, which stay unchanged."""
     return int(number) if values.dtype.kind == "i" and number.is_integer() else number

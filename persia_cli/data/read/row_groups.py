@@ -69,7 +69,7 @@ class RowGroup:
         return f"{self.path}, row group {self.number}"
 
     def place_of(self, row: int) -> str:
-        """Return the position of a row in words: for a text file the line, found by reading the file again."""
+        """Return the position of a row, for people: for a text file the line, found by reading the file again."""
         line = None if self.line_of is None else self.line_of(self.start + row)
         return f"row {row}" if line is None else f"line {line:,}"
 

@@ -1,4 +1,4 @@
-"""The file of predictions: columns of the data, copied unchanged, beside the scores of each row, in the same order."""
+"""The file of predictions: columns of the data, copied unchanged, next to the scores of each row, in the same order."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,7 +111,7 @@ FORMATS = (".parquet", ".csv")
 def claimed_scores(path: Path) -> Iterator[None]:
     """Lock this file against other processes that write scores while the context lasts; unfinished files are removed.
 
-    The lock is on the unfinished file and ends with this process, so a file left by a killed process blocks nobody.
+    The lock is on the unfinished file and ends with this process, so a file left by a killed process blocks no other.
     Raises UserError if another process holds the lock, DiskError if the file cannot be created.
     """
     part = _part(path)

@@ -27,7 +27,7 @@ class Source(Protocol):
 
     @property
     def train_data(self) -> TrainingData:
-        """Where the training split of the data set lies, also if this is another split."""
+        """The place of the training split of the data set, even if this is another split."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -94,7 +94,7 @@ class Ring:
 
     @property
     def train_data(self) -> TrainingData:
-        """Where the training split lies, as the source has it."""
+        """The place of the training split in the source."""
         return self._source.train_data
 
     @property

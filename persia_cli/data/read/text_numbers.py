@@ -10,11 +10,11 @@ from persia_cli.data.read.files import Format
 _COMMA = r"^\s*[+-]?[0-9]*(,[0-9]+)?\s*$"
 _NUMBER = r"^\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 _MOST_WORDS = 5
-"""Different words that may stand for a missing number."""
+"""Number of different texts that may stand for a missing number."""
 
 
 def meant_as_numbers(name: str, column: Any, kind: Format, nulls: tuple[str, ...]) -> str | None:
-    """Return a sentence on some texts of a column that are numbers with a comma, or numbers and a few words.
+    """Return a sentence on some texts of a column that are numbers with a comma, or numbers and a few texts.
 
     `nulls` are the texts that stand for a missing value so far. None for other texts.
     """

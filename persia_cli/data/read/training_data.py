@@ -1,4 +1,4 @@
-"""Where the training split lies in files: what the order of its samples depends on, beside seed, epoch and block."""
+"""The place of the training split in files, on which the order of its samples depends as on seed, epoch and block."""
 
 from collections.abc import Sequence
 from hashlib import sha256

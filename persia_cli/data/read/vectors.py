@@ -33,7 +33,7 @@ class VectorBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VectorColumns:
-    """What the footers of a table's files say."""
+    """The contents of the footers of a table's files."""
 
     files: tuple[str, ...]
     """Paths on their file system, in order."""
@@ -102,7 +102,7 @@ def read_vectors(path: str, columns: VectorColumns, dim: int, table: str, made: 
 def _columns(schema: Any, id_: str | None, vector: str | None, dim: int, key: str) -> tuple[str, str]:
     """Return the names of the columns of ids and of vectors; raises DataError if they are not clear or of a wrong type.
 
-    Both may be in files beside others, but then they must be named.
+    Both may be in files with other columns, but then they must be named.
     """
     kinds = {field.name: plain_type(field.type) for field in schema}
     chosen = []
