@@ -143,7 +143,7 @@ class _Column:
         return "{" + ", ".join(f"'{name}': {sql}" for name, sql in figures.items()) + "}"
 
     def profile(self, parts: Mapping[int | None, Figures], rows: NDArray[np.int64]) -> ColumnProfile:
-        """Return the statistics of the column; `parts` has those of each split and of all rows, `rows` counts each split."""
+        """Return the statistics of the column; `parts` has those of each split and of all, `rows` counts each split."""
         every = parts[None]
         nulls = rows - [parts[number].get("filled", 0) for number in (0, 1)]
         total = int(rows.sum())
