@@ -106,7 +106,7 @@ def test_predictions_have_the_errors_of_the_evaluation(folder: Path, trained: Jo
         assert float(told[f"mae_{label}"]) == pytest.approx(mean_absolute_error(predicted, labels).item())
         assert float(told[f"r2_{label}"]) == pytest.approx(r2_score(predicted, labels).item())
         assert float(spread[f"mean_{label}"]) == pytest.approx(predicted.mean().item())
-        assert float(spread[f"p1_{label}"]) == pytest.approx(predicted.sort().values[2].item())
+        assert float(spread[f"p1_{label}"]) == pytest.approx(predicted.sort().values[2].item(), rel=1e-3)
     assert written.column("visits_prediction").to_numpy().min() > 0.0
 
 
