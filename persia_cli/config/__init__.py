@@ -1,1 +1,1 @@
-"""From command-line words to a checked, frozen `Run`, and back to a file."""
+"""From command-line arguments to a checked, frozen `Run`, and back to a file."""

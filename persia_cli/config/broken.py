@@ -53,7 +53,7 @@ def _chosen(defaults: object) -> Iterator[tuple[str, str]]:
 
 
 def _wrong_containers(values: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each key whose value has a form that no kind of its group accepts."""
+    """Return a sentence for each key whose value has a structure that no kind of its group accepts."""
     wrong: dict[str, str] = {}
     right = set()
     for path, field in expected.keys(Run, values):
@@ -68,7 +68,7 @@ def _wrong_containers(values: Mapping[str, Any]) -> list[str]:
 
 
 def _in_our_words(text: str) -> str:
-    """Return Hydra's message about a file in words for users who do not know Hydra."""
+    """Return Hydra's message about a file as text for users who do not know Hydra."""
     if re.search(r"Cannot merge \w+ with \w+", text):
         return "one file has a list where another has keys with values; write both the same way"
     if "DictConfig" in text or "ListConfig" in text:
@@ -99,5 +99,5 @@ def _missing_file(file: Path, error: MissingConfigException) -> str:
     hint = did_you_mean(f"{group}/{right}".lstrip("/") if right else None)
     if missing.startswith("dataset/") and missing.endswith((".yaml", ".yml")):
         own = missing.removeprefix("dataset/")
-        hint = f" among persia's own; a file of yours is a key of its own, beside defaults: dataset: {own}"
+        hint = f" among persia's own; your own file needs a separate key next to defaults: dataset: {own}"
     return f"{file}: its defaults ask for {missing}, which does not exist{hint}"

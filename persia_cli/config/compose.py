@@ -1,4 +1,4 @@
-"""Composition of a checked Run from command-line words: Hydra composes, pydantic validates."""
+"""Composition of a checked Run from command-line arguments: Hydra composes, pydantic validates."""
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from persia_cli.shipped import shipped
 
 
 def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
-    """Compose and check a job from `conf=NAME` and `KEY=VALUE` words.
+    """Compose and check a job from `conf=NAME` and `KEY=VALUE` arguments.
 
     `folders` are the user's, searched before the built-in one. Raises ConfigError naming every mistake, one per line.
     """
@@ -68,7 +68,7 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
 
 
 def _compose_dataset(name: str, file: Path, own: object, read: Words, folders: Sequence[Path]) -> DictConfig:
-    """Compose; where the words, or the file's `own` dataset, name a dataset file, use its contents."""
+    """Compose; where the arguments, or the file's `own` dataset, name a dataset file, use its contents."""
     named = own if names_a_file(own) else None
     if read.dataset_file is None and named is None:
         return _compose(name, file, read.overrides, folders)

@@ -1,4 +1,4 @@
-"""Questions to the schema: the field at a key path, its expected value in words, and the list of keys."""
+"""Questions to the schema: the field at a key path, its expected value as text, and the list of keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class SchemaKey:
     values: Any
     """The user's values of that class; None if there are none."""
     owner: type[Node] | None
-    """That class."""
+    """The class that has the field."""
 
 
 def follow(root: type[Node], location: Sequence[str | int], values: Any) -> SchemaKey:
@@ -87,7 +87,7 @@ def nodes(annotation: Any) -> list[type[Node]]:
 
 
 def expectation(annotation: Any, many: bool = False, limits: bool = False) -> str:
-    """Return in words what a value of this type looks like; with `limits`, also the range of numbers."""
+    """Return a description of the values of this type; with `limits`, also the range of numbers."""
     metadata, annotation = _bare(annotation)
     if any(isinstance(item, BeforeValidator) and item.func is parse_bytes for item in metadata):
         return "a size such as 512MiB or 2GiB"
@@ -156,7 +156,7 @@ def choices(annotation: Any) -> list[str]:
 
 
 def field_expectation(field: FieldInfo) -> str:
-    """Return in words what a field expects."""
+    """Return a description of the values that a field expects."""
     return expectation(_whole(field))
 
 
@@ -173,7 +173,7 @@ def field_default(field: FieldInfo) -> str:
 
 
 def takes(field: FieldInfo, value: object) -> bool:
-    """Return True if a field may hold a value of the form of `value`: keys with values, a list, or neither.
+    """Return True if a field may hold a value with the structure of `value`: keys with values, a list, or neither.
 
     Text is always accepted, since it may name anything.
     """
@@ -224,7 +224,7 @@ def _bare(annotation: Any) -> tuple[list[Any], Any]:
 
 
 def _bounds(metadata: list[Any], limits: bool) -> list[str]:
-    """Return bounds in words, e.g. `above 0`, `at most 1024`; very large ones only with `limits`."""
+    """Return bounds as text, e.g. `above 0`, `at most 1024`; very large ones only with `limits`."""
     found = [(word, getattr(item, key)) for item in metadata for bound, key, word in _BOUNDS if type(item) is bound]
     return [f"{word} {_spell(number)}" for word, number in found if limits or abs(number) <= _NEAR]
 

@@ -27,7 +27,7 @@ def explain(error: ValidationError, root: type[Node], values: Any) -> dict[str, 
         place = expected.follow(root, details["loc"], values)
         for path, sentence in _sentences(details, place, root, values):
             sentences.setdefault(path, sentence)
-    # A list where a single value may be, too: what is wrong with an element says all.
+    # A list where a single value is allowed, too: the error of an element suffices.
     return {
         path: sentence
         for path, sentence in sentences.items()

@@ -1,4 +1,4 @@
-"""Configuration files that users write: data sets in files of their own, and primary configurations as written."""
+"""Configuration files that users write: data sets in separate files, and primary configurations as written."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def read_dataset_file(name: str) -> dict[str, Any]:
 
 
 def _whole(path: str, folder: Path) -> str:
-    """Return a path as seen from the current folder; absolute paths and URIs stay as they are."""
+    """Return a path relative to the current folder; absolute paths and URIs do not change."""
     if path.startswith(BUILTIN) or "://" in path:
         return path
     return str(folder / Path(path).expanduser())

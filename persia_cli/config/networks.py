@@ -25,9 +25,9 @@ EXAMPLE = "{deepfm: {model: {dropout: 0.1}}}"
 
 
 def settle(config: DictConfig, written: Mapping[str, Any], read: Words) -> None:
-    """Take `networks` out of a composed configuration, and merge into it what that says of the chosen network.
+    """Take `networks` out of a composed configuration, and merge into it the settings of the chosen network.
 
-    It goes before the other keys of the file that has `networks`. The words of the command line, which were `read`, go
+    It goes before the other keys of the file that has `networks`. The command-line arguments, which were `read`, go
     before it, and so do the keys of a primary file that begins with that one; `written` are this file's own. Raises
     ConfigError if `networks` is not a mapping of kinds of networks to settings.
     """

@@ -1,4 +1,4 @@
-"""The words of a command line, each checked alone: `conf=NAME`, and Hydra overrides."""
+"""The arguments of a command line, each checked alone: `conf=NAME`, and Hydra overrides."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class Words:
 
 
 def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Words:
-    """Sort command-line words; `primaries` and the options of `groups` are those in the search path."""
+    """Sort command-line arguments; `primaries` and the options of `groups` are those in the search path."""
     confs: list[str] = []
     overrides: list[str] = []
     replacements: dict[str, Any] = {}
@@ -61,7 +61,7 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
             try:
                 override = _parse(word.lstrip("+"))
                 if key.lstrip("+") == SHORT and isinstance(override.value(), (str, QuotedString)):
-                    word = f"{SHORT}.path={value}"  # so that it goes together with other words about it
+                    word = f"{SHORT}.path={value}"  # so that it goes together with other arguments about it
                     override = _parse(word)
                 mapping = _plain(override.value())
                 if _replaces(override.key_or_group, mapping):

@@ -1,4 +1,4 @@
-"""The processes of a job and where they run, by kind of cluster; those of other machines have files of their own."""
+"""The processes of a job and where they run, by kind of cluster; those of other machines have separate files."""
 
 from typing import Annotated, Literal, Self
 
@@ -42,11 +42,11 @@ class LocalCluster(ProcessReplicas):
     of TCP: their messages are counted but not read, though a flood of them can slow a job.
     """
     encryption: Literal["auto", "curve", "none"] = "auto"
-    """Which connections over TCP are encrypted (CURVE): `auto` means those that other machines can reach.
+    """Encryption of connections over TCP (CURVE): `auto` encrypts those that other machines can reach.
 
-    `curve` means those on the loopback interface too. Encryption needs keys, which `persia keys new` makes; only
+    `curve` encrypts those on the loopback interface too. Encryption needs keys, which `persia keys new` makes; only
     processes that have them can connect. `none` is for roles that you start on machines of a network that you trust:
-    whoever can listen there sees the data, the rows and the job's token, and can take part in the job.
+    every program that can listen there sees the data, the rows and the job's token, and can take part in the job.
     """
 
     @model_validator(mode="after")

@@ -132,7 +132,7 @@ class ParquetDataset(Node):
     generator: Generator | None = None
     """Shape of a stand-in, on which jobs run while the files are missing; without it, their absence is an error."""
     raw: tuple[RawColumns, ...] = ()
-    """What the recipe made columns of, so that an exported model can make them of a request's fields."""
+    """Sources of the recipe's columns, so that an exported model can make the columns of a request's fields."""
     recipe: str | None = None
     """Recipe that prepares this data set, or the URL of its files, for messages."""
 

@@ -97,14 +97,14 @@ class Embedding(Node):
     capacity: Count | None = None
     """Most rows that all servers together hold; replaces `memory`."""
     when_full: WhenFull = "auto"
-    """Where there is no room for a new id: `evict_lfu`, the row that was looked up least often goes, if that was less
+    """Rule for a new id without free space: `evict_lfu`, the row that was looked up least often goes, if that was less
     often than the new id; `evict_lru`, the row that was used longest ago goes; `refuse`, the new id gets no row; `auto`
     is the one that measures best, `evict_lfu`.
 
     It is a row in one of the places that the id could take, and never one of this step.
     """
     expire_after: Count | None = None
-    """Steps since the last look-up of a row after which any new id may take it where there is no room."""
+    """Steps since the last look-up of a row after which any new id may replace it where no space is free."""
     dtype: Storage = "float32"
     """Storage type of embeddings; the optimizer's state and all arithmetic are always float32."""
     wire: Storage = "float32"
@@ -121,7 +121,7 @@ class Embedding(Node):
     clip_norm: Positive | None = None
     """Greatest Euclidean norm of the gradient of a row; a larger one is scaled down."""
     num_partitions: Annotated[int, Field(gt=0, le=2**20), NUMBER] = 4096
-    """Greatest number of hash ranges that rows are distributed by; a group with room for few rows has fewer."""
+    """Greatest number of hash ranges that rows are distributed by; a group with capacity for few rows has fewer."""
     tables: dict[str, Table] = Field(default_factory=dict)
     """Settings of single tables by name; a sparse feature's table has its name unless `table` names another."""
 

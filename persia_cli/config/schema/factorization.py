@@ -38,7 +38,7 @@ class Afm(Network):
 
 
 class WideDeep(Perceptrons):
-    """A linear model of all features beside a multi-layer perceptron (arXiv 1606.07792)."""
+    """A linear model of all features together with a multi-layer perceptron (arXiv 1606.07792)."""
 
     kind: Literal["wide_deep"]
     """`wide_deep`: Wide & Deep."""
@@ -49,7 +49,7 @@ class WideDeep(Perceptrons):
 
 
 class DeepFm(Perceptrons):
-    """A factorization machine beside a multi-layer perceptron (arXiv 1703.04247)."""
+    """A factorization machine together with a multi-layer perceptron (arXiv 1703.04247)."""
 
     kind: Literal["deepfm"]
     """`deepfm`"""
@@ -60,7 +60,7 @@ class DeepFm(Perceptrons):
 
 
 class XDeepFm(Perceptrons):
-    """A compressed interaction network beside a linear model and a multi-layer perceptron (arXiv 1803.05170)."""
+    """A compressed interaction network, a linear model and a multi-layer perceptron (arXiv 1803.05170)."""
 
     kind: Literal["xdeepfm"]
     """`xdeepfm`"""
@@ -82,6 +82,6 @@ class FibiNet(Perceptrons):
     bilinear: Literal["field_all", "field_each", "field_interaction"] = "field_interaction"
     """Whose matrix multiplies a pair of vectors: one of all pairs, one of each first field, one of each pair."""
     reduction: Positive = 3.0
-    """How many times narrower than the number of features the layer is that weighs them."""
+    """Number of features divided by the width of the layer that weighs them."""
     hidden: SomeWidths
     """Width of each hidden layer of the perceptron."""

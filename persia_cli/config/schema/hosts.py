@@ -13,11 +13,11 @@ class SshHost(Node):
     """One machine."""
 
     ssh: Annotated[str, Field(min_length=1)]
-    """What ssh is given: a host's name, USER@NAME, or an alias of ~/.ssh/config."""
+    """Destination for ssh: a host's name, USER@NAME, or an alias of ~/.ssh/config."""
     address: str | None = None
     """IP address, or name, at which the other machines reach it; by default the one at which ssh does."""
     roles: tuple[str, ...] = ()
-    """What is to run there: all replicas of a role (`nn-worker`), or single ones (`nn-worker-0`)."""
+    """Replicas to run there: all replicas of a role (`nn-worker`), or single ones (`nn-worker-0`)."""
 
 
 def _name_alone(value: Any) -> Any:

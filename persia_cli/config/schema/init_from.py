@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from persia_cli.config.schema.base import Node
 
 DENSE, OPTIMIZER = "dense", "optimizer"
-"""Words of `skip` that are not tables: the dense weights, and the state of all optimizers."""
+"""Values of `skip` that are not tables: the dense weights, and the state of all optimizers."""
 
 
 class VectorFile(Node):

@@ -67,7 +67,7 @@ class AutoInt(Perceptrons):
     width: Width
     """Columns of a head."""
     hidden: Widths = ()
-    """Width of each hidden layer of a perceptron beside the attention (AutoInt+); none: no perceptron."""
+    """Width of each hidden layer of a perceptron parallel to the attention (AutoInt+); none: no perceptron."""
 
 
 class Gate(Node):
@@ -120,7 +120,7 @@ class MaskNet(Perceptrons):
     blocks: SomeWidths
     """Width of each mask block."""
     reduction: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False), NUMBER] = 1.0
-    """How many times wider than a block's input the layer is that makes its mask."""
+    """Width of the layer that makes a block's mask, divided by the width of the block's input."""
     embedding_norm: bool = True
     """Normalise each feature's vector over its columns before the first blocks."""
     norm: Norm = "layer"
@@ -156,7 +156,7 @@ class FinalNet(Perceptrons):
     gate: bool = False
     """Let the first block read each feature's vector also times a weight of this feature."""
     teaching: NonNegative = 0.0
-    """Weight of a loss by which each of two blocks learns to predict what both say together; FuxiCTR's is 1."""
+    """Weight of a loss by which each of two blocks learns to predict what both predict together; FuxiCTR's is 1."""
     activation: Activation | Annotated[tuple[Activation, ...], Field(min_length=1)] = "none"
     """Function after each layer: `none`, one for all, or a list with one for each."""
     norm: Norm = "batch"

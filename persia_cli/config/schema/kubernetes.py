@@ -17,7 +17,7 @@ class Volume(Node):
     claim: Name
     """Name of the PersistentVolumeClaim."""
     path: Annotated[str, Field(pattern=r"^/[^:]*[^:/]$")]
-    """Where the pods see it, such as /data."""
+    """Path where the pods see it, such as /data."""
     read_only: bool = True
     """False: roles may write to it, checkpoints say."""
 
@@ -41,7 +41,7 @@ class KubernetesCluster(SpreadReplicas):
     labels: dict[str, str] = Field(default_factory=dict)
     """Labels of the JobSet and of its pods, such as kueue.x-k8s.io/queue-name."""
     pod: dict[str, Any] = Field(default_factory=dict)
-    """What all pods have besides, in the words of Kubernetes, e.g. {spec: {nodeSelector: {pool: training}}}.
+    """Additional settings of all pods, as Kubernetes names them, e.g. {spec: {nodeSelector: {pool: training}}}.
 
     It completes the template of a pod: tolerations, a service account, secrets that pull the image, annotations.
     """

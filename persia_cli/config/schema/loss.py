@@ -16,7 +16,7 @@ It also decides which labels there are: from 0 to 1, any finite ones, or those t
 
 
 class _Loss(Node):
-    """What all losses have."""
+    """Common settings of all losses."""
 
     LINK: ClassVar[Link] = "logistic"
 
@@ -64,7 +64,7 @@ class Pairwise(_Loss):
 
 
 class Bpr(_Loss):
-    """Logistic loss of all pairs of a positive and a negative sample of one query, a user say (Rendle et al., 2009).
+    """Logistic loss of all pairs of a positive and a negative sample of one query, e.g. a user (Rendle et al., 2009).
 
     Queries are those of `dataset.group_by`.
     """
@@ -83,11 +83,11 @@ class InBatchSoftmax(_Loss):
     """`in_batch_softmax`"""
     correction: Literal["log_q", "none"] = "log_q"
     """`log_q` subtracts from each score the logarithm of how probably a batch has the item, so that frequent items,
-    which are negatives more often, are not held down; `none` does not."""
+    which are negatives more often, do not get lower scores; `none` does not."""
     correction_rate: Annotated[float, Field(gt=0, le=1), NUMBER] = 0.01
     """Weight of the newest observation in the estimate of an item's probability."""
     correction_buckets: Annotated[int, Field(gt=0, le=2**28), NUMBER] = 2**20
-    """Numbers of items that are told apart when they are estimated; others share one."""
+    """Number of items that the estimate distinguishes; others share one number."""
 
 
 class Mse(_Loss):

@@ -1,4 +1,4 @@
-"""The figures that models are compared by: their keys in `metrics.jsonl`, and the direction in which they improve."""
+"""The metrics that models are compared by: their keys in `metrics.jsonl`, and the direction in which they improve."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Literal
 from persia_cli.config.schema.loss import Link
 
 Aim = Literal["high", "low", "one"]
-"""The better values of a figure: high ones, low ones, or those close to 1."""
+"""The better values of a metric: high ones, low ones, or those close to 1."""
 
 AIMS: dict[str, Aim] = {
     "auc": "high",
@@ -21,7 +21,7 @@ AIMS: dict[str, Aim] = {
     "mae": "low",
     "r2": "high",
 }
-"""Every figure of a label; `gauc` only with `dataset.group_by`."""
+"""Every metric of a label; `gauc` only with `dataset.group_by`."""
 
 AUC_MINUS_LOG_LOSS = "auc_minus_log_loss"
 """A metric that evaluations decide by: AUC less log loss. It is computed from these two, which alone are recorded."""
@@ -31,28 +31,28 @@ FIGURES: dict[Link, tuple[str, ...]] = {
     "identity": ("rmse", "mae", "r2"),
     "exp": ("rmse", "mae", "r2", "calibration"),
 }
-"""The figures of a label by what its loss predicts: a probability, a number, or a number above 0."""
+"""The metrics of a label by what its loss predicts: a probability, a number, or a number above 0."""
 
 HEADLINES: dict[Link, tuple[str, ...]] = {
     "logistic": ("auc", "log_loss", "calibration"),
     "identity": ("rmse", "mae", "r2"),
     "exp": ("rmse", "mae", "calibration"),
 }
-"""The figures of a label that are shown where there is room for a few.
+"""The metrics of a label that are shown where space is limited.
 
 Models are judged by the first one unless another is asked for.
 """
 
 
 def keys_of(figure: str, labels: Sequence[str]) -> list[str]:
-    """Return the key of a figure for each label; with several labels it ends in the label's name."""
+    """Return the key of a metric for each label; with several labels it ends in the label's name."""
     return [figure] if len(labels) == 1 else [f"{figure}_{label}" for label in labels]
 
 
 def metrics_of(links: Mapping[str, Link], queries: bool, cuts: Sequence[int] = ()) -> dict[str, Aim]:
     """Return every metric of an evaluation, and its aim.
 
-    `links` has every label, `queries` is True if samples have query ids, `cuts` are those of figures of retrieval.
+    `links` has every label, `queries` is True if samples have query ids, `cuts` are those of retrieval metrics.
     """
     found: dict[str, Aim] = {}
     for figure, aim in AIMS.items():
@@ -74,12 +74,12 @@ def value_of(figures: Mapping[str, float | None], metric: str) -> float | None:
 
 
 def retrieval_keys(cuts: Sequence[int]) -> list[str]:
-    """Return the keys of the figures of retrieval with lists of these lengths; none without a length."""
+    """Return the keys of the retrieval metrics with lists of these lengths; none without a length."""
     return [f"{figure}@{k}" for k in cuts for figure in ("recall", "ndcg", "hr")] + ["mrr"] * bool(cuts)
 
 
 def headlines(links: Mapping[str, Link]) -> tuple[str, ...]:
-    """Return the figures that runs with these labels are compared by; the first is AUC if a label has one, or RMSE."""
+    """Return the metrics that runs with these labels are compared by; the first is AUC if a label has one, or RMSE."""
     kinds = list(links.values())
     return HEADLINES["logistic" if "logistic" in kinds else kinds[0]][:2]
 
@@ -97,5 +97,5 @@ def goodness(aim: Aim, value: float) -> float:
 
 
 def is_of_retrieval(metric: str) -> bool:
-    """Return True for a figure of retrieval, as `persia eval --retrieval` and `eval.retrieval` compute them."""
+    """Return True for a retrieval metric, as `persia eval --retrieval` and `eval.retrieval` compute them."""
     return re.fullmatch(r"(recall|ndcg|hr)@[0-9]+|mrr", metric) is not None

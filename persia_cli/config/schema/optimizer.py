@@ -9,7 +9,7 @@ from persia_cli.config.schema.base import NUMBER, Amount, Count, Decay, Node, No
 
 
 class _Schedule(Node):
-    """What all schedules have; each kind's own settings come after it."""
+    """Common settings of all schedules; each kind's own settings come after it."""
 
     kind: str
     warmup_steps: Amount = 0
@@ -81,7 +81,7 @@ CONSTANT = ConstantSchedule(kind="constant")
 
 
 class _Optimizer(Node):
-    """What all optimizers have; each kind's own settings come after it."""
+    """Common settings of all optimizers; each kind's own settings come after it."""
 
     kind: str
     lr: Positive
@@ -103,7 +103,7 @@ class _Optimizer(Node):
 
 
 class _RowPenalties(Node):
-    """What draws rows towards zero; it is applied to a row with each of its gradients, so only to rows of the batch."""
+    """Penalties that draw rows towards zero, applied with each gradient of a row, so only to rows of the batch."""
 
     l2: NonNegative = 0.0
     """Multiple of a row that is added to its gradient, for the rows of the batch."""
@@ -112,14 +112,14 @@ class _RowPenalties(Node):
 
 
 class _Adagrad(_Optimizer):
-    """What Adagrad of rows and of dense weights have in common."""
+    """Common settings of Adagrad of rows and of dense weights."""
 
     eps: NotTiny = 1e-10
     """Constant added to the denominator."""
 
 
 class _Squares(_Optimizer):
-    """What all kinds of Adam have in common."""
+    """Common settings of all kinds of Adam."""
 
     beta2: Decay = 0.999
     """Decay of the running mean of squared gradients."""
@@ -128,7 +128,7 @@ class _Squares(_Optimizer):
 
 
 class _Adam(_Squares):
-    """What Adam and AdamW have in common."""
+    """Common settings of Adam and AdamW."""
 
     beta1: Decay = 0.9
     """Decay of the running mean of gradients."""
@@ -162,7 +162,7 @@ class RowwiseAdagrad(_Optimizer, _RowPenalties):
 
 
 class Adam(_Adam, _RowPenalties):
-    """Adam of rows in its lazy form, `torch.optim.SparseAdam`: a row moves only with its gradients."""
+    """Adam of rows in its lazy variant, `torch.optim.SparseAdam`: a row moves only with its gradients."""
 
     kind: Literal["adam"]
     """`adam`"""

@@ -1,4 +1,4 @@
-"""What the settings of all networks have, and those of networks with hidden layers."""
+"""Common settings of all networks, and those of networks with hidden layers."""
 
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -15,7 +15,7 @@ Output = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False), NUMBER]
 
 
 class Network(Node):
-    """What all networks have; each kind's own settings come after it."""
+    """Common settings of all networks; each kind's own settings come after it."""
 
     kind: str
     dim: Dim
@@ -29,7 +29,7 @@ class Network(Node):
 
 
 class Perceptrons(Network):
-    """What networks with hidden layers have: the style of these layers.
+    """Common settings of networks with hidden layers: the style of these layers.
 
     A hidden layer is a linear one, then normalisation, activation and dropout.
     """
@@ -77,7 +77,7 @@ class Perceptrons(Network):
 
 
 class Concatenated(Perceptrons):
-    """What networks have whose layers read all features side by side."""
+    """Common settings of networks whose layers read all features side by side."""
 
     dense: Literal["append", "embed"] = "append"
     """`append`: layers read the values of dense features; `embed`: for each, a learned vector times its value."""

@@ -1,4 +1,4 @@
-"""What the columns of a prepared data set are made of: one declaration for preparation and for requests."""
+"""Sources of the columns of a prepared data set: one declaration for preparation and for requests."""
 
 from typing import Annotated, Literal, Self
 
@@ -59,12 +59,12 @@ class RawColumns(Node):
     field: str | None = None
     """The field of the source, and of requests; by default the column's name."""
     read: Literal["integer", "number", "absence", "text", "texts", "hexadecimal"]
-    """How the field's text is read: `text` is hashed to an id, `texts` is a list of such, `absence` of a number is 1
+    """Interpretation of the field: `text` is hashed to an id, `texts` is a list of such, `absence` of a number is 1
     where the field is empty and 0 elsewhere."""
     table: str | None = None
     """Table under whose name text is hashed; by default the field's name."""
     separator: Annotated[str, Field(min_length=1)] | None = None
-    """What stands between `texts` in a file; a request has them as a list."""
+    """Separator of `texts` in a file; a request has them as a list."""
     stripped: bool = False
     """True if blanks around a text are removed, also around each of `texts`."""
     digits: Annotated[int, Field(ge=0, le=16), NUMBER] = 0
@@ -72,7 +72,7 @@ class RawColumns(Node):
     missing: Number | None = None
     """Number in place of an empty field."""
     steps: tuple[Step, ...] = ()
-    """What becomes of a number, in this order."""
+    """Transformations of a number, in this order."""
 
     @model_validator(mode="after")
     def _steps_are_of_numbers(self) -> Self:
@@ -95,7 +95,7 @@ class RawColumns(Node):
 
     @property
     def is_same_for_all(self) -> bool:
-        """Whether a value becomes the same in each of several columns: it is not hashed under the column's name."""
+        """Return True if a value becomes the same in several columns: it is not hashed under the column's name."""
         return len(self.columns) > 1 and self.read not in ("text", "texts") and "text" not in self.steps
 
     def field_of(self, column: str) -> str:

@@ -8,7 +8,7 @@ from persia_cli.config.schema.replicas import ProcessReplicas, SpreadReplicas
 
 
 class RayCluster(ProcessReplicas, SpreadReplicas):
-    """The Ray cluster that a job asks for room, and how its replicas are to lie there."""
+    """The Ray cluster that a job requests capacity of, and the placement of its replicas there."""
 
     kind: Literal["ray"]
     """`ray`: every replica is a process of a machine that Ray chooses."""

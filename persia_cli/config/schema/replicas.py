@@ -1,4 +1,4 @@
-"""What every kind of cluster has: the number of replicas of each role, and how long they wait for each other."""
+"""Common settings of every kind of cluster: the number of replicas of each role, and how long they wait."""
 
 from typing import Literal, Self
 
@@ -12,7 +12,7 @@ class Replicas(Node):
     """Replicas of each role, and the time limits for waiting."""
 
     kind: str
-    """Where replicas run."""
+    """Kind of the cluster: where replicas run."""
     data_loaders: Few = 1
     """Replicas of the data loader."""
     embedding_workers: Few = 1
@@ -43,7 +43,7 @@ class ProcessReplicas(Replicas):
     shared_memory: bool = True
     """True: processes of one machine pass arrays through shared memory instead of sockets."""
     pin: dict[Role, PinnedTo] = Field(default_factory=dict)
-    """Which processors of their machines the replicas of roles run on, e.g. {nn_worker: "0-3,8"}.
+    """Processors of their machines that the replicas of roles run on, e.g. {nn_worker: "0-3,8"}.
 
     `node:0` means those of a NUMA node, from which the memory of replicas comes too. A list has the processors of each
     replica: {embedding_server: [node:0, node:1]}. An NN worker needs at least `train.threads`.
@@ -70,13 +70,13 @@ class SpreadReplicas(Replicas):
     """Replicas on several machines."""
 
     placement: Literal["beside_servers", "beside_ranks", "packed"] = "beside_servers"
-    """Which replicas share a machine, and its memory: `packed` puts all on one.
+    """Replicas that share a machine, and its memory: `packed` puts all on one.
 
-    `beside_servers` puts each embedding worker beside an embedding server, `beside_ranks` beside an NN worker. With
-    both, data loaders are beside NN workers, and servers are spread over the machines.
+    `beside_servers` puts each embedding worker next to an embedding server, `beside_ranks` next to an NN worker. With
+    both, data loaders are next to NN workers, and servers are spread over the machines.
     """
     resources: dict[Role, RoleResources] = Field(default_factory=dict)
-    """What one replica of a role needs, if not as planned, e.g. {nn_worker: {cpus: 16, memory: 8GiB, gpus: 1}}."""
+    """Resources of one replica of a role, if not as planned, e.g. {nn_worker: {cpus: 16, memory: 8GiB, gpus: 1}}."""
 
     @model_validator(mode="after")
     def _only_nn_workers_use_gpus(self) -> Self:

@@ -1,4 +1,4 @@
-"""What replicas of each role need of a machine, for schedulers that ask, and the processors they are pinned to."""
+"""Resources of replicas of each role, for schedulers that ask, and the processors they are pinned to."""
 
 import re
 from typing import Annotated, Any, Literal

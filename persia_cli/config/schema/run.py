@@ -32,11 +32,11 @@ class EarlyStop(Node):
     """Training ends when evaluations no longer improve."""
 
     metric: str
-    """Figure of an evaluation that is to improve, by its key in `metrics.jsonl`."""
+    """Metric of an evaluation that is to improve, by its key in `metrics.jsonl`."""
     patience: Count = 3
     """Consecutive evaluations without improvement after which training ends."""
     min_delta: NonNegative = 0.0
-    """An evaluation is an improvement if the figure is better by more than this."""
+    """An evaluation is an improvement if the metric is better by more than this."""
 
 
 class Training(Node):
@@ -160,7 +160,7 @@ class Run(Node):
     init_from: Source | None = None
     """The model that the run begins with, instead of rows and weights drawn from the seed."""
     recovery: Recovery = Recovery()
-    """What happens when a process dies."""
+    """Reaction to the death of a process."""
 
     @model_validator(mode="after")
     def _ranks_share_a_batch(self) -> Self:
@@ -251,7 +251,7 @@ class Run(Node):
         if is_of_retrieval(metric) and metric not in metrics:
             lengths = {*(self.eval.retrieval or ()), int(metric.partition("@")[2] or 10)}
             raise ValueError(
-                f"{key}={metric} is a figure of retrieval, which evaluations do not compute unless they are asked to; "
+                f"{key}={metric} is a retrieval metric, which evaluations do not compute unless they are asked to; "
                 f"set eval.retrieval={sorted(lengths)}"
             )
         if metric not in metrics:

@@ -9,7 +9,7 @@ from persia_cli.config.schema.perceptrons import Activation, Concatenated, Netwo
 
 
 class Attending(Concatenated):
-    """What networks have that read sequences beside a target, and all other features in a perceptron."""
+    """Common settings of networks that read sequences with a target, and all other features in a perceptron."""
 
     attend: dict[str, tuple[str, ...]]
     """For each target, the sequences (pooling: none) of its table that it attends to, e.g. `{item: [last_items]}`."""

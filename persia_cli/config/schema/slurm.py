@@ -20,7 +20,7 @@ class SlurmCluster(ProcessReplicas, SpreadReplicas):
     kind: Literal["slurm"]
     """`slurm`: every replica is a step of a job of Slurm."""
     nodes: Few | None = None
-    """Machines; by default as many as there are embedding servers, or NN workers without machines of their own."""
+    """Machines; by default as many as there are embedding servers, or NN workers without separate machines."""
     gpu_nodes: Amount | None = None
     """Machines for NN workers with GPUs alone, by default one for each; 0 puts them on the others, which need GPUs."""
     partition: Word | None = None
@@ -51,5 +51,5 @@ class SlurmCluster(ProcessReplicas, SpreadReplicas):
     @model_validator(mode="after")
     def _is_for_gpus(self) -> Self:
         if self.gpu_partition is not None and self.gpu_nodes == 0:
-            raise ValueError("cluster.gpu_partition is for machines of their own, and gpu_nodes=0 asks for none")
+            raise ValueError("cluster.gpu_partition is for separate machines, and gpu_nodes=0 asks for none")
         return self

@@ -1,4 +1,4 @@
-"""Every kind of mistake in words and files is told in one exact sentence, all of them at once."""
+"""Every kind of mistake in arguments and files is reported in one exact sentence, all of them at once."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -260,12 +260,12 @@ def test_losses_that_compare_samples_are_not_computed_in_parts(mistakes: Told, k
         ),
         (
             ["checkpoint.best_by=recall@10", "eval.every_steps=5"],
-            "checkpoint.best_by=recall@10 is a figure of retrieval, which evaluations do not compute unless they are "
+            "checkpoint.best_by=recall@10 is a retrieval metric, which evaluations do not compute unless they are "
             "asked to; set eval.retrieval=[10]",
         ),
         (
             ["train.stop_early={metric: hr@20}", "eval={every_steps: 5, retrieval: [100, 10, 10]}"],
-            "train.stop_early.metric=hr@20 is a figure of retrieval, which evaluations do not compute unless they are "
+            "train.stop_early.metric=hr@20 is a retrieval metric, which evaluations do not compute unless they are "
             "asked to; set eval.retrieval=[10, 20, 100]",
         ),
         (
@@ -329,7 +329,7 @@ def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -
         ("name: a: b\n", "{file}, line 1, column 8: not valid YAML, mapping values are not allowed here"),
         ("name: a\nname: b\n", "{file}, line 2, column 1: not valid YAML, found duplicate key name"),
         ("defaults: [base, override dataset: ./d.yaml]\n", "{file}: its defaults ask for dataset/./d.yaml, which does "
-         "not exist among persia's own; a file of yours is a key of its own, beside defaults: dataset: ./d.yaml"),
+         "not exist among persia's own; your own file needs a separate key next to defaults: dataset: ./d.yaml"),
         ("defaults: [bsae]\n", "{file}: its defaults ask for bsae, which does not exist; did you mean base?"),
         ("defaults: [base, override model: dlmr]\n", "{file}: its defaults ask for model/dlmr, which does not exist; "
          "did you mean model/dlrm?"),

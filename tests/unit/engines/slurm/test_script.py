@@ -182,7 +182,7 @@ def test_each_replica_is_a_step_with_its_own_words() -> None:
         ),
         (["cluster.options=[-x]"], "cluster.options"),
         (["cluster.partition='a b'"], "cluster.partition"),
-        (["cluster.gpu_partition=a", "cluster.gpu_nodes=0"], "gpu_partition is for machines of their own"),
+        (["cluster.gpu_partition=a", "cluster.gpu_nodes=0"], "gpu_partition is for separate machines"),
         (["cluster.hours=0.02"], "Slurm tells the job to save 85 s before its time is over"),
         (["cluster.hours=0.03"], "ask for at least 3 minutes"),
         (["cluster.persia='$HOME/venv/bin/persia'"], "no shell expands it on the machines"),
