@@ -13,7 +13,7 @@ import psutil
 import pytest
 import zmq
 
-# If some extras are installed, torch shows bars of tqdm, whose thread outlives them. A bar without it is the same.
+# With some extras installed, torch shows bars of tqdm, whose thread outlives them. A bar without it is the same.
 with suppress(ImportError):
     import tqdm
 

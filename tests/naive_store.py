@@ -176,7 +176,7 @@ class Store:
         return row if placed else None
 
     def place(self, row, step, yields, stays):
-        """Put a row into a slot, in a partition that is not full into one of its own; return True on success."""
+        """Put a row into a slot, in a partition that is not full into a new one; return True on success."""
         most = self.group.rows_per_partition
         first, second = self.candidates(row.name[0])
         room = sum(map(len, self.partition(row.name[0]))) < most

@@ -20,7 +20,7 @@ from tests.conftest import poll_for
 from tests.support.launched import Launched
 
 RUNS_S, STANDS_S = 0.05, 0.2
-"""Seconds for which a slow process runs, and stops, in turns."""
+"""Seconds for which a slow process runs, and stops, alternating."""
 AGAIN_S = 0.05
 """Seconds between two cuts: processes connect again at once."""
 TINY = 512
@@ -172,7 +172,7 @@ def _numbers(pid: int) -> list[int]:
 
 
 def _second(handle: int, number: int) -> socket.socket | None:
-    """Return a second descriptor of a stream socket of another process; None if it is gone, or no stream socket."""
+    """Return a second descriptor of a stream socket of another process; None if it is closed, or no stream socket."""
     file = _LIBC.syscall(PIDFD_GETFD, handle, number, 0)
     if file < 0:
         if ctypes.get_errno() in (1, 13):

@@ -84,7 +84,7 @@ FROZEN = {
 
 HEAVY = ("hydra", "msgspec", "numba", "numpy", "omegaconf", "pyarrow", "pydantic", "torch", "yaml", "zmq")
 HELP_TIMES = 3.0
-"""What help may take of the time that it takes to import these alone."""
+"""Limit for help, as a multiple of the time that it takes to import these alone."""
 LIBRARIES = "import typer.main, rich.console, rich.table, rich.panel"
 
 

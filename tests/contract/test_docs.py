@@ -1,6 +1,6 @@
-"""What the pages of docs/ say holds for the checkout they lie in, and their commands work.
+"""The pages of docs/ describe the checkout that contains them, and their commands work.
 
-A block of commands (`sh`) or of Python has a mark before it, which says how it is checked:
+A block of commands (`sh`) or of Python has a mark before it, which names its check:
 
     <!-- run -->        run in an empty folder, after the page's other blocks of this mark
     <!-- run slow -->   the same, where slow tests run
@@ -52,7 +52,7 @@ def of_marks(page: Path, *marks: str) -> list[Block]:
 
 
 def commands(block: Block) -> Iterator[list[str]]:
-    """Yield the commands of a block as words, without comments."""
+    """Yield the commands of a block as lists of arguments, without comments."""
     for line in block.code.replace("\\\n", " ").splitlines():
         if words := shlex.split(line, comments=True):
             yield words
@@ -69,7 +69,7 @@ def write_files(page: Path, folder: Path) -> None:
 
 
 def parse(words: list[str]) -> None:
-    """Have the command line read words as it does, but do nothing; raises a usage error for what it does not know."""
+    """Parse arguments as the command line does, but do nothing; raises a usage error for unknown ones."""
     assert words[0] == "persia", f"only commands of persia are parsed, not {shlex.join(words)}"
     group: Any = get_command(app)
     context = group.make_context("persia", words[1:])

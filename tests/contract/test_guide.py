@@ -1,4 +1,4 @@
-"""What the pages of docs/guide/ say of single things holds; that their commands work is shown by test_docs.py."""
+"""Statements of the pages of docs/guide/ about single things are true; test_docs.py checks their commands."""
 
 import re
 from typing import Any

@@ -159,7 +159,7 @@ def test_every_message_has_a_sample() -> None:
 
 @pytest.mark.parametrize("message", SAMPLES, ids=lambda value: type(value).__name__)
 def test_bytes_are_what_they_were(message: Message) -> None:
-    """If this fails on purpose, raise PROTOCOL: older replicas no longer understand newer ones."""
+    """Raise PROTOCOL if a change breaks this on purpose: older replicas no longer understand newer ones."""
     assert frames_of(message) == GOLDEN[type(message).__name__]
 
 

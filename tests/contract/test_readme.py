@@ -1,4 +1,4 @@
-"""What the README says holds for the checkout it lies in."""
+"""Statements of the README are true of the checkout that contains it."""
 
 import re
 import runpy
@@ -50,7 +50,7 @@ def test_it_is_short() -> None:
 
 
 def leads_somewhere(link: str) -> bool:
-    """Whether the file of a link exists, and has the heading that the link names."""
+    """Return True if the file of a link exists, and has the heading that the link names."""
     name, _, anchor = link.partition("#")
     if not anchor:
         return (ROOT / name).exists()

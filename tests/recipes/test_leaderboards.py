@@ -1,4 +1,4 @@
-"""The configurations of leaderboards: from files in their form to a plan for every network, and to a trained one."""
+"""The configurations of leaderboards: from files in their format to a plan for every network, and to a trained one."""
 
 import json
 import sys
@@ -59,7 +59,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def dry_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
-    """Check that `persia train --dry-run`, which builds the network and tries it, has nothing to say against words."""
+    """Check that `persia train --dry-run`, which builds the network and tries it, accepts the arguments."""
 
     def checked(*words: str) -> None:
         monkeypatch.setattr(sys, "argv", ["persia", "train", *words, "--dry-run"])

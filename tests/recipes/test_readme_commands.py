@@ -1,4 +1,4 @@
-"""From raw files to a figure with the commands of each README, as they stand there."""
+"""From raw files to a metric with the commands of each README, unchanged."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         run_dir = f"run-{len(list(tmp_path.glob('run-*')))}"
         for words in (*before, [*training, "cluster=embedded", "checkpoint.at_end=false", "--run-dir", run_dir]):
             monkeypatch.setattr(sys, "argv", ["persia", *words])
-            with suppress(SystemExit):  # a failure leaves no figures
+            with suppress(SystemExit):  # a failure leaves no metrics
                 main()
         lines = [json.loads(line) for line in Path(run_dir, "metrics.jsonl").read_text().splitlines()]
         return float([line for line in lines if line["split"] == "eval"][-1]["auc"])

@@ -1,4 +1,4 @@
-"""What a request has in the words of a source becomes, to the bit, what its recipe makes of the source's files."""
+"""A request in the vocabulary of a source becomes, to the bit, the rows that its recipe makes of the source's files."""
 
 import csv
 import gzip
@@ -53,7 +53,7 @@ def require_equal(report: PrepareReport, rows: Sequence[Row], as_prepared: Seque
 
 
 def require_same_samples(report: PrepareReport, rows: Sequence[Row], as_prepared: Sequence[str]) -> None:
-    """Compare a request of all evaluation rows with what training reads; some columns are as they were prepared."""
+    """Compare a request of all evaluation rows with the rows for training; some columns are prepared already."""
     found, table = scanned(report), table_of(report)
     lists = frozenset(each.name for each in found.settled.sparse if each.column_name in found.lists)
     fields = RequestFields.of(found.settled, lists)

@@ -67,7 +67,7 @@ def test_values_are_what_the_readme_says(source: Path, tmp_path: Path) -> None:
     assert first["price"] == pytest.approx(np.log1p(19.0))
     assert (first["cms_group_id"], first["pvalue_level"], first["new_user_class_level"]) == (5, None, 3)
     assert (last["label"], last["split"], last["brand"], last["price"]) == (1, "eval", None, 0.0)
-    # What came before, oldest first; what came at the same second did not come before.
+    # Earlier behaviour, oldest first; behaviour at the same second is not earlier.
     assert (first["cate_history"], first["brand_history"]) == ([500], [70])
     assert (last["cate_history"], last["brand_history"]) == ([500, 501, 502], [70, 73, 71])
     assert rows[9, -50]["cate_history"] == [503]

@@ -62,7 +62,7 @@ def _is_up(log: Path, node: HostProcess) -> bool:
 
 
 def commands_on(host: Host, *words: str) -> list[psutil.Process]:
-    """Return the processes of a host whose command lines have all these words."""
+    """Return the processes of a host whose command lines have all these arguments."""
     found = []
     for process in psutil.process_iter():
         try:

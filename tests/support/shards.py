@@ -86,7 +86,7 @@ def arrays(names: Iterable[Name]) -> tuple[NDArray[np.uint64], NDArray[np.uint16
 
 
 def insert(store: RowStore, names: Iterable[Name], last_used: NDArray[np.int64], parts: dict[str, Any]) -> int:
-    """Insert rows into a store alone, where those used longer ago make room; returns how many were there already."""
+    """Insert rows into a store alone, where those used longer ago are evicted; returns how many were there already."""
     counts = LoadCounts(*np.zeros((2, len(TABLES) + 10), np.int64))
     return store.insert(*arrays(names), last_used, parts, True, counts)
 

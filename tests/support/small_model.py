@@ -1,4 +1,4 @@
-"""A small exported model, written without training: two tables of numbers, a list of words and a number."""
+"""A small exported model, written without training: two tables of numbers, a list of texts and a number."""
 
 from collections.abc import Sequence
 from pathlib import Path

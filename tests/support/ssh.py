@@ -1,7 +1,7 @@
 """The ssh command of tests: a stand-in on this machine, which enters the hosts of a lab, and real ssh between them.
 
 Like sshd the stand-in starts the command by a shell in the user's home, passes on at which address it was reached, and
-leaves what has a session of its own running when the connection ends.
+leaves processes with a separate session running when the connection ends.
 """
 
 import os

@@ -18,8 +18,8 @@ SCRIPT = """#!/bin/sh
 while [ "${1#-}" != "$1" ]; do
     case "$1" in -o) shift 2 ;; *) shift ;; esac
 done
-beside=$(dirname "$0")
-if [ -e "$beside/cut" ] || [ -e "$beside/cut-$1" ]; then
+here=$(dirname "$0")
+if [ -e "$here/cut" ] || [ -e "$here/cut-$1" ]; then
     echo "ssh: connect to host $1 port 22: No route to host" >&2
     exit 255
 fi

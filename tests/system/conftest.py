@@ -1,4 +1,4 @@
-"""What several system tests compare with."""
+"""Common references of several system tests."""
 
 import pytest
 

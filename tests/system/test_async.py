@@ -92,7 +92,7 @@ def printed(run_dir: Path, *words: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     "words",
     [[], ["cluster.embedding_servers=3"], ["mode=hybrid"], ["mode=sync"]],
-    ids=lambda words: " ".join(words) or "as it was",
+    ids=lambda words: " ".join(words) or "unchanged",
 )
 def test_evaluation_of_the_saved_model_prints_the_same_digits(saved: JobResult, words: list[str]) -> None:
     expected = evaluation(saved)

@@ -1,4 +1,4 @@
-"""What another user of the machine sends to a job over tcp does not change its result, nor end it."""
+"""Messages of another user of the machine to a job over tcp do not change its result, nor end it."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def attacking() -> Iterator[subprocess.Popen[str]]:
 
 
 def ports(launcher: psutil.Process) -> set[int]:
-    """Where the roles of a job listen."""
+    """Return the addresses on which the roles of a job listen."""
     return {
         connection.laddr.port
         for child in launcher.children()

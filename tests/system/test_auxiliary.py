@@ -19,7 +19,7 @@ TWO_RANKS = ["cluster=local", "cluster.nn_workers=2", "cluster.embedding_servers
 
 
 def dien_job(folder: Path) -> list[str]:
-    """The words of a job of DIEN with its auxiliary loss, of two labels, weights and short last batches."""
+    """The arguments of a job of DIEN with its auxiliary loss, of two labels, weights and short last batches."""
     data = [word for word in lists_job(folder) if not word.startswith("model.")]
     return [*data, "model={kind: dien, dim: 8, attend: {liked: [history]}, hidden: [12], auxiliary_weight: 0.5}"]
 

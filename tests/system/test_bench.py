@@ -1,4 +1,4 @@
-"""The benchmarks of whole jobs run from end to end and say what they measured."""
+"""The benchmarks of whole jobs run from end to end and report their measurements."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Roles that a person starts one by one: whichever is told to stop, all end within seconds, and why is recorded."""
+"""Roles that a person starts one by one: if any is asked to stop, all end within seconds, and the cause is recorded."""
 
 import os
 import signal

@@ -92,7 +92,7 @@ def test_rows_of_halves_evaluate_to_the_same_digits(dtype: str, wire: str, kind:
 
 
 def loaded_by(run_dir: Path) -> list[dict[str, int]]:
-    """What each embedding server counted of the last evaluation's loading."""
+    """Return the counters of each embedding server after the last evaluation's loading."""
     events = read_journal(max((run_dir / "evals").iterdir()) / EVENTS)
     roles = next(event["roles"] for event in events if event["event"] == "roles")
     return [role["counts"] for role in roles if role["role"] == "embedding-server"]

@@ -146,7 +146,7 @@ def kinds(events: Path) -> list[str]:
 
 
 def went_back(launched: Launched, events: Path, times: int) -> bool:
-    """Whether the job has gone back so many times, and trains again."""
+    """Return True if the job has returned to a checkpoint so many times, and trains again."""
     assert launched.process.poll() is None, launched.output
     earlier = events.parent / "earlier" / ("start" if times == 1 else f"start-{times}")
     return earlier.exists() and "recovered" in kinds(events)
@@ -184,7 +184,7 @@ def test_a_job_outlives_its_command_and_others_find_it_end_it_and_go_on(
         try:
             said_by_attach = tmp_path / "attached.out"
             poll_for(lambda: said_by_attach.read_text().count("training  step") > 1, LIMIT_S, "more metrics")
-            attached.send_signal(signal.SIGHUP)  # its terminal is gone
+            attached.send_signal(signal.SIGHUP)  # its terminal was closed
             assert attached.wait(30.0) == 130, (tmp_path / "attached.out").read_text()
         finally:
             attached.kill()

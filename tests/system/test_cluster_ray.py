@@ -109,7 +109,7 @@ def test_a_mistake_ends_the_job_at_once_with_the_replica_and_its_machine_and_so_
 
 
 def began_again(command: Command, times: int) -> None:
-    """Wait until the job has gone back to a checkpoint so many times, and trains again."""
+    """Wait until the job has returned to a checkpoint so many times, and trains again."""
     command.wait(lambda: command.output.count("the job goes on") == times, "the way back to a checkpoint")
     earlier = command.run_dir / "earlier" / ("start" if times == 1 else f"start-{times}")
     command.wait(lambda: earlier.exists() and command.events("ready"), "a new beginning")

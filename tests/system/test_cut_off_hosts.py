@@ -1,4 +1,4 @@
-"""Machines that are cut off: the job waits, goes back to a checkpoint, or says whom it lacks."""
+"""Machines that are cut off: the job waits, returns to a checkpoint, or names the missing machine."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`persia drill` disturbs real jobs, and what it says is so."""
+"""`persia drill` disturbs real jobs, and its reports are true."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def result_of(path: Path) -> dict[str, Any]:
 
 
 def check(result: dict[str, Any], run_dir: Path) -> None:
-    """What a drill says must be what the run's own record says, wherever that has it too."""
+    """Check that a drill reports the same as the run's own record, wherever that has it too."""
     assert result["problems"] == []
     assert result["recovered"]
     assert (result["updates_applied_twice"], result["updates_lost"]) == (0, 0)

@@ -1,4 +1,4 @@
-"""A job whose connections are encrypted computes what any other does, and tells nobody its secret."""
+"""A job whose connections are encrypted computes the same as any other, and keeps its secret."""
 
 from pathlib import Path
 

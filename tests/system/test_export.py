@@ -1,4 +1,4 @@
-"""An exported model says what the training code says, without torch."""
+"""An exported model predicts the same as the training code, without torch."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the data of the trained run is."""
+    """Return the folder with the data of the trained run."""
     return tmp_path_factory.mktemp("export")
 
 

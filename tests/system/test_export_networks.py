@@ -43,7 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(model, data: Path) -> list[str]:
-    """The words of a job that trains the network on the features that it names."""
+    """The arguments of a job that trains the network on the features that it names."""
     features = ["f0"] if model.kind == "sasrec" else ["f0", "f1"] if model.kind == "two_tower" else ["f0", "f1", "f2"]
     if model.kind in SEQUENTIAL:
         features.append("{name: clicked, table: f0, pooling: none, max_length: 3}")
@@ -66,7 +66,7 @@ def persia(*options: object) -> None:
 
 
 def answers(folder: Path, data: Path) -> list[dict[str, list[float]]]:
-    """What a server of the folder says of the first samples: by rows, by columns in JSON, and by columns as bytes."""
+    """Return a server's predictions for the first samples: by rows, by columns in JSON, and by columns as bytes."""
     predictor = Predictor.open(folder)
     model, server = predictor.description, ServingApp(predictor, ServerSettings(str(folder)))
     rows = pq.read_table(data / "part.parquet").slice(0, ASKED).to_pylist()
@@ -96,7 +96,7 @@ def answers(folder: Path, data: Path) -> list[dict[str, list[float]]]:
 @pytest.mark.parametrize("change", [lambda model: model, regularised], ids=["plain", "regularised"])
 @pytest.mark.parametrize("model", [*KINDS, *AUXILIARY], ids=name)
 def test_a_served_network_says_what_training_says(change, model, data: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)  # else a thread of its own outlives the command
+    monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)  # else its thread outlives the command
     run = train(words(change(model), data), tmp_path / "run").run_dir
     persia("export", run, "-o", tmp_path / "model", "--verify", data / "part.parquet")
     persia("predict", run, data / "part.parquet", "-o", tmp_path / "scores.parquet")

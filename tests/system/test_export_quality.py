@@ -1,4 +1,4 @@
-"""What rows in fewer bits cost a model of real data."""
+"""The cost of rows in fewer bits, for a model of real data."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_movielens_keeps_its_auc(movielens_rows: Path, tmp_path: Path) -> None:
 
 
 def _sizes(words: list[str], samples: int, tmp_path: Path) -> list[float]:
-    """Train, export rows in each form, and compare; returns the sizes of rows, as parts of those of float32."""
+    """Train, export rows in each format, and compare; returns the sizes of rows, as parts of those of float32."""
     result = train([*words, "cluster=embedded"], tmp_path / "run")
     model = find_model(result.run_dir)
     network, sizes = SavedNetwork(model.run, model.checkpoint), []

@@ -1,4 +1,4 @@
-"""Exactly once with every role in a process of its own and two ranks."""
+"""Exactly once with every role in a separate process and two ranks."""
 
 import random
 import subprocess

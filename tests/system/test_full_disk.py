@@ -62,7 +62,7 @@ def test_while_a_checkpoint_is_written(cluster: str) -> None:
 
 
 def test_training_goes_on_without_a_save_and_the_next_one_works(tmp_path: Path) -> None:
-    """The disk of the checkpoints is full until a save was given up; then there is room."""
+    """The disk of the checkpoints is full until a save was aborted; then there is space."""
     with small_disk(16 * DISK) as disk:
         filler = leave_free(disk, 300_000)
         path = f"checkpoint.path={disk}/models"
@@ -92,7 +92,7 @@ def test_training_goes_on_without_a_save_and_the_next_one_works(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_after_a_save_that_was_given_up_a_checkpoint_of_changes_is_whole(tmp_path: Path) -> None:
-    """Servers count from a save that nobody has: the next one has all rows, and changes are written after it again."""
+    """Servers count from a save that was not published: the next one has all rows, and later ones have changes."""
     words = [*WORDS, "cluster=embedded", "checkpoint.every_steps=20", "train.steps=160"]
     with small_disk(16 * DISK) as disk:
         deltas = [*words, "checkpoint.full_every=99"]

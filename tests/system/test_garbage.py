@@ -1,4 +1,4 @@
-"""Messages that are none, or that say what cannot be, are refused and counted; training goes on to the same result."""
+"""Messages that are malformed or impossible are refused and counted; training continues to the same result."""
 
 import random
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def bare_nonsense(moments: random.Random) -> Iterator[list[Frame]]:
 
 
 def bytes_of_no_peer(moments: random.Random) -> bytes:
-    """What a plain TCP connection may bring: no ZMTP at all, some of it, or all of it and then nonsense."""
+    """Return possible input of a plain TCP connection: no ZMTP at all, some of it, or all of it and then nonsense."""
     return moments.choice(
         [
             moments.randbytes(500),
@@ -97,7 +97,7 @@ def test_nonsense_is_refused_and_counted_and_training_goes_on(undisturbed, tmp_p
                 for frames in (*nonsense(moments, job.token), *bare_nonsense(moments)):
                     stranger.send(frames)
                     sent[name] += 1
-            # Some connections say something and hang up, some are left hanging for a while.
+            # Some connections send something and hang up, some are left hanging for a while.
             with suppress(ConnectionError), ExitStack() as hanging:
                 for address in job.addresses.values():
                     hanging.enter_context(closing(send_bytes(address, bytes_of_no_peer(moments))))

@@ -70,7 +70,7 @@ def two() -> Iterator[list[Host]]:
 
 
 def started(host: Host, program: str, *words: str) -> HostProcess:
-    """Start a program that says a word when it is ready."""
+    """Start a program that prints a line when it is ready."""
     process = host.start([sys.executable, "-c", program, *words], subprocess.PIPE)
     assert process.outer.stdout is not None
     line = process.outer.stdout.readline()

@@ -1,4 +1,4 @@
-"""DIEN learns how interests change: on sequences whose elements say nothing without their order."""
+"""DIEN learns how interests change: on sequences whose elements predict nothing without their order."""
 
 from pathlib import Path
 

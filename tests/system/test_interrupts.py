@@ -25,7 +25,7 @@ COMMANDS = {
 def interrupted(words: list[str], after_s: float, folder: Path, again_s: float | None = None) -> tuple[int, str]:
     """Start a command and press Ctrl-C after so long, perhaps twice; return its exit code and what it printed.
 
-    The time counts from when Python has read the first module of the program: before, nobody could take the signal.
+    The time counts from when Python has read the first module of the program: before, no code can take the signal.
     """
     started = folder / "started"
     started.unlink(missing_ok=True)
@@ -81,7 +81,7 @@ def test_a_second_interrupt_is_as_quiet(after_s: float, again_s: float, tmp_path
 
 
 def has(process: "subprocess.Popen[str]", mask: str, number: signal.Signals) -> bool:
-    """Whether a signal is in a mask of a process: SigCgt, those that it handles, or SigBlk (Linux, proc(5))."""
+    """Return True if a signal is in a mask of a process: SigCgt, those that it handles, or SigBlk (Linux, proc(5))."""
     status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     found = next(line for line in status if line.startswith(f"{mask}:"))
     return bool(int(found.split()[1], 16) >> (number - 1) & 1)
@@ -104,7 +104,7 @@ def test_a_signal_before_the_job_begins_ends_it_to_be_started_again(
         cwd=tmp_path,
     )
     try:
-        # Python itself takes a few hundredths of a second to start, in which nobody could take the signal.
+        # Python itself takes a few hundredths of a second to start, in which no code can take the signal.
         poll_for(lambda: has(process, "SigCgt", number), 30.0, "a handler")
         assert not _ends_within(process, after_s) if after_s else True
         process.send_signal(number)

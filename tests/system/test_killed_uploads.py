@@ -29,7 +29,7 @@ from tests.system.test_remote_checkpoints import assert_whole, port_of
 from tests.system.test_resume import persia
 
 WHO = ["embedding-server-0", "embedding-server-1", "nn-worker-0", "coordinator-0", "launcher", "cut", "down"]
-"""Who is killed, or how the network fails: all connections break, or none can be made for a while."""
+"""The killed process, or the failure of the network: all connections break, or none can be made for a while."""
 JOB = [
     *WORDS,
     "dataset.generator.train_rows=1_000_000_000",
@@ -48,7 +48,7 @@ CLUSTER = [
 PIECE_S, UPLOAD_S = 0.01, 0.8
 """By how long the network delays each piece of data, and how long an upload takes then, or a little longer."""
 DOWN_S = 1.0
-"""How long no connection can be made."""
+"""Seconds for which no connection can be made."""
 LIMIT_S = 120.0
 MOMENTS = 50
 
@@ -71,7 +71,7 @@ class Uploads:
         self.reached = 0
         """Step of the newest checkpoint that was read whole."""
         self.within: Counter[str] = Counter()
-        """How often who failed while a checkpoint was written."""
+        """Number of failures of each cause while a checkpoint was written."""
 
     def disturb(self, who: str, after_s: float) -> None:
         """Have something fail some time after the next save has begun, and wait until all is well."""

@@ -66,7 +66,7 @@ def test_the_one_that_is_killed_is_named(ranks: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_without_a_launcher_to_see_it_the_coordinator_finds_out(tmp_path: Path) -> None:
-    """Ranks notice at once that a connection is gone, yet not whose process was killed."""
+    """Ranks notice at once that a connection has closed, yet not whose process was killed."""
     run_dir = tmp_path / "run"
     metrics = run_dir / METRICS
     with by_hand([*WORDS, "cluster.nn_workers=2"], run_dir) as started:
@@ -79,7 +79,7 @@ def test_without_a_launcher_to_see_it_the_coordinator_finds_out(tmp_path: Path) 
 
 
 def _between_checkpoints(run_dir: Path) -> bool:
-    """Whether the job is well after a finished checkpoint and long before the next, so that none is being written."""
+    """Return True if the job is well after a checkpoint and long before the next, while none is being written."""
     saved = finished_steps(run_dir / CHECKPOINTS)
     step = int(read_journal(run_dir / METRICS)[-1]["step"])
     return bool(saved) and 50 < step - saved[-1] < EVERY / 2

@@ -1,4 +1,4 @@
-"""A record that nobody writes any more, or that is no longer there: the run is dead at once, the job ends at once."""
+"""A record without a writer, or a deleted record: the run is dead at once, the job ends at once."""
 
 import shutil
 import signal

@@ -1,4 +1,4 @@
-"""Jobs are trained from their manifests alone, one host for each pod, and end as those say whatever happens to pods."""
+"""Jobs are trained from their manifests alone, one host for each pod, and end accordingly whatever happens to pods."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ NAME = "shop"
 
 
 class Job:
-    """A job under way, and the folders of its claims."""
+    """A running job, and the folders of its claims."""
 
     def __init__(self, runner: ManifestRunner, claims: dict[str, Path]) -> None:
         self.runner, self.run_dir, self.saved = runner, claims["runs"] / NAME, claims["saved"] / NAME
@@ -139,7 +139,7 @@ def test_a_job_is_shown_and_saved_in_the_container_of_its_coordinator_and_saved_
         job.runner.delete()
         assert {pod.exit_code for pod in job.runner.pods.values()} <= {0, 75}, job.runner.said()
         assert len(finished_steps(job.saved)) == 2
-        # It ends with its container, at the latest, which may be before its last words.
+        # It ends with its container, at the latest, which may be before its last output.
         poll_for(lambda: attach.poll() is not None, 20.0, "the end of persia attach")
         assert shown.read_text().count("saved     ") == 2
 

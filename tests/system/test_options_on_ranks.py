@@ -1,4 +1,4 @@
-"""What a training may be told, on two ranks: in sync they compute what one does."""
+"""Options of a training, on two ranks: in sync they compute the same as one."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ OPTIONS = {
     "mse": ["dataset.labels=[price]", "train.losses={price: {kind: mse}}"],
     "huber": ["dataset.labels=[price]", "train.losses={price: {kind: huber, delta: 0.3}}"],
 }
-"""Words of the job by what they are about."""
+"""Arguments of the job by their topic."""
 
 TOGETHER = [
     *TASKS,
@@ -52,11 +52,11 @@ TOGETHER = [
     " schedule: {kind: one_cycle, over_steps: 9}}",
     *("train.stop_early={metric: loss, patience: 2, min_delta: 1000}", "eval.every_steps=2"),
 ]
-"""Words that do not exclude each other; no evaluation is better by 1,000, so the third, after step 6, ends the job."""
+"""Compatible arguments; no evaluation is better by 1,000, so the third, after step 6, ends the job."""
 
 
 def words_of(folder: Path, *options: str) -> list[str]:
-    """Write samples into a folder; returns the words of a job of 10 steps on them."""
+    """Write samples into a folder; returns the arguments of a job of 10 steps on them."""
     draw = np.random.default_rng(4)
     columns: dict[str, Any] = {
         "user": draw.integers(0, 40, ROWS),

@@ -113,7 +113,7 @@ ROWS = {
 
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
 def test_smoothed_labels_and_penalties_of_rows(rows: str, tmp_path: Path) -> None:
-    """A row that several features of a batch read is penalised once, and one that none reads stays as it is."""
+    """A row that several features of a batch read is penalised once, and one that none reads does not change."""
     kinds = "{click: {kind: bce, smoothing: 0.2, weight: 2}, buy: {kind: focal, smoothing: 0.3}}"
     words = [
         *lists_job(tmp_path),

@@ -1,6 +1,6 @@
 """Every pair of a row optimizer and a dense one computes what plain torch does, on any number of ranks.
 
-The tables of one job have all row optimizers between them, most with penalties of their own; the last step of an epoch
+The tables of one job have all row optimizers between them, most with their own penalties; the last step of an epoch
 is short, so that of four ranks two have no sample in it.
 """
 

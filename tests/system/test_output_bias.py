@@ -19,7 +19,7 @@ ROWS = 1200
 
 
 def words_of(folder: Path, rate: float = 0.07) -> list[str]:
-    """The words of a small job whose dense weights stay where they begin."""
+    """The arguments of a small job whose dense weights keep their initial values."""
     draw = np.random.default_rng(1)
     columns = {
         "user": draw.integers(0, 40, ROWS),

@@ -1,4 +1,4 @@
-"""What takes long, or stands still from outside, is waited for; what is stuck is named."""
+"""The job waits for slow or stopped processes, and names stuck ones."""
 
 import os
 import signal
@@ -68,11 +68,11 @@ def test_a_job_that_is_stopped_as_a_whole_goes_on_where_it_was(ranks: int, tmp_p
         for pid in everyone:
             os.kill(pid, signal.SIGSTOP)
         before = len(read_journal(job.run_dir / METRICS))
-        time.sleep(3 * SILENCE_S)  # what nobody may notice is that time passes
+        time.sleep(3 * SILENCE_S)  # no process may react to this pause
         for pid in everyone:
             os.kill(pid, signal.SIGCONT)
         poll_for(lambda: len(read_journal(job.run_dir / METRICS)) > before + 20, 30.0, "training that goes on")
-        # Long enough for whoever holds that time against another to say so.
+        # Long enough for a process that counts this pause against another to report it.
         poll_for(lambda: len(read_journal(job.run_dir / METRICS)) > before + 60, 30.0, "training that goes on")
         assert job.process.poll() is None, job.output
         assert [e for e in read_journal(job.run_dir / EVENTS) if e.get("phase") == "failed"] == []

@@ -1,4 +1,4 @@
-"""What a job does beside training: evaluate and save on the way, refuse rows beyond its memory, tell the user."""
+"""Phases of a job between steps: evaluate and save, refuse rows beyond its memory, inform the user."""
 
 import re
 from pathlib import Path

@@ -95,7 +95,7 @@ def test_a_resumed_run_goes_on_with_the_reduced_rate(mode: list[str], tmp_path: 
 
 
 def test_a_run_that_follows_users_predicts_for_samples_without_any(tmp_path: Path) -> None:
-    """Prediction needs no query ids, so the schedule's figure may be one that there is not."""
+    """Prediction needs no query ids, so the schedule's metric may be unavailable."""
     draw = np.random.default_rng(1)
     columns = {"item": draw.integers(0, 30, 400), "user": draw.integers(0, 9, 400), "y": draw.integers(0, 2, 400)}
     pq.write_table(pa.table(columns), tmp_path / "visits.parquet")

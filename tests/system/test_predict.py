@@ -26,7 +26,7 @@ LABELS = ("click", "buy")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the data of the trained run is."""
+    """Return the folder with the data of the trained run."""
     return tmp_path_factory.mktemp("predict")
 
 
@@ -127,7 +127,7 @@ def newest(folder: Path) -> Path:
 
 
 def counters(run_dir: Path) -> dict[str, dict[str, int]]:
-    """What the embedding servers counted, by table."""
+    """Return the counters of the embedding servers, by table."""
     return next(event["tables"] for event in read_journal(run_dir / EVENTS) if event["event"] == "tables")
 
 

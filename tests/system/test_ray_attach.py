@@ -39,7 +39,7 @@ def nothing_is_left(hosts: list[Host], address: str, log: Path) -> None:
         assert asked.wait(60.0) == 0, log.read_text()
         return log.read_text().split("\n") == ["[True, True]", "True", ""]
 
-    poll_for(is_free, 60.0, f"a free cluster; {log} says what is not")
+    poll_for(is_free, 60.0, f"a free cluster; {log} names what is not")
 
 
 def test_a_job_goes_on_without_its_command_and_is_shown_by_two_others_and_stopped_by_a_third(

@@ -178,9 +178,7 @@ def test_checkpoints_of_changes_go_on(tmp_path: Path) -> None:
     chains = [folder / CHECKPOINTS for folder in (job.run_dir, undisturbed.run_dir)]
     whole = [event["step"] for event in events_of(job, "saved") if event["parent"] is None]
     given_up = [event["step"] for event in events_of(job, "save_failed")]
-    assert set(whole) <= {30, *(step + 30 for step in given_up)}, (
-        "a save that was given up costs the next one, no other"
-    )
+    assert set(whole) <= {30, *(step + 30 for step in given_up)}, "an aborted save costs the next one, no other"
     for step in finished_steps(chains[0]):
         own, other = (
             [

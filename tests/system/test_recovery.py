@@ -65,7 +65,7 @@ def train_and_kill(words: list[str], run_dir: Path, step: int, *names: str) -> J
 
 
 def recovered(job: Launched, names: Sequence[str], within_s: float) -> JobResult:
-    """Wait for the end of a job; return its result, which says that these replicas were replaced and nothing lost."""
+    """Wait for the end of a job; return its result, which has these replicas as replaced and nothing lost."""
     code, _ = job.end(within_s=within_s)
     assert code == 0, job.output[-3000:]
     assert events_of(job, "warning") == []

@@ -1,4 +1,4 @@
-"""A resume that the command refuses leaves the run directory as it was; one that a role refuses loses nothing."""
+"""A resume that the command refuses leaves the run directory unchanged; one that a role refuses loses nothing."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Labels that are numbers: trained, judged, predicted and shown as what they are, beside one that is a class."""
+"""Labels that are numbers: trained, judged, predicted and shown as numbers, next to one that is a class."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def write(folder: Path, **changed: object) -> None:
 
 
 def words_of(folder: Path, labels: tuple[str, ...] = ("stars", "visits", "click"), losses: str = LOSSES) -> list[str]:
-    """The words of a small job on these samples."""
+    """The arguments of a small job on these samples."""
     data = {"kind": "parquet", "path": str(folder), "labels": [*labels], "dense": [DENSE], "sparse": ["user"]}
     split = {"kind": "files", "train": ["train.*"], "eval": ["eval.*"]}
     (folder / "data.yaml").write_text(yaml.safe_dump(data | {"split": split}))
@@ -54,7 +54,7 @@ def words_of(folder: Path, labels: tuple[str, ...] = ("stars", "visits", "click"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where data and runs are."""
+    """Return the folder of data and runs."""
     made = tmp_path_factory.mktemp("regression")
     write(made)
     return made

@@ -37,7 +37,7 @@ def store() -> Iterator[ObjectStore]:
 
 
 def persia(*words: str, while_running: Callable[[], None] = lambda: None, limit_s: int = 150) -> tuple[int, str]:
-    """Run the command in a process of its own, within some minutes; return its exit code and what it said."""
+    """Run the command in a separate process, within some minutes; return its exit code and output."""
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     command = [sys.executable, "-m", "persia_cli", *words]
     with tempfile.TemporaryFile("w+") as said:
@@ -156,7 +156,7 @@ def test_a_run_is_saved_evaluated_and_resumed_in_a_store(store: ObjectStore, tmp
     assert losses(result_of(tmp_path / "run")) == losses(result_of(straight))
     assert losses(result_of(tmp_path / "other")) == losses(result_of(straight))
     assert_whole(checkpoints)
-    # Nobody has written the secret down.
+    # No file has the secret.
     kept = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert kept
     for text in (
@@ -177,7 +177,7 @@ def test_a_run_is_saved_evaluated_and_resumed_in_a_store(store: ObjectStore, tmp
 @pytest.mark.slow  # pyarrow takes about 20 s to give up a store that refuses connections.
 @pytest.mark.timeout(600)
 def test_a_save_that_the_network_breaks_costs_that_save_alone(store: ObjectStore, tmp_path: Path) -> None:
-    """A save among others is given up; those after it work, the first with all rows and the next with changes."""
+    """One save of several is aborted; those after it work, the first with all rows and the next with changes."""
     with Proxy(f"tcp://127.0.0.1:{store.port}") as network:
         uri, run_dir = store.uri("broken", port_of(network)), tmp_path / "run"
 
@@ -230,7 +230,7 @@ def test_one_broken_connection_is_tried_again(store: ObjectStore, tmp_path: Path
 def test_a_store_that_keeps_requests_waiting_costs_saves_and_not_the_job(
     store: ObjectStore, tmp_path: Path, asked: str
 ) -> None:
-    """It holds everything back, connections staying open, until a save was given up."""
+    """Hold everything back, with open connections, until a save was aborted."""
     with Proxy(f"tcp://127.0.0.1:{store.port}") as network:
         uri, run_dir = store.uri(f"hangs-{asked}", port_of(network)), tmp_path / "run"
         stalled: list[bool] = []

@@ -19,19 +19,19 @@ TABLES = ("rows", "hit_rate", "look_up_hit_rate", "evicted")
 
 @pytest.fixture(scope="module")
 def words(criteo_rows: Path) -> list[str]:
-    """Words of a synchronous job on real rows."""
+    """Arguments of a synchronous job on real rows."""
     size = ["train.steps=40", "train.batch_size=128", "train.log_every_steps=1"]
     return [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "cluster=embedded", "mode=sync", *size]
 
 
 @pytest.fixture(scope="module")
 def result(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> JobResult:
-    """What came of the job with one replica of each role."""
+    """The result of the job with one replica of each role."""
     return train(words, tmp_path_factory.mktemp("one") / "run")
 
 
 def figures(result: JobResult) -> list[dict[str, Any]]:
-    """Return every figure that depends on samples and weights alone."""
+    """Return every metric that depends on samples and weights alone."""
     return [{key: line[key] for key in ("step", "samples", "split", *QUALITY, *TABLES)} for line in result.metrics]
 
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def words(criteo_rows: Path) -> list[str]:
-    """Words of a synchronous job on real rows, over several replicas."""
+    """Arguments of a synchronous job on real rows, over several replicas."""
     size = ["train.steps=40", "train.batch_size=128", "train.log_every_steps=1"]
     replicas = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
     return [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "mode=sync", *size, *replicas]
@@ -23,7 +23,7 @@ def words(criteo_rows: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def embedded(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> JobResult:
-    """What came of the job in threads of one process."""
+    """The result of the job in threads of one process."""
     return train([*words, "cluster=embedded"], tmp_path_factory.mktemp("embedded") / "run")
 
 

@@ -33,7 +33,7 @@ def persia(*words: str | Path) -> Result:
 
 
 def lines(run_dir: Path) -> list[dict[str, Any]]:
-    """Every figure of a run but speed, time, and those of windows, which begin anew."""
+    """Return every metric of a run but speed, time, and those of windows, which begin anew."""
     kept = []
     for text in (run_dir / "metrics.jsonl").read_text().splitlines():
         line = json.loads(text)

@@ -28,7 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(model, data: Path) -> list[str]:
-    """The words of a job that trains the network on the features that it names."""
+    """The arguments of a job that trains the network on the features that it names."""
     features = ["f0"] if model.kind == "sasrec" else ["f0", "f1"]
     if model.kind in SEQUENTIAL:
         features.append("{name: clicked, table: f0, pooling: none, max_length: 3}")
@@ -45,7 +45,7 @@ def words(model, data: Path) -> list[str]:
 
 
 def word(value: object) -> str:
-    """A value as it is written on the command line."""
+    """Return a value as text for the command line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {word(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):

@@ -20,7 +20,7 @@ TAGS = [[item % 3] if item % 4 else [] for item in range(ITEMS)]
 
 
 def words(folder: Path) -> list[str]:
-    """Write samples of users and items, and return the words of a job on them."""
+    """Write samples of users and items, and return the arguments of a job on them."""
     draw = np.random.default_rng(5)
     for name, rows in (("train", 150), ("eval", 60)):
         user, item = draw.integers(0, USERS, rows), draw.integers(0, ITEMS - (name == "eval"), rows)
@@ -76,11 +76,11 @@ def test_figures_are_those_of_loops_over_predictions(keep: bool, tmp_path: Path)
 
 
 FILMS, LENGTH, NEXT = 60, 4, 7
-"""Who has watched film n watches film n + NEXT then; all films are equally popular."""
+"""Distance in this data from a film that a user has watched to the next; all films are equally popular."""
 
 
 def sequences(folder: Path) -> list[str]:
-    """Write samples of the film after some others, and return the words of a job whose network must learn the order."""
+    """Write samples of the film after some others; return the arguments of a job whose network must learn the order."""
     draw = np.random.default_rng(8)
     for name, rows in (("train", 1200), ("eval", 120)):
         film = draw.permutation(np.arange(rows) % FILMS)

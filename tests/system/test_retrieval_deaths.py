@@ -1,4 +1,4 @@
-"""Processes that are killed while an evaluation ranks items: its figures are those of an undisturbed one."""
+"""Processes that are killed while an evaluation ranks items: its metrics are those of an undisturbed one."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ TRAIN_ROWS, EVAL_ROWS = 300_000, 100
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The words of a job of a few steps on many samples."""
+    """The arguments of a job of a few steps on many samples."""
     folder, draw = tmp_path_factory.mktemp("data"), np.random.default_rng(6)
     for name, rows in (("train", TRAIN_ROWS), ("eval", EVAL_ROWS)):
         user, item = draw.integers(0, 500, rows), draw.integers(0, 2000, rows)

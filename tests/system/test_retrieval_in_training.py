@@ -1,4 +1,4 @@
-"""Figures of retrieval with each evaluation: to the bit those of `persia eval --retrieval` of the same step's model."""
+"""Retrieval metrics with each evaluation: to the bit those of `persia eval --retrieval` of the same step's model."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def lines_of(run: Path, folder: str = ".") -> dict[int, dict[str, Any]]:
 
 
 def by_checkpoint(run: Path, step: int) -> dict[str, float]:
-    """What `persia eval --retrieval` says of a step, at the lengths that the run itself asks for."""
+    """Return the metrics of `persia eval --retrieval` for a step, at the lengths that the run itself asks for."""
     before = set((run / "evals").glob("*"))
     ended = persia("eval", run, "--retrieval", "--step", step)
     assert ended.exit_code == 0, ended.output

@@ -25,7 +25,7 @@ LIMIT_S = 120.0
 
 
 def figures(run_dir: Path) -> list[dict[str, Any]]:
-    """Every recorded figure but speed, time, and those of windows, which begin anew."""
+    """Return every recorded metric but speed, time, and those of windows, which begin anew."""
     return [
         {k: v for k, v in line.items() if k not in ("time", "samples_per_s") and "window_" not in k}
         for line in map(json.loads, (run_dir / METRICS).read_text().splitlines())
@@ -75,7 +75,7 @@ def test_a_killed_process_costs_steps_but_changes_nothing(tmp_path: Path, saves:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_ranks_find_each_other_again(tmp_path: Path) -> None:
-    """Ranks that were killed leave the file by which they had met, and nobody listens where it says."""
+    """Ranks that were killed leave the file by which they had met, with an address on which no process listens."""
     words = [*WORDS, "cluster.nn_workers=2", "mode=hybrid"]
     with Launched(words, tmp_path / "run") as job:
         kill_after(job, "nn-worker-0", EVERY)

@@ -1,4 +1,4 @@
-"""Policies of rows in whole jobs: reproducible, resumed with their counts, and told of."""
+"""Policies of rows in whole jobs: reproducible, resumed with their counts, and reported."""
 
 import shutil
 from pathlib import Path

@@ -178,5 +178,5 @@ def persia_of(user: Host, folder: Path, *words: str) -> Iterator["subprocess.Pop
 
 
 def saved_in(folder: Path) -> int:
-    """How many checkpoints the command of a folder has shown."""
+    """Return the number of checkpoints that the command of a folder has shown."""
     return (folder / "said").read_text().count("saved     ")

@@ -49,7 +49,7 @@ def contents(run_dir: Path) -> dict[int, set[tuple[str, str, str]]]:
 
 
 def overlaps(result: JobResult) -> int:
-    """How many checkpoints were complete only after a later phase had begun."""
+    """Return the number of checkpoints that were complete only after a later phase had begun."""
     told = [event["phase"] if event["event"] == "phase" else event["event"] for event in result.events]
     told = [each for each in told if each in ("training", "evaluating", "saving", "saved", "done")]
     return sum(told[told.index("saving", at) + 1] != "saved" for at, each in enumerate(told) if each == "saving")
@@ -64,7 +64,7 @@ def updates(result: JobResult) -> dict[str, int]:
 
 @pytest.fixture
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that are written a few rows at a time, with little room for old rows."""
+    """Files that are written a few rows at a time, with little space for old rows."""
     monkeypatch.setattr(layout, "ROWS_PER_PARTITION", 64)
     monkeypatch.setattr(snapshot, "PORTION_BYTES", 4000)
     monkeypatch.setattr(snapshot, "COPIED_BYTES", 0)
@@ -103,7 +103,7 @@ def test_losses_and_files_are_those_of_a_fast_disk(
     assert losses(slow) == losses(fast)
     assert contents(slow.run_dir) == contents(fast.run_dir)
     assert list(contents(slow.run_dir)) == STEPS
-    assert updates(slow)["save_waits_ms"] > 0, "there was too little room, so look-ups waited, and that is counted"
+    assert updates(slow)["save_waits_ms"] > 0, "there was too little space, so look-ups waited, and that is counted"
 
 
 @pytest.mark.slow

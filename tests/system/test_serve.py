@@ -1,4 +1,4 @@
-"""`persia serve`, in processes of its own that cannot import torch."""
+"""`persia serve`, in separate processes that cannot import torch."""
 
 import http.client
 import json
@@ -50,7 +50,7 @@ class Server:
         return found
 
     def are_ready(self) -> bool:
-        """Whether both workers have mapped their rows, and so imported their code."""
+        """Return True if both workers have mapped their rows, and so imported their code."""
         workers = self.workers()
         with suppress(psutil.Error):
             return len(workers) == 2 and all(
@@ -62,7 +62,7 @@ class Server:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
 
     def ask(self, method: str, path: str, body: bytes = b"", headers: Any = None) -> Response:
-        """Answer a request on a connection of its own."""
+        """Answer a request on a separate connection."""
         connection = self.connect()
         try:
             connection.request(method, path, body, headers or {})
@@ -111,7 +111,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 def expected(model: Path) -> dict[str, list[float]]:
-    """What the model says in this process."""
+    """Return the predictions of the model in this process."""
     predictor = Predictor.open(model)
     columns = {
         "user": np.array([LARGE], np.uint64), "item": [4, 5, 99], "words": [["lamp"], [], ["sofa", "chair"]],
@@ -164,7 +164,7 @@ def test_a_client_of_triton_works_as_it_is(client: Any, model: Path) -> None:
 
 
 def counted(server: Server) -> int:
-    """Requests for predictions that the server has answered, by its figures."""
+    """Return the number of requests for predictions that the server has answered, by its counters."""
     text = server.ask("GET", "/metrics").body.decode()
     found = re.search(r'persia_requests_total\{route="infer",status="200"\} (\d+)', text)
     return int(found[1]) if found else 0
@@ -188,7 +188,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_other_answers_on(model: Pat
                 return len(now) == 2 and gone not in now and f"process [{gone}] died" in server.log.read_text()
 
             poll_for(is_whole, READY_S, "the next worker is there")
-        # What a dead worker counted is not lost.
+        # The counts of a dead worker are not lost.
         assert counted(server) == asked
 
 
@@ -204,7 +204,7 @@ def test_sigterm_finishes_what_was_begun(model: Path, tmp_path: Path) -> None:
             # A later request is answered, so the worker has this one's beginning.
             poll_for(lambda: server.ask("GET", "/v2/health/live").status == 200, 10.0, "the worker answers")
             server.process.terminate()
-            poll_for(lambda: is_refused(server), 10.0, "nobody new is let in")
+            poll_for(lambda: is_refused(server), 10.0, "new clients are refused")
             begun.send(BODY[10:])
             got = begun.getresponse()
             assert outputs_of(Response(got.status, {}, got.read())) == expected(model)

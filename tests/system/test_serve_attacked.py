@@ -77,7 +77,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 
 def until_end(connection: socket.socket) -> tuple[bytes, float]:
-    """What comes until the server hangs up, and how long that takes."""
+    """Return the bytes that come until the server hangs up, and the seconds that this takes."""
     begin, found = time.monotonic(), b""
     with suppress(ssl.SSLError, ConnectionError):  # and no TimeoutError
         while data := connection.recv(65536):
@@ -119,7 +119,7 @@ def test_what_is_no_request_is_refused(guarded: Guarded, garbage: bytes) -> None
 
 
 def test_slow_clients_hold_nobody_up(guarded: Guarded) -> None:
-    """One that says nothing, one in the midst of its head, and one in the midst of its body."""
+    """Check a client that sends nothing, one in the midst of its head, and one in the midst of its body."""
     silent, in_head, in_body = (guarded.connect() for _ in range(3))
     in_head.sendall(b"POST /v2/models/shop/infer HTTP/1.1\r\nx-a: b\r\n")
     in_body.sendall(b"POST /v2/models/shop/infer HTTP/1.1\r\ncontent-length: 500\r\n\r\n{")
@@ -150,7 +150,7 @@ def test_a_request_of_one_byte_in_each_record_is_answered(guarded: Guarded) -> N
 def test_keys_are_not_negotiated_anew_but_may_be_updated(
     guarded: Guarded, version: str, command: str, lives: bool
 ) -> None:
-    """Negotiating costs a server far more than who asks for it."""
+    """Negotiating costs a server far more than its client."""
     place = f"localhost:{guarded.server.port}"
     client = subprocess.Popen(
         ["openssl", "s_client", "-connect", place, version, "-quiet", "-no_ign_eof"], bufsize=0,

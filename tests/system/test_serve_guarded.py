@@ -1,4 +1,4 @@
-"""`persia serve` where others can reach it, beside another server, and where its folder changes meanwhile."""
+"""`persia serve` where others can reach it, next to another server, and where its folder changes meanwhile."""
 
 import http.client
 import os
@@ -67,7 +67,7 @@ def test_https_and_a_token_guard_a_server(model: Path, secrets: Path, tmp_path: 
         assert ask(INFER, BODY, Authorization="Bearer 0123456789abcdeF").status == 401
         assert ask(INFER, BODY).status == 401
         assert ask("/v2/health/ready", b"").status == 200
-        # Who does not know the certificate does not ask, and who speaks plain HTTP gets no answer.
+        # A client without the certificate does not ask, and one with plain HTTP gets no answer.
         with pytest.raises(ssl.SSLCertVerificationError), socket.create_connection(("localhost", server.port)) as plain:
             ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
         with pytest.raises((http.client.BadStatusLine, ConnectionError)):

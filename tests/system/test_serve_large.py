@@ -1,4 +1,4 @@
-"""How soon `persia serve` is ready, and what its processes need, also with more rows than there could be copies of."""
+"""Start time and memory of `persia serve`, also with more rows than there could be copies of."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def ask_for(server: Server, places: np.ndarray, rows: int) -> None:  # type: ign
 
 
 def own_bytes(process: psutil.Process, model: Path) -> int:
-    """Memory that this process alone has; a page of a model's file is everybody's, whoever has read it."""
+    """Return the memory that this process alone has; a page of a model's file is shared by all processes."""
     maps = process.memory_maps(grouped=True)
     return sum(each.private_clean + each.private_dirty for each in maps if not each.path.startswith(str(model)))
 

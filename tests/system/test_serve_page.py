@@ -67,7 +67,7 @@ def test_a_person_tries_a_request(tmp_path: Path) -> None:
                     page.evaluate("([kind, text]) => valueOf({shape: [-1], datatype: kind}, text)", [kind, text])
                     == value
                 )
-            # What a person types is text, and never a part of the page.
+            # Input of a person is text, and never a part of the page.
             page.get_by_label("words", exact=True).fill('["<img src=x onerror=alert(1)>", "lamp"]')
             page.get_by_label("user", exact=True).fill("9223372036854775813")
             page.get_by_role("button", name="Try it", exact=True).click()

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def begun(run: Path, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """`persia serve RUN`, whose temporary files are in `folder/tmp` and whose words in `folder/log`."""
+    """`persia serve RUN`, whose temporary files are in `folder/tmp` and whose output in `folder/log`."""
     (folder / "tmp").mkdir()
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(

@@ -146,7 +146,7 @@ def test_nobody_on_another_host_gets_in_but_who_has_the_keys(tmp_path: Path) -> 
 def test_a_job_that_trains_is_not_disturbed_by_an_attack_on_all_its_ports(
     words: list[str], criteo_rows: Path, tmp_path: Path
 ) -> None:
-    # Seconds: who is turned away counts as such once the time to log in is over.
+    # Seconds: a refused client counts as such once the time to log in is over.
     longer = [*words, "train.epochs=12", "train.steps=800"]
     undisturbed = train([*longer, "cluster=local"], tmp_path / "local")
     with lab(5, shown=[criteo_rows]) as [*hosts, fifth], started_on(spread(hosts), longer, tmp_path / "logs") as job:
@@ -200,7 +200,7 @@ def test_nobody_gets_in_where_authentication_has_died_and_who_is_in_trains_on(tm
             assert len(addresses) == len(ROLES) - 1
             write_keys(second.root / KEYS.relative_to("/"), job.keys)
             friends = [second.start([sys.executable, "-c", ASK, str(KEYS), address, "3000"]) for address in addresses]
-            assert [friend.wait() for friend in friends] == [1] * len(friends), "who has the keys got in"
+            assert [friend.wait() for friend in friends] == [1] * len(friends), "clients with the keys got in"
             attack = second.start([sys.executable, far_attacker.__file__, job.keys.public.decode(), *addresses], PIPE)
             assert attack.outer.stdout is not None
             assert attack.outer.stdout.readline() == b"begun\n"

@@ -1,4 +1,4 @@
-"""How a job ends that does not end by itself: interrupted, killed, stuck; nothing is left, and the cause is named."""
+"""The end of jobs that are interrupted, killed or stuck; nothing is left, and the cause is named."""
 
 import os
 import re

@@ -114,7 +114,7 @@ def resume(run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def require_same(run_dir: Path, straight: JobResult) -> None:
-    """The model to the bit; every evaluation once and with the same figures; every step in one line of training."""
+    """The model to the bit; every evaluation once and with the same metrics; every step in one line of training."""
     assert_same_model(newest_checkpoint(run_dir / CHECKPOINTS), newest_checkpoint(straight.run_dir / CHECKPOINTS))
     ours, theirs = (
         [json.loads(line) for line in (each / "metrics.jsonl").read_text().splitlines()]
@@ -184,7 +184,7 @@ def interrupted_and_resumed(
         assert stopped["signal"] in (number.name, "SIGUSR1")
         assert f"persia resume {run_dir} goes on from there" in job.output
         due = read_manifest(newest_checkpoint(run_dir / CHECKPOINTS)).progress.evaluation_due
-        # A slow machine may be told so late that training stops just before an evaluation, or just after one.
+        # A slow machine may get the signal so late that training stops just before an evaluation, or just after one.
         # The model is saved before the last evaluation.
         assert due == ("evaluat" in phase) or (phase in ("training", "saving") and steps[-1] % EVAL_EVERY == 0)
         (folder / "network.py").write_text(NETWORK.format(train_s=0, eval_s=0))

@@ -85,7 +85,7 @@ def started(words: list[str], output: Path) -> Iterator["subprocess.Popen[bytes]
 
 
 def ended_by_sigterm(words: list[str], output: Path, is_under_way: Callable[[str], bool]) -> str:
-    """Run a command, send it SIGTERM when it is under way, and return what it said; it leaves no process behind."""
+    """Run a command, send it SIGTERM when it is in progress, and return its output; it leaves no process behind."""
     with started(words, output) as process:
         poll_for(lambda: is_under_way(output.read_text()) or process.poll() is not None, 120.0, "the command's work")
         below = psutil.Process(process.pid).children(recursive=True)

@@ -48,7 +48,7 @@ WAITING = NETWORK.replace(
             self.layer.weight.register_hook(lambda gradient: Path({folder!r}, "gone").touch())
 """,
 ).replace("import time\n", "import time\nfrom pathlib import Path\n")
-"""A network that waits in the last step before an evaluation, and says when its gradients are there."""
+"""A network that waits in the last step before an evaluation, and reports when its gradients are there."""
 
 
 def stopped(pid: int) -> bool:

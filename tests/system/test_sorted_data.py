@@ -14,7 +14,7 @@ WORDS = ["conf=adult_income", "cluster=embedded", "mode=sync", "train.epochs=2",
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_data_sorted_by_label_train_as_well(tmp_path: Path) -> None:
-    """Where rows are mixed only within eight row groups, AUC falls from 0.9264 to 0.9213."""
+    """Rows that are mixed only within eight row groups lower AUC from 0.9264 to 0.9213."""
     path = tmp_path / "sorted.parquet"
     pq.write_table(pq.read_table(CENSUS).sort_by("label"), path, row_group_size=500)
     plain = evaluation(train(WORDS, tmp_path / "plain"))

@@ -1,4 +1,4 @@
-"""Replicas started one by one with `--supervise`, each below a parent of its own, outlive what a launcher's do."""
+"""Replicas started one by one with `--supervise`, each below a separate parent, outlive what a launcher's do."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""`persia sweep` with real jobs: points in processes of their own, failures, resuming, interrupts."""
+"""`persia sweep` with real jobs: points in separate processes, failures, resuming, interrupts."""
 
 import csv
 import json

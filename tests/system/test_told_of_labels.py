@@ -1,4 +1,4 @@
-"""What a user is told of labels that a job cannot judge by, or that its network cannot explain."""
+"""Warnings about labels that a job cannot judge by, or that its network cannot explain."""
 
 from pathlib import Path
 

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def trace_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Seen]]:
-    """Train with words, and return what the trace holds."""
+    """Train with arguments, and return the contents of the trace."""
 
     def train(*words: str) -> list[Seen]:
         folder = tmp_path_factory.mktemp("traced")

@@ -47,7 +47,7 @@ def pairs(spans: list[Seen]) -> list[tuple[Seen, Seen]]:
 
 
 def test_roles_of_three_machines_with_three_clocks_are_on_one(hosts: list[Host], tmp_path: Path) -> None:
-    assert clock_of(hosts[1]) - clock_of(hosts[0]) > 4000, "the hosts have one clock, so this test says nothing"
+    assert clock_of(hosts[1]) - clock_of(hosts[0]) > 4000, "the hosts have one clock, so this test checks nothing"
     path = tmp_path / "steps.json"
     options = ["--trace", str(path), "--trace-steps", f"{FIRST}:{LAST}"]
     with (

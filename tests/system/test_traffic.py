@@ -1,4 +1,4 @@
-"""How many bytes the roles of a job say that they have exchanged, against what the job has to send."""
+"""Numbers of bytes that the roles of a job report as exchanged, against those that the job has to send."""
 
 import re
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_half_types_on_the_wire_halve_the_bytes_and_shared_memory_takes_them_off
         whole, shared = exchanged(apart, role, peer)
         assert shared == 0
         half, _ = exchanged(halves, role, peer)
-        # Ids, offsets and headers stay as they are.
+        # Ids, offsets and headers do not change.
         assert 0.5 < half / whole < 0.62, (role, whole, half)
         wire, shared = exchanged(together, role, peer)
         assert wire < whole / 4, (role, wire, whole)
@@ -49,6 +49,6 @@ def test_half_types_on_the_wire_halve_the_bytes_and_shared_memory_takes_them_off
     # A vector of nearly each id goes to the NN worker, and its gradient back, and little else.
     vectors = 2 * STEPS * BATCH * FEATURES * DIM * 4
     assert exchanged(apart, "nn-worker", "embedding-worker")[0] == pytest.approx(vectors, rel=0.15)
-    # Where each sample has one id of each feature, a data loader sends ids and headers, and no offsets.
+    # Samples with one id of each feature: a data loader sends ids and headers, and no offsets.
     ids = (STEPS + 1) * BATCH * FEATURES * 8
     assert 1.0 < exchanged(apart, "data-loader", "embedding-worker")[0] / ids < 1.3

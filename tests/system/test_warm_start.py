@@ -180,7 +180,7 @@ def test_an_exported_table_comes_back(data, source, tmp_path):
 
 
 def test_a_dry_run_shows_it_and_a_resumed_run_has_its_own_checkpoint(data, source, tmp_path):
-    """What is resumed does not begin with the other model again, which may be gone by then."""
+    """A resumed run does not begin with the other model again, which may be removed by then."""
     other = tmp_path / "source"
     other.symlink_to(source.run_dir)
     command = [*words(data), "train.steps=20", "checkpoint.every_steps=10", f"init_from={other}"]

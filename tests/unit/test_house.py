@@ -131,7 +131,7 @@ def room_of(module: str) -> tuple[int, str]:
     found = [
         (len(room), floor, room) for floor, rooms in enumerate(FLOORS) for room in rooms if is_within(module, (room,))
     ]
-    assert found, f"{module} is in no room; the house has {FLOORS}"
+    assert found, f"{module} is in no package; the layers are {FLOORS}"
     _, floor, room = max(found)
     return floor, room
 

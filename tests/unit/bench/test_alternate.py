@@ -1,4 +1,4 @@
-"""Timing in turns, by a clock that only the calls move."""
+"""Alternating timing, by a clock that only the calls move."""
 
 import pytest
 
@@ -16,7 +16,7 @@ class FakeClock:
         return self.now
 
     def call(self, name: str, *seconds: float):
-        """What takes some seconds when called, the last of them from then on."""
+        """Return a function that takes some seconds when called, the last of them from then on."""
         left = list(seconds)
 
         def run() -> None:

@@ -101,7 +101,7 @@ def test_each_message_waits_the_delay_and_none_waits_for_another(ends: Ends) -> 
         for _ in range(50):
             sent = float(received(server)[1])
             waits.append(time.monotonic() - sent)
-        # All fifty are on their way at once: a line that held them one after another would take fifty delays.
+        # All fifty are in flight at once: a line that held them one after another would take fifty delays.
         assert time.monotonic() - begin < 10 * DELAY_S
     assert min(waits) >= DELAY_S
     assert sorted(waits)[25] < DELAY_S + 0.02
@@ -198,6 +198,6 @@ def test_a_message_that_nobody_takes_is_dropped_in_the_end(ends: Ends) -> None:
             line.step()
             return line.dropped == 1 or line.passed == 2
 
-        poll_for(given_up, 5.0, "the answer given up")
+        poll_for(given_up, 5.0, "the dropped answer")
     finally:
         line.close()

@@ -18,7 +18,7 @@ from scripts.rival.table import HEAD, RULE, line_of
 
 
 def prepare(folder: Path, rows: int) -> None:
-    """Write what `persia recipe prepare` does: a number, and an id that says much about the label."""
+    """Write data as `persia recipe prepare` does: a number, and an id that correlates with the label."""
     rng = np.random.default_rng(5)
     ids = rng.integers(10**18, 10**18 + 30, rows).astype(np.uint64)
     label = (rng.random(rows) < np.where(ids % 2 == 0, 0.8, 0.2)).astype(np.int8)

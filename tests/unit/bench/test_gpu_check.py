@@ -1,4 +1,4 @@
-"""The check of a GPU finds what is wrong, goes on, keeps its time, and says where there is no GPU; all on a CPU."""
+"""The check of a GPU finds faults, continues, keeps its deadline, and reports a missing GPU; all on a CPU."""
 
 import json
 import os

@@ -21,7 +21,7 @@ from tests.conftest import poll_for
 ANSWER = b"[0.25, 0.5]"
 REQUEST = SentRequest(b"POST /v2/models/m/infer HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}", ANSWER)
 Answers = Callable[[int], bytes | None]
-"""What a server sends for each of its requests; None closes the connection."""
+"""Answers of a server to each of its requests; None closes the connection."""
 
 
 def response(status: int, body: bytes, more: bytes = b"") -> bytes:

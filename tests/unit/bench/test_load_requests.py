@@ -59,6 +59,6 @@ def test_fields_of_the_user(model: Predictor) -> None:
     assert user_fields(inputs, " item, price,") == {"item", "price"}
     assert user_fields(inputs, "none") == frozenset()
     with pytest.raises(
-        UserError, match="--user nobody: the model has no field nobody; it has user, item, words, price"
+        UserError, match="--user missing: the model has no field missing; it has user, item, words, price"
     ):
-        user_fields(inputs, "nobody")
+        user_fields(inputs, "missing")

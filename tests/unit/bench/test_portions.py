@@ -1,4 +1,4 @@
-"""What baselines are fed with is what the job trains on."""
+"""Baselines get the same data as the job."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Ids to measure with have the distribution that they are said to have."""
+"""Ids of measurements have the distribution that is stated for them."""
 
 import numpy as np
 import pytest

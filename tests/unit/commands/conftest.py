@@ -19,7 +19,7 @@ generator: {train_rows: 600, eval_rows: 200, dense: 2, cardinalities: [10, 20]}
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The end of a command: its exit code and output."""
 
     code: int
     out: str
@@ -31,7 +31,7 @@ Persia = Callable[..., Ended]
 
 @pytest.fixture
 def persia(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Persia:
-    """Run `persia` with words, in an empty folder that has a data set `tiny` in its conf/."""
+    """Run `persia` with arguments, in an empty folder that has a data set `tiny` in its conf/."""
     (tmp_path / "conf" / "dataset").mkdir(parents=True)
     (tmp_path / "conf" / "dataset" / "tiny.yaml").write_text(TINY)
     monkeypatch.chdir(tmp_path)

@@ -23,7 +23,7 @@ MEASURED = Throughput(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was asked to be measured: pairs of run and steps."""
+    """Requested measurements: pairs of run and steps."""
     calls: list[Any] = []
 
     def measure(run: object, steps: int) -> Throughput:

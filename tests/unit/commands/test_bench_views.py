@@ -1,4 +1,4 @@
-"""How ratios are shown."""
+"""Display of ratios."""
 
 import io
 import json
@@ -30,7 +30,7 @@ def test_lines() -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What a wide terminal shows on stdout."""
+    """Return the output of a wide terminal."""
     shown = io.StringIO()
     monkeypatch.setattr(views, "out", lambda: console)
     console = Console(file=shown, force_terminal=True, color_system=None, width=150)

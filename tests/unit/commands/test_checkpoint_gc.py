@@ -1,4 +1,4 @@
-"""`persia checkpoint gc` removes what nobody needs, says so before, and never leaves half a checkpoint."""
+"""`persia checkpoint gc` removes unused checkpoints, announces it before, and never leaves half a checkpoint."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""`persia checkpoint verify` prints every flaw, and its exit code says whether there is one."""
+"""`persia checkpoint verify` prints every flaw, and its exit code tells flawless from damaged checkpoints."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which words of `persia predict` are paths, and which settings."""
+"""Distinction of paths and settings among the arguments of `persia predict`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a finished job says of ids and rows that found no place."""
+"""The result of a finished job reports ids and rows that found no place."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`persia runs` lists what runs came to and says in what they differ."""
+"""`persia runs` lists the results of runs and the settings in which they differ."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Small things of the screen: sizes, counts, key=value words, tables on a terminal."""
+"""Small things of the screen: sizes, counts, key=value settings, tables on a terminal."""
 
 import io
 from pathlib import Path

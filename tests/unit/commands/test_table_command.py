@@ -1,4 +1,4 @@
-"""`persia table stats` says what is known of a checkpoint's tables, to people and to programs."""
+"""`persia table stats` shows the statistics of a checkpoint's tables, to people and to programs."""
 
 import io
 import json

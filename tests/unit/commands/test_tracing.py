@@ -1,4 +1,4 @@
-"""`persia train --trace` on the command line: what is refused before the job, and what is said after it."""
+"""`persia train --trace` on the command line: refusals before the job, and messages after it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""On terminals of every width nothing is cut inside a number or a word, and every figure has its heading."""
+"""On terminals of every width nothing is cut inside a number or a word, and every metric has its heading."""
 
 import io
 import re
@@ -67,7 +67,7 @@ def words(text: str) -> Counter[str]:
 
 @pytest.fixture
 def views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Show]:
-    """Everything that shows tables, or words in two columns."""
+    """Commands that show tables, or text in two columns."""
     monkeypatch.chdir(tmp_path)
     row = np.arange(4000)
     data = {
@@ -206,7 +206,7 @@ def test_progress_shows_whole_figures(width: int) -> None:
 def test_progress_without_room_for_a_figure_says_the_phase_alone() -> None:
     def move(console: Console) -> None:
         with ProgressBar(console, "reading") as bar:
-            bar.show(1, 2, ["a figure that is much longer than the line"])
+            bar.show(1, 2, ["a number that is much longer than the line"])
 
     assert last_line(shown(move, 40)) == "reading"
 

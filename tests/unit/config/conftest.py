@@ -29,7 +29,7 @@ def user_conf(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mistakes(user_conf: Path) -> Callable[..., list[str]]:
-    """Compose words over `mine` (unless they name another conf) and return the sentences of the ConfigError."""
+    """Compose arguments over `mine` (unless they name another conf) and return the sentences of the ConfigError."""
     from persia_cli.config.compose import compose_run
     from persia_cli.errors import ConfigError
 

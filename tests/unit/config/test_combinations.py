@@ -1,4 +1,4 @@
-"""Values that are right each by itself, and make no sense together, are told in a sentence that names both."""
+"""A sentence reports values that are valid separately and make no sense together, and names both."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Words and files become a checked Run."""
+"""Arguments and files become a checked Run."""
 
 from pathlib import Path
 

@@ -20,7 +20,7 @@ split: {kind: every, n: 10}
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """A dataset.yaml in a folder of its own."""
+    """A dataset.yaml in a separate folder."""
     (tmp_path / "shop").mkdir()
     file = tmp_path / "shop" / "dataset.yaml"
     file.write_text(SHOP)

@@ -1,4 +1,4 @@
-"""`networks`: what a configuration says of each kind of network, below what files that begin with it and words say."""
+"""`networks`: settings for each kind of network, below files that begin with them and command-line arguments."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every key of the schema, set to every kind of nonsense: told in plain words, never an internal error, never taken."""
+"""Every key of the schema, set to every kind of nonsense: a plain error, never an internal one, never accepted."""
 
 import copy
 import math
@@ -51,7 +51,7 @@ def test_no_key_takes_nonsense(words: tuple[str, ...]) -> None:
 
 
 def outcome(base: dict[str, Any], key: str, value: Any) -> bool:
-    """Say whether a run is planned with this value; what is raised instead is a sentence for people."""
+    """Return True if a run is planned with this value; a refusal is a sentence for people."""
     values = copy.deepcopy(base)
     holder: Any = values
     *groups, leaf = key.split(".")

@@ -24,7 +24,7 @@ OWN = {
     **{f"model={kind}": ["model.attend={item: [last_items]}"] for kind in ("din", "dien", "bst", "sasrec")},
     "model=two_tower": ["model.user=[user]", "model.item=[item]"],
 }
-"""What options for things of one's own leave to be given."""
+"""Overrides for the settings that an option leaves to the user."""
 
 PAIRS = [
     (name, option)
@@ -32,7 +32,7 @@ PAIRS = [
     for option in OPTIONS
     if name == "base" or option.partition("=")[0] in yaml.safe_load(file.read_text())
 ]
-"""Every option with the base, and with the configurations that have keys of their own in its group."""
+"""Every option with the base, and with the configurations that have separate keys in its group."""
 
 
 def test_what_ships() -> None:

@@ -232,7 +232,7 @@ def test_a_checkpoint_and_the_end_wait_for_the_files_of_the_last_one() -> None:
         assert machine.advance() == Phase("saving", last=step)
         assert machine.note_written("embedding-server-0", step), "its files may be written before the phase is over"
         finish_all()
-        assert not machine.hold(), "nothing is under way that could be cut short"
+        assert not machine.hold(), "nothing is in progress that could be cut short"
         assert machine.held == (step == 6)
         if machine.held:
             assert machine.note_written("nn-worker-0", step)

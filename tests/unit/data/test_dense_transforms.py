@@ -90,7 +90,7 @@ def test_figures_are_of_training_rows_and_stay_with_the_data_set(folder: Path, t
     numbers, counts = np.unique(batch.ids, return_counts=True)
     assert numbers.tolist() == [1, 2, 3, 4, 7]
     assert np.ptp(counts[:4]) <= 2
-    # Other data is read by the same figures, though it has other ones; as the run's configuration is.
+    # Other data is read with the same statistics, though its own differ; as the run's configuration is.
     again = ParquetDataset.model_validate(json.loads(settled.model_dump_json()))
     assert (again.dense, again.sparse) == (settled.dense, settled.sparse)
     pq.write_table(pa.table({"x": [known.mean, known.mean + known.deviation]}), tmp_path / "later.parquet")

@@ -1,4 +1,4 @@
-"""Which files a path means."""
+"""The files that a path means."""
 
 from pathlib import Path
 

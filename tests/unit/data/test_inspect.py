@@ -1,4 +1,4 @@
-"""What is said of a data set, and every problem with one, all at once and with its remedy."""
+"""The description of a data set, and every problem with one, all at once and with its remedy."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def write(path: Path, **changes: Any) -> Path:
 
 
 def problems(data: ParquetDataset) -> list[str]:
-    """Return the lines of the error; opening the data set says the same."""
+    """Return the lines of the error; opening the data set raises the same one."""
     with pytest.raises(DataError) as caught:
         inspect(data)
     with pytest.raises(DataError) as again:

@@ -1,4 +1,4 @@
-"""Wrong weights, null numbers and ids as numbers are told when a job is planned, where a split has their rows."""
+"""Planning a job reports wrong weights, null numbers and ids as numbers, where a split has their rows."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Scores and the columns kept beside them: in the order of the data, of any type, whole or not there at all."""
+"""Scores and the columns kept with them: in the order of the data, of any type, complete or absent."""
 
 import subprocess
 import sys
@@ -209,7 +209,7 @@ def test_a_full_disk_is_named(folder: Path) -> None:
 
 
 def test_a_name_that_is_given_while_it_is_waited_for_is_claimed_anew(tmp_path: Path) -> None:
-    """Many claim, publish and let go at once; the one who has the claim always finds its own file."""
+    """Many claim, publish and let go at once; the holder of the claim always finds its own file."""
     output = tmp_path / "s.parquet"
     done: list[int] = []
 

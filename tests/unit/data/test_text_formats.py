@@ -196,7 +196,7 @@ def test_the_cache_is_for_all_whom_the_umask_lets_in_and_what_cannot_be_read_is_
     (converted,) = cache.iterdir()
     assert converted.stat().st_mode & 0o777 == 0o640
     inode = converted.stat().st_ino
-    # Nobody forbids root to read, where tests run as root.
+    # Root may read everything, where tests run as root.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert read(dataset(path, split={"kind": "predict"}), "eval").size == 1
     assert converted.stat().st_ino != inode

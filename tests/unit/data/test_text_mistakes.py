@@ -1,4 +1,4 @@
-"""CSV and JSON Lines that cannot be read: what is wrong is told, with the line of the file."""
+"""CSV and JSON Lines that cannot be read: the error names the flaw and the line of the file."""
 
 import gzip
 from pathlib import Path

@@ -24,7 +24,7 @@ def write(path: Path, count: int = 100, group_rows: int = 10, part: int = 2) -> 
 
 
 def found(place: Path, **changes: Any) -> TrainingData:
-    """What a data set says; each loader finds the same."""
+    """The description of a data set; each loader finds the same."""
     data = dataset(place, **changes)
     source = open_source(data, "train", 0)
     source.close()

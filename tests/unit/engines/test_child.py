@@ -1,4 +1,4 @@
-"""A replica's supervisor as a child of the driver: its input is its life, and its end is told apart from a loss."""
+"""A replica's supervisor as a child of the driver: its input is its life, and its end differs from a loss."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What roles on other machines get through their standard input."""
+"""Input of roles on other machines through their standard input."""
 
 import io
 import os

@@ -27,7 +27,7 @@ print(json.dumps({"foreseen": job_kernels(job), "called": ready, "events": [e["e
 """
 SMALL = ("cluster=embedded", "dataset.generator.train_rows=640", "dataset.generator.eval_rows=64")
 OF_LISTS = {"hashing.rebase_offsets"}
-"""What only lists of ids need."""
+"""Kernels that only lists of ids need."""
 
 
 @pytest.mark.processes

@@ -1,4 +1,4 @@
-"""Where a replica has its keys from, and what is said if it has none, or too many."""
+"""Sources of a replica's keys, and the errors if it has none, or too many."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What this machine cannot run, or a user's network would fail of, is refused before any role starts."""
+"""A job that this machine cannot run, or whose network would fail, is refused before any role starts."""
 
 from pathlib import Path
 from typing import Any

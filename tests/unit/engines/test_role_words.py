@@ -1,4 +1,4 @@
-"""The words by which engines start a role are those of `persia launch-role`."""
+"""The arguments by which engines start a role are those of `persia launch-role`."""
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ from tests.support.runs import make_facts, make_run
 
 
 class Reports:
-    """In place of a coordinator: the deaths that were reported, and what is said to them."""
+    """In place of a coordinator: the deaths that were reported, and the answers to them."""
 
     def __init__(self) -> None:
         self.deaths: list[tuple[Death, Callable[[Verdict], None]]] = []

@@ -54,7 +54,7 @@ def test_only_an_empty_folder_or_an_earlier_export_is_replaced(tmp_path: Path) -
 
 
 def test_an_export_that_is_damaged_or_of_another_format_is_replaced(tmp_path: Path) -> None:
-    """Errors of such a folder say to export the run again."""
+    """Errors of such a folder recommend another export of the run."""
     folder = write_small_model(tmp_path / "shop")
     for text in ('{"format_version": 1}', ""):
         (folder / "model.json").write_text(text)

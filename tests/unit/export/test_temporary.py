@@ -1,4 +1,4 @@
-"""A temporary folder is gone at the end, however the block ends."""
+"""A temporary folder is removed at the end, however the block ends."""
 
 import os
 import signal

@@ -15,7 +15,7 @@ import json, resource, sys
 from persia_cli.kernels import cast
 from persia_cli.kernels.cache import kernel_files
 import numpy as np
-if "no room" in sys.argv:
+if "no space" in sys.argv:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 kernel, out = cast.to_bfloat16, np.empty(4, np.uint8)
 assert kernel.compile()
@@ -72,7 +72,7 @@ def test_where_nothing_can_be_written_each_process_compiles_for_itself(tmp_path)
 
 
 def test_a_full_disk_leaves_no_part_of_a_kernel(tmp_path):
-    kept = Path(use(tmp_path, "no room")["file"])
+    kept = Path(use(tmp_path, "no space")["file"])
     assert [path.name for path in kept.parent.iterdir()] == ["cast.to_bfloat16.lock"]
     assert use(tmp_path)["compiled"] == 1
 

@@ -128,11 +128,11 @@ def test_gradients_that_are_not_finite_are_reported_once(recording: Recording) -
 def test_tables_of_any_name_have_their_warnings(recording: Recording) -> None:
     recorded = recording(sparse=("ad:id", "{table}"))
     wrong = {"gradients_refused": 1}
-    recorded.record.note("embedding-server-0", used(tables={"ad:id": wrong, "{table}": wrong, "of nobody": wrong}))
+    recorded.record.note("embedding-server-0", used(tables={"ad:id": wrong, "{table}": wrong, "unknown": wrong}))
     assert [text.partition(" received")[0] for text in recorded.warnings] == [
         "table ad:id",
         "table {table}",
-        "table of nobody",
+        "table unknown",
     ]
 
 

@@ -196,7 +196,7 @@ def test_in_sync_mode_new_ids_get_rows_in_the_order_of_ranks() -> None:
             key, batches = np.array([step], np.uint64), [BatchId(TRAIN, step, rank) for rank in range(2)]
             early = ranks[1].begin(look_up(batches[1], key))
             [other] = ranks[1].ask_for(LookUp(BatchId(EVAL, 0, 1), False, look_up(batches[1], key).groups)).groups
-            assert other.unknown.size == 1, "an evaluation waits for nobody, and sees that nobody was answered"
+            assert other.unknown.size == 1, "an evaluation does not wait, and sees no answer"
             assert ranks[0].ask_for(look_up(batches[0], key)).groups[0].unknown.tolist() == [0]
             assert ranks[1].await_reply(early).groups[0].unknown.tolist() == []
             nothing = [

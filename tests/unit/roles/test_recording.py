@@ -81,4 +81,4 @@ def test_the_quickest_answer_counts() -> None:
     assert clocks.best == (500_000, 200)
     for at in range(recording.COMPARED):
         clocks.note(at, at + 7_000, at + 1_000)
-    assert clocks.best == (6_500, 500), "older comparisons say nothing of clocks that go apart"
+    assert clocks.best == (6_500, 500), "older comparisons do not apply to clocks that drift"

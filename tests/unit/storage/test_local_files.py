@@ -40,7 +40,7 @@ def test_the_read_content_is_that_of_the_file(nbytes: int, sizes: list[int], fol
             parts = [source.read(size) for size in sizes]
             parts.append(source.read(-1))
             assert not source.read(10), "nothing is left"
-    assert b"".join(parts) == content, "no part was written over while somebody had it"
+    assert b"".join(parts) == content, "no part was overwritten while it was in use"
     assert [len(part) for part in parts[:-1]] == [
         min(size, max(0, nbytes - sum(sizes[:number]))) for number, size in enumerate(sizes)
     ]

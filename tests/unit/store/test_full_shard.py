@@ -52,7 +52,7 @@ def test_a_full_evicting_store_retains_used_rows_within_its_capacity():
         keys = np.concatenate([hot, rng.integers(2**64, size=2000, dtype=np.uint64)])
         shard.look_up(0, keys, np.zeros(keys.size, np.uint16), step, create=True)
     counters = shard.counters()["user"]
-    # A new key finds no space only if both its buckets are full of rows of its own step.
+    # A new key finds no space only if both its buckets are full of rows of the same step.
     assert counters.refused < 5
     assert counters.evicted == counters.admitted - counters.rows > 90_000
     assert 0.99 * capacity < counters.rows == shard.stores[0].used <= capacity

@@ -145,7 +145,7 @@ def test_other_dtypes_round_to_nearest(tmp_path, dtype):
 
 
 def test_new_rows_make_old_ones_go_first(tmp_path):
-    """What the saved run used last, long after any step of this one, is as old as all other loaded rows."""
+    """Check that rows that the saved run used last, long after these steps, are as old as all other loaded rows."""
     layout = layout_of(capacity=64, partitions=1)
     shard = Shard(layout, 0, 1)
     keys = naive.keys_of(TABLES[0].salt, list(range(50)))

@@ -80,7 +80,7 @@ def test_unix_sockets_of_a_job_with_keys_go_by_its_token(keyed: Context, ipc_dir
     router.close()
 
 
-STRANGERS = ("nothing", "the public key", "the public key and keys of its own", "the token", "the keys of another job")
+STRANGERS = ("nothing", "the public key", "the public key and its own keys", "the token", "the keys of another job")
 
 
 @pytest.mark.parametrize("has", STRANGERS)
@@ -97,7 +97,7 @@ def test_strangers_stay_out(
         "nothing": {},
         # A client of CURVE needs some pair of keys.
         "the public key": {**pair, "curve_serverkey": KEYS.public, "curve_publickey": KEYS.public},
-        "the public key and keys of its own": {**pair, "curve_serverkey": KEYS.public},
+        "the public key and its own keys": {**pair, "curve_serverkey": KEYS.public},
         "the token": {"plain_username": b"persia", "plain_password": KEYS.token.hex().encode()},
         "the keys of another job": {**pair, "curve_serverkey": other.public},
     }[has]

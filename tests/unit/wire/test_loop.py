@@ -69,11 +69,11 @@ def test_a_round_ends_when_a_timer_is_due(loop: Loop) -> None:
 
 
 def test_a_round_ends_when_a_request_is_due(loop: Loop) -> None:
-    client = loop.connect("inproc://nobody", "peer-0", b"me", retry_s=0.05, silence_timeout_s=0.1)
+    client = loop.connect("inproc://missing", "peer-0", b"me", retry_s=0.05, silence_timeout_s=0.1)
     client.request(WaitCredit(0, 4), waiting_for="credit")
     start = time.monotonic()
     loop.poll(FOREVER_S)
-    with pytest.raises(WireError, match=r"peer-0 at inproc://nobody has not answered for 0\.1 s"):
+    with pytest.raises(WireError, match=r"peer-0 at inproc://missing has not answered for 0\.1 s"):
         loop.poll(FOREVER_S)
     assert time.monotonic() - start < FOREVER_S / 2
 

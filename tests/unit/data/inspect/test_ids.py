@@ -1,4 +1,4 @@
-"""What is found out about the ids of a column, against what counting all of them in Python gives."""
+"""Estimates about the ids of a column, against a count of all of them in Python."""
 
 from collections import Counter
 from pathlib import Path

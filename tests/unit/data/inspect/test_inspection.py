@@ -1,4 +1,4 @@
-"""What is found out about Parquet files, against what was put into them."""
+"""Results of the inspection of Parquet files, against the contents that were written."""
 
 import datetime
 import math
@@ -21,7 +21,7 @@ ROWS = 4000
 APART = 1_000_003
 """From one user's id to the next."""
 TRAIN = 3000
-"""Rows whose `part` is training; the others have users of their own."""
+"""Rows whose `part` is training; the others have different users."""
 
 
 def shop(rows: int = ROWS) -> dict[str, Any]:

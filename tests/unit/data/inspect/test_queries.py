@@ -47,7 +47,7 @@ def test_columns_and_files_of_any_name(tmp_path: Path) -> None:
     }
     assert found.profile.columns["D"].top[0] == ("0", 68 / 200)
     assert suggest_dataset(found.profile, found.roles, "x", inspection.CsvFormat()) is not None
-    assert look(folder / "a[[]1]*.parquet").profile.rows == 100  # a wildcard that says which one
+    assert look(folder / "a[[]1]*.parquet").profile.rows == 100  # a wildcard that selects one
 
 
 def test_ids_of_64_bits_keep_every_bit(tmp_path: Path) -> None:

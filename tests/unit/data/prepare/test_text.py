@@ -1,4 +1,4 @@
-"""Delimited text as typed columns: damaged rows are counted and told by the right line."""
+"""Delimited text as typed columns: damaged rows are counted and reported with the right line."""
 
 import gzip
 import math
@@ -86,7 +86,7 @@ WRONG: dict[bytes, str | None] = {
     b"\0\ta": "a is not an integer of at most 18 digits",
     b"1\t" + b"z" * (1 << 23): "the line is too long to be a row",
 }
-"""What is wrong with a line, None for nothing."""
+"""The flaw of a line, None for a good one."""
 SHORT = [line for line in WRONG if len(line) < 70_000]
 
 

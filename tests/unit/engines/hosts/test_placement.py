@@ -1,4 +1,4 @@
-"""Which replica runs on which machine."""
+"""Placement of replicas on machines."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is not for jobs on other machines says so."""
+"""Commands that are not for jobs on other machines refuse them."""
 
 from pathlib import Path
 

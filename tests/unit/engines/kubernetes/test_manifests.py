@@ -1,4 +1,4 @@
-"""Manifests of a job: as they were last looked at by a person, as Kubernetes and JobSet take them, and for any job."""
+"""Manifests of a job: unchanged since a person checked them, valid for Kubernetes and JobSet, and for any job."""
 
 import copy
 from functools import cache
@@ -91,7 +91,7 @@ def test_the_text_is_what_it_says(tmp_path: Path) -> None:
 
 
 def affinities(placement: str) -> dict[str, Any]:
-    """Beside which pods those of each role are to run."""
+    """Pods of each role prefer the machines of other pods."""
     run = compose_run([*SHOP, f"cluster.placement={placement}"])
     pods = pods_of(jobset_of(manifests(run, "shop")))
     return {role: pod["spec"]["affinity"]["podAffinity"] for role, pod in pods.items() if "affinity" in pod["spec"]}

@@ -22,9 +22,9 @@ CORE = re.compile(
     r"|[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+"
     r"|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 )
-"""What is no text by the core schema of YAML 1.2 (10.3.2)."""
+"""Values that are no text by the core schema of YAML 1.2 (10.3.2)."""
 GO = re.compile(r"y|Y|n|N|[-+]?0[oOxXbB][0-9a-fA-F_]+|[-+]?[0-9_]*\.?[0-9_]+([eE][-+]?[0-9_]+)?")
-"""What Go's reader, which kubectl has, takes for a truth value or a number besides."""
+"""Additional truth values and numbers of Go's reader, which kubectl has."""
 KNOWN = [
     *("12e4567", "1e3", "0o17", "1E5", "+.5", ".1e3", "1.e5", "0X1f", "0B1", "-0o7", "098_", "-_1", "y", "Y", "n", "N"),
     *("yes", "on", "~", "", "=", "<<", "0", "007", "1:30", "2001-01-01", ".inf", "-.inf", "1.2.3", "1_000", "-", "---"),

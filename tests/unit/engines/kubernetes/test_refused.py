@@ -1,4 +1,4 @@
-"""What pods cannot have is refused before a cluster is asked, in a sentence."""
+"""Settings that pods cannot have are refused before a cluster is asked, in a sentence."""
 
 import pytest
 

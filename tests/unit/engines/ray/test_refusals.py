@@ -1,4 +1,4 @@
-"""What cluster=ray cannot do is said in a sentence, before anything starts."""
+"""A sentence refuses what cluster=ray cannot do, before anything starts."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a job asks Ray for: as it was last looked at by a person, and for any number of replicas."""
+"""Resources that a job requests of Ray: unchanged since a person checked them, and for any number of replicas."""
 
 from pathlib import Path
 

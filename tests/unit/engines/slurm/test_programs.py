@@ -1,4 +1,4 @@
-"""What Slurm's programs say, and what becomes of it for people."""
+"""Output of Slurm's programs, and the messages to people that it becomes."""
 
 from pathlib import Path
 

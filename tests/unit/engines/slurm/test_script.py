@@ -1,4 +1,4 @@
-"""Scripts for sbatch: as they were last looked at by a person, as shells take them, and for any job."""
+"""Scripts for sbatch: unchanged since a person checked them, valid for shells, and for any job."""
 
 import io
 import re
@@ -47,7 +47,7 @@ GOLDEN = {"plain.sh": PLAIN, "shop.sh": SHOP}
 
 
 def without_configuration(text: str) -> str:
-    """A script without the configuration, which has keys of all of Persia, and the home folder of whoever tests."""
+    """Return a script without the configuration, which has keys of all of Persia, and without the home folder."""
     head, _ = text.split(f"<< '{END}'\n", 1)
     return f"{head}<< '{END}'\n…\n{END}\n".replace(__version__, "VERSION").replace(str(Path.home()), "HOME")
 

@@ -42,7 +42,7 @@ def test_replicas_that_do_not_join_or_get_ready_in_time_are_late() -> None:
     assert watched.liveness.problem(20.1) == f"not joined {late.format('nn-worker-0')}"
     watched.join("nn-worker")
     assert watched.liveness.problem(20.1) == f"not ready {late.format('embedding-server-0')}"
-    assert watched.liveness.silent(1000.0) == [], "before the job begins, who waits need not speak"
+    assert watched.liveness.silent(1000.0) == [], "before the job begins, waiting peers need not send"
 
 
 def test_silent_and_stuck_replicas_are_named_but_not_at_the_end() -> None:

@@ -1,4 +1,4 @@
-"""Requests take turns: in the order of arrival, one at a time, and none blocks the next."""
+"""Requests are served one at a time in the order of arrival, and none blocks the next."""
 
 import asyncio
 import time
