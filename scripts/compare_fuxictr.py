@@ -1,11 +1,11 @@
-"""Train the same networks on the same samples by Persia and by FuxiCTR, in turns, and print figures of both.
+"""Train the same networks on the same samples by Persia and by FuxiCTR, alternating, and print metrics of both.
 
     python scripts/compare_fuxictr.py data/movielens_1m --networks deepfm dcn_v2 --seeds 3
     python scripts/compare_fuxictr.py data/criteo --plain --record criteo.jsonl
 
 DATA is the folder that `persia recipe prepare` has written, of one label and one id per column. Both train on three
-fifths of its rows until one fifth says that it gets no better, and score the last fifth by their best model. Prints a
-Markdown table, one line for each network; where two figures are in a cell, the first one is Persia's. FuxiCTR is in the
+fifths of its rows until one fifth shows no improvement, and score the last fifth by their best model. Prints a
+Markdown table, one line for each network; where two numbers are in a cell, the first one is Persia's. FuxiCTR is in the
 extra `compare` (`pip install 'persia-cli[compare]'`). Its samples come from memory, by a loader that is faster than its
 own; Persia reads its Parquet file. samples/s are of training alone, without start, evaluation and end.
 
@@ -39,9 +39,9 @@ ROW_CLIP = 40.0
 """Greatest norm of a row's gradient times the samples of a batch: each has its part of the mean loss, and so of it."""
 SIDES = ("persia", "fuxictr")
 NETWORKS = ("lr", "fm", "ffnn", "wide_deep", "deepfm", "dcn_v2", "xdeepfm", "fibinet")
-"""What both have, by the names of Persia, where nothing else is asked for."""
+"""Networks that both have, by the names of Persia; the default."""
 FIRST_ORDER = ("lr", "fm", "wide_deep", "deepfm", "xdeepfm", "fibinet")
-"""Networks whose rows have a first-order weight beside their vector: one column more in Persia, a table in FuxiCTR."""
+"""Networks whose rows have a first-order weight and a vector: one column more in Persia, a table in FuxiCTR."""
 OWN_WORDS = {
     "dcn_v2": ["model.layers=3", "model.structure=parallel"],
     "xdeepfm": ["model.maps=[32,32]"],
@@ -49,7 +49,7 @@ OWN_WORDS = {
 
 
 def words_of(samples: Samples, settings: Settings, mode: str) -> list[str]:
-    """Return what `persia train` is told."""
+    """Return the arguments of `persia train`."""
     train_rows = int(np.count_nonzero(pq.read_table(samples.train, columns=[PART])[PART].to_numpy() == "train"))
     dim = 0 if settings.network == "lr" else settings.dim
     words = [
@@ -90,7 +90,7 @@ def words_of(samples: Samples, settings: Settings, mode: str) -> list[str]:
 
 
 def train_persia(samples: Samples, settings: Settings, mode: str, folder: Path) -> JobMetrics:
-    """Train and predict by the command line; return figures, and write scores beside them."""
+    """Train and predict by the command line; return metrics, and write scores to a file."""
     words = words_of(samples, settings, mode)
     call([sys.executable, "-m", "persia_cli", "train", *words, "--run-dir", str(folder)])
     scores = folder / "scores.parquet"
@@ -112,7 +112,7 @@ def of_run(folder: Path) -> JobMetrics:
 
 
 def train_fuxictr(samples: Samples, settings: Settings, folder: Path) -> JobMetrics:
-    """Train and predict in a process of its own; return figures."""
+    """Train and predict in a separate process; return metrics."""
     files = json.dumps([str(samples.train), str(samples.test), samples.ids])
     command = [sys.executable, "-m", "scripts.rival.train", files, json.dumps(settings.words()), str(folder)]
     figures: JobMetrics = json.loads(call(command).splitlines()[-1])
@@ -128,7 +128,7 @@ def call(command: list[str]) -> str:
 
 
 def compare(samples: Samples, settings: Settings, mode: str, folder: Path) -> dict[str, JobMetrics]:
-    """Train on both sides, which take turns in being first; return figures of each."""
+    """Train on both sides, which are first alternately; return metrics of each."""
     from sklearn.metrics import log_loss, roc_auc_score
 
     labels = pq.read_table(samples.test, columns=[LABEL])[LABEL].to_numpy()
@@ -145,7 +145,7 @@ def compare(samples: Samples, settings: Settings, mode: str, folder: Path) -> di
 
 
 def read_words(words: list[str] | None) -> argparse.Namespace:
-    """Read the words of the command line."""
+    """Read the arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder that persia recipe prepare has written")
     parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=NETWORKS, metavar="NETWORK")
@@ -169,7 +169,7 @@ def read_words(words: list[str] | None) -> argparse.Namespace:
 
 
 def settings_of(chosen: argparse.Namespace, network: str, seed: int) -> Settings:
-    """Return what both sides are told."""
+    """Return the settings of both sides."""
     names = ("batch", "epochs", "hidden", "threads", "dropout", "row_clip", "row_beta1", "row_l2", "dense_l2")
     told = {name: getattr(chosen, name) for name in names}
     told["row_clip"] = ROW_CLIP / chosen.batch if chosen.row_clip is None else chosen.row_clip
@@ -178,7 +178,7 @@ def settings_of(chosen: argparse.Namespace, network: str, seed: int) -> Settings
 
 
 def main(words: list[str] | None = None) -> None:
-    """Compare what the record has not, and print the line of each network as soon as it is known."""
+    """Compare what the record has not, and print the line of each network at once."""
     chosen = read_words(words)
     record, data = Record(chosen.record), chosen.data.resolve()
     with tempfile.TemporaryDirectory(prefix="persia-compare-") as temporary:

@@ -4,8 +4,8 @@
     python scripts/compare_prepare.py train.txt.gz --rows 8000000 --rounds 5
 
 Both read the same plain text and write Parquet of the same columns (zstd, row groups of 65,536 rows, statistics). Each
-runs in its own process with as many threads as there are cores, in turns. The times are of whole processes, with their
-start. First both prepare the file once, and every value must be equal.
+runs in its own process with as many threads as there are cores, alternating. The times are of whole processes, with
+their start. First both prepare the file once, and every value must be equal.
 
 polars is in the extra `compare`: `pip install 'persia-cli[compare]'`, or on a checkout `pip install -e '.[compare]'`.
 """

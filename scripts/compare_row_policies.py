@@ -3,7 +3,7 @@
     python scripts/compare_row_policies.py movielens=PREPARED/movielens_1m criteo=PREPARED/criteo zipf --seeds 1
 
 Each data set is a folder that `persia recipe prepare` has written, under a name of your own, or `zipf`, which is
-generated. First a run with room for all ids says how much memory they need: that of their rows and index without any
+generated. First a run with space for all ids shows how much memory they need: that of their rows and index without any
 counts of look-ups. Then each policy trains with the same settings at parts of that memory. Prints a Markdown table of
 the AUC of the evaluation, and of the share of ids in it that had no row; several seeds are averaged.
 """
@@ -60,10 +60,10 @@ def trained(data: tuple[str, ...], *settings: str) -> Outcome:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Run all jobs, one after the other, and print each line as it is known."""
+    """Run all jobs, one after the other, and print each line at once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", help="NAME=FOLDER, or zipf")
-    parser.add_argument("--policies", default=",".join(POLICIES[1:]), help="words of embedding.when_full, by commas")
+    parser.add_argument("--policies", default=",".join(POLICIES[1:]), help="values of embedding.when_full, by commas")
     parser.add_argument("--parts", default="10,25,50", help="percent of the memory that is needed, by commas")
     parser.add_argument("--seeds", type=int, default=1)
     given = parser.parse_args(words)

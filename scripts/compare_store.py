@@ -7,7 +7,7 @@
 Ours does all that a batch needs from raw 64-bit ids: deduplication, look-up, pooling, its backward, update. torch
 (`EmbeddingBag(sparse=True)`, all tables in one bag) and FBGEMM (`SplitTableBatchedEmbeddingBags`) get row numbers below
 fixed table sizes. Before anything is timed, some steps of small tables must give the same weights on both sides. The
-baselines are measured as they are installed; `--huge-pages` also gives their tables the memory that ours have.
+baselines are measured in their installed state; `--huge-pages` also gives their tables the memory that ours have.
 
 FBGEMM is in the extra `compare`: `pip install 'persia-cli[compare]'`, or on a checkout `pip install -e '.[compare]'`.
 Release 1.8.0 loads only with torch 2.13. Without it the script compares with torch.

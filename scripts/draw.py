@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/pictures: each NAME.txt there becomes NAME.svg, which is kept beside it.
+"""Draw the pictures of docs/pictures: each NAME.txt there becomes NAME.svg, which is kept next to it.
 
     python scripts/draw.py
 
@@ -77,7 +77,7 @@ def read(text: str) -> tuple[list[str], list[Step]]:
 
 
 def places(lanes: list[str], steps: list[Step]) -> dict[str, float]:
-    """Return the distance of each lane from the left, with enough room for every text."""
+    """Return the distance of each lane from the left, with enough space for every text."""
     widths = {lane: width(lane) * BOLD for lane in lanes}
     for step in steps:
         if step.to is None:

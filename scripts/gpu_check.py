@@ -199,7 +199,7 @@ def machine(rehearse: bool) -> dict[str, str]:
     facts = {"processor": here.processor, "memory": f"{here.memory / 2**30:,.0f} GiB", "Python": here.python}
     facts |= here.libraries
     if rehearse:
-        return {"GPU": "none: a rehearsal on the CPU, whose figures have no meaning"} | facts
+        return {"GPU": "none: a rehearsal on the CPU, whose numbers have no meaning"} | facts
     properties = torch.cuda.get_device_properties(0)
     gpu = f"{properties.name}, {properties.total_memory / 2**30:,.0f} GiB, CUDA {torch.version.cuda}"
     return {"GPU": gpu} | facts

@@ -6,7 +6,7 @@
     python scripts/targets.py throughput.json
 
 Prints a line for each target. Exit code 0: all are met, or none is set for such a run; 1: some are missed.
-Targets are set for certain runs and sizes, on the CPU; other figures are not judged, nor is a quick run.
+Targets are set for certain runs and sizes, on the CPU; other results are not judged, nor is a quick run.
 """
 
 import json
@@ -85,7 +85,7 @@ KERNELS: Sequence[tuple[str, str, float]] = (
 """Pattern of a result's name, pattern of the baseline's, and what the ratio must reach."""
 KERNELS_AT_MOST: Sequence[tuple[str, str, float]] = (
     (r"store at capacity, .*, longest look-up", "median", 5.0),
-    # 32 bytes of a row's 128 beside its values.
+    # 32 bytes of a row in addition to the 128 of its values.
     (r"memory at capacity, .*, the store", "its values", 1.25),
 )
 """The same where the ratio must not exceed the target."""
@@ -95,7 +95,7 @@ READY_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A figure beside its target."""
+    """A measurement and its target."""
 
     name: str
     figure: float
@@ -104,7 +104,7 @@ class Judged:
 
     @property
     def met(self) -> bool:
-        """True if the figure meets the target."""
+        """True if the measurement meets the target."""
         return self.figure <= self.target if self.at_most else self.figure >= self.target
 
     def line(self) -> str:
@@ -134,7 +134,7 @@ def throughput_target(run: Run, baseline: str, processor: Processor) -> float | 
 
 
 def judge_throughput(run: Run, processor: Processor, results: Sequence[Result]) -> Iterator[Judged]:
-    """Judge a job beside its baselines."""
+    """Judge a job against its baselines."""
     for result in results:
         if any(side.gpu_busy is not None for side in result.sides):
             continue
@@ -145,7 +145,7 @@ def judge_throughput(run: Run, processor: Processor, results: Sequence[Result]) 
 
 
 def judge_tier(run: Run, results: Sequence[Result]) -> Iterator[Judged]:
-    """Judge the embedding tier beside FBGEMM at its faster number of threads."""
+    """Judge the embedding tier against FBGEMM at its faster number of threads."""
     kind, wire, servers = run.optimizer.embedding.kind, run.embedding.wire, run.cluster.embedding_servers
     ratios = results[0].sides[0].ratios
     if (kind, wire, servers) == ("rowwise_adagrad", "float16", 2) and ratios:
@@ -183,7 +183,7 @@ def judge_kernels(results: Sequence[Result]) -> Iterator[Judged]:
 def judge(told: dict[str, Any]) -> list[Judged]:
     """Judge the JSON object of a benchmark; raises SystemExit for a quick run."""
     if told["quick"]:
-        raise SystemExit("this was a quick run: its figures say nothing")
+        raise SystemExit("this was a quick run: its numbers have no meaning")
     results = TypeAdapter(list[Result]).validate_python(told["results"])
     if told["benchmark"] == "kernels":
         return list(judge_kernels(results))

@@ -56,7 +56,7 @@ def throughput(
         typer.Option(
             "--compare",
             metavar="BASELINES",
-            help="Take turns with trainers in one process: torch, the same model on one EmbeddingBag; dense, the "
+            help="Alternate with trainers in one process: torch, the same model on one EmbeddingBag; dense, the "
             "same network fed from memory, which is the upper bound; or torch,dense. Or with private: the same "
             "job, but memory of its embedding servers ends with its process.",
         ),
@@ -74,7 +74,7 @@ def throughput(
 ) -> None:
     """Measure samples per second of a job from end to end, and the CPU seconds of each role.
 
-    With --compare, in turns with baselines that train the same model on the same batches in one process.
+    With --compare, alternating with baselines that train the same model on the same batches in one process.
     """
     from persia_cli.bench.throughput import measure
     from persia_cli.commands import bench_views as views
@@ -182,7 +182,7 @@ def modes(
     if mbit is not None and mbit <= 0:
         raise UserError(f"--mbit={mbit:g}: a link has a bandwidth above 0 Mbit/s; leave it out for no limit")
     if hosts and mbit is not None:
-        raise UserError(f"--mbit={mbit:g}: --hosts measures with bandwidths of its own; leave one of the two out")
+        raise UserError(f"--mbit={mbit:g}: --hosts measures with its own bandwidths; leave one of the two out")
     if plot is not None:
         require_picture(plot)
     run = compose_run(words or [], conf_dir or [])
@@ -191,7 +191,7 @@ def modes(
     results = measure_modes(run, links, steps, rounds, views.noting(as_json))
     if plot is not None:
         title = f"{run.name}, batches of {run.train.batch_size}; {this_machine().processor}"
-        draw_modes(plot, results, f"A QUICK RUN, WHICH SAYS NOTHING: {title}" if quick else title)
+        draw_modes(plot, results, f"A QUICK RUN, WITHOUT MEANING: {title}" if quick else title)
     if as_json:
         views.print_json("modes", results.values(), quick, run)
         return
@@ -212,7 +212,7 @@ def tier(
     as_json: AsJson = False,
     conf_dir: ConfDir = None,
 ) -> None:
-    """Measure ids per second of embedding workers and servers alone, in turns with FBGEMM in one process."""
+    """Measure ids per second of embedding workers and servers alone, alternating with FBGEMM in one process."""
     from persia_cli.bench.machine import this_machine
     from persia_cli.bench.tier import measure_tier
     from persia_cli.commands import bench_views as views
@@ -245,7 +245,7 @@ def serve(
             help="Fields, between commas, that have one row for all candidates; or none.",
         ),
     ] = None,
-    body: Annotated[Literal["binary", "json"], typer.Option("--body", help="Form of the requests.")] = "binary",
+    body: Annotated[Literal["binary", "json"], typer.Option("--body", help="Format of the requests.")] = "binary",
     workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, max=1024, help="Of the server.")] = 1,
     connections: Annotated[
         int | None,
@@ -266,7 +266,7 @@ def serve(
     quick: Annotated[bool, typer.Option("--quick", help="One round of short turns: to see if it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Measure a server of an exported model: candidates per second and latencies, in turns with its network alone.
+    """Measure a server of an exported model: candidates per second and latencies, alternating with its network alone.
 
     Another process sends the requests: one after another on each connection, with many candidates and with one; then
     at random moments, where latency counts from the moment when a request was due.

@@ -64,7 +64,7 @@ def show_throughput(measured: "Throughput") -> None:
 
 
 def show_comparison(run: Run, result: Result) -> None:
-    """Print a job beside its baselines, with one source of batches."""
+    """Print a job together with its baselines, with one source of batches."""
     ours = result.sides[0]
     labelled(out(), "source", f"{result.case}: {SHARED[result.case]}")
     labelled(
@@ -119,7 +119,7 @@ def show_tier(run: Run, result: Result) -> None:
 
 
 def show_serving(plan: "ServingPlan", measured: "ServingSpeed") -> None:
-    """Print speeds and latencies of a server beside its network alone."""
+    """Print speeds and latencies of a server and of its network alone."""
     labelled(out(), "model", measured.model)
     labelled(out(), "requests", measured.requests)
     labelled(

@@ -210,7 +210,7 @@ def gc(
     show_clean_up(out(), plan)
     again = f"persia checkpoint gc {shlex.quote(str(run))}" + (f" --keep {keep}" if keep else "")
     if not plan.doomed:
-        labelled(err(), "note", "nothing to remove" + ("" if keep else "; --keep N says how many of the newest stay"))
+        labelled(err(), "note", "nothing to remove" + ("" if keep else "; --keep N sets how many of the newest stay"))
         propose(err(), f"persia checkpoint ls {shlex.quote(str(run))}")
     elif dry_run:
         labelled(
@@ -220,7 +220,7 @@ def gc(
     else:
         if not yes:
             if not sys.stdin.isatty():
-                raise UserError("nobody is there to ask: give --yes to remove these folders, or --dry-run")
+                raise UserError("there is no terminal to ask: give --yes to remove these folders, or --dry-run")
             typer.confirm(f"Remove {count(len(plan.doomed), 'folder')}, {size(plan.nbytes)}?", abort=True, err=True)
         gone = clean_up(run, keep, plan)
         labelled(err(), "removed", f"{count(len(gone.doomed), 'folder')}, {size(gone.nbytes)}")

@@ -1,4 +1,4 @@
-"""What `persia checkpoint show` and `diff` print: a table on a terminal, else a line of words for each thing."""
+"""Output of `persia checkpoint show` and `diff`: a table on a terminal, else a line of text for each thing."""
 
 from dataclasses import asdict
 

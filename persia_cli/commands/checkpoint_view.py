@@ -1,4 +1,4 @@
-"""What `persia checkpoint` prints: a table on a terminal, else a line of words for each thing."""
+"""Output of `persia checkpoint`: a table on a terminal, else a line of text for each thing."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

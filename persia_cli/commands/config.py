@@ -23,7 +23,7 @@ app = typer.Typer(no_args_is_help=True, help="Look at configurations.", epilog=e
 
 @app.command(epilog=examples(*SHOW))
 def show(words: Words = None, conf_dir: ConfDir = None) -> None:
-    """Print the complete configuration that these words result in, as YAML."""
+    """Print the complete configuration that these arguments result in, as YAML."""
     from persia_cli.commands.screen import out, say
     from persia_cli.config.compose import compose_run
     from persia_cli.config.record import to_yaml
@@ -43,9 +43,9 @@ def model(
     conf_dir: ConfDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the layers of the dense network that these words result in, with output per sample and weights of each.
+    """Print the layers of the dense network that these arguments result in, with output and weights of each.
 
-    Also the memory that it takes in each NN worker while it trains, beside batches and what forward keeps.
+    Also the memory that it takes in each NN worker while it trains, besides batches and what forward keeps.
     """
 
     from persia_cli.commands.screen import err, labelled, out, say_json, size

@@ -77,7 +77,7 @@ def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None
     paragraph(
         console,
         "This is the memory of rows, in embedding servers. Each NN worker has the dense network too: "
-        "persia config model, with the same words, counts its weights and their memory.",
+        "persia config model, with the same arguments, counts its weights and their memory.",
     )
     if not OUTPUT.verbose:
         return

@@ -1,4 +1,4 @@
-"""How a job that a signal or Ctrl-C ends is put in words: what is kept of it, and what goes on with it."""
+"""Messages about a job that a signal or Ctrl-C ends: what is kept of it, and how to continue it."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ ROLLBACK = "rollback"
 
 @contextmanager
 def ended_in_words(plan: JobPlan, words: Sequence[str]) -> Iterator[None]:
-    """Say what goes on with a job that a signal or Ctrl-C ends in the block, and raise the exit code."""
+    """Print how to continue a job that a signal or Ctrl-C ends in the block, and raise the exit code."""
     try:
         yield
     except (PreemptedError, PreemptedNow) as ended:
@@ -35,7 +35,7 @@ def ended_in_words(plan: JobPlan, words: Sequence[str]) -> Iterator[None]:
 
 
 def _kept(plan: JobPlan) -> str:
-    """Return in words what an interrupted job leaves."""
+    """Return as text what an interrupted job leaves."""
     if plan.job.task == "predict":
         return f"no scores are written to {plan.job.output}"
     if plan.job.task == "evaluate":
@@ -53,7 +53,7 @@ def _kept(plan: JobPlan) -> str:
 
 
 def going_on(plan: JobPlan, words: Sequence[str]) -> str:
-    """Return in words what goes on with a job that a signal has ended, and what that does again."""
+    """Return as text how to continue a job that a signal has ended, and what that repeats."""
     if plan.job.task != "train":
         return f"{_kept(plan)}; the same command begins again"
     run_dir = shlex.quote(str(plan.run_dir))

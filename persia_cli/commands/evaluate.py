@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from persia_cli.retrieval.evaluation import RetrievalMetrics
 
 RETRIEVAL = "retrieval.json"
-"""File of the figures of retrieval, in the evaluation's folder beside its configuration."""
+"""File of the retrieval metrics, in the evaluation's folder next to its configuration."""
 
 EXAMPLES = examples(
     "persia eval runs/criteo-20261121-081500                              # the run's own evaluation again",
@@ -64,7 +64,7 @@ def evaluate(
         bool,
         typer.Option(
             "--approximate",
-            help="With --retrieval: also search approximately, by faiss, and say how much that finds, and how fast.",
+            help="With --retrieval: also search approximately, by faiss, and report how much that finds, and how fast.",
         ),
     ] = False,
 ) -> None:
@@ -94,7 +94,7 @@ def evaluate(
 
 
 def _show(judged: "RetrievalMetrics") -> None:
-    """Print the figures of the model and of popularity: a table on a terminal, else every digit."""
+    """Print the metrics of the model and of popularity: a table on a terminal, else every digit."""
     from persia_cli.commands.screen import key_values, out, say
     from persia_cli.commands.screen_tables import columns, print_whole
 
@@ -124,7 +124,7 @@ def _speeds(found: "ApproximateMetrics") -> dict[str, float]:
 
 
 def _keep(judged: "RetrievalMetrics", model: "SavedModel", plan: "JobPlan", keep_seen: bool) -> None:
-    """Write the figures and the configuration into a new folder of the run's evaluations; raises DiskError."""
+    """Write the metrics and the configuration into a new folder of the run's evaluations; raises DiskError."""
     from dataclasses import asdict
 
     from persia_cli.commands.job import claimed

@@ -27,7 +27,7 @@ def export(
     ],
     rows: Annotated[
         Literal["float32", "bfloat16", "float16", "int8", "int4"],
-        typer.Option("--rows", help="The form in which rows are kept; fewer bits take less memory."),
+        typer.Option("--rows", help="The format in which rows are kept; fewer bits take less memory."),
     ] = "float32",
     verify: Annotated[
         list[str] | None,
@@ -58,7 +58,7 @@ def export(
     """Write a saved model as a folder for other programs.
 
     It has the dense network as ONNX, rows that are mapped into memory, what becomes of a request's fields, and some
-    samples with the scores of the training code, which whoever loads it can check.
+    samples with the scores of the training code, which the loading program can check.
     """
     import shlex
 
@@ -79,7 +79,7 @@ def export(
     place.require_apart(model)
     if form == "torch":
         if verify or name or rows != "float32":
-            raise UserError("--format torch writes rows as they are, and takes no --rows, --verify and --name")
+            raise UserError("--format torch writes rows unchanged, and takes no --rows, --verify and --name")
         _export_plain(model, place, output)
         return
     other = _other_data(model, verify) if verify else model.run

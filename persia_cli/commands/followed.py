@@ -189,7 +189,7 @@ def follow_to_end(run_dir: Path, came: deque[int], stops: bool) -> None:
             say(err(), f"the job goes on: persia attach {shlex.quote(str(run_dir))} shows it, persia stop ends it")
         raise typer.Exit(INTERRUPTED) from None
     except BaseException as error:
-        # This command has failed, not the job: its terminal is gone, or the reader of its output.
+        # This command has failed, not the job: its terminal or the reader of its output has exited.
         error.add_note(f"The job goes on: persia attach {run_dir} shows it, persia stop {run_dir} ends it.")
         raise
     job.fetch()
@@ -297,7 +297,7 @@ def fetch(run_dir: Path) -> None:
 
 
 def plan_of(run_dir: Path) -> JobPlan:
-    """Return the plan of a job by what its coordinator has recorded; what only it knows of the data is left out."""
+    """Return the plan of a job from the record of its coordinator, which lacks some facts of the data."""
     run, job = read_run(run_dir / CONFIG), read_job(run_dir / JOB)
     # This machine may not reach the store of the checkpoints, so no command looks there.
     run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update={"path": None})})
@@ -306,7 +306,7 @@ def plan_of(run_dir: Path) -> JobPlan:
 
 
 def going_on(run_dir: Path) -> str:
-    """Return in words what goes on with a job that was ended early, by its record."""
+    """Return as text how to continue a job that was ended early, by its record."""
     with understanding(run_dir):
         saved = [event["path"] for event in read_journal(run_dir / EVENTS) if event["event"] == "saved"]
     newest = saved[-1] if saved else _begun_with(run_dir)
@@ -316,7 +316,7 @@ def going_on(run_dir: Path) -> str:
 
 
 def _begun_with(run_dir: Path) -> str | None:
-    """Return the checkpoint of its own with which the last start of a run began; None if that is not sure."""
+    """Return the run's own checkpoint with which its last start began; None if that is not sure."""
     with suppress(PersiaError):
         # Those that a command runs here may have begun with a checkpoint of another run.
         return read_job(run_dir / JOB).load if read_run(run_dir / CONFIG).cluster.kind in ENGINES else None

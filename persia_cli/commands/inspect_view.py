@@ -21,7 +21,7 @@ _LONGEST = 24
 
 
 def show_profile(console: Console, found: Inspection, needs: Mapping[str, TableNeed]) -> None:
-    """Print tables on a terminal, else a line of key=value words for the data set and each column, split and table."""
+    """Print tables on a terminal, else a line of key=value pairs for the data set and each column, split and table."""
     if not console.is_terminal:
         for figures in _lines(found, needs):
             say(console, key_values({key: value for key, value in figures.items() if value is not None}))
@@ -47,7 +47,7 @@ def show_profile(console: Console, found: Inspection, needs: Mapping[str, TableN
 
 
 def as_object(found: Inspection, needs: Mapping[str, TableNeed]) -> dict[str, Any]:
-    """Return all figures for JSON."""
+    """Return all statistics for JSON."""
     data, *others = _lines(found, needs)
     objects: dict[str, Any] = {"column": {}, "split": {}, "table": {}}
     for figures in others:

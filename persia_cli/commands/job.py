@@ -83,7 +83,7 @@ def choose_run_dir(name: str, chosen: Path | None) -> Path:
 def plan_saved(
     model: SavedModel, task: Task, words: Sequence[str], without: Sequence[str] = (), test: bool = False
 ) -> JobPlan:
-    """Plan a job by the run's configuration and the words that change it; `without` are words that remove keys.
+    """Plan a job by the run's configuration and the settings that change it; `without` are settings that remove keys.
 
     With `test` the samples that the split sets aside for a test take the place of the evaluation's.
 
@@ -137,7 +137,7 @@ def score_test(trained: JobPlan) -> None:
 
 
 def other_data(paths: Sequence[str], split: str) -> list[str]:
-    """Return the words that replace the training's files by others, with one kind of split for all of them."""
+    """Return the settings that replace the training's files by others, with one kind of split for all of them."""
     return [
         f"dataset.path=[{','.join(map(quoted, paths))}]",
         "dataset.generator=null",
@@ -149,7 +149,7 @@ def other_data(paths: Sequence[str], split: str) -> list[str]:
 def trace_window(words: str | None, steps: int) -> tuple[int, int]:
     """Return the steps [first, last) that `FIRST:LAST` names, by default 200 after the first 20 (a tenth, if fewer).
 
-    Raises UserError for other words, and for steps that a training of `steps` steps does not have.
+    Raises UserError for other text, and for steps that a training of `steps` steps does not have.
     """
     if words is None:
         first = min(WARM_UP, steps // 10)

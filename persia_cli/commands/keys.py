@@ -23,8 +23,8 @@ def new(
 ) -> None:
     """Make a new key pair, by which the processes of a job know each other and encrypt what they say.
 
-    Whoever has the file can take part in the job, so hand it over as you would a password. What is printed, a
-    fingerprint of the public key, tells only whether two files are the same.
+    Every process with the file can take part in the job, so hand it over as you would a password. The printed
+    fingerprint of the public key shows only whether two files are the same.
     """
     from persia_cli.commands.screen import err, out, propose, say
     from persia_cli.wire.secret import new_keys, write_keys

@@ -12,7 +12,7 @@ def examples(*lines: str) -> str:
 
 
 def complete_word(incomplete: str) -> list[str]:
-    """Return the words that can complete a beginning: configurations, group options and keys."""
+    """Return the arguments that can complete a beginning: configurations, group options and keys."""
     from persia_cli.config import offers
 
     choices = {"conf": list(offers.primaries())} | {group: list(names) for group, names in offers.groups().items()}

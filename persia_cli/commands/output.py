@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class OutputSettings:
-    """The form of what commands print."""
+    """The format of what commands print."""
 
     as_json: bool = False
     """True: stderr has one JSON object a line."""

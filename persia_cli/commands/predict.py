@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples(
     "persia predict runs/shop-20261121-081500 today/ -o scores.parquet                 # probabilities, in order",
-    "persia predict runs/shop-20261121-081500 today/ -o scores.csv --keep order        # beside a column of the data",
+    "persia predict runs/shop-20261121-081500 today/ -o scores.csv --keep order        # with a column of the data",
     "persia predict runs/shop-20261121-081500 s3://shop/today -o scores.parquet cluster.nn_workers=4",
 )
 
@@ -24,7 +24,7 @@ FEATURES_ALONE = (
     "optimizer.dense.schedule={kind: constant}",
     "optimizer.embedding.schedule={kind: constant}",
 )
-"""Settings that remove what only training and evaluation need: parts of the data, and figures that may need those."""
+"""Settings that remove what only training and evaluation need: parts of the data, and metrics that may need those."""
 
 
 def predict(
@@ -49,12 +49,12 @@ def predict(
         typer.Option(
             "--keep",
             metavar="COLUMN",
-            help="A column of the data, of any type, to copy beside the scores. May be given several times.",
+            help="A column of the data, of any type, to copy next to the scores. May be given several times.",
             show_default=False,
         ),
     ] = None,
     step: Step = None,
-    logits: Annotated[bool, typer.Option("--logits", help="Write logits beside the probabilities.")] = False,
+    logits: Annotated[bool, typer.Option("--logits", help="Write logits next to the probabilities.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
 ) -> None:
     """Score samples by a saved model.
@@ -103,7 +103,7 @@ def _score(plan: "JobPlan", output: Path, words: list[str]) -> None:
 
 
 def paths_and_words(given: list[str]) -> tuple[list[str], list[str]]:
-    """Split the words after RUN into paths and settings; `day=2024-01-31` is a path if such a folder exists.
+    """Split the arguments after RUN into paths and settings; `day=2024-01-31` is a path if such a folder exists.
 
     Raises UserError if no path is given.
     """

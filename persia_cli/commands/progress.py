@@ -22,7 +22,7 @@ from persia_cli.plan.job import Job
 Line = dict[str, Any]
 
 WIDE = 140
-"""Width of a terminal that has room for a progress bar beside all figures."""
+"""Width of a terminal that has space for a progress bar and all metrics."""
 
 WARNING = "bold yellow"
 
@@ -114,7 +114,7 @@ class TextView:
 
 
 class LiveView:
-    """A progress bar with the figures of training beside it; all else scrolls by above it."""
+    """A progress bar with the metrics of training next to it; all else scrolls by above it."""
 
     def __init__(self, console: Console, job: Job, batch_size: int) -> None:
         self._job = job
@@ -222,7 +222,7 @@ def _quality(line: Line) -> str:
     for key, word in (("auc", "AUC"), ("rmse", "RMSE")):
         figures |= {name.replace(key, word, 1): value for name, value in line.items() if name.startswith(key)}
     figures |= {name: value for name, value in line.items() if name.startswith(("recall@", "ndcg@"))}
-    # A figure may be undefined: for samples without weight, or of one class only.
+    # A metric may be undefined: for samples without weight, or of one class only.
     return "  ".join(f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in figures.items())
 
 

@@ -1,4 +1,4 @@
-"""A progress line at the bottom of a terminal: a phase, a bar if there is room, and the figures that fit."""
+"""A progress line at the bottom of a terminal: a phase, a bar if there is space, and the metrics that fit."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from persia_cli.commands.screen import LABEL_WIDTH, clock, fitting, size
 
 BAR_WIDTH = 20
 ROOMY = 60
-"""Width of a terminal that has room for a bar beside two or three figures."""
+"""Width of a terminal that has space for a bar and two or three metrics."""
 
 
 class ProgressBar:
@@ -56,12 +56,12 @@ class ProgressBar:
         self._progress.update(self._task, description=phase)
 
     def show(self, done: int, total: int | None, parts: Sequence[str]) -> None:
-        """Move the bar, and show as many of these figures, from the first, as fit."""
+        """Move the bar, and show as many of these metrics, from the first, as fit."""
         self._progress.update(self._task, completed=done, total=total)
         self.show_figures(parts)
 
     def show_figures(self, parts: Sequence[str]) -> None:
-        """Show as many of these figures, from the first, as fit."""
+        """Show as many of these metrics, from the first, as fit."""
         phase = max(LABEL_WIDTH, len(self._progress.tasks[0].description) + 1)
         room = self._console.width - phase - (BAR_WIDTH + 1 if self._has_bar else 0)
         self._progress.update(self._task, figures=fitting(parts, room))

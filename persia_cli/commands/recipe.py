@@ -214,7 +214,7 @@ def _conf_of(recipe: "Recipe") -> str | None:
 
 
 def _as_path(folder: Path) -> str:
-    """Return a folder in the form of a path, for use in place of a recipe's name."""
+    """Return a folder written as a path, for use in place of a recipe's name."""
     return shlex.quote(str(folder) if "/" in str(folder) else f"./{folder}")
 
 

@@ -23,7 +23,7 @@ from persia_cli.store.checkpoints.retention import best_checkpoint
 
 LOSSES = {
     "evicted": "rows evicted",
-    "refused": "ids refused for lack of room",
+    "refused": "ids refused for lack of space",
     "not_admitted": "ids not admitted",
     "gradients_refused": "gradients refused that were not finite",
 }
@@ -96,7 +96,7 @@ def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) ->
 
 
 def undefined(line: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each label with undefined figures of an evaluation, with the reason."""
+    """Return a sentence for each label with undefined metrics of an evaluation, with the reason."""
     sentences = []
     for suffix in (key.removeprefix("r2") for key in line if key.startswith("r2")):
         if line["r2" + suffix] is None:
@@ -153,7 +153,7 @@ def _against_bad_probabilities(run: Run, label: int) -> str:
 
 
 def best_of(result: JobResult) -> dict[str, Any] | None:
-    """Return the line of the best evaluation, and the figure it is the best by; None if no figure was asked for."""
+    """Return the line of the best evaluation, and the metric it is the best by; None if no metric was asked for."""
     best = next((event for event in reversed(result.events) if event["event"] == "best"), None)
     if best is None:
         return None
@@ -176,7 +176,7 @@ def show_scores(console: Console, scored: Mapping[str, Any]) -> None:
 
 
 def lost(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return in words the rows that all servers evicted or refused, and the table with most of them; empty if none."""
+    """Return as text the rows that all servers evicted or refused, and the table with most of them; empty if none."""
     tables = table_counters(events)
     parts = []
     for counter, word in LOSSES.items():

@@ -92,7 +92,7 @@ def _require_start(kind: str, dry_run: bool) -> None:
 
 
 def split_word(words: list[str]) -> tuple[list[str], str | None]:
-    """Return the words without `resume=VALUE`, and its value; raises UserError if it is given twice."""
+    """Return the arguments without `resume=VALUE`, and its value; raises UserError if it is given twice."""
     from persia_cli.errors import UserError
 
     values = [word.removeprefix(WORD) for word in words if word.startswith(WORD)]
@@ -137,7 +137,7 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     if run.model.output_bias == "base_rate" and isinstance(model.run.model.output_bias, tuple):
         begun = run.model.model_copy(update={"output_bias": model.run.model.output_bias})
         run = run.model_copy(update={"model": begun})
-    # A run records its data set as it was understood: absolute paths, and what was left open settled by the files.
+    # A run records its data set completely: absolute paths, and what was left open settled by the files.
     meant = run if facts.settled is None else run.model_copy(update={"dataset": facts.settled})
     require_same_training(model.run, anchored(meant))
     manifest = read_manifest(model.checkpoint)

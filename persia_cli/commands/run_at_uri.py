@@ -88,7 +88,7 @@ def note(text: str) -> None:
 
 
 def run_elsewhere(uri: str, words: list[str]) -> Run | None:
-    """Return the run at a URI, changed by words, if an engine runs it on other machines without this command."""
+    """Return the run at a URI, changed by settings, if an engine runs it on other machines without this command."""
     with TemporaryDirectory(prefix="persia-record-") as scratch:
         config = Path(scratch, CONFIG)
         write_run(run_at(place_of(uri)), config)

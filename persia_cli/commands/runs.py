@@ -50,7 +50,7 @@ def ls(
         return
     show_runs(out(), found)
     first, *others = [shlex.quote(each.run_dir) for each in found]
-    # What is compared has to be here.
+    # The runs of a comparison have to be here.
     again = f"persia runs compare {first} {others[0]}" if others and not uri else f"persia report {first}"
     propose(err(), again)
 
@@ -60,7 +60,7 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN …", help="Run directories.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Show the settings in which runs differ, and their figures side by side."""
+    """Show the settings in which runs differ, and their metrics side by side."""
 
     from persia_cli.commands.runs_view import show_side_by_side
     from persia_cli.commands.screen import err, out, propose, say_json

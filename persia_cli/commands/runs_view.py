@@ -1,4 +1,4 @@
-"""Runs on the screen: a table on a terminal, else a line of words for each."""
+"""Runs on the screen: a table on a terminal, else a line of text for each."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.errors import count
 from persia_cli.observe.overview import Summary
 
-JUDGED = "figures: of the evaluation that a run selected itself (stop_early, best_by), else of its best by AUC or RMSE"
+JUDGED = "metrics: of the evaluation that a run selected itself (stop_early, best_by), else of its best by AUC or RMSE"
 """The line above tables of runs."""
 
 
@@ -52,7 +52,7 @@ def show_runs(console: Console, found: Sequence[Summary]) -> None:
 def show_side_by_side(
     console: Console, runs: Sequence[Path], settings: Mapping[str, list[str]], figures: Mapping[str, list[str]]
 ) -> None:
-    """Print settings and figures, with a row for each and a column for each run."""
+    """Print settings and metrics, with a row for each and a column for each run."""
     if not console.is_terminal:
         for name, values in {**settings, **figures}.items():
             say(
@@ -72,7 +72,7 @@ def show_side_by_side(
 
 
 def _words(summary: Summary) -> dict[str, object]:
-    """Return the summary as words of a line, with the figures of each label."""
+    """Return the summary as fields of a line, with the metrics of each label."""
     words = asdict(summary)
     scores = {name: words.pop(name) or {} for name in ("auc", "log_loss", "rmse")}
     words["checkpoints"] = ",".join(map(str, summary.checkpoints))

@@ -20,7 +20,7 @@ LABEL_WIDTH = 10
 UNBOUNDED = 1000
 """Width assumed where there is no terminal: any table fits."""
 NARROW = 20
-"""Least width of text beside its head."""
+"""Least width of text next to its head."""
 INDENT = 4
 """Indentation of text below its head."""
 
@@ -52,9 +52,9 @@ def say_json(value: Any) -> None:
 
 
 def paragraph(console: Console, text: str | Text, head: str = "", style: str = "", head_style: str = "bold") -> None:
-    """Print text beside its head; a terminal wraps it between words and indents it, and keeps words whole.
+    """Print text next to its head; a terminal wraps it at spaces, indents it, and splits no argument.
 
-    Where the head leaves too little room, the text comes below it.
+    The text comes below a head that leaves too little space.
     """
     body = text if isinstance(text, Text) else Text(text, style)
     room = console.width - len(head)
@@ -72,7 +72,7 @@ def paragraph(console: Console, text: str | Text, head: str = "", style: str = "
 
 
 def labelled(console: Console, label: str, text: str) -> None:
-    """Print one line with a label; labels are aligned; a terminal wraps the line between words."""
+    """Print one line with a label; labels are aligned; a terminal wraps the line at spaces."""
     paragraph(console, text, f"{label:<{LABEL_WIDTH}}")
 
 
@@ -82,14 +82,14 @@ def propose(console: Console, command: str) -> None:
 
 
 def pairs(console: Console, lines: Mapping[str, str]) -> None:
-    """Print words and their meanings in two aligned columns."""
+    """Print terms and their meanings in two aligned columns."""
     width = max(map(len, lines), default=0)
     for word, text in lines.items():
         paragraph(console, text, f"{word:<{width}}  ")
 
 
 def key_values(figures: Mapping[str, Any]) -> str:
-    """Return `key=value` words; text with spaces is quoted, numbers keep every digit, null stays `null`."""
+    """Return `key=value` pairs; text with spaces is quoted, numbers keep every digit, null stays `null`."""
     return " ".join(f"{key}={_word(value)}" for key, value in figures.items())
 
 

@@ -1,4 +1,4 @@
-"""Tables of figures: complete on every terminal, however narrow, and a line of words per row where there is none."""
+"""Tables of numbers: complete on every terminal, however narrow, and a line of text per row where there is none."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -24,10 +24,10 @@ def columns(*headers: str) -> Table:
 
 
 def print_whole(console: Console, table: Table) -> None:
-    """Print a table of figures with every digit; columns that do not fit a narrow terminal come below the others.
+    """Print a table of numbers with every digit; columns that do not fit a narrow terminal come below the others.
 
-    Each part begins with the first column again. If not even one column fits beside the first, each row becomes a list
-    of its figures.
+    Each part begins with the first column again. If not even one column fits next to the first, each row becomes a
+    list of its numbers.
     """
     room = console.width if console.is_terminal else UNBOUNDED
     units = _units(table)

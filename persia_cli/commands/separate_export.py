@@ -1,4 +1,4 @@
-"""An export in a process of its own, for `persia serve RUN`: its arguments are the run, the folder, and the parent.
+"""An export in a separate process, for `persia serve RUN`: its arguments are the run, the folder, and the parent.
 
 So the parent of a server never has torch in its memory, and whatever a library makes of a signal, the export ends with
 the command.
@@ -14,7 +14,7 @@ from pathlib import Path
 def export_apart(saved: Path, folder: Path) -> None:
     """Export a run or checkpoint into a folder, by a process that is killed if this one ends or gets an exception.
 
-    Raises RoleError if it is killed, and typer.Exit if it fails: then it has said why.
+    Raises RoleError if it is killed, and typer.Exit if it fails: then it has printed the reason.
     """
     import typer
 
@@ -22,7 +22,7 @@ def export_apart(saved: Path, folder: Path) -> None:
     from persia_cli.errors import RoleError
 
     words = [*python_module("persia_cli.commands.separate_export"), str(saved), str(folder), str(os.getpid())]
-    # In a session of its own, Ctrl-C comes to this process alone.
+    # In a separate session, Ctrl-C comes to this process alone.
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as process:
         try:
             code = process.wait()
@@ -31,8 +31,8 @@ def export_apart(saved: Path, folder: Path) -> None:
             raise
     if code < 0:
         raise RoleError(
-            f"the export of {saved} was ended by {signal.Signals(-code).name}; if nobody did that, the machine ran out "
-            "of memory"
+            f"the export of {saved} was ended by {signal.Signals(-code).name}; unless you stopped it, the machine ran "
+            "out of memory"
         )
     if code:
         raise typer.Exit(code)
@@ -62,7 +62,7 @@ def _export(saved: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Export, and say in a line what prevents it."""
+    """Export, or print in one line what prevents it."""
     saved, folder, parent = sys.argv[1:]
     from persia_cli.commands.screen import report_failure
     from persia_cli.engines.processes import die_with

@@ -57,7 +57,7 @@ def serve(
         Literal["zeros", "init", "rare"] | None,
         typer.Option(
             "--missing",
-            help="What an id without a row gives: zeros, or the row it would begin with, or that of rare ids (recipes' "
+            help="The row of an id without one: zeros, the row it would begin with, or that of rare ids (recipes' "
             "--min-count).",
             show_default="rare where the model has a row for them, else zeros",
         ),
@@ -170,11 +170,11 @@ def _text(path: Path | None) -> str | None:
 
 
 def _who(settings: "ServerSettings", address: str) -> str:
-    """Return in words who can ask."""
+    """Return as text which clients can send requests."""
     import ipaddress
 
     near = ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    who = "this machine alone" if near else "whoever reaches this machine"
-    known = " and knows the token" if settings.token_file is not None else ""
+    who = "this machine alone" if near else "every client that reaches this machine"
+    known = " and has the token" if settings.token_file is not None else ""
     seen = "encrypted" if settings.tls is not None else "not encrypted"
     return who + known + ("" if near else f"; {seen}")

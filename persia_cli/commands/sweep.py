@@ -32,8 +32,8 @@ def sweep(
         str | None,
         typer.Option(
             "--metric",
-            metavar="FIGURE",
-            help="Figure to compare settings by: any figure of an evaluation, such as log_loss or auc_LABEL.",
+            metavar="METRIC",
+            help="Metric to compare settings by: any metric of an evaluation, such as log_loss or auc_LABEL.",
             show_default="train.stop_early.metric or checkpoint.best_by, else auc",
         ),
     ] = None,
@@ -56,7 +56,7 @@ def sweep(
     """Train every combination of values and compare the results.
 
     Any key or config group takes several values: KEY=A,B,C or KEY=range(1,4). Models are not saved unless
-    checkpoint.at_end=true is among the words.
+    checkpoint.at_end=true is among the settings.
     """
     from persia_cli.commands.facts import facts_of
     from persia_cli.commands.sweep_job import carry_out, list_points
@@ -70,7 +70,7 @@ def sweep(
         plan = prepare(ask, folder, facts_of)
     else:
         if words or folder is not None:
-            raise UserError("--resume takes words and folder from the sweep itself; leave them out")
+            raise UserError("--resume takes settings and folder from the sweep itself; leave them out")
         plan = resumed(resume, baseline, metric, facts_of)
     if dry_run:
         list_points(plan)

@@ -39,7 +39,7 @@ def list_points(plan: SweepPlan) -> None:
 
 
 def _number_of_points(plan: SweepPlan) -> str:
-    """Return the number of points in words, and of those finished."""
+    """Return as text the number of points, and of those finished."""
     settings = settings_of([each.point for each in plan.grid])
     text = f"{count(len(plan.grid), 'point')}, {count(len(settings), 'setting')}"
     return text + (f", {len(plan.before)} finished before" if plan.before else "")

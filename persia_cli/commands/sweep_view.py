@@ -127,7 +127,7 @@ def show_table(console: Console, rows: Sequence[Row]) -> None:
 
 
 def as_object(row: Row, flat: bool = False) -> dict[str, Any]:
-    """Return a row for `--json`; with `flat`, for a plain line, every figure has a key."""
+    """Return a row for `--json`; with `flat`, for a plain line, every number has a key."""
     fields: dict[str, Any] = dict(row.setting) if flat else {"setting": dict(row.setting)}
     fields |= {"finished": row.finished, "failed": row.failed}
     for name, mean in {"samples_per_s": row.samples_per_s, **row.quality}.items():

@@ -1,4 +1,4 @@
-"""The tables of a checkpoint on the screen: figures and small histograms."""
+"""The tables of a checkpoint on the screen: statistics and small histograms."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ UNKNOWN = "-"
 
 
 def show_tables(console: Console, report: CheckpointReport) -> None:
-    """Print a table and small histograms on a terminal, else a line of key=value words for each table."""
+    """Print a table and small histograms on a terminal, else a line of key=value pairs for each table."""
     if console.is_terminal:
         _show_figures(console, report)
         say(console, "")
@@ -60,7 +60,7 @@ def _figures(table: TableReport) -> dict[str, Any]:
 
 
 def _plain(table: TableReport) -> dict[str, Any]:
-    """Return the figures of a line; counts of a histogram are joined by commas, its edges are equally spaced."""
+    """Return the statistics of a line; counts of a histogram are joined by commas, its edges are equally spaced."""
     counters = {key: value for key, value in (table.counters or {}).items() if key not in ("rows", "bytes")}
     figures = _figures(table) | counters
     for kind, histogram in (("norm", table.stats.norms), ("age", table.stats.ages)):
@@ -73,7 +73,7 @@ def _plain(table: TableReport) -> dict[str, Any]:
 
 
 def _show_figures(console: Console, report: CheckpointReport) -> None:
-    shown = columns("table", "rows", "memory", "of room", "ids hit", "look-ups hit", "evicted", "refused")
+    shown = columns("table", "rows", "memory", "of capacity", "ids hit", "look-ups hit", "evicted", "refused")
     for name, table in report.tables.items():
         counters = table.counters or {}
         shown.add_row(
@@ -107,11 +107,11 @@ def _show_histograms(console: Console, report: CheckpointReport) -> None:
     paragraph(console, "norm: length of an embedding; age: steps since a row was last used", style="dim")
     rooms = {table.sharing: table.capacity for table in report.tables.values() if table.sharing}
     for sharing, capacity in rooms.items():
-        paragraph(console, f"of room: {', '.join(sharing)} share room for {capacity:,} rows", style="dim")
+        paragraph(console, f"of capacity: {', '.join(sharing)} share a capacity of {capacity:,} rows", style="dim")
 
 
 def _odd(stats: TableStats) -> Text:
-    """Return in words the rows that are in no bin."""
+    """Return as text the rows that are in no bin."""
     parts = [f"{stats.zeros:,} zero"] if stats.zeros else []
     parts += [f"{stats.not_finite:,} NOT FINITE"] if stats.not_finite else []
     return Text(", ".join(parts), "bold yellow" if stats.not_finite else "")

@@ -14,7 +14,7 @@ EXAMPLES = examples(
 
 def trace(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
-    output: Annotated[Path, typer.Argument(metavar="FILE", help="What to write, for Perfetto.", show_default=False)],
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, for Perfetto.", show_default=False)],
 ) -> None:
     """Write the timeline of the steps of train.trace_steps.
 

@@ -1,4 +1,4 @@
-"""Sentences for command lines that the parser refuses, with the words to write instead."""
+"""Sentences for command lines that the parser refuses, with the arguments to write instead."""
 
 import sys
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ FOREIGN = {
 def in_our_words(error: Exception) -> Exception:
     """Return a UserError in place of an error of the command line parser, which has no public class.
 
-    A command without words shows its help, and ends the program with exit code 2. Other errors are returned unchanged.
+    A command without arguments shows its help, and ends the program with exit code 2. Other errors stay unchanged.
     """
     if not (hasattr(error, "format_message") and hasattr(error, "ctx")):
         return error
@@ -60,7 +60,7 @@ def _sentence(error: Any) -> str:
 
 
 def _setting(option: str) -> str | None:
-    """Return the form of a setting, if the option has the name of one."""
+    """Return the format of a setting, if the option has the name of one."""
     from persia_cli.config.expected import keys
     from persia_cli.config.schema import Run
 

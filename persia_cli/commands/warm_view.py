@@ -1,4 +1,4 @@
-"""What a run begins with, in a few lines before it starts."""
+"""A few lines, before a run starts, about the rows and weights it begins with."""
 
 from collections.abc import Iterator, Sequence
 

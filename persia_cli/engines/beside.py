@@ -1,4 +1,4 @@
-"""Beside which replica each other one is to run: on its machine, so that they share memory."""
+"""The replica on whose machine each other one is to run, so that they share memory."""
 
 from persia_cli.config.schema import Run, SpreadReplicas
 from persia_cli.plan.job import COORDINATOR, Replica
@@ -9,7 +9,7 @@ SERVER, RANK = "embedding-server", "nn-worker"
 def beside(run: Run, replica: Replica) -> Replica:
     """Return the embedding server or NN worker on whose machine a replica is to run; for these, itself.
 
-    The coordinator is beside the first NN worker, and with `cluster.placement=packed` all are.
+    The coordinator is on the machine of the first NN worker, and with `cluster.placement=packed` all are.
     """
     cluster = run.cluster
     placement = cluster.placement if isinstance(cluster, SpreadReplicas) else "packed"

@@ -69,7 +69,7 @@ class Child:
 
     @property
     def why(self) -> str:
-        """The reason of its end, in words."""
+        """The reason of its end, as text."""
         return last_words(self._said)
 
     @property

@@ -1,4 +1,4 @@
-"""What an engine hands to the coordinator's machine: the resolved configuration, and the keys of the job."""
+"""The input that an engine gives the coordinator's machine: the resolved configuration, and the keys of the job."""
 
 from persia_cli.config.record import to_yaml
 from persia_cli.config.schema import Run

@@ -50,7 +50,7 @@ class Place(Protocol):
 
     @property
     def why(self) -> str:
-        """The reason of its end, in words."""
+        """The reason of its end, as text."""
 
     def end(self) -> None:
         """End the replica."""

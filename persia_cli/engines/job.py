@@ -28,14 +28,14 @@ JOB = planned.JOB
 ROLES = "roles"
 """Folder of a run's logs; the process that creates it owns the run directory."""
 BEGINNING = (EVENTS, JOB, CONFIG, ROLES)
-"""What every start of a run makes; the folder is first, and so it is the last to go where a run begins again."""
+"""Files that every start of a run makes; the folder is first, so a run that begins again moves it last."""
 COORDINATOR_ADDRESS = "coordinator.address"
 SECRET_FILE = "coordinator.secret"
 """File with the path of the job's secret on the coordinator's machine; only its user can read that."""
 MOVED, COPIED = (EVENTS, ROLES), (CONFIG, JOB)
-"""What a resumed run moves to the folder of its last start, and what it copies there."""
+"""Files that a resumed run moves to the folder of its last start, and those it copies there."""
 STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, DRIVER, CLAIM)
-"""What an earlier start may have left in the folder of a run that begins again."""
+"""Files that an earlier start may have left in the folder of a run that begins again."""
 
 
 SWITCH_INTERVAL_S = 1e-4
@@ -49,7 +49,7 @@ LISTENING = "listening at "
 ERROR_LINE = "error: "
 """Begin of the line in a replica's log with the error that ended it."""
 NO_ANSWER = re.compile(r"\bcoordinator at \S+ has not answered for ")
-"""In the error of a replica that has lost the coordinator, as `persia_cli.wire.client` words it."""
+"""Part of the error of a replica that has lost the coordinator, as `persia_cli.wire.client` writes it."""
 
 SIGNALLED = 128
 """Exit code of a process that stopped on a signal, minus the signal's number."""
@@ -142,7 +142,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
             (run_dir / ROLES).mkdir()
         except FileExistsError:
             raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it") from None
-        # What a coordinator that was killed has left: others would look for the new one at its address.
+        # Remove the files of a coordinator that was killed: others would look for the new one at its address.
         (run_dir / COORDINATOR_ADDRESS).unlink(missing_ok=True)
         (run_dir / SECRET_FILE).unlink(missing_ok=True)
     load = plan.job.load and address_of(place_of(plan.job.load))
@@ -153,7 +153,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         write_run(plan.run, run_dir / CONFIG)
         write_whole(run_dir / JOB, plan.job.to_json() + b"\n")
     except DiskError:
-        # Leave nothing behind, so that the same command works once there is room.
+        # Leave nothing behind, so that the same command works once there is free space.
         (run_dir / CONFIG).unlink(missing_ok=True)
         (run_dir / ROLES).rmdir()
         raise

@@ -1,4 +1,4 @@
-"""Where a replica that is started by hand has its job's secret from, and whether it may talk to other machines."""
+"""The job's secret for a replica that is started by hand, and a check that it may talk to other machines."""
 
 import logging
 import os
@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 KEY_FILE = "PERSIA_KEY_FILE"
 """Environment variable that names the file of the job's keys."""
 TRUSTING = (
-    "nothing is encrypted: whoever can listen to this network sees the data, the rows and the job's token, and can "
-    "take part in the job"
+    "nothing is encrypted: every program that can listen to this network sees the data, the rows and the job's token, "
+    "and can take part in the job"
 )
 
 

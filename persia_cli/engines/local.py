@@ -64,8 +64,8 @@ class Processes:
     ) -> None:
         """Prepare the job's secret.
 
-        `sockets` is the folder of the processes' sockets. `advertised` returns the address of a replica for the others
-        if that is not its own.
+        `sockets` is the folder of the processes' sockets. `advertised` returns the address of a replica for the others,
+        or None for its own address.
         """
         _require_this_machine(plan)
         self._plan = plan
@@ -75,7 +75,7 @@ class Processes:
         self.secret = read_secret(self.secret_file)
         """The secret that all replicas of the job share."""
         self.address = ""
-        """Address of the coordinator, once it has started. Its file is gone as soon as the coordinator ends."""
+        """Address of the coordinator, once it has started. Its file is removed as soon as the coordinator ends."""
         self._started: list[Supervised] = []
         self._saves = False
         """True once the coordinator was asked to save the model and end the job."""
@@ -173,7 +173,7 @@ class Processes:
         if not ended:
             return
         self._wait(self._started[:1], SETTLE_S)
-        # If the coordinator failed since another replica was missing, that replica is the cause.
+        # A replica whose absence made the coordinator fail is the cause.
         first = next((s for s in ended if s.options.role != "coordinator"), ended[0])
         raise recorded_failure(self._plan.run_dir) or self._death(first)
 
@@ -184,7 +184,7 @@ class Processes:
         try:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:
-            lines = []  # somebody has removed the log
+            lines = []  # the log was removed
         errors = [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]
         if errors and code == MemoryFileError.exit_code:
             return KilledError(f"{name} was killed, and {errors[-1]}", name)

@@ -23,7 +23,7 @@ CHANGING = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one replica needs."""
+    """The needs of one replica."""
 
     cpus: int
     memory: int

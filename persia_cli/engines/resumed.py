@@ -1,4 +1,4 @@
-"""The record of a resumed run as it was at the checkpoint; the rest moves to another folder."""
+"""The record of a resumed run up to the checkpoint; the rest moves to another folder."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -57,7 +57,7 @@ def _source(plan: JobPlan) -> Path:
 
 
 def start_over(run_dir: Path, moved: Sequence[str]) -> None:
-    """Move what a run without a checkpoint has recorded to a folder of its own, so that it can begin again.
+    """Move what a run without a checkpoint has recorded to a separate folder, so that it can begin again.
 
     Half a checkpoint in the run directory goes too; one elsewhere goes when the run begins.
 

@@ -45,7 +45,7 @@ class RoleOptions(RoleStart):
     """Processors to which its process is kept."""
 
     def words(self) -> list[str]:
-        """Return the options as words of `persia launch-role`, but for those of a single process."""
+        """Return the options as arguments of `persia launch-role`, but for those of a single process."""
         words = [self.role, "--index", str(self.index), "--coordinator", self.coordinator]
         given = {
             "bind": self.bind,

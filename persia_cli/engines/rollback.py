@@ -62,7 +62,7 @@ def wait_before_rollback(policy: RestartPolicy, death: KilledError) -> float:
     wait_s = policy.next(JOB, time.monotonic())
     if wait_s is None:
         often = f"{count(policy.max_restarts, 'time')} within {policy.window_s:g} s"
-        death.add_note(f"The job has gone back {often} (recovery.max_restarts).")
+        death.add_note(f"The job went back {often} (recovery.max_restarts).")
         raise death
     return wait_s
 

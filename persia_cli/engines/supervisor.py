@@ -55,7 +55,7 @@ class DeathReports:
         self._client.request(death, on_reply=on_verdict, waiting_for=f"its word on {death.role}-{death.index}")
 
     def poll(self) -> None:
-        """Receive what has come; raises WireError if the coordinator has gone or refuses the report."""
+        """Receive what has come; raises WireError if the coordinator has exited or refuses the report."""
         if self._loop is not None:
             self._loop.poll(0.0)
 
@@ -223,7 +223,7 @@ def supervise_role(options: RoleOptions, attached_to: int | None = None) -> None
 
 
 def _watch(child: Supervised, reports: DeathReports, attached_to: int | None) -> None:
-    """Supervise a replica until its end, until SIGINT while it has no process, or until its driver is gone.
+    """Supervise a replica until its end, until SIGINT while it has no process, or until its driver has exited.
 
     A signal goes on to the process, or to the next one if none runs.
     """

@@ -45,7 +45,7 @@ class Release:
     """`user` or `movie`."""
     features: tuple[str, ...]
     raw: tuple[RawColumns, ...]
-    """What those of them are made of that are no numbers; numbers are as they are."""
+    """Sources of those features that are no numbers; numbers are unchanged."""
 
 
 REMEDY = "give the folder that a MovieLens release unpacks to"

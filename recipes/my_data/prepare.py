@@ -25,7 +25,7 @@ from persia_cli.data.prepare.text import TextBlock, TextFormat
 from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, text_of
 
 # 1. The layout of the file: its columns, in order, and the kind of each.
-#    INTEGER and NUMBER are checked as they are read, and a row that does not fit is reported with its line.
+#    INTEGER and NUMBER are checked while they are read, and a row that does not fit is reported with its line.
 #    TEXT is a category: it becomes a 64-bit hash, the same on every machine, so no dictionary of texts is needed.
 #    text_of("item") is a category whose ids another column also has; BYTES is text that is split.
 FORMAT = TextFormat(

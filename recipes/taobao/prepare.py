@@ -75,7 +75,7 @@ DATASET = {
 FILE_BYTES = 64 << 20
 """Bytes of behaviour text per file; as arrays, each thread holds about twice that."""
 WORKERS = 2
-"""Default number of threads: each takes some 250 MB, half of it for histories on their way to Parquet."""
+"""Default number of threads: each takes some 250 MB, half of it for histories before they are written to Parquet."""
 _MOST_FILES = 512
 _CHUNK_ROWS = 1 << 14
 _LARGEST = 2**32 - 1
@@ -99,7 +99,7 @@ class Side:
 def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
     """Write Parquet from the folder with the four files, plain or compressed.
 
-    While it runs it needs, beside the output, about half the space of behavior_log.csv. Raises DataError if a
+    While it runs it needs, in addition to the output, about half the space of behavior_log.csv. Raises DataError if a
     file is missing, or if more rows than allowed do not parse.
     """
     samples, behaviours, ads, users = files = [find_file(source, name, _REMEDY) for name in _NAMES]
@@ -123,7 +123,7 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
 
 @contextmanager
 def _scratch(output: Path) -> Iterator[Path]:
-    """Yield an empty folder beside the output for this process alone, and remove it at the end. Raises DataError."""
+    """Yield an empty folder next to the output for this process alone, and remove it at the end. Raises DataError."""
     folder = output.absolute().with_name(f".{output.name}.by-user")
     try:
         folder.mkdir(parents=True, exist_ok=True)

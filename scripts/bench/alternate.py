@@ -1,4 +1,4 @@
-"""Timing of several functions in turns in one process, and the sizes of such measurements."""
+"""Timing of several functions, alternating in one process, and the sizes of such measurements."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Scale:
     batch: int
     """Samples of a batch."""
     quick: bool = False
-    """True if figures have no meaning, as everything is small."""
+    """True if results have no meaning, as everything is small."""
 
 
 FULL = Scale(rounds=9, at_least=0.05, rows=(10_000_000, 1_000_000), dims=(16, 64, 128), batch=4096)
@@ -101,6 +101,6 @@ def compared(name: str, timed: Mapping[str, Timing], units: float, unit: str, no
 
 
 def single(name: str, unit: str, figures: Mapping[str, float], note: str = "") -> Result:
-    """Return the result of figures that were measured once; the first is ours."""
+    """Return the result of numbers that were measured once; the first is ours."""
     sides = [Side(who, figure, figure, figure) for who, figure in figures.items()]
     return Result("", name, unit, with_ratios(sides), note=note)

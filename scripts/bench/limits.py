@@ -9,7 +9,7 @@ from persia_cli.kernels.simd import load, splat, store
 
 F32, U64, I64 = types.float32, types.uint64, types.int64
 LINE = 16
-"""float32 words of a cache line."""
+"""float32 values of a cache line."""
 AHEAD = 32
 """Rows prefetched ahead: enough for rows of several cache lines; rows of one line gain from more."""
 HASH = np.uint64(0xD6E8FEB86659FD93)

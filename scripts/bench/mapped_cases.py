@@ -74,7 +74,7 @@ def mapped_reader(folder: Path, values: Rows) -> Callable[[Ids], Rows]:
 
 
 def has_lmdb() -> bool:
-    """Whether LMDB is installed."""
+    """Return True if LMDB is installed."""
     try:
         import lmdb  # noqa: F401
     except ImportError:

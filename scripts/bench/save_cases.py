@@ -34,7 +34,7 @@ UNIT = "MB/s"
 
 
 class _Bell:
-    """What wakes the loop that saves."""
+    """A signal that wakes the loop that saves."""
 
     def __init__(self) -> None:
         self._rung = threading.Event()
@@ -55,14 +55,14 @@ def _folder() -> Iterator[Path]:
         _threads_as_in_a_server(),
         TemporaryDirectory(prefix="persia-bench-", dir=Path.cwd()) as name,
     ):
-        folder = Path(name, EMBEDDINGS)  # sketches are saved beside the folder of rows
+        folder = Path(name, EMBEDDINGS)  # sketches are saved next to the folder of rows
         folder.mkdir()
         yield folder
 
 
 @contextmanager
 def _threads_as_in_a_server() -> Iterator[None]:
-    """Have threads take turns as often as in the process of an embedding server: two of them save."""
+    """Have threads switch as often as in the process of an embedding server: two of them save."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
@@ -118,7 +118,7 @@ def save(scale: Scale) -> Iterator[Result]:
 
 
 def serve(scale: Scale) -> Iterator[Result]:
-    """Measure look-ups and updates of batches while a save is under way, against the same without one."""
+    """Measure look-ups and updates of batches while a save is in progress, against the same without one."""
     dim = scale.dims[0]
     rows, note = stores.rows_that_fit(scale.rows[0], dim, "adagrad", spare=stores.SPARE / 2)
     (shard,) = stores.filled(dim, "adagrad", rows)

@@ -38,7 +38,7 @@ def measure_saving(run: Run, steps: int, saves: int, note: Callable[[str], None]
     little or so much time that nothing can be compared.
     """
     if run.cluster.kind != "local":
-        raise UserError("saving is measured beside other processes: use cluster=local")
+        raise UserError("saving is measured together with other processes: use cluster=local")
     facts = inspect(run.dataset)
     steps = max(1, steps // INTERVALS) * INTERVALS
     saved = {"every_steps": steps, "keep": 1, "path": run.checkpoint.path}

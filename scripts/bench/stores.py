@@ -47,7 +47,7 @@ SPARE = 0.55
 """Fraction of the available memory that one measurement may use."""
 
 Block = NDArray[np.uint8]
-"""Rows in the form of messages: uint8[rows, bytes of a row]."""
+"""Rows in the layout of messages: uint8[rows, bytes of a row]."""
 
 
 def zipf(rng: np.random.Generator, values: int, size: int) -> Ids:
@@ -88,7 +88,7 @@ def keys_of(ids: Ids, table: int = 0) -> Keys:
 def layout_of(dim: int, kind: OptimizerKind, capacity: int, features: int = 1) -> EmbeddingLayout:
     """Return the layout of one table of float32 rows per feature, all in one feature group.
 
-    Look-ups are counted, as they are by default: with `when_full: auto`.
+    Look-ups are counted, which is the default (`when_full: auto`).
     """
     tables = tuple(TableSpec(_name(n), n, table_salt(_name(n)), init_bound=0.01) for n in range(features))
     optimizer = RowOptimizer(kind, lr=LR, eps=EPS)
@@ -147,7 +147,7 @@ def requests(rows: int, size: int, skewed: bool, count: int) -> list[RowRequest]
 
 
 def gradients(size: int, dim: int) -> Block:
-    """Return uint8[size, row_bytes] random float32 gradients in the form of messages."""
+    """Return uint8[size, row_bytes] random float32 gradients in the layout of messages."""
     values = np.random.default_rng(3).standard_normal((size, dim), np.float32) * np.float32(1e-3)
     assert row_bytes(dim, "float32") == dim * 4
     return values.view(np.uint8)

@@ -14,7 +14,7 @@ from persia_cli.commands.screen_tables import columns, print_rows, print_whole
 
 def show_saving(result: Result) -> None:
     """Print the speed of training during saves and between them."""
-    labelled(out(), "saves", f"{result.rounds}, each beside training for some of {result.steps} steps; {result.note}")
+    labelled(out(), "saves", f"{result.rounds}, each during training for some of {result.steps} steps; {result.note}")
     table = columns("training", "samples/s", "least", "most", "is")
     for side, name in zip(result.sides, ("during saves", "between saves"), strict=True):
         ratio = "".join(f"{each:.3f} x" for each in side.ratios.values())
@@ -84,7 +84,7 @@ class RatioPrinter:
 
 
 def _pairs(result: Result) -> Sequence[tuple[str, str, str, str]]:
-    """Return each baseline's name, our figure, its figure, and the ratio; without a baseline our figure alone."""
+    """Return each baseline's name, our number, its number, and the ratio; without a baseline our number alone."""
     ours, *others = result.sides
     pairs = [
         (each.name, f"{ours.median:.4g}", f"{each.median:.4g}", f"{ours.ratios[each.name]:.2f}") for each in others

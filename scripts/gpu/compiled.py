@@ -22,7 +22,7 @@ COMPILES_S = 25.0
 
 
 def check_compiled(models: Mapping[str, Model], device: torch.device, left: Left) -> Findings:
-    """Compile each network and train it beside the uncompiled one."""
+    """Compile each network and train it together with the uncompiled one."""
     yield Finding("CUDA graphs", "INFO", "not supported: the number of unique rows, and so the shapes, vary by batch")
     for name, model in models.items():
         if left() < COMPILES_S:

@@ -24,7 +24,7 @@ CASES: Mapping[str, tuple[tuple[str, ...], float]] = {
     "on the GPU, float16": (("train.precision=float16",), 0.003),
     "on the GPU, compiled": (("train.compile=true",), 0.001),
 }
-"""Additional words of each job, and the greatest allowed difference of its AUC from the first job's."""
+"""Additional settings of each job, and the greatest allowed difference of its AUC from the first job's."""
 SAME = 1e-4
 """Greatest allowed difference of a model's AUC when it is evaluated on another device."""
 

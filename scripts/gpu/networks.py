@@ -46,7 +46,7 @@ def _check(name: str, model: Model, world: World, steps: int) -> Findings:
 
 
 def _float32(name: str, model: Model, world: World, steps: int) -> Finding:
-    """Check the network as it is, and where that differs whole steps without the kinks of its ReLUs, too."""
+    """Check the unchanged network, and where that differs whole steps without the kinks of its ReLUs, too."""
     allowed = dict.fromkeys(PARTS, FLOAT32)
     found = _from_exact(model, world, steps)
     finding = _close(f"{name} float32", found, allowed, steps)

@@ -22,7 +22,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A network measured with its tables on embedding servers, beside baselines; samples per second."""
+    """A network measured with its tables on embedding servers, together with baselines; samples per second."""
 
     network: str
     dim: int
@@ -43,7 +43,7 @@ class Speed:
 
     def line(self) -> str:
         """Return the speeds as a line of text."""
-        torch = "no room" if self.torch is None else f"{self.torch:,.0f}"
+        torch = "too large" if self.torch is None else f"{self.torch:,.0f}"
         busy = ", ".join(f"{name} {share:.0%}" for name, share in self.gpu_busy.items()) or "unknown"
         return (
             f"SPEED     {self.network} dim {self.dim} batch {self.batch} {self.precision}: "
@@ -91,7 +91,7 @@ def page(facts: Mapping[str, str], parts: Mapping[str, Sequence[Finding | Speed]
     for part, found in parts.items():
         own = [each for each in found if isinstance(each, Finding)]
         if own:
-            lines += ["", f"## {part}", "", "| verdict | check | figures |", "|---|---|---|"]
+            lines += ["", f"## {part}", "", "| verdict | check | numbers |", "|---|---|---|"]
             lines += [f"| {each.verdict} | {_cell(each.name)} | {_cell(each.figures)} |" for each in own]
     if speeds:
         lines += ["", *_table(speeds), "", *(line for speed in speeds for line in _where(speed))]
@@ -102,7 +102,7 @@ def _table(speeds: Sequence[Speed]) -> list[str]:
     lines = [
         "## Samples per second",
         "",
-        "All take turns on the same batches, which repeat from memory; medians. `EmbeddingBag` has all tables on the "
+        "All alternate on the same batches, which repeat from memory; medians. `EmbeddingBag` has all tables on the "
         "GPU; `network alone` has no tables and reads embeddings from the GPU's memory.",
         "",
         "| network | dim | batch | precision | persia | EmbeddingBag | network alone | persia / EmbeddingBag "

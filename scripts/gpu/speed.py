@@ -1,4 +1,4 @@
-"""Samples per second of jobs with their network on the GPU, beside the same network with all of its tables there."""
+"""Samples per second of jobs with their network on the GPU, and of the same network with all of its tables there."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence

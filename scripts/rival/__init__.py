@@ -1,1 +1,1 @@
-"""FuxiCTR beside Persia: the same samples, the same networks, the same settings."""
+"""FuxiCTR and Persia: the same samples, the same networks, the same settings."""

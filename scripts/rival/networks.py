@@ -22,7 +22,7 @@ from scripts.rival.settings import Settings
 
 
 class Head(nn.Module):
-    """What a network does with the vectors of a sample; `forward` takes ids and vectors, and returns logits [n, 1]."""
+    """The part of a network above a sample's vectors; `forward` takes ids and vectors, and returns logits [n, 1]."""
 
     def __init__(self, features: FeatureMap, settings: Settings) -> None:
         super().__init__()

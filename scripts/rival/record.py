@@ -1,4 +1,4 @@
-"""The comparisons that have been made, as lines of a file: who asks for more of them later begins with these."""
+"""The comparisons that have been made, as lines of a file: a later call continues from these."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ JobMetrics = dict[str, float]
 
 
 class Comparison(NamedTuple):
-    """What was trained, and the figures of each side."""
+    """The settings of a training, and the metrics of each side."""
 
     data: str
     mode: str
@@ -19,7 +19,7 @@ class Comparison(NamedTuple):
 
 
 class Record:
-    """Comparisons, each written to a file as soon as it is made; without a file they are kept in memory alone."""
+    """Comparisons, each written to a file at once; without a file they are kept in memory alone."""
 
     def __init__(self, file: Path | None) -> None:
         """Read the comparisons of `file`, if it is there. Exits for a line that is none."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 LABEL, PART = "label", "part"
 PARTS = ("train", "train", "train", "eval", "test")
-"""Part of row r by r mod 5: three fifths train, one ends training early, one is for the figures of the table."""
+"""Part of row r by r mod 5: three fifths train, one ends training early, one is for the metrics of the table."""
 
 
 class Samples(NamedTuple):
@@ -26,7 +26,7 @@ class Samples(NamedTuple):
 def write_samples(prepared: Path, folder: Path) -> Samples:
     """Write `prepared` (a folder with dataset.yaml, of one label and one id per column) for both sides.
 
-    Numbers become ids of their own by the floor of their square: recipes have taken their logarithm, and this is the
+    Numbers become separate ids by the floor of their square: recipes have taken their logarithm, and this is the
     usual way on Criteo's data.
     """
     settings = yaml.safe_load((prepared / "dataset.yaml").read_text())

@@ -1,4 +1,4 @@
-"""What both sides are told: one description of a training, in the words of neither."""
+"""Settings of both sides: one description of a training, with names of neither."""
 
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Settings:
-    """A training until the figure of the validation samples rises no more.
+    """A training until the metric of the validation samples rises no more.
 
     Adam on both sides: FuxiCTR's moves every row in each step, ours those of the batch.
     """

@@ -53,7 +53,7 @@ def feature_map(ids: dict[str, int], folder: Path) -> FeatureMap:
 
 
 def main(samples: str, settings: str, folder: Path) -> dict[str, Any]:
-    """Train, and score the test samples by the best model; return figures and the scores' file."""
+    """Train, and score the test samples by the best model; return metrics and the scores' file."""
     train, test, ids = json.loads(samples)
     chosen = Settings(**json.loads(settings))
     torch.set_num_threads(chosen.threads)

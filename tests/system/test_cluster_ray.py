@@ -101,7 +101,7 @@ def test_a_mistake_ends_the_job_at_once_with_the_replica_and_its_machine_and_so_
         assert command.end() == 1, command.output
         said = " ".join(command.output.split())
         assert (
-            "no room for the job for 3 s (cluster.start_timeout_s): no machine is large enough for data-loader-0"
+            "no space for the job for 3 s (cluster.start_timeout_s): no machine is large enough for data-loader-0"
             in said
         )
         assert "Traceback" not in said

@@ -99,7 +99,7 @@ def test_deaths_without_end_end_the_job(tmp_path: Path) -> None:
         assert code == 1
         assert job.output.count("the job goes on") == 2
         assert "error: embedding-server-0 was killed by SIGSEGV" in job.output
-        assert "has gone back 2 times within 600 s (recovery.max_restarts)" in job.output
+        assert "went back 2 times within 600 s (recovery.max_restarts)" in job.output
 
 
 @pytest.mark.processes

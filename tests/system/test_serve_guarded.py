@@ -51,7 +51,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_https_and_a_token_guard_a_server(model: Path, secrets: Path, tmp_path: Path) -> None:
     files = ["--tls", secrets / "cert.pem", secrets / "key.pem", "--token-file", secrets / "token"]
     with serving(model, tmp_path / "guarded", "--workers", "1", "--host", "0.0.0.0", *map(str, files)) as server:
-        assert "whoever reaches this machine and knows the token; encrypted" in server.log.read_text()
+        assert "every client that reaches this machine and has the token; encrypted" in server.log.read_text()
         context = ssl.create_default_context(cafile=secrets / "cert.pem")
 
         def ask(path: str, body: bytes, **headers: str) -> Response:

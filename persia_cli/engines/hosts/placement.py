@@ -1,4 +1,4 @@
-"""Which replica of a job runs on which of its machines."""
+"""The machine on which each replica of a job runs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -28,8 +28,8 @@ def placement_of(run: Run, left: Sequence[SshHost] | None = None) -> Placement:
     With `left`, only these machines are used.
 
     Machines with `roles` get what these name, and nothing else. Without them the coordinator is on the first, NN
-    workers from the first on, and embedding servers from the one after the last NN worker on; the others are beside
-    them as `cluster.placement` says.
+    workers from the first on, and embedding servers from the one after the last NN worker on; the others share
+    these machines, by `cluster.placement`.
     """
     hosts = settings_of(run).hosts if left is None else left
     if not hosts:

@@ -26,7 +26,7 @@ def ssh_command(hosts: HostsCluster, host: SshHost, words: Sequence[str]) -> lis
 
 
 def ssh_words(hosts: HostsCluster, host: SshHost, terminal: bool = False) -> list[str]:
-    """Return the words before the command of a machine's shell, which has a terminal if this process has one."""
+    """Return the arguments before the command of a machine's shell, which has a terminal if this process has one."""
     options = [word for key, value in OPTIONS.items() for word in ("-o", f"{key}={value}")]
     return [*shlex.split(hosts.ssh), "-t" if terminal else "-T", *options, host.ssh]
 

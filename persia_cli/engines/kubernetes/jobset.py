@@ -21,7 +21,7 @@ from persia_cli.plan.job import COORDINATOR
 
 API = "jobset.x-k8s.io/v1alpha2"
 PORT = 7070
-"""Port of the coordinator, whose pod has an address of its own; the others listen at any port of theirs."""
+"""Port of the coordinator, whose pod has its own address; the others listen at any port of theirs."""
 NO_LIMIT = 2**31 - 1
 """Restarts of the containers of a role: the coordinator decides when deaths are too many, and its end is the job's."""
 
@@ -63,7 +63,7 @@ def _replicated_job(job: PodJob, pods: RolePods) -> Manifest:
 
 
 def _words(job: PodJob, role: str) -> list[str]:
-    """Return the words of `persia` for all replicas of a role; Kubernetes puts in what is in `$(…)`."""
+    """Return the arguments of `persia` for all replicas of a role; Kubernetes puts in what is in `$(…)`."""
     keys = f"{KEY_FOLDER}/{KEY}"
     if role == COORDINATOR:
         run = ["--run-dir", f"{RUNS}/{job.name}", f"conf={CONFIG_FOLDER}/{CONFIG_FILE}", "resume=auto"]

@@ -12,7 +12,7 @@ def attach_line(name: str) -> str:
 
 
 def stop_line(name: str) -> str:
-    """Return the line that has a job save its model and end: its pods are told, and nothing starts them again."""
+    """Return the line that has a job save its model and end: its pods get a signal, and nothing starts them again."""
     return f"kubectl delete jobset {name} --cascade=foreground"
 
 

@@ -12,9 +12,9 @@ from persia_cli.errors import ConfigError
 
 KEY = "cluster.volumes"
 ONLY_THE_JOBS = ("/proc", "/sys", OWN)
-"""Folders in which there is no place for a volume, besides those that the job has a volume of its own at."""
+"""Folders in which there is no place for a volume, besides those where the job has its own volume."""
 HERE = ("file://", "local://")
-"""What URIs of a machine's own files begin with."""
+"""Beginnings of URIs of a machine's own files."""
 
 
 def check_paths(run: Run, volumes: Sequence[Volume]) -> None:

@@ -1,4 +1,4 @@
-"""Manifests as YAML for people: equal values written again, long texts as they are, and no text that reads as another.
+"""Manifests as YAML for people: equal values written again, long texts unchanged, and no text that reads as another.
 
 Kubectl reads by rules of YAML that are not PyYAML's: to it `1e3`, `0o17` and `12e4567` are numbers, and `y` is true.
 """
@@ -11,9 +11,9 @@ import yaml
 from persia_cli.engines.kubernetes.pod import Manifest
 
 NO_PLAIN_TEXT = re.compile(r"[-+.]*[0-9._]|[yYnN]$")
-"""What texts begin with that some reader may take for a number, a time or a truth value, besides those PyYAML knows."""
+"""Beginnings of texts that some reader may take for a number, a time or a truth value, besides those PyYAML knows."""
 OTHER_BREAKS = re.compile("[\x85\u2028\u2029]")
-"""What ends a line to some readers, and to others does not."""
+"""Characters that end a line to some readers, and to others do not."""
 
 
 def plain_yaml(manifests: Sequence[Manifest]) -> str:

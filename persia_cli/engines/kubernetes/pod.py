@@ -22,7 +22,7 @@ SHARED = "/dev/shm"
 GROUP_READS = 0o440
 """Mode of the file of keys: its owner, root, and the group of the pod's user read it."""
 SHARED_MEMORY = "1Gi"
-"""Room in SHARED for NCCL. Persia's own shared memory is in anonymous files, which need none."""
+"""Space in SHARED for NCCL. Persia's own shared memory is in anonymous files, which need none."""
 SPARE_S = 30
 """Seconds that a pod has to end in, besides those in which the model is saved."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
@@ -37,7 +37,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 @dataclass(frozen=True, slots=True)
 class PodJob:
-    """What all pods of a job have in common."""
+    """The common part of all pods of a job."""
 
     name: str
     settings: KubernetesCluster
@@ -71,7 +71,7 @@ class RolePods:
 
 
 def pod(job: PodJob, pods: RolePods, words: list[str]) -> Manifest:
-    """Return the template of a role's pods; their container runs `persia` with these words."""
+    """Return the template of a role's pods; their container runs `persia` with these arguments."""
     volumes, mounts = _volumes(job, pods)
     own = {
         "metadata": {
@@ -113,7 +113,7 @@ def _security() -> Manifest:
 
 
 def _scheduling(job: PodJob, pods: RolePods) -> Manifest:
-    """Return where pods may run, and beside which others.
+    """Return where pods may run, and with which others.
 
     Those of embedding servers, which fill the memory of nodes, are spread over them.
     """
@@ -128,7 +128,7 @@ def _scheduling(job: PodJob, pods: RolePods) -> Manifest:
 
 
 def _affinity(job: PodJob, role: str) -> Manifest:
-    """Return beside which pods those of a role run: all on one node, or if possible each beside one of its index."""
+    """Return the pods whose node a role's pods share: all on one node, or if possible each with one of its index."""
     if job.settings.placement == "packed":
         everybody = {"labelSelector": {"matchLabels": job.labels}, "topologyKey": HOST}
         return {"requiredDuringSchedulingIgnoredDuringExecution": [everybody]}

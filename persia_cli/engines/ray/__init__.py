@@ -1,1 +1,1 @@
-"""`cluster=ray`: machines of a Ray cluster. Ray finds them room and notices when they go; roles talk past it."""
+"""`cluster=ray`: machines of a Ray cluster. Ray places the roles and detects their end; their messages bypass it."""

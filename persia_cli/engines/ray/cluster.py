@@ -1,4 +1,4 @@
-"""The Ray cluster: the connection to it, room for a job in it, and an actor for each replica there."""
+"""The Ray cluster: the connection to it, resources for a job in it, and an actor for each replica there."""
 
 import logging
 import signal
@@ -22,7 +22,7 @@ SLICE_S = 1
 CLIENT = "ray://"
 REACHED_S = 10.0
 MOST_SAID = 300
-"""Characters of what Ray says of a failure."""
+"""Characters of Ray's message about a failure."""
 
 
 def require_ray() -> None:
@@ -51,7 +51,7 @@ def machines(plan: JobPlan) -> Iterator["RayMachines"]:
         ) from error
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # Ray has put an end of its own there
+            signal.signal(signal.SIGTERM, before)  # Ray has set its own handler, which exits
     try:
         yield RayMachines(run, settings)
     except RayError as error:
@@ -84,7 +84,7 @@ def require_reachable(run: Run) -> None:
 
 
 class RayMachines:
-    """A cluster that this process has joined, and the room of one start of a job in it."""
+    """A cluster that this process has joined, and the resources of one start of a job in it."""
 
     def __init__(self, run: Run, settings: RayCluster) -> None:
         import ray
@@ -97,7 +97,7 @@ class RayMachines:
         """Of this machine, for the cluster's other ones."""
 
     def prepare(self, say: Callable[[str], None], meanwhile: Callable[[], None]) -> None:
-        """Wait for room, calling `meanwhile` each second; raises RoleError that says what is missing.
+        """Wait for resources, calling `meanwhile` each second; raises RoleError that names what is missing.
 
         `say` is called with that too, if the job has to wait.
         """
@@ -106,12 +106,12 @@ class RayMachines:
         begin, is_told = time.monotonic(), False
         while not self._group.wait(SLICE_S):
             if not is_told:
-                say(f"waiting for room in the Ray cluster, at most {self._room_s:g} s: {self._why_no_room()}")
+                say(f"waiting for resources of the Ray cluster, at most {self._room_s:g} s: {self._why_no_room()}")
                 is_told = True
             meanwhile()
             if time.monotonic() - begin > self._room_s:
                 raise RoleError(
-                    f"the Ray cluster has had no room for the job for {self._room_s:g} s (cluster.start_timeout_s): "
+                    f"the Ray cluster has had no space for the job for {self._room_s:g} s (cluster.start_timeout_s): "
                     f"{self._why_no_room()}"
                 )
 

@@ -48,7 +48,7 @@ class Actor:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, words: Sequence[str], given: str) -> News:
-        """Start the supervisor with words of `persia`; `given` is the beginning of its input."""
+        """Start the supervisor with arguments of `persia`; `given` is the beginning of its input."""
         # Ray blocks SIGINT in its workers, and a process begins with the mask of the thread that starts it.
         blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         try:
@@ -72,7 +72,7 @@ class Actor:
     def news(self, known: int) -> News:
         """Return the progress; the caller has `known` bytes of the log."""
         assert self._process is not None
-        code = self._process.poll()  # before the log is read, so that the end of a replica comes with its last words
+        code = self._process.poll()  # before the log is read, so that the end of a replica comes with its last lines
         said = os.pread(self._log.fileno(), PORTION, known)
         return News(socket.gethostname(), said, None if len(said) == PORTION else code)
 
@@ -99,7 +99,7 @@ class ActorPlace:
 
     @property
     def why(self) -> str:
-        """The reason of its end, in words."""
+        """The reason of its end, as text."""
         return self._lost or last_words(self._log.read_text(encoding="utf-8", errors="replace"))
 
     def poll(self) -> None:

@@ -1,4 +1,4 @@
-"""What a job asks a Ray cluster for: bundles of resources, and the replicas that use each."""
+"""The request of a job to a Ray cluster: bundles of resources, and the replicas that use each."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ STRATEGY = "SPREAD"
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What is reserved on one machine for replicas that exchange so much that they are to share its memory."""
+    """The reservation on one machine for replicas that exchange so much that they are to share its memory."""
 
     owner: Replica
-    """The embedding server or NN worker beside which the others are."""
+    """The embedding server or NN worker whose machine the others share."""
     replicas: tuple[Replica, ...]
     amounts: Amounts
 
@@ -51,7 +51,7 @@ def settings_of(run: Run) -> RayCluster:
 
 def request_of(run: Run) -> RayRequest:
     """Return what a job asks for: a bundle for each NN worker and each embedding server, with the replicas that
-    `cluster.placement` puts beside it, or one for all.
+    `cluster.placement` puts on its machine, or one for all.
     """
     amounts = {replica: _amounts(run, replica.role) for replica in all_replicas(run) if replica.role != COORDINATOR}
     groups: dict[Replica, list[Replica]] = {}

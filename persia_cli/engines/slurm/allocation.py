@@ -61,7 +61,7 @@ def allocation_of(environment: Mapping[str, str]) -> Allocation:
 def listening_address(node: str, others: list[str]) -> str:
     """Return the IP address at which other machines of the job reach one of them.
 
-    A machine may know itself by an address of its own alone; then it is the one on the way to another machine.
+    A machine's name may lead only to its loopback address; then its address on the route to another machine counts.
     """
     own = _ip_of(node)
     if own.startswith(LOOPBACK) and others:

@@ -1,4 +1,4 @@
-"""Which machines a job asks Slurm for, and which of them each replica is on."""
+"""The machines that a job asks Slurm for, and the one of each replica."""
 
 import math
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class MachinePlace:
     """The machine of a replica: its number among those of its kind."""
 
     kind: int
-    """0, or 1 for the machines of NN workers with GPUs, where these have machines of their own."""
+    """0, or 1 for the machines of NN workers with GPUs, where these have separate machines."""
     node: int
 
 
@@ -30,7 +30,7 @@ class MachineKind:
 
     nodes: int
     each: Resources
-    """What each gives: enough for all the replicas of any of them."""
+    """Resources of each: enough for all the replicas of any of them."""
     partition: str | None
 
 
@@ -41,7 +41,7 @@ def settings_of(run: Run) -> SlurmCluster:
 
 
 def has_gpu_machines(run: Run) -> bool:
-    """Return whether NN workers have machines of their own, since these have GPUs."""
+    """Return whether NN workers have separate machines, since these have GPUs."""
     has_own = settings_of(run).gpu_nodes != 0 and settings_of(run).placement != "packed"
     return has_own and resources_of(run, "nn-worker").gpus > 0
 
@@ -49,8 +49,8 @@ def has_gpu_machines(run: Run) -> bool:
 def places_of(run: Run) -> Mapping[Replica, MachinePlace]:
     """Return the machine of each replica, in the order of start.
 
-    The n-th replica of a role is on the n-th machine, round and round, but where `cluster.placement` has it beside
-    another one. The coordinator is on the first, where the script runs.
+    The n-th replica of a role is on the n-th machine, round and round, unless `cluster.placement` puts it on
+    another one's. The coordinator is on the first, where the script runs.
     """
     counts = _counts(run)
 

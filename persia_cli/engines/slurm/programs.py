@@ -26,7 +26,7 @@ LOST_NODE = re.compile(r"down|fail|no_?resp|unk|\*$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How a job does, by Slurm's word for it."""
+    """The state of a job, as Slurm names it."""
 
     name: str
     reason: str = ""
@@ -101,7 +101,7 @@ def _ask(command: Sequence[str], given: str = "") -> str:
     """Return what a program prints; raises UserError if it is not there, RoleError if it fails."""
     name = command[0]
     try:
-        # A machine may have any encoding, and a program say something in it.
+        # A machine may have any encoding, and a program may print text in it.
         ended = subprocess.run(
             command, input=given, capture_output=True, encoding="utf-8", errors="replace", timeout=ANSWER_S
         )

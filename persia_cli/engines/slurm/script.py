@@ -31,7 +31,7 @@ MOST_WARNED_S = 65_535
 END = "END_OF_CONFIGURATION"
 HEAD = """\
 #!/bin/bash
-# The job {name}, made by persia {version}. It holds no secret: each start makes keys of its own.
+# The job {name}, made by persia {version}. It holds no secret: each start makes its own keys.
 """
 IGNORED = "trap '' USR1  # nothing runs yet that could save; Persia lets it in again"
 STEPS = """

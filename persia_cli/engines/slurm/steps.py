@@ -63,7 +63,7 @@ def is_lost_by_srun(code: int, text: str) -> bool:
 
 
 def step_command(run: Run, replica: Replica, group: int | None, node: str) -> list[str]:
-    """Return the command that runs Persia on a machine of the job, up to its words.
+    """Return the command that runs Persia on a machine of the job, up to its arguments.
 
     `group` is the machine's component, if the job is heterogeneous.
     """

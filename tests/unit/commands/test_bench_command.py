@@ -71,7 +71,7 @@ def test_kernels_as_json() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--hosts", "--mbit", "100"], "--mbit=100: --hosts measures with bandwidths of its own"),
+        (["--hosts", "--mbit", "100"], "--mbit=100: --hosts measures with its own bandwidths"),
         (["--plot", "modes.pdf"], "--plot=modes.pdf: end the name of the picture in .png or .svg"),
         (["--plot", "away/modes.png"], "create it first"),
     ],

@@ -19,7 +19,7 @@ def test_the_plan(persia) -> None:
     )
     assert re.search(r"^table +dim +dtype +optimizer +rows up to +memory$", ended.out, re.MULTILINE)
     assert re.search(r"^all +1\.0 GiB$", ended.out, re.MULTILINE)
-    assert "persia config model, with the same words, counts its weights" in " ".join(ended.out.split())
+    assert "persia config model, with the same arguments, counts its weights" in " ".join(ended.out.split())
     commands = [line.strip() for line in lines if line.startswith("  persia launch-role ")]
     conf = f"{' '.join(words)} --conf-dir"
     assert commands[0].startswith(

@@ -18,8 +18,8 @@ WROTE = {"event": "phase", "phase": "done"}
         ({"a": {"evicted": 1234}, "b": {"rows": 9}}, "rows evicted: 1,234 (all of a)"),
         (
             {"a": {"evicted": 1, "not_admitted": 5}, "b": {"evicted": 2000, "refused": 7, "gradients_refused": 1}},
-            "rows evicted: 2,001 (2,000 of b); ids refused for lack of room: 7 (all of b); ids not admitted: 5 (all of "
-            "a); gradients refused that were not finite: 1 (all of b)",
+            "rows evicted: 2,001 (2,000 of b); ids refused for lack of space: 7 (all of b); ids not admitted: 5 (all "
+            "of a); gradients refused that were not finite: 1 (all of b)",
         ),
     ],
 )

@@ -43,7 +43,7 @@ def test_the_points_are_listed_and_nothing_is_made(persia, tmp_path: Path) -> No
         (["--resume", "nowhere"], "nowhere does not contain a sweep: nowhere/sweep.json is missing"),
         (["seed=1,2", "--metric", "auk"], "; did you mean auc?"),
         (["seed=1,2", "--metric", "auc_buy"], "--metric auc_buy: an evaluation of the point seed=1"),
-        (["seed=1", "--resume", "nowhere"], "--resume takes words and folder from the sweep itself"),
+        (["seed=1", "--resume", "nowhere"], "--resume takes settings and folder from the sweep itself"),
     ],
 )  # fmt: skip
 def test_mistakes_end_it_before_the_first_point(persia, words: list[str], sentence: str) -> None:

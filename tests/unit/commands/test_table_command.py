@@ -121,7 +121,7 @@ def test_figures_and_pictures_on_a_terminal(run_dir: Path) -> None:
     assert lines[1].split()[-4:] == ["75.0%", "90.0%", "7", "2"]
     assert lines[3].split()[:2] == ["all", "300"]
     assert "█" in lines[6]
-    assert lines[-1] == f"of room: a, b share room for {CAPACITY:,} rows"
+    assert lines[-1] == f"of capacity: a, b share a capacity of {CAPACITY:,} rows"
     assert lines[6].split()[-2:] == [str(int((ROWS["embedding"][ROWS["table"] == "a"].map(max) == 0).sum())), "zero"]
 
 

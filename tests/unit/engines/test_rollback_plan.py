@@ -69,7 +69,7 @@ def test_a_job_goes_back_so_often_and_no_more(saved: Path, most: int) -> None:
         launch_with_rollback(planned(saved.parents[1], f"recovery.max_restarts={most}"), deaths, lambda said: None)
     assert len(deaths.plans) == 1 + most
     notes = getattr(raised.value, "__notes__", [])
-    assert notes == (["The job has gone back 1 time within 3600 s (recovery.max_restarts)."] * most)
+    assert notes == (["The job went back 1 time within 3600 s (recovery.max_restarts)."] * most)
 
 
 def test_without_a_checkpoint_the_next_job_begins_at_the_start(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The job shop, made by persia VERSION. It holds no secret: each start makes keys of its own.
+# The job shop, made by persia VERSION. It holds no secret: each start makes its own keys.
 #SBATCH --job-name=shop
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
