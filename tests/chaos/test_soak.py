@@ -93,7 +93,7 @@ def memfds(job: Launched) -> set[str]:
     return found
 
 
-def test_a_job_that_is_disturbed_again_and_again_stays_as_large_as_it_was(tmp_path: Path) -> None:
+def test_a_job_that_is_disturbed_repeatedly_does_not_grow(tmp_path: Path) -> None:
     draw = random.Random(1)
     measured: list[dict[str, Sizes]] = []
     done: list[str] = []

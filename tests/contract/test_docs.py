@@ -102,7 +102,7 @@ def run(page: Path, folder: Path, *marks: str) -> None:
 
 
 @every_page
-def test_every_command_says_how_it_is_checked(page: Path) -> None:
+def test_every_command_has_a_mark_for_its_check(page: Path) -> None:
     for block in blocks(page.read_text()):
         if block.language in ("sh", "bash", "shell", "python"):
             assert block.mark.partition(" with ")[0] in MARKS or block.mark.startswith("file "), block.code
@@ -184,7 +184,7 @@ def test_names_of_the_code_are_there(page: Path) -> None:
 
 
 @every_page
-def test_constants_have_the_values_that_a_page_says(page: Path) -> None:
+def test_constants_have_the_values_of_the_pages(page: Path) -> None:
     """Such as `wire.messages.PROTOCOL = 9`."""
     wrong = {}
     for module, name, value in re.findall(r"`((?:[a-z_]+\.)+)([A-Z_]+) = ([^`]+)`", page.read_text()):

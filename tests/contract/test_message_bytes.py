@@ -171,7 +171,7 @@ def test_the_bytes_of_old_are_understood(message: Message) -> None:
 
 
 @pytest.mark.parametrize("work", WORK, ids=lambda value: type(value).__name__)
-def test_an_instruction_says_what_to_do_by_the_name_of_its_phase(work: PhaseWork) -> None:
+def test_an_instruction_is_encoded_by_the_name_of_its_phase(work: PhaseWork) -> None:
     _, header = encode(1, Instruction(5, work))
     assert decode(encode(1, Instruction(5, work))) == (1, Instruction(5, work))
     name, *values = msgspec.msgpack.decode(header)[1][1]

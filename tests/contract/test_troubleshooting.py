@@ -64,7 +64,7 @@ def test_there_are_twenty_errors_and_more() -> None:
     assert len([error for block in ERRORS for _, error in commands(block) if error]) >= 20
 
 
-def test_what_is_said_without_a_command_is_what_the_code_says() -> None:
+def test_messages_without_a_command_are_those_of_the_code() -> None:
     text = PAGE.read_text()
     assert f"embedding-server-0 {killed_by(signal.SIGKILL)}" in text
     notifications = [NOTIFICATIONS[counter][1] for counter in ("evicted", "refused", "gradients_refused")]

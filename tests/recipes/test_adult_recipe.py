@@ -34,7 +34,7 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def test_values_are_what_the_readme_says(source: Path, tmp_path: Path) -> None:
+def test_values_are_those_of_the_readme(source: Path, tmp_path: Path) -> None:
     report = prepare(source, tmp_path / "out")
     assert (report.rows, report.bad_rows) == (3, 0)
     rows = pq.read_table(report.files[0]).to_pylist()

@@ -30,7 +30,7 @@ def prepare(source: Path, output: Path, **options: Any) -> PrepareReport:
     return load_recipe("avazu").prepare(source, output, PrepareOptions(**options), lambda done, total: None)
 
 
-def test_values_are_what_the_readme_says(tmp_path: Path) -> None:
+def test_values_are_those_of_the_readme(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text(text("14102100", "14102123", "14103005", "14022800", "14123123"))
     report = prepare(tmp_path / "train.csv", tmp_path / "out")
     assert (report.rows, report.bad_rows) == (5, 0)

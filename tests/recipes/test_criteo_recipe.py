@@ -49,7 +49,7 @@ def days(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("recipe", ["criteo", "criteo_1tb"])
-def test_values_are_what_the_readme_says(recipe: str, tmp_path: Path) -> None:
+def test_values_are_those_of_the_readme(recipe: str, tmp_path: Path) -> None:
     source = write(tmp_path / "train.txt", GOOD, changed("label", b"0") + b"\r")
     report = prepare(source, tmp_path / "out", recipe)
     assert (report.rows, report.bad_rows, report.files) == (2, 0, (tmp_path / "out" / "train-0000.parquet",))
@@ -172,7 +172,7 @@ def test_a_file_without_a_good_row_becomes_none(days: Path, tmp_path: Path) -> N
     assert len(report.files) == len(list((tmp_path / "out").glob("*.parquet"))) == 3
 
 
-def test_all_bad_rows_of_a_block_are_told_in_the_order_of_lines(tmp_path: Path) -> None:
+def test_all_bad_rows_of_a_block_are_reported_in_the_order_of_lines(tmp_path: Path) -> None:
     source = write(tmp_path / "train.txt", GOOD, changed("C3", b"x"), changed("label", b"2"), GOOD, changed("I2", b"y"))
     with pytest.raises(DataError) as failure:
         prepare(source, tmp_path / "out")

@@ -36,7 +36,7 @@ def test_values_are_those_of_the_file(tmp_path: Path) -> None:
         assert got["tags"] == [text_id("tags", tag) for tag in row["tags"].split("|") if tag]
 
 
-def test_a_copy_is_a_recipe_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_is_a_separate_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     copied = {file.name for file in copy_recipe(load_recipe("my_data"), Path("mine"))}
     assert {"README.md", "prepare.py", "conf.yaml", "purchases.csv"} <= copied
@@ -59,7 +59,7 @@ def test_a_copy_is_a_recipe_of_its_own(tmp_path: Path, monkeypatch: pytest.Monke
         ("1767227212", "", "time is missing"),
     ],
 )
-def test_mistakes_are_told_by_line(tmp_path: Path, old: str, new: str, reason: str) -> None:
+def test_mistakes_are_reported_with_their_line(tmp_path: Path, old: str, new: str, reason: str) -> None:
     text = (FOLDER / "purchases.csv").read_text().replace(old, new, 1)
     (tmp_path / "purchases.csv").write_text(text)
     line = 1 + text[: text.index(new) if new else 0].count("\n") if new else 2

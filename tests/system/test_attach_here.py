@@ -70,7 +70,7 @@ def recovered(run: Path) -> bool:
     return any(e["event"] == "recovered" and e["replica"] == "embedding-worker-0" for e in read_journal(run / EVENTS))
 
 
-def test_one_command_shows_it_another_stops_it_and_a_third_says_how_it_ended(tmp_path: Path) -> None:
+def test_commands_show_it_stop_it_and_report_its_end(tmp_path: Path) -> None:
     run, shown, stopped, late = (tmp_path / name for name in ("run", "shown", "stopped", "late"))
     with Launched(ENDLESS, run) as job:
         job.wait_for_training()

@@ -45,7 +45,7 @@ def test_dien_learns_the_next_element_as_plain_torch_does(tmp_path: Path) -> Non
     ],
     ids=["parts", "uncertainty", "two ranks", "two ranks in parts"],
 )
-def test_a_network_of_a_user_learns_a_loss_of_its_own(words: list[str], tmp_path: Path) -> None:
+def test_a_network_of_a_user_learns_its_own_loss(words: list[str], tmp_path: Path) -> None:
     """It has a weight that no logit depends on."""
     given = [UNEQUAL, "model.name=GuessingNetwork", ADAM, "checkpoint={every_steps: 1, keep: null}"]
     job = plan([*lists_job(tmp_path), *given, *words], tmp_path / "run")

@@ -132,7 +132,7 @@ def test_modes_between_hosts_and_their_picture(temporary: Path) -> None:
 
 
 @pytest.mark.slow
-def test_saving_beside_training(temporary: Path) -> None:
+def test_saving_during_training(temporary: Path) -> None:
     """Lines are so short that also the save of a small table lasts for some of them."""
     told = json.loads(bench("saving", *SMALL, "--steps", "200", "--saves", "2", "--json", temporary=temporary).stdout)
     (result,) = told["results"]
@@ -157,7 +157,7 @@ def test_tier_against_fbgemm_where_it_is_installed(temporary: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_in_turns_measures_them_and_tells_what_it_died_of(temporary: Path, monkeypatch: Any) -> None:
+def test_an_alternating_job_measures_its_turns_and_reports_its_error(temporary: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr("tempfile.tempdir", None)
     run = compose_run(SMALL)

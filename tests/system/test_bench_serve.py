@@ -45,7 +45,7 @@ def temporary(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_server_beside_its_network_alone(model: Path, temporary: Path) -> None:
+def test_a_server_against_its_network_alone(model: Path, temporary: Path) -> None:
     done = bench(model, "--candidates", "20", "--user", "user", "--quick", "--json", temporary=temporary)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -85,7 +85,7 @@ def test_for_people_and_in_json_at_a_rate(model: Path, temporary: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith(f"next      persia serve {model}")
 
 
-def test_a_rate_that_says_nothing_is_refused(model: Path, temporary: Path) -> None:
+def test_a_meaningless_rate_is_refused(model: Path, temporary: Path) -> None:
     done = bench(model, "--rate", "0.1", "--seconds", "1", temporary=temporary)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--rate 0.1 for --seconds 1 are 0.1 requests" in done.stderr

@@ -32,7 +32,7 @@ def wait_for_training(run_dir: Path) -> None:
     poll_for(lambda: read_journal(run_dir / METRICS), 90.0, "steps trained")
 
 
-def test_a_coordinator_that_is_told_to_stop_sends_everybody_away(tmp_path: Path) -> None:
+def test_a_coordinator_that_is_asked_to_stop_ends_all_roles(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with by_hand(WORDS, run_dir) as started:
         wait_for_training(run_dir)
@@ -52,7 +52,7 @@ def test_a_coordinator_that_is_told_to_stop_sends_everybody_away(tmp_path: Path)
 @pytest.mark.parametrize(
     "name", ["embedding-server-0", *(pytest.param(n, marks=pytest.mark.slow) for n in ("nn-worker-0", "data-loader-0"))]
 )
-def test_a_role_that_is_told_to_stop_ends_the_job_by_name(name: str, tmp_path: Path) -> None:
+def test_a_role_that_is_asked_to_stop_ends_the_job_by_name(name: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with by_hand(WORDS, run_dir) as started:
         wait_for_training(run_dir)
@@ -64,7 +64,7 @@ def test_a_role_that_is_told_to_stop_ends_the_job_by_name(name: str, tmp_path: P
     assert read_history(run_dir).outcome(time.time()) == RunOutcome("failed", f"{name} was stopped (SIGINT)")
 
 
-def test_a_role_that_is_told_to_stop_before_all_have_joined_ends_the_job_too(tmp_path: Path) -> None:
+def test_a_role_that_is_asked_to_stop_before_all_have_joined_ends_the_job(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with by_hand(WORDS, run_dir, without="nn-worker-0") as started:
         log = run_dir / "roles" / "coordinator-0.log"
@@ -77,7 +77,7 @@ def test_a_role_that_is_told_to_stop_before_all_have_joined_ends_the_job_too(tmp
 
 
 @pytest.mark.slow
-def test_all_told_to_stop_at_once_save_first(tmp_path: Path) -> None:
+def test_all_asked_to_stop_at_once_save_first(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with by_hand(WORDS, run_dir) as started:
         wait_for_training(run_dir)

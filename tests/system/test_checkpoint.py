@@ -158,7 +158,7 @@ def test_rows_open_in_pandas(saved: JobResult) -> None:
     assert total == evaluation(saved)["rows"]
 
 
-def test_the_manifest_says_what_is_there(saved: JobResult) -> None:
+def test_the_manifest_lists_the_files(saved: JobResult) -> None:
     checkpoint = newest_checkpoint(saved.run_dir / CHECKPOINTS)
     assert [path.name for path in sorted(checkpoint.parent.iterdir())] == [f"step-{STEPS}", f"step-{STEPS // 2}"]
     manifest = json.loads((checkpoint / "manifest.json").read_text())

@@ -99,7 +99,7 @@ def test_a_job_over_three_hosts_has_the_bits_of_one_on_this_machine(
         (["checkpoint.at_end=true"], 2, "set checkpoint.path to a URI that all reach"),
     ],
 )
-def test_what_cannot_start_is_said_in_a_sentence_and_leaves_nothing(
+def test_a_failed_start_is_reported_in_a_sentence_and_leaves_nothing(
     words: list[str], code: int, sentence: str, hosts: list[Host], ssh: Path, tmp_path: Path
 ) -> None:
     with Launched([*SMALL, *on_hosts(ssh, hosts), *words], tmp_path / "run") as launched:

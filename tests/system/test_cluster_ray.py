@@ -87,9 +87,7 @@ def test_a_worker_that_dies_returns_and_nothing_outlives_the_driver(
         assert "the driver of the job was killed, and all has ended with it" in command.output
 
 
-def test_a_mistake_ends_the_job_at_once_with_the_replica_and_its_machine_and_so_does_too_little_room(
-    two: tuple[list[Host], str], tmp_path: Path
-) -> None:
+def test_a_mistake_or_too_little_space_ends_the_job_at_once(two: tuple[list[Host], str], tmp_path: Path) -> None:
     hosts, address = two
     with Command(hosts[0], address, [*WORDS, "checkpoint.at_end=true"], tmp_path / "out") as command:
         assert command.end() == 2, command.output

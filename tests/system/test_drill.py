@@ -106,7 +106,7 @@ def test_a_job_that_does_not_recover_is_named_and_nothing_is_left(tmp_path):
     assert not (tmp_path / "out" / "undisturbed").exists()
 
 
-def test_a_job_that_ends_before_it_begins_says_why(tmp_path):
+def test_a_job_that_ends_before_it_begins_reports_the_cause(tmp_path):
     (tmp_path / "file").touch()
     words = ["kill", "nn-worker", "--folder", "out", *JOB, f"checkpoint.path={tmp_path}/file/models"]
     said = drill(*words, "--no-compare", cwd=tmp_path, code=2)

@@ -188,7 +188,7 @@ def test_an_export_that_fails_its_proof_leaves_nothing(
     assert [path.name for path in folder.iterdir() if path.name.startswith("bad")] == []
 
 
-def test_a_run_whose_data_are_gone_is_exported_with_samples_of_others(folder: Path, saved: JobResult) -> None:
+def test_a_run_with_missing_data_is_exported_with_samples_of_others(folder: Path, saved: JobResult) -> None:
     source, gone = folder / "eval.parquet", folder / "other.parquet"
     source.rename(gone)
     try:

@@ -95,7 +95,7 @@ def answers(folder: Path, data: Path) -> list[dict[str, list[float]]]:
 
 @pytest.mark.parametrize("change", [lambda model: model, regularised], ids=["plain", "regularised"])
 @pytest.mark.parametrize("model", [*KINDS, *AUXILIARY], ids=name)
-def test_a_served_network_says_what_training_says(change, model, data: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_served_network_predicts_as_training_does(change, model, data: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)  # else its thread outlives the command
     run = train(words(change(model), data), tmp_path / "run").run_dir
     persia("export", run, "-o", tmp_path / "model", "--verify", data / "part.parquet")

@@ -91,7 +91,7 @@ def test_training_goes_on_without_a_save_and_the_next_one_works(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_after_a_save_that_was_given_up_a_checkpoint_of_changes_is_whole(tmp_path: Path) -> None:
+def test_after_an_aborted_save_a_checkpoint_of_changes_is_whole(tmp_path: Path) -> None:
     """Servers count from a save that was not published: the next one has all rows, and later ones have changes."""
     words = [*WORDS, "cluster=embedded", "checkpoint.every_steps=20", "train.steps=160"]
     with small_disk(16 * DISK) as disk:

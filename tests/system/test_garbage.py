@@ -189,7 +189,7 @@ def ask_coordinator(stranger: Stranger, now: int) -> None:
     stranger.is_refused("is still missing", Report(rank, 2**40, interval, scores, None))
 
 
-def test_messages_of_the_right_form_that_say_what_cannot_be_are_refused(undisturbed, tmp_path):
+def test_well_formed_messages_with_impossible_contents_are_refused(undisturbed, tmp_path):
     words = [*WORDS, "cluster.embedding_servers=2"]
     refused = {}
     with ThreadJob(plan(words, tmp_path / "run")) as job:

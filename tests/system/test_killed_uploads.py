@@ -140,7 +140,7 @@ class Uploads:
 
 
 @pytest.mark.parametrize("full_every", [1, 4])
-def test_whoever_fails_while_a_checkpoint_is_uploaded_the_one_before_stays(tmp_path: Path, full_every: int) -> None:
+def test_failures_during_an_upload_leave_the_previous_checkpoint(tmp_path: Path, full_every: int) -> None:
     """Each time every byte of the newest checkpoint is read; losses and rows are those of an undisturbed run."""
     draw = random.Random(f"uploads {full_every}")
     recording = tmp_path / "requests"

@@ -82,7 +82,9 @@ def test_it_is_saved_again(undisturbed: JobResult, tmp_path: Path) -> None:
         (["embedding-server-0"], 2),
     ],
 )
-def test_whoever_dies_and_however_often(undisturbed: JobResult, tmp_path: Path, victims: list[str], times: int) -> None:
+def test_any_role_dies_any_number_of_times(
+    undisturbed: JobResult, tmp_path: Path, victims: list[str], times: int
+) -> None:
     words = [*KEPT, "checkpoint.full_every=9"]
     result = disturbed(words, tmp_path, victims, times)
     assert_same(result, undisturbed)

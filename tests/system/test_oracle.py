@@ -93,7 +93,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("of_labels", LOSSES.values(), ids=LOSSES)
-def test_labels_with_losses_of_their_own(of_labels: str, tmp_path: Path) -> None:
+def test_labels_with_separate_losses(of_labels: str, tmp_path: Path) -> None:
     words = [*lists_job(tmp_path), "checkpoint={every_steps: 1, keep: null}", f"train.losses={of_labels}"]
     words += ["optimizer.dense={kind: adamw, lr: 0.001, weight_decay: 0.1, clip_norm: 0.05, eps: 1e-6}"]
     job = plan(words, tmp_path / "run")

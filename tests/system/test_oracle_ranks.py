@@ -66,7 +66,7 @@ def test_batch_normalisation_dice_and_penalties_of_rows(optimizer: str, criteo_r
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pairwise", "bpr", "bce"])
-def test_labels_with_losses_of_their_own(kind: str, tmp_path: Path) -> None:
+def test_labels_with_separate_losses(kind: str, tmp_path: Path) -> None:
     """Some labels of each task are not known."""
     kinds = f"{{click: {{kind: {kind}, weight: 0.5}}, buy: {{kind: huber}}}}"
     words = [f"train.losses={kinds}", "optimizer.dense.clip_norm=0.05", "dataset.group_by=user"]

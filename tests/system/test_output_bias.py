@@ -68,7 +68,7 @@ def test_a_run_begins_there_and_keeps_the_numbers(tmp_path: Path, ranks: int) ->
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["model"]["output_bias"] == saved
 
 
-def test_the_words_of_a_scheduler_resume_it(tmp_path: Path) -> None:
+def test_the_arguments_of_a_scheduler_resume_it(tmp_path: Path) -> None:
     words = [*words_of(tmp_path), "--run-dir", str(tmp_path / "run"), "resume=auto"]
     for steps in (4, 6):
         done = CliRunner().invoke(app, ["train", *words, f"train.steps={steps}"])

@@ -86,7 +86,7 @@ exec g++ "$@"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # a busy machine compiles for minutes
-def test_compiling_takes_its_time_and_is_told(tmp_path: Path) -> None:
+def test_compiling_takes_its_time_and_is_reported(tmp_path: Path) -> None:
     compiler = tmp_path / "slow-g++"
     compiler.write_text(SLOW_COMPILER.format(wait="sleep 2"))
     compiler.chmod(0o755)

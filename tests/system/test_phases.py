@@ -63,7 +63,7 @@ def test_epochs_follow_each_other(tmp_path: Path) -> None:
     assert [(line["step"], line["samples"]) for line in result.metrics] == [(48, 3000), (48, 3000)]
 
 
-def test_a_batch_that_needs_more_rows_than_there_are_has_ids_without_one_and_says_so(tmp_path: Path) -> None:
+def test_a_batch_that_needs_too_many_rows_reports_ids_without_one(tmp_path: Path) -> None:
     result = train([*SMALL, "embedding.capacity=160", "embedding.when_full=evict_lru"], tmp_path / "run")
     [tables] = [event["tables"] for event in events(result, "tables")]
     # Each step uses more rows than that at once: also the slots meant to stay empty get taken.

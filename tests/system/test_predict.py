@@ -155,7 +155,9 @@ def test_no_samples_give_no_scores(saved: JobResult, unlabelled: Path, tmp_path:
     assert written.num_rows == 0
 
 
-def test_a_file_that_is_there_stays_unless_told_otherwise(saved: JobResult, unlabelled: Path, tmp_path: Path) -> None:
+def test_an_existing_file_stays_unless_replacing_is_requested(
+    saved: JobResult, unlabelled: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "s.parquet"
     output.write_text("of old")
     error = predict(saved.run_dir, unlabelled, output).exception
@@ -176,7 +178,7 @@ def test_a_file_that_is_there_stays_unless_told_otherwise(saved: JobResult, unla
         ("nowhere", "s.parquet", ["dataset.recipe=avazu"], "does not exist; correct"),
     ],
 )
-def test_mistakes_are_told_before_anything_starts(
+def test_mistakes_are_reported_before_anything_starts(
     saved: JobResult, folder: Path, unlabelled: Path, tmp_path: Path, data: str, output: str, words: list[str],
     sentence: str,
 ) -> None:  # fmt: skip

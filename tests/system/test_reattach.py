@@ -209,7 +209,7 @@ ROLLS_BACK = [*ENDLESS, "cluster.embedding_servers=2", "checkpoint.every_steps=5
 
 
 @pytest.mark.slow
-def test_after_a_fault_of_its_own_memory_is_not_trusted(tmp_path: Path) -> None:
+def test_after_an_internal_fault_memory_is_not_trusted(tmp_path: Path) -> None:
     with Launched(ROLLS_BACK, tmp_path / "run") as job:
         recovered = rolled_back(job, lambda pid: os.kill(pid, signal.SIGSEGV))
         assert recovered["cause"] == "embedding-server-1 was killed by SIGSEGV"

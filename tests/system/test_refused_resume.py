@@ -175,7 +175,7 @@ def test_a_branch_that_is_refused_leaves_no_folder(stopped: Path, tmp_path: Path
     assert content(stopped) == before
 
 
-def test_a_damaged_note_of_the_best_goes_as_it_says(stopped: Path) -> None:
+def test_a_damaged_record_of_the_best_can_be_removed(stopped: Path) -> None:
     note = stopped / CHECKPOINTS / "best.json"
     turned(of_run(f"{CHECKPOINTS}/best.json"))(stopped)
     for command in ("resume", "eval"):

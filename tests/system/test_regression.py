@@ -79,7 +79,7 @@ def test_losses_are_those_of_plain_torch(folder: Path, trained: JobResult, tmp_p
     np.testing.assert_allclose(ours, [oracle.step(step) for step in range(12)], rtol=1e-4)
 
 
-def test_each_label_has_the_figures_of_its_kind_and_learns(trained: JobResult) -> None:
+def test_each_label_has_the_metrics_of_its_kind_and_learns(trained: JobResult) -> None:
     line = evaluation(trained)
     assert {"rmse_stars", "mae_stars", "r2_stars", "calibration_visits", "rmse_visits", "auc_click"} <= set(line)
     assert {"auc_stars", "log_loss_visits", "rmse_click", "calibration_stars"}.isdisjoint(line)

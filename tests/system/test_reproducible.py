@@ -53,7 +53,7 @@ def test_sync_has_the_same_bits(deployment: list[str], words: list[str], result:
     assert_same_model(newest_checkpoint(other.run_dir / CHECKPOINTS), newest_checkpoint(result.run_dir / CHECKPOINTS))
 
 
-def test_the_last_line_tells_of_tables_what_they_came_to(result: JobResult) -> None:
+def test_the_last_line_has_the_totals_of_tables(result: JobResult) -> None:
     counters = next(event for event in result.events if event["event"] == "tables")["tables"].values()
     rows, hits, misses, ids, known, reads, reads_known = (
         sum(table[name] for table in counters)

@@ -81,7 +81,7 @@ def test_other_names_are_refused_and_another_place_is_not(data: Path, tmp_path: 
     assert result_of(tmp_path / "run").metrics[-1]["step"] == 7
 
 
-def test_a_checkpoint_that_does_not_say_goes_on(data: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_without_this_record_is_resumed(data: Path, tmp_path: Path) -> None:
     launch(plan(words(data, 4), tmp_path / "run"))
     newest = newest_checkpoint(tmp_path / "run" / CHECKPOINTS)
     manifest = decode_manifest(newest)

@@ -46,7 +46,7 @@ def printed(text: str, by: str) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_figures_are_those_of_loops_over_predictions(keep: bool, tmp_path: Path) -> None:
+def test_metrics_are_those_of_loops_over_predictions(keep: bool, tmp_path: Path) -> None:
     run = train([*words(tmp_path), "train.steps=15"], tmp_path / "run").run_dir
     ended = persia("eval", run, "--retrieval", "--at", 3, "--at", 8, *(["--keep-seen"] if keep else []))
     assert ended.exit_code == 0, ended.output

@@ -40,7 +40,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.mark.parametrize("replica", ["embedding-worker-0", "embedding-server-0", "nn-worker-0"])
-def test_figures_are_those_of_an_undisturbed_evaluation(replica: str, words: list[str], tmp_path: Path) -> None:
+def test_metrics_are_those_of_an_undisturbed_evaluation(replica: str, words: list[str], tmp_path: Path) -> None:
     undisturbed = train([*words, "cluster=embedded"], tmp_path / "undisturbed")
     with Launched([*words, "cluster=local"], tmp_path / "run") as job:
         poll_for(

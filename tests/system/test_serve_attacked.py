@@ -118,7 +118,7 @@ def test_what_is_no_request_is_refused(guarded: Guarded, garbage: bytes) -> None
     assert seconds < LATE_S
 
 
-def test_slow_clients_hold_nobody_up(guarded: Guarded) -> None:
+def test_slow_clients_do_not_delay_others(guarded: Guarded) -> None:
     """Check a client that sends nothing, one in the midst of its head, and one in the midst of its body."""
     silent, in_head, in_body = (guarded.connect() for _ in range(3))
     in_head.sendall(b"POST /v2/models/shop/infer HTTP/1.1\r\nx-a: b\r\n")

@@ -92,7 +92,7 @@ def test_a_wrong_key_is_named(model: Path, secrets: Path, key: str, words: str) 
 
 
 @pytest.mark.slow
-def test_two_servers_of_one_model_beside_each_other_and_no_third_at_a_port(model: Path, tmp_path: Path) -> None:
+def test_two_servers_of_one_model_run_together_but_not_on_one_port(model: Path, tmp_path: Path) -> None:
     """One of them at an address of IPv6."""
     if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
         pytest.skip("this machine has no IPv6")

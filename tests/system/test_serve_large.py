@@ -41,7 +41,7 @@ def ready_after(model: Path, folder: Path, *options: str) -> float:
         return time.monotonic() - begin
 
 
-def test_the_large_model_is_what_it_says(tmp_path: Path) -> None:
+def test_the_large_model_predicts_correctly(tmp_path: Path) -> None:
     rows = 300_000
     predictor = Predictor.open(write_large_model(tmp_path / "large", rows))
     places = np.array([0, 1, 5, 262_144, rows - 1])

@@ -97,7 +97,7 @@ def test_what_a_killed_command_leaves_goes_at_the_next_start(undisturbed: JobRes
     assert left(tmp_path) == []
 
 
-def test_an_export_that_is_killed_is_said_in_a_sentence(undisturbed: JobResult, tmp_path: Path) -> None:
+def test_an_export_that_is_killed_is_reported_in_a_sentence(undisturbed: JobResult, tmp_path: Path) -> None:
     with begun(undisturbed.run_dir, tmp_path) as process:
         poll_for(lambda: any((tmp_path / "tmp").glob("persia-export-*/*.part")), READY_S, "the export has begun")
         children(process)[0].kill()
@@ -108,7 +108,7 @@ def test_an_export_that_is_killed_is_said_in_a_sentence(undisturbed: JobResult, 
     assert "Traceback" not in told
 
 
-def test_without_torch_one_sentence_says_what_to_install(undisturbed: JobResult, tmp_path: Path) -> None:
+def test_without_torch_one_sentence_names_what_to_install(undisturbed: JobResult, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
     ended = subprocess.run(

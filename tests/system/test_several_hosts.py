@@ -118,7 +118,7 @@ with Context(read_secret(Path(sys.argv[1]))) as context:
 """
 
 
-def test_nobody_on_another_host_gets_in_but_who_has_the_keys(tmp_path: Path) -> None:
+def test_only_clients_with_the_keys_connect_from_another_host(tmp_path: Path) -> None:
     with lab(2) as [first, second], started_on({"coordinator-0": first}, SMALL, tmp_path / "logs") as job:
         [address] = listeners(first)
         attack = second.start([sys.executable, far_attacker.__file__, job.keys.public.decode(), address], PIPE)
@@ -187,7 +187,7 @@ main()
 """Roles whose authentication fails at the first client that comes after the file is there."""
 
 
-def test_nobody_gets_in_where_authentication_has_died_and_who_is_in_trains_on(tmp_path: Path) -> None:
+def test_after_authentication_dies_only_connected_roles_train_on(tmp_path: Path) -> None:
     steps = 6000
     long = [*WORDS, f"dataset.generator.train_rows={32 * steps}", *NO_FILES]
     undisturbed = train([*long, "cluster=embedded"], tmp_path / "undisturbed")

@@ -147,7 +147,7 @@ def test_a_replica_that_is_stuck_is_named(tmp_path, name):
         assert running(pids) == []
 
 
-def test_a_replica_that_fails_at_its_start_says_why(tmp_path):
+def test_a_replica_that_fails_at_its_start_reports_the_cause(tmp_path):
     # A rank alone cannot import it: trying the network out before the start does not find this.
     broken = 'import sys\nif "nn-worker" in sys.argv:\n    import no_such_module\n'
     (tmp_path / "broken.py").write_text(broken + NETWORK)
@@ -164,7 +164,7 @@ def test_a_replica_that_fails_at_its_start_says_why(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_gpu_without_room_is_the_users_to_put_right(tmp_path):
+def test_a_gpu_without_memory_is_an_error_of_the_user(tmp_path):
     full = NETWORK.replace("self.batches > 100 and distributed.get_rank() == 0", "batch.size > 2")
     full = full.replace('ValueError("one hundred batches are enough")', 'torch.OutOfMemoryError("CUDA out of memory")')
     (tmp_path / "network.py").write_text(full)
@@ -197,7 +197,7 @@ def test_of_two_ranks_the_one_that_ended_is_named_not_the_one_that_noticed(tmp_p
 
 
 @pytest.mark.slow
-def test_of_two_ranks_the_one_that_failed_is_heard_not_the_one_that_noticed(tmp_path):
+def test_of_two_ranks_the_one_that_failed_is_reported(tmp_path):
     (tmp_path / "network.py").write_text(NETWORK)
     words = [word for word in ENDLESS if "hidden" not in word]
     words += [*TWO_RANKS, "model={kind: custom, dim: 4, file: network.py, name: Net, args: {}}"]

@@ -263,7 +263,7 @@ def test_a_signal_to_one_role_saves_and_ends_the_job(tmp_path: Path, name: str) 
 
 
 @pytest.mark.slow
-def test_a_grace_that_is_too_short_is_told(tmp_path: Path) -> None:
+def test_a_grace_that_is_too_short_is_reported(tmp_path: Path) -> None:
     words = [*words_of(tmp_path, "local", train_s=3.0), "checkpoint.grace_s=1", "checkpoint.every_steps=1"]
     with Launched(words, tmp_path / "run") as job:
         poll_for(lambda: any(event["event"] == "saved" for event in events(tmp_path / "run")), 120.0, "a checkpoint")

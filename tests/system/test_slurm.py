@@ -132,7 +132,7 @@ def test_a_packed_job_is_on_one_machine_keeps_to_its_processors_and_is_traced(
         (["checkpoint.at_end=true"], "set checkpoint.path to a URI that all reach", "embedding-server-1 on host2"),
     ],
 )
-def test_a_mistake_ends_the_job_at_once_and_is_said_in_a_sentence(
+def test_a_mistake_ends_the_job_at_once_with_a_sentence(
     words: list[str], sentence: str, log_of: str, cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     log = tmp_path / "said"
@@ -217,7 +217,7 @@ def test_a_job_that_loses_a_machine_is_queued_again_and_goes_on(tmp_path: Path) 
         assert "host3" in str(ready["replicas"])
 
 
-def test_nn_workers_with_gpus_are_on_machines_of_their_own(cluster: SlurmCluster, tmp_path: Path) -> None:
+def test_nn_workers_with_gpus_are_on_separate_machines(cluster: SlurmCluster, tmp_path: Path) -> None:
     log = tmp_path / "said"
     words = [word for word in ON_SLURM if word not in TWO]
     process = start(cluster, log, *WORDS, *NO_FILES, *words, "cluster.resources.nn_worker.gpus=1")

@@ -40,7 +40,7 @@ def one_class_in_evaluations() -> np.ndarray:
     return ((np.arange(ROWS) % 2 == 0) & (np.arange(ROWS) % EVERY != 0)).astype(np.float32)
 
 
-def test_an_evaluation_without_the_figure_that_chooses_the_best_is_told_once(tmp_path: Path) -> None:
+def test_an_evaluation_without_the_deciding_metric_is_reported_once(tmp_path: Path) -> None:
     labels = (np.arange(ROWS) % 2).astype(np.float32)
     words = ["checkpoint.best_by=gauc", "dataset.group_by=row", "checkpoint.at_end=false"]
     result = job(tmp_path, labels, labels, *words)
@@ -50,7 +50,7 @@ def test_an_evaluation_without_the_figure_that_chooses_the_best_is_told_once(tmp
     assert finished_steps(result.run_dir / CHECKPOINTS) == [2]  # before the first evaluation, which might have failed
 
 
-def test_labels_of_one_class_are_told_once_where_nothing_is_decided_by_them(tmp_path: Path) -> None:
+def test_labels_of_one_class_that_decide_nothing_are_reported_once(tmp_path: Path) -> None:
     labels = one_class_in_evaluations()
     result = job(tmp_path, labels, labels, "checkpoint.at_end=false")
     assert told(result) == [

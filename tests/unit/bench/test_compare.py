@@ -55,7 +55,7 @@ def test_a_turn_of_a_trainer_does_not_count_its_warm_up() -> None:
     assert figures.cpu_s == {"trainer": 2.0}
 
 
-def test_figures_of_a_side_are_medians_of_its_turns() -> None:
+def test_results_of_a_side_are_medians_of_its_turns() -> None:
     turns = [
         TurnFigures(100, seconds, {"trainer": cpu}, staleness, auc, busy, gpu)
         for seconds, cpu, staleness, auc, busy, gpu in (
@@ -110,7 +110,7 @@ def test_cores_all_in_use_are_the_bottleneck(run: Run) -> None:
     assert bottleneck(run, ours, None).startswith("The 4 cores are the bottleneck: a step of 100.0 ms needs 189.0 ms")
 
 
-def test_nobody_busy_means_waiting(run: Run) -> None:
+def test_no_busy_process_means_waiting(run: Run) -> None:
     ours = side({"nn-worker-0": 20.0, "embedding-server-0": 10.0, "coordinator-0": 1.0}, 100.0)
     assert bottleneck(run, ours, None).startswith("Waiting is the bottleneck: of a step of 100.0 ms")
 

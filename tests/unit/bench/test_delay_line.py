@@ -179,7 +179,7 @@ def test_messages_enter_a_link_one_after_the_other_in_each_direction(ends: Ends)
         line.close()
 
 
-def test_a_message_that_nobody_takes_is_dropped_in_the_end(ends: Ends) -> None:
+def test_a_message_without_a_receiver_is_dropped_in_the_end(ends: Ends) -> None:
     clock = [0.0]
     server = ends.server()
     line = DelayLine(ends.context, FRONT, BACK, NetworkLink(0.0), clock=lambda: clock[0])

@@ -37,7 +37,7 @@ def test_ids_are_numbered_and_those_that_training_never_saw_share_one() -> None:
     assert codes.min() >= 1
 
 
-def test_a_fifth_of_the_rows_ends_training_and_another_is_for_the_figures(tmp_path: Path) -> None:
+def test_a_fifth_of_the_rows_ends_training_and_another_is_for_metrics(tmp_path: Path) -> None:
     prepare(tmp_path / "data", 100)
     samples = write_samples(tmp_path / "data", tmp_path / "samples")
     train, test = pq.read_table(samples.train), pq.read_table(samples.test)
@@ -52,7 +52,7 @@ def test_a_fifth_of_the_rows_ends_training_and_another_is_for_the_figures(tmp_pa
 
 @pytest.mark.parametrize("network", compare_fuxictr.NETWORKS)
 @pytest.mark.parametrize("plain", [False, True])
-def test_what_persia_is_told_is_a_run_with_these_settings(network: str, plain: bool, tmp_path: Path) -> None:
+def test_the_arguments_of_persia_are_a_run_with_these_settings(network: str, plain: bool, tmp_path: Path) -> None:
     prepare(tmp_path / "data", 100)
     samples = write_samples(tmp_path / "data", tmp_path / "samples")
     settings = Settings(network, 3, hidden=[30, 20], batch=16, row_l2=0.5, dense_l2=0.25, row_clip=0.125, row_beta1=0.5)

@@ -96,7 +96,7 @@ def test_pooling_that_differs_fails(monkeypatch):
     assert found["pooling on the device"] == "FAIL"
 
 
-def test_a_part_is_told_as_it_goes_and_stopped_at_its_deadline():
+def test_a_part_reports_progress_and_stops_at_its_deadline():
     said = json.dumps({"kind": "Finding", "found": {"name": "one", "verdict": "PASS", "figures": "1"}})
     program = f"import time; print({said!r}, flush=True); time.sleep(600)"
     begin = time.monotonic()
@@ -110,7 +110,7 @@ def test_a_part_that_breaks_off_fails():
     assert found == [Finding("broken", "FAIL", "its process ended with 3; see above")]
 
 
-def test_without_a_gpu_it_says_so(tmp_path):
+def test_a_missing_gpu_is_reported(tmp_path):
     done = subprocess.run(
         [sys.executable, str(SCRIPT)], cwd=tmp_path, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""}, capture_output=True,
         text=True, timeout=120,
@@ -146,7 +146,7 @@ def test_jobs_are_held_against_the_one_on_the_cpu(monkeypatch):
     assert "evaluated on the CPU" in found[-1].name
 
 
-def test_a_job_that_fails_is_told_in_its_own_words():
+def test_a_job_that_fails_is_reported_with_its_own_message():
     (found,) = jobs.check_jobs("cpu", 2, lambda: 100.0, ["conf=no_such_thing"])
     assert found.verdict == "FAIL"
     assert "error: conf=no_such_thing: no such configuration" in found.figures

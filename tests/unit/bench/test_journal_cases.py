@@ -8,7 +8,7 @@ from scripts.bench import journal_cases
 from scripts.bench.alternate import QUICK
 
 
-def test_every_optimizer_is_measured_with_a_journal_beside_none() -> None:
+def test_every_optimizer_is_measured_with_and_without_a_journal() -> None:
     results = list(journal_cases.journal(QUICK))
     places = product(get_args(OptimizerKind), ("in the cache", "from memory"))
     assert [each.name for each in results] == [f"journal, {kind}, dim 16, {place}" for kind, place in places]

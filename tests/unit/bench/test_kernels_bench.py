@@ -18,7 +18,7 @@ def timing(seconds: float) -> Timing:
     return Timing(seconds, seconds, seconds, 1)
 
 
-def test_a_ratio_says_how_many_times_faster_we_are() -> None:
+def test_a_ratio_is_how_many_times_faster_we_are() -> None:
     times = {"persia": Timing(2.0, 1.0, 4.0, 1), "baseline": timing(5.0), "other": timing(1.0)}
     result = compared("what", times, 10.0, "rows/s")
     ours, theirs, _ = result.sides
@@ -27,7 +27,7 @@ def test_a_ratio_says_how_many_times_faster_we_are() -> None:
     assert theirs.ratios == {}
 
 
-def test_a_figure_that_should_be_small_has_a_ratio_too() -> None:
+def test_a_number_that_should_be_small_has_a_ratio_too() -> None:
     assert single("memory", "bytes", {"persia": 180.0, "its values": 160.0}).sides[0].ratios == {"its values": 1.125}
 
 
@@ -49,7 +49,7 @@ def test_results_know_their_case(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.sides[0].ratios == {"baseline": 0.5}
 
 
-def test_cardinalities_shrink_to_what_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cardinalities_shrink_to_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fitting((10, 20), 16) == ((10, 20), "")
     monkeypatch.setattr("scripts.bench.step_cases.available_bytes", lambda: 2**20)
     smaller, note = fitting((100, 10**9), 16)

@@ -206,14 +206,14 @@ def test_what_is_no_http_ends_the_load() -> None:
 
 
 @pytest.mark.parametrize("rate", [None, 50.0])
-def test_a_silent_server_is_given_up(rate: float | None) -> None:
+def test_requests_to_a_silent_server_are_aborted(rate: float | None) -> None:
     begin = time.monotonic()
     with pytest.raises(WireError, match=r"has not answered a request for 0\.6 s"):
         loaded(lambda number: RIGHT if number < 5 else b"", rate=rate, patience_s=0.6, seconds=5.0)
     assert time.monotonic() - begin < 4.0
 
 
-def test_broken_connections_are_errors_and_a_server_that_is_gone_ends_the_load() -> None:
+def test_broken_connections_are_errors_and_a_dead_server_ends_the_load() -> None:
     report = loaded(lambda number: None if number == 4 else RIGHT)
     assert (report.errors, report.first_error) == (1, "the server closed the connection before it had answered")
     assert report.answered > 10
@@ -238,7 +238,7 @@ def test_a_connection_that_was_closed_while_it_was_idle_is_no_error(monkeypatch:
     assert (answer.status, answer.is_right) == (200, True)
 
 
-def test_another_process_says_what_it_counted_or_why_it_failed() -> None:
+def test_another_process_reports_its_counts_or_its_failure() -> None:
     with server(lambda number: RIGHT) as port:
         report = load(order(port))
         assert report.answered > 10

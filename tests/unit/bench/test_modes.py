@@ -33,7 +33,7 @@ def test_links_between_hosts_have_two_bandwidths_each_without_and_with_delay() -
     assert [link.label for link in links_between_hosts(0.0)] == ["0 ms, 1000 Mbit/s", "0 ms, 100 Mbit/s"]
 
 
-def test_every_mode_is_measured_over_every_link_beside_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_mode_is_measured_over_every_link_and_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slower the link, the longer a sync run takes; ratios are to the same mode without link, and to sync."""
     shared: set[bool] = set()
 
@@ -65,7 +65,7 @@ def test_a_picture_names_every_mode_link_and_median(tmp_path: Path) -> None:
     assert all(numbers.count(f"{speed:,.0f}") >= 4 for speed in SPEEDS.values())
 
 
-def test_a_picture_is_a_png_if_its_name_says_so(tmp_path: Path) -> None:
+def test_a_picture_is_a_png_if_its_name_ends_so(tmp_path: Path) -> None:
     draw_modes(tmp_path / "modes.png", measured(), "shop")
     assert [path.name for path in tmp_path.iterdir()] == ["modes.png"]
     assert imread(tmp_path / "modes.png").shape[2] == 4

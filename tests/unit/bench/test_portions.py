@@ -53,7 +53,7 @@ def test_a_ring_repeats_the_first_batches() -> None:
         assert np.array_equal(ring.take().rows, expected[step % 2].rows)
 
 
-def test_a_feeder_reads_the_same_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_feeder_reads_the_same_in_a_separate_process(tmp_path: Path) -> None:
     run = small()
     write_run(run, tmp_path / "config.yaml")
     shape = portion_shape(run)
@@ -72,7 +72,7 @@ def test_a_feeder_reads_the_same_in_a_process_of_its_own(tmp_path: Path) -> None
         feeder.close()
 
 
-def test_a_feeder_that_dies_is_told(tmp_path: Path) -> None:
+def test_a_feeder_that_dies_is_reported(tmp_path: Path) -> None:
     feeder = Feeder(tmp_path / "nowhere.yaml", portion_shape(small()))
     try:
         with pytest.raises(RoleError, match="the process that reads batches"):

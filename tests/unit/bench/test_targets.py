@@ -59,7 +59,7 @@ def judged(*args: Any) -> list[tuple[float, float, bool]]:
     return [(each.figure, each.target, each.met) for each in targets.judge(told(*args))]
 
 
-def test_a_job_beside_its_baselines() -> None:
+def test_a_job_against_its_baselines() -> None:
     result = Result("ring", "criteo", "samples/s", [side({"torch": 1.1, "dense": 0.9})])
     assert judged("throughput", [result], TARGET) == [(1.1, 1.03, True), (0.9, 0.95, False)]
     # Targets are set for networks on the CPU.

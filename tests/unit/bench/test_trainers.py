@@ -32,7 +32,7 @@ def losses(trainer: DenseBaseline, run: Run, steps: int) -> list[float]:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
-def test_torch_learns_its_batches_by_heart(optimizer: str) -> None:
+def test_torch_memorizes_its_batches(optimizer: str) -> None:
     run = small(f"optimizer={optimizer}", "optimizer.embedding.lr=0.1", "optimizer.dense.lr=0.05")
     told = losses(TorchBaseline(run, portion_shape(run).sizes), run, 400)
     assert np.mean(told[-8:]) < 0.8 * np.mean(told[:8])

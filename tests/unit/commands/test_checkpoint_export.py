@@ -47,9 +47,7 @@ def test_csv_has_a_column_for_each_value(persia, tmp_path: Path, checkpoint: Pat
     np.testing.assert_array_equal(found.iloc[:, 1:].to_numpy(np.float32), np.stack(wanted["embedding"]))
 
 
-def test_a_file_is_replaced_only_if_that_is_said_and_the_new_one_is_whole(
-    persia, tmp_path: Path, checkpoint: Path
-) -> None:
+def test_a_file_is_replaced_only_on_request_and_by_a_whole_one(persia, tmp_path: Path, checkpoint: Path) -> None:
     words = ("checkpoint", "export", str(checkpoint), "--table", "a", "-o", "a.csv")
     (tmp_path / "a.csv").write_text("mine")
     ended = persia(*words)

@@ -38,7 +38,7 @@ def folders(*steps: int) -> list[str]:
     return sorted(f"step-{step}" for step in steps)
 
 
-def test_nothing_goes_with_dry_run_nor_if_nobody_can_be_asked(persia, run: Path) -> None:
+def test_nothing_is_removed_with_dry_run_or_without_a_terminal(persia, run: Path) -> None:
     before = there(run)
     ended = persia("checkpoint", "gc", str(run), "--keep", "1", "--dry-run")
     assert (ended.code, there(run)) == (0, before)

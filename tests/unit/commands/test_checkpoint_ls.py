@@ -33,7 +33,7 @@ def listed(persia, run: Path) -> dict:
     return json.loads(ended.out)
 
 
-def test_every_checkpoint_with_its_figures(persia, run: Path) -> None:
+def test_every_checkpoint_with_its_metrics(persia, run: Path) -> None:
     found = listed(persia, run)["checkpoints"]
     assert [(each["step"], each["rows"], each["samples"]) for each in found] == [
         (step, rows, step * 32) for step, rows in ROWS.items()
@@ -71,7 +71,7 @@ def test_leftovers_and_whether_they_are_being_written(persia, run: Path) -> None
     assert sorted(states) == ["being written", "partly removed", "without its manifest"]
 
 
-def test_a_folder_that_has_lost_its_manifest_is_told_of_and_not_passed_over(persia, run: Path) -> None:
+def test_a_folder_that_has_lost_its_manifest_is_reported(persia, run: Path) -> None:
     lost = run / CHECKPOINTS / "step-20"
     (lost / MANIFEST).unlink()
     assert [each["resumes"] for each in listed(persia, run)["checkpoints"]] == [False, False]

@@ -55,7 +55,7 @@ OPEN = ("dataset=parquet", *(f"model={name}" for name in ("custom", "din", "dien
 """Those that leave keys to be given."""
 
 
-def test_the_list_names_words_that_can_be_typed(persia) -> None:
+def test_the_list_names_arguments_that_can_be_typed(persia) -> None:
     ended = persia("config", "list")
     words = [line.split()[0] for line in ended.out.splitlines()]
     assert "conf=criteo" in words

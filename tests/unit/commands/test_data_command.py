@@ -42,7 +42,7 @@ def figures(line: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in line.split(" ") if "=" in word)
 
 
-def test_json_tells_everything(persia, shop: Path) -> None:
+def test_json_has_everything(persia, shop: Path) -> None:
     ended = persia("data", "inspect", str(shop), "--json", "--dim", "32", "--optimizer", "adam", "--memory", "20KiB")
     assert ended.code == 0, ended.err
     told = json.loads(ended.out)
@@ -62,7 +62,7 @@ def test_json_tells_everything(persia, shop: Path) -> None:
     assert ended.err.splitlines() == [f"next      persia data inspect {shop} --write dataset.yaml"]
 
 
-def test_lines_of_words_and_the_suggestion_where_there_is_no_terminal(persia, shop: Path) -> None:
+def test_lines_of_text_and_the_suggestion_without_a_terminal(persia, shop: Path) -> None:
     ended = persia("data", "inspect", str(shop))
     assert ended.code == 0, ended.err
     lines = ended.out.splitlines()

@@ -50,7 +50,7 @@ def test_tables_are_shown_as_they_will_be_kept(persia) -> None:
     ]
 
 
-def test_tables_of_equal_rows_are_shown_with_the_room_they_share(persia) -> None:
+def test_tables_of_equal_rows_are_shown_with_their_common_capacity(persia) -> None:
     ended = persia("train", "dataset=tiny", "embedding.capacity=1000", "--dry-run", "--verbose")
     assert (ended.code, ended.err) == (0, "")
     shown = [line.split() for line in ended.out.splitlines() if line.startswith(("feature_", "these"))]

@@ -9,7 +9,7 @@ from persia_cli.plan.job import JobPlan
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 
 
-def test_mistakes_in_words(persia) -> None:
+def test_mistakes_in_arguments(persia) -> None:
     ended = persia("train", "train.batch_size=abc", "nmae=x")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.splitlines() == [
@@ -80,7 +80,7 @@ def test_a_run_directory_holds_nothing_else(persia) -> None:
     assert (ended.code, ended.err) == (2, "error: notes.txt is a file; choose another --run-dir\n")
 
 
-def test_a_record_cannot_be_kept_at_a_uri_and_what_can_is_said(persia) -> None:
+def test_a_record_at_a_uri_is_refused_with_the_alternative(persia) -> None:
     begins = ["launch-role", "coordinator", "--coordinator", "tcp://127.0.0.1:*", "--index", "0", "dataset=tiny"]
     ended = persia(*begins, "--run-dir", "s3://bucket/run")
     assert ended.code == 2

@@ -36,7 +36,7 @@ def test_an_error_that_a_library_made_of_an_interrupt_is_the_interrupt(monkeypat
         run_main(wrapped(by=RuntimeError), monkeypatch)
 
 
-def test_our_own_error_after_an_interrupt_keeps_its_words(
+def test_our_own_error_after_an_interrupt_keeps_its_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -39,7 +39,7 @@ def test_data_is_prepared(persia) -> None:
     assert again.err.splitlines()[0] == "kept      1 file of an earlier run"
 
 
-def test_bad_rows_are_told_and_limited(persia) -> None:
+def test_bad_rows_are_reported_and_limited(persia) -> None:
     Path("train.txt").write_text(f"{ROW}\nwombat\n{ROW}\n")
     words = ("recipe", "prepare", "criteo", "--input", "train.txt", "--output", "made")
     refused = persia(*words)

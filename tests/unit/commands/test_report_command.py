@@ -83,7 +83,7 @@ def test_processors_are_shown_where_replicas_are_pinned(persia) -> None:
     assert texts[begin + 1 : begin + 9] == ["nn-worker-0", "1.0", "1", "0-3,8", "nn-worker-1", "1.0", "1", "all"]
 
 
-def test_a_failed_run_says_why(persia) -> None:
+def test_a_failed_run_shows_the_cause(persia) -> None:
     made_up_run(Path("run"), 0, phase="failed", error="nn-worker-0 was killed by SIGKILL:\n  a <line>", exit_code=1)
     assert persia("report", "run", "-o", "page.html").code == 0
     page = Page(Path("page.html").read_text())
@@ -92,7 +92,7 @@ def test_a_failed_run_says_why(persia) -> None:
     assert "The run has not been evaluated, or saw no positive label." in page.texts
 
 
-def test_recoveries_are_told_with_what_was_repeated_and_lost(persia) -> None:
+def test_recoveries_are_shown_with_repeated_and_lost_steps(persia) -> None:
     made_up_run(Path("run"), 2, phase="done")
     with closing(Journal(Path("run") / EVENTS)) as events:
         about = {"event": "recovered", "seconds": 1.26}
@@ -114,14 +114,14 @@ def test_a_run_that_goes_on_has_a_picture(persia) -> None:
 
 
 @pytest.mark.parametrize("name", ["page.html", "page.png"])
-def test_a_run_that_has_just_begun_says_so(persia, name: str) -> None:
+def test_a_run_that_has_just_begun_is_shown_so(persia, name: str) -> None:
     made_up_run(Path("run"), 0)
     assert persia("report", "run", "-o", name).code == 0
     if name.endswith("html"):
         assert {"running", "No log interval of training has ended yet."} <= set(Page(Path(name).read_text()).texts)
 
 
-def test_a_run_that_died_without_a_word_is_told_from_one_that_goes_on(persia) -> None:
+def test_a_run_that_died_silently_differs_from_a_running_one(persia) -> None:
     made_up_run(Path("run"), 0)
     for name in ("metrics.jsonl", "events.jsonl"):
         path = Path("run") / name
@@ -153,7 +153,7 @@ def test_mistakes(persia, words: list[str], sentence: str) -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["conf", "run"]
 
 
-def test_without_matplotlib_a_sentence_says_how_to_install_it(persia, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_a_sentence_explains_how_to_install_it(persia, monkeypatch: pytest.MonkeyPatch) -> None:
     made_up_run(Path("run"), 1)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     ended = persia("report", "run")
@@ -210,7 +210,7 @@ def test_an_embedded_run_is_one_process(persia) -> None:
         ("events.jsonl", '{"time": 1.0, "evnt": "phase"}', "the key 'event' is missing"),
     ],
 )
-def test_a_damaged_record_is_told_in_a_sentence(persia, name: str, line: str, sentence: str) -> None:
+def test_a_damaged_record_is_reported_in_a_sentence(persia, name: str, line: str, sentence: str) -> None:
     made_up_run(Path("run"), 12, phase="done", step=600)
     with Path("run", name).open("a") as file:
         file.write(line + "\n")

@@ -28,11 +28,11 @@ def test_what_was_lost(tables: dict[str, Any], text: str) -> None:
     assert lost([WROTE, early, {"event": "tables", "tables": tables}, WROTE]) == text
 
 
-def test_a_job_that_ended_early_says_nothing() -> None:
+def test_a_job_that_ended_early_prints_nothing() -> None:
     assert lost([]) == lost([WROTE]) == ""
 
 
-def test_figures_that_are_not_defined_say_why_of_each_label() -> None:
+def test_undefined_metrics_have_a_reason_for_each_label() -> None:
     there = {"auc_a": 0.5, "gauc_a": None, "pr_auc_a": 0.5, "log_loss_a": 0.4}
     alone = {"auc_b": None, "gauc_b": None, "pr_auc_b": None, "log_loss_b": 0.4}
     assert undefined(there | alone) == [

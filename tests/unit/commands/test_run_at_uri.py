@@ -37,9 +37,7 @@ def test_a_uri_keeps_its_slashes(given: str | None, meant: str | None) -> None:
     assert uri_of(given) == meant
 
 
-def test_the_command_of_a_run_on_hosts_has_a_folder_of_its_own_on_the_coordinators_machine_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_of_a_run_on_hosts_has_a_separate_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     uri = f"file://{tmp_path}/saved"
     run = compose_run(["cluster=hosts", "cluster.hosts=[here]", "name=shop", f"checkpoint.path={uri}"])

@@ -109,7 +109,7 @@ def test_the_newest_run_comes_first(tmp_path: Path) -> None:
     assert [Path(each.run_dir).name for each in summaries(tmp_path, NOW)] == ["c", "a", "b"]
 
 
-def test_a_line_of_words_each_where_there_is_no_terminal(persia, folder: Path) -> None:
+def test_a_line_of_text_each_without_a_terminal(persia, folder: Path) -> None:
     ended = persia("runs", "ls", str(folder))
     assert ended.code == 0, ended.err
     assert len(ended.out.splitlines()) == 6
@@ -146,7 +146,7 @@ def test_settings_that_differ(tmp_path: Path) -> None:
     assert found == {"seed": ["1", "2"], "model.hidden": ["[4]", "[4, 2]"]}
 
 
-def test_compare_shows_settings_and_figures(persia, folder: Path) -> None:
+def test_compare_shows_settings_and_metrics(persia, folder: Path) -> None:
     ended = persia("runs", "compare", str(folder / "good"), str(folder / "two"))
     assert ended.code == 0, ended.err
     assert f'name=dataset.labels {folder}/good="[\\"click\\"]"' in ended.out
@@ -154,7 +154,7 @@ def test_compare_shows_settings_and_figures(persia, folder: Path) -> None:
     assert persia("runs", "compare", str(folder / "good")).code == 2
 
 
-def test_a_run_that_outlived_a_death_says_so(persia, folder: Path) -> None:
+def test_a_run_that_outlived_a_death_is_marked(persia, folder: Path) -> None:
     with closing(Journal(folder / "good" / EVENTS)) as events:
         events.write(event="recovered", replica="data-loader-0", repeated={"steps": 3}, lost=0, seconds=1.5)
     listed = json.loads(persia("runs", "ls", str(folder), "--json").out)["runs"]

@@ -63,7 +63,7 @@ def running(process: "subprocess.Popen[bytes]") -> RunningProcess:
 
 
 @pytest.mark.parametrize("descriptors", [True, False], ids=["", "before Linux 5.3"])
-def test_a_launcher_is_told_and_waited_for(
+def test_a_launcher_is_signalled_and_waited_for(
     descriptors: bool, process: "subprocess.Popen[bytes]", run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not descriptors:
@@ -99,7 +99,7 @@ def test_who_has_the_number_of_a_launcher_and_a_coordinator_that_were_killed_is_
     assert other.lives
 
 
-def test_a_coordinator_without_its_launcher_is_told(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
+def test_a_coordinator_without_its_launcher_is_signalled(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
     note_launcher(run_dir, RunningProcess(0, 0))
     journal = Journal(run_dir / EVENTS, alone=True)
     try:

@@ -82,7 +82,7 @@ def test_a_terminal_sees_a_table() -> None:
     assert "at step" in header
 
 
-def test_a_narrow_terminal_cuts_no_figure_off() -> None:
+def test_a_narrow_terminal_cuts_no_number_off() -> None:
     text = io.StringIO()
     show_table(Console(file=text, force_terminal=True, width=60, color_system=None, highlight=False), rows())
     lines = text.getvalue().splitlines()
@@ -92,7 +92,7 @@ def test_a_narrow_terminal_cuts_no_figure_off() -> None:
     assert "…" not in text.getvalue()
 
 
-def test_elsewhere_each_setting_is_a_line_of_figures() -> None:
+def test_elsewhere_each_setting_is_a_line_of_metrics() -> None:
     text = io.StringIO()
     show_table(Console(file=text, width=40), rows())
     first, second = text.getvalue().splitlines()
@@ -104,7 +104,7 @@ def test_elsewhere_each_setting_is_a_line_of_figures() -> None:
     assert (told["differs"], told["judged_steps"]) == ("false", "30")
 
 
-def test_json_keeps_settings_apart_from_figures() -> None:
+def test_json_keeps_settings_apart_from_metrics() -> None:
     told = as_object(rows()[1])
     assert told["setting"] == {"mode": "hybrid", "mode.staleness": "3"}
     assert told["samples_per_s"] == {
@@ -114,7 +114,7 @@ def test_json_keeps_settings_apart_from_figures() -> None:
     assert told["baseline"] == {"mode": "sync"}
 
 
-def test_figures_in_words() -> None:
+def test_metrics_as_text() -> None:
     assert spread(None, ".3f") == "-"
     assert spread(Mean(0.5, None, 1), "+.3f") == "+0.500"
     assert spread(Mean(-0.5, 0.01, 3), "+.3f") == "-0.500 ± 0.043"

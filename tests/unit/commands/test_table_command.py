@@ -45,7 +45,7 @@ def figures(line: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in line.split())
 
 
-def test_json_tells_everything(persia, run_dir: Path) -> None:
+def test_json_has_everything(persia, run_dir: Path) -> None:
     ended = persia("table", "stats", str(run_dir), "--json")
     assert (ended.code, ended.err) == (0, "")
     told = json.loads(ended.out)
@@ -59,7 +59,7 @@ def test_json_tells_everything(persia, run_dir: Path) -> None:
     assert told["tables"]["b"]["hit_rate"] is None
 
 
-def test_lines_of_words_where_there_is_no_terminal(persia, run_dir: Path) -> None:
+def test_lines_of_text_without_a_terminal(persia, run_dir: Path) -> None:
     ended = persia("table", "stats", str(run_dir))
     assert ended.code == 0, ended.err
     one, other = map(figures, ended.out.splitlines())
@@ -112,7 +112,7 @@ def test_a_folder_of_something_else_is_refused(persia, run_dir: Path, tmp_path: 
     assert ended.err.startswith(f"error: {run_dir} has no complete checkpoint")
 
 
-def test_figures_and_pictures_on_a_terminal(run_dir: Path) -> None:
+def test_statistics_and_pictures_on_a_terminal(run_dir: Path) -> None:
     stream = io.StringIO()
     show_tables(Console(file=stream, force_terminal=True, color_system=None, width=100), report_tables(run_dir))
     lines = stream.getvalue().splitlines()

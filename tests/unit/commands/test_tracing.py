@@ -11,7 +11,7 @@ from tests.support.traced import read_trace
 SMALL = ("dataset=tiny", "cluster=embedded", "mode=sync", "model.hidden=[4]", "model.dim=4", "train.batch_size=100")
 
 
-def test_the_command_says_where_the_trace_is(persia) -> None:
+def test_the_command_prints_where_the_trace_is(persia) -> None:
     trained = persia("train", *SMALL, "--run-dir", "run", "--trace", "steps.json", "--trace-steps", "2:5")
     assert trained.code == 0, trained.err
     said = trained.err.splitlines()[-1]

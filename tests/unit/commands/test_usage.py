@@ -33,7 +33,7 @@ def test_it_is_one_sentence_with_what_to_write(persia, words: tuple[str, ...], s
     assert sentence in ended.err
 
 
-def test_without_words_there_is_help(persia) -> None:
+def test_without_arguments_there_is_help(persia) -> None:
     ended = persia()
     assert ended.code == 2
     assert "Usage: " in ended.err + ended.out

@@ -40,7 +40,7 @@ def test_evaluation_samples_without_weight_are_an_error(persia) -> None:
 
 
 @pytest.mark.parametrize(("label", "why"), [(0.0, "positive"), (1.0, "negative")])
-def test_figures_that_are_not_defined_say_why(persia, label: float, why: str) -> None:
+def test_undefined_metrics_have_a_reason(persia, label: float, why: str) -> None:
     drawn = np.random.default_rng(1).integers(0, 2, ROWS)
     write(np.ones(ROWS), np.where(EVALUATES, label, drawn).astype(np.float32))
     ended = persia("train", *WORDS)

@@ -158,7 +158,7 @@ def test_every_word_and_number_is_whole(views: dict[str, Show], name: str, width
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_column_without_a_heading_stays_beside_the_one_before_it(width: int) -> None:
+def test_a_column_without_a_heading_stays_next_to_the_one_before_it(width: int) -> None:
     table = columns("column", "most frequent", "", "filled", "", "figures")
     figures = "0 … 1,234,567, mean 123,456.7"
     table.add_row("a_feature", "a long name of a thing, too", "12.5%", "100%", "of all", figures)
@@ -190,7 +190,7 @@ def test_labelled_lines_break_between_words(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_progress_shows_whole_figures(width: int) -> None:
+def test_progress_shows_whole_numbers(width: int) -> None:
     parts = ["1,234,567/4,373,472,329 rows", "1:02:03 left", "a_file_of_some_length.parquet"]
 
     def move(console: Console) -> None:
@@ -203,7 +203,7 @@ def test_progress_shows_whole_figures(width: int) -> None:
     assert told == "  ".join(parts) or width < 120
 
 
-def test_progress_without_room_for_a_figure_says_the_phase_alone() -> None:
+def test_progress_without_space_for_a_number_shows_the_phase_alone() -> None:
     def move(console: Console) -> None:
         with ProgressBar(console, "reading") as bar:
             bar.show(1, 2, ["a number that is much longer than the line"])

@@ -53,7 +53,7 @@ HOURS = "dataset.sparse=[education, {name: hours, column: raw_hours_per_week, "
         ),
     ],
 )
-def test_it_is_told(mistakes: Told, words: list[str], sentence: str) -> None:
+def test_it_is_reported(mistakes: Told, words: list[str], sentence: str) -> None:
     assert mistakes("conf=adult_income", *words) == [sentence]
 
 
@@ -83,6 +83,6 @@ def test_it_is_told(mistakes: Told, words: list[str], sentence: str) -> None:
         ),
     ],
 )
-def test_a_value_that_is_none_is_told_once(mistakes: Told, word: str, sentence: str) -> None:
+def test_an_impossible_value_is_reported_once(mistakes: Told, word: str, sentence: str) -> None:
     [told] = mistakes("conf=adult_income", word)
     assert told.removeprefix("dataset.").startswith(sentence)

@@ -108,7 +108,7 @@ def test_a_file_that_spells_groups_out_takes_options_too(user_conf: Path, tmp_pa
     assert (run.model.dim, run.train.epochs) == (4, 3)
 
 
-def test_hydra_is_left_as_it_was(user_conf: Path) -> None:
+def test_hydra_is_left_unchanged(user_conf: Path) -> None:
     compose(user_conf)
     assert not GlobalHydra.instance().is_initialized()
 

@@ -217,7 +217,7 @@ def test_a_setting_of_another_schedule(mistakes: Told) -> None:
     assert mistakes(f"{at}.every_steps=3") == [told]
 
 
-def test_all_mistakes_are_told_at_once(mistakes: Told) -> None:
+def test_all_mistakes_are_reported_at_once(mistakes: Told) -> None:
     assert mistakes("criteo", "model=dlmr", "model.bottom=x", "train.steps=0", "nmae=x", "seed=1,2") == [
         "'criteo' is not KEY=VALUE; did you mean conf=criteo?",
         f"model=dlmr: expected {GROUPS}; did you mean dlrm?",

@@ -43,7 +43,7 @@ def test_the_path_inside_is_relative_to_the_file(shop: Path, monkeypatch: pytest
         assert parquet(compose_run([f"dataset={shop}"])).path == path
 
 
-def test_keys_go_before_what_the_file_says(shop: Path) -> None:
+def test_keys_override_the_file(shop: Path) -> None:
     words = ["dataset.shuffle=false", "dataset.labels=[a,b]", "dataset.split={kind: every, n: 3}"]
     for order in ([f"dataset={shop}", *words], [*words, f"dataset={shop}"]):
         dataset = parquet(compose_run(order))

@@ -41,7 +41,7 @@ def test_shipped_configurations_fit_as_written_and_as_resolved(name: str) -> Non
         "optimizer: {embedding: {lr: 0.1}}",
     ],
 )
-def test_what_a_file_may_say(text: str) -> None:
+def test_contents_that_a_file_may_have(text: str) -> None:
     assert mistakes(text) == []
 
 
@@ -57,7 +57,7 @@ def test_what_a_file_may_say(text: str) -> None:
         ("embeding: {memory: 8GiB}", "$"),
     ],
 )
-def test_what_a_file_must_not_say(text: str, place: str) -> None:
+def test_contents_that_a_file_must_not_have(text: str, place: str) -> None:
     assert mistakes(text) == [place]
 
 

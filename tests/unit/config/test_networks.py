@@ -37,7 +37,7 @@ def test_the_chosen_network_has_its_own(tuned: str) -> None:
     assert (run.optimizer.embedding.l2, run.train.batch_size) == (0.25, 256)
 
 
-def test_a_network_that_it_says_nothing_of_has_the_rest_of_the_file(tuned: str) -> None:
+def test_a_network_that_it_does_not_name_has_the_rest_of_the_file(tuned: str) -> None:
     run = compose_run([tuned, "model=finalmlp"])
     assert isinstance(run.model, FinalMlp)
     assert (run.model.dim, run.optimizer.embedding.l2, run.model.dropout) == (9, 0.5, 0.0)
@@ -70,7 +70,7 @@ def test_a_file_that_begins_with_it_comes_before_it(tuned: str, tmp_path: Path) 
         ("{ffnn: {model: {dim: -8}}}", r"model\.dim=-8: expected a whole number above 0"),
     ],
 )
-def test_slips_are_told(table: str, sentence: str, tmp_path: Path) -> None:
+def test_slips_are_reported(table: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text(f"defaults: [base, _self_]\nnetworks: {table}\n")
     with pytest.raises(ConfigError, match=sentence):
         compose_run([f"conf={tmp_path / 'wrong.yaml'}"])

@@ -27,7 +27,7 @@ def test_defaults_that_would_override_the_file_are_refused(tmp_path: Path, defau
         compose_run([written(tmp_path, f"defaults: {defaults}\nseed: 77\ntrain: {{batch_size: 5}}\n")])
 
 
-def test_options_of_groups_that_the_file_says_nothing_of_may_come_last(tmp_path: Path) -> None:
+def test_options_of_groups_that_the_file_does_not_name_may_come_last(tmp_path: Path) -> None:
     run = compose_run([written(tmp_path, "defaults: [base, _self_, override model: dlrm]\nseed: 77\n")])
     assert (run.seed, run.model.kind) == (77, "dlrm")
 
@@ -57,7 +57,7 @@ def test_hydra_is_no_key(tmp_path: Path) -> None:
         compose_run([written(tmp_path, "defaults: [base, _self_]\nhydra: {run: {dir: x}}\n")])
 
 
-def test_lists_where_keys_belong_are_told_by_their_keys(tmp_path: Path) -> None:
+def test_lists_where_keys_belong_are_reported_by_their_keys(tmp_path: Path) -> None:
     text = "defaults: [base, _self_]\ntrain: [a]\nembedding: {tables: [x]}\ncheckpoint: 7\n"
     with pytest.raises(ConfigError) as raised:
         compose_run([written(tmp_path, text)])
@@ -85,7 +85,7 @@ def test_lists_where_keys_belong_are_told_by_their_keys(tmp_path: Path) -> None:
         ("split: {kind: every, n: 2}", "split: [a]", "shop", 'dataset.split=["a"]: expected keys with kind: files'),
     ],
 )
-def test_lists_and_keys_are_told_apart_where_another_file_says_the_kind(
+def test_lists_and_keys_differ_where_another_file_has_the_kind(
     option: str, own: str, wrong: str, sentence: str, tmp_path: Path
 ) -> None:
     (tmp_path / "dataset").mkdir()

@@ -21,7 +21,7 @@ def test_every_field_is_documented(node: type[Node]) -> None:
     assert undocumented == []
 
 
-def test_every_key_says_what_it_expects() -> None:
+def test_every_key_describes_its_values() -> None:
     assert [key for key, field in keys(Run) if field_expectation(field) == "any value"] == []
 
 

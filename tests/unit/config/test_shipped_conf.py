@@ -131,7 +131,7 @@ def test_every_option_fits_every_configuration(name: str, option: str) -> None:
 
 
 @pytest.mark.parametrize("option", OWN)
-def test_options_for_things_of_ones_own_say_what_is_to_be_given(option: str) -> None:
+def test_options_for_own_things_name_what_is_to_be_given(option: str) -> None:
     with pytest.raises(ConfigError) as failure:
         compose_run([option])
     wanted = [word.partition("=")[0] for word in OWN[option] if word != "dataset.dense=[x]"]
@@ -141,7 +141,7 @@ def test_options_for_things_of_ones_own_say_what_is_to_be_given(option: str) -> 
 @pytest.mark.parametrize(
     "file", [*PRIMARIES.values(), *(f for o in offers.groups().values() for f in o.values())], ids=str
 )
-def test_every_file_says_what_it_is(file) -> None:
+def test_every_file_describes_itself(file) -> None:
     assert file.read_text().startswith("# ")
 
 

@@ -151,7 +151,7 @@ def test_the_last_checkpoint_can_be_begun_anew_and_none_before() -> None:
     assert kinds == [("training", 3), ("saving", 3), ("training", 6), saved, saved, saved, ("done", 0)]
 
 
-def test_in_turns_pauses_before_each_turn_and_leaves_the_rest_as_it_was() -> None:
+def test_alternating_adds_a_pause_before_each_turn_and_nothing_else() -> None:
     phases = list(in_turns(schedule(7, 2, 5, None, save_at_end=True), 3))
     assert phases == [
         Phase("paused", last=0),

@@ -72,7 +72,7 @@ def test_a_bucket_is_the_number_of_boundaries_reached(values: list[float], bound
     assert got.tolist() == [*(1 + sum(edge <= value for edge in boundaries) for value in values), 77]
 
 
-def test_figures_are_of_training_rows_and_stay_with_the_data_set(folder: Path, tmp_path: Path) -> None:
+def test_statistics_are_of_training_rows_and_stay_with_the_data_set(folder: Path, tmp_path: Path) -> None:
     features = [{"name": "bucket", "column": "x", "buckets": 4, "missing_id": 7}]
     data = dataset(folder, dense=[{"name": "x", "transform": "standardise"}], sparse=features)
     table = pq.read_table(folder / "a.parquet").to_pandas()
@@ -99,7 +99,7 @@ def test_figures_are_of_training_rows_and_stay_with_the_data_set(folder: Path, t
     assert bucket.buckets == again.sparse[0].buckets
 
 
-def test_a_run_that_begins_with_the_configuration_of_another_has_its_figures(folder: Path, tmp_path: Path) -> None:
+def test_a_run_with_the_configuration_of_another_has_its_statistics(folder: Path, tmp_path: Path) -> None:
     standardised, buckets = [{"name": "x", "transform": "standardise"}], {"name": "b", "column": "x", "buckets": 4}
     data = dataset(folder / "a.parquet", dense=standardised, sparse=[buckets])
     first = inspect(data).settled
@@ -117,7 +117,7 @@ def test_a_run_that_begins_with_the_configuration_of_another_has_its_figures(fol
     assert anew.dense_features[0].mean == pytest.approx((first.dense_features[0].mean or 0.0) + 500.0)
 
 
-def test_figures_of_any_size_are_read_again(tmp_path: Path) -> None:
+def test_statistics_of_any_size_are_read_again(tmp_path: Path) -> None:
     pq.write_table(pa.table({"y": [0, 1, 0, 1], "x": [1e18, 3e18, 0.0, 7e18]}), tmp_path / "a.parquet")
     settled = inspect(dataset(tmp_path, dense=[{"name": "x", "transform": "standardise"}])).settled
     assert settled is not None
@@ -129,7 +129,7 @@ def yaml_split(kind: str) -> Any:
     return dataset("x", split={"kind": kind}).split
 
 
-def test_without_training_rows_there_are_no_figures(folder: Path) -> None:
+def test_without_training_rows_there_are_no_statistics(folder: Path) -> None:
     data = dataset(folder, dense=[{"name": "x", "transform": "standardise"}], split={"kind": "predict"})
     with pytest.raises(DataError, match="x is transformed by statistics of the training rows, but there are none here"):
         inspect(data)
@@ -148,7 +148,7 @@ def test_a_column_that_is_always_the_same_is_not_standardised(tmp_path: Path, va
         inspect(dataset(tmp_path, dense=[{"name": "x", "transform": "standardise"}]))
 
 
-def test_figures_of_numbers_far_from_zero_are_exact(tmp_path: Path) -> None:
+def test_statistics_of_numbers_far_from_zero_are_exact(tmp_path: Path) -> None:
     pq.write_table(pa.table({"y": [0, 1] * 50, "x": [1e15, 1e15 + 1] * 50}), tmp_path / "a.parquet", row_group_size=7)
     split = {"kind": "files", "train": ["*"]}
     found = inspect(dataset(tmp_path, split=split, dense=[{"name": "x", "transform": "standardise"}])).settled
@@ -213,7 +213,7 @@ def test_labels_are_made_of_other_values(folder: Path, label: dict[str, Any]) ->
     assert labels.tolist() == (row % 5 >= 3 if label["name"] == "stars" else row % 2).astype(float).tolist()
 
 
-def test_labels_that_need_a_rule_say_so(folder: Path) -> None:
+def test_labels_that_need_a_rule_are_reported(folder: Path) -> None:
     with pytest.raises(DataError, match=r"declare which one is positive: dataset.labels=\[\{name: word, positive: VAL"):
         inspect(dataset(folder, labels=["word"]))
     with pytest.raises(

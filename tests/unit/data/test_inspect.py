@@ -83,7 +83,7 @@ def with_stand_in() -> dict[str, Any]:
     return {"generator": stand_in, "labels": ["y", "z"], "recipe": "criteo"}
 
 
-def test_a_stand_in_takes_the_place_of_missing_files_and_says_so(tmp_path: Path, with_stand_in: dict[str, Any]) -> None:
+def test_a_stand_in_replaces_missing_files_and_is_reported(tmp_path: Path, with_stand_in: dict[str, Any]) -> None:
     data = dataset(tmp_path / "nothing", **with_stand_in)
     facts = inspect(data)
     assert facts.stand_in
@@ -117,7 +117,7 @@ def test_a_missing_path_names_the_recipe(tmp_path: Path, monkeypatch: pytest.Mon
     assert line.endswith(", or fetch the files from https://data.org/criteo")
 
 
-def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
+def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
     text = ["x", "y", "x", "y"]
     write(
         tmp_path / "a.parquet",
@@ -167,7 +167,7 @@ def test_the_same_problem_of_many_files_is_one_line(tmp_path: Path) -> None:
     assert line.startswith(f"{tmp_path}/a.parquet and 2 more files: there is no column d")
 
 
-def test_a_label_says_what_a_label_is(tmp_path: Path) -> None:
+def test_a_wrong_label_is_reported_with_what_a_label_is(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", y=["no", "yes", "no", "yes"])
     (line,) = problems(dataset(tmp_path))
     assert "column y holds strings, but a label is a number from 0 to 1" in line

@@ -11,7 +11,7 @@ IDS = st.lists(st.integers(0, 3) | st.integers(0, 2**64 - 1), max_size=3)
 
 
 @given(st.lists(st.tuples(IDS, IDS, IDS), max_size=12), st.sampled_from([(0,), (1, 2), (2, 0, 1)]))
-def test_they_tell_items_apart_by_their_features(samples, features):
+def test_they_distinguish_items_by_their_features(samples, features):
     columns = list(zip(*samples, strict=True)) or [()] * 3
     offsets = [np.cumsum([0, *map(len, column)]) for column in columns]
     ids = [np.array([id_ for ids in column for id_ in ids], np.uint64) for column in columns]

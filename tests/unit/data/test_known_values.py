@@ -25,7 +25,7 @@ def dataset(path: Path, values: list[float | None], **changes: Any) -> ParquetDa
 
 
 @pytest.mark.parametrize("wrong", [-0.5, None])
-def test_a_wrong_weight_is_told_with_its_row(tmp_path: Path, wrong: float | None) -> None:
+def test_a_wrong_weight_is_reported_with_its_row(tmp_path: Path, wrong: float | None) -> None:
     values: list[float | None] = [1.0] * 8
     values[5] = wrong
     with pytest.raises(DataError, match=r"a.parquet, row group 1: 1 of 3 values of weight column w .* in row 1; a wei"):
@@ -78,7 +78,7 @@ def test_an_id_may_be_a_label_by_its_value_and_a_number_a_feature_twice() -> Non
 
 
 @pytest.mark.parametrize("label", ["w", {"name": "w", "at_least": 0.5}, {"name": "w", "positive": 1}])
-def test_a_null_label_is_told_with_its_row(tmp_path: Path, label: Any) -> None:
+def test_a_null_label_is_reported_with_its_row(tmp_path: Path, label: Any) -> None:
     values: list[float | None] = [1.0, 0.0] * 4
     values[5] = None
     with pytest.raises(DataError, match=r"row group 1: 1 of 3 values of label column w .* drop or correct these rows"):
@@ -93,7 +93,7 @@ def test_a_null_label_is_told_with_its_row(tmp_path: Path, label: Any) -> None:
         ({"name": "c", "positive": [8, 9]}, "column c is never 8 or 9, but 0, 1, 2, 3, 4, 5, 6, 7; correct positive"),
     ],
 )
-def test_a_label_that_is_positive_nowhere_is_told_with_the_values_there_are(
+def test_a_label_that_is_never_positive_is_reported_with_its_values(
     tmp_path: Path, label: dict[str, Any], told: str
 ) -> None:
     ones = [1.0] * 8

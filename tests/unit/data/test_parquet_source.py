@@ -212,7 +212,7 @@ def test_ids_keep_their_64_bits_and_nulls_become_the_missing_id(tmp_path: Path) 
     ]
 
 
-def test_a_null_has_an_id_of_its_own_that_no_value_has(tmp_path: Path) -> None:
+def test_a_null_has_an_id_that_no_value_has(tmp_path: Path) -> None:
     columns = {
         "number": pa.array([0, None, 5]), "word": pa.array(["", None, "5"]), "price": pa.array([0.5, None, 9.0]),
         "l": pa.array([[1, None], None, []], pa.list_(pa.int64())),

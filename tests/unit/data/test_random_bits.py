@@ -31,7 +31,7 @@ def test_permutations_stay_what_they_are() -> None:
     assert permutation(salt(1, 2, 3), 8).tolist() == [1, 3, 4, 5, 0, 2, 7, 6]
 
 
-def test_salts_tell_their_parts_apart() -> None:
+def test_salts_distinguish_their_parts() -> None:
     salts = {int(salt(*parts)) for parts in [(), (0,), (0, 0), (0, 1), (1, 0), (2**63 - 1, 5), (-1, 0)]}
     assert len(salts) == 7
 

@@ -35,7 +35,7 @@ def raw(*steps: Any, **keys: Any) -> RawColumns:
         (["log_buckets"], np.array([-5, 0, 1, 2, math.floor(math.log(3) ** 2), 5, 190])),
     ],
 )
-def test_numbers_become_what_the_steps_say(steps: list[Any], expected: np.ndarray[Any, Any]) -> None:
+def test_numbers_become_the_results_of_the_steps(steps: list[Any], expected: np.ndarray[Any, Any]) -> None:
     found = made_of(raw(*steps), "n", VALUES, refuse)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
@@ -63,7 +63,7 @@ def test_hours_of_times_that_are_none_are_refused_and_missing_ones_are_null() ->
             column_of_request(hour, "n", pa.array([14102123, wrong]))
 
 
-def test_missing_numbers_are_told_or_filled_and_a_nan_is_one() -> None:
+def test_missing_numbers_are_reported_or_filled_and_a_nan_is_one() -> None:
     """Bytes of a request have no null."""
     years = raw({"subtract": 40}, {"divide": 15}, "float32", read="number", missing=40, field="age")
     absence = raw(read="absence", field="age")

@@ -75,7 +75,7 @@ def write(file: ScoresFile, logits: np.ndarray[Any, Any], portion: int) -> None:
 
 @pytest.mark.parametrize("portion", [1, 8, 100])
 @pytest.mark.parametrize("group_rows", [1, 10, 2**17])
-def test_kept_columns_stay_beside_their_scores(
+def test_kept_columns_stay_with_their_scores(
     folder: Path, tmp_path: Path, portion: int, group_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scores_file, "GROUP_ROWS", group_rows)
@@ -180,7 +180,7 @@ def test_one_process_at_a_time_writes_a_file(folder: Path, tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "s.parquet"]
 
 
-def test_what_a_killed_process_left_is_in_nobodys_way(folder: Path, tmp_path: Path) -> None:
+def test_remains_of_a_killed_process_do_not_disturb(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "s.parquet"
     program = f"""
 import os

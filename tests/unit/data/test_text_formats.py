@@ -183,7 +183,7 @@ def test_another_file_of_the_same_size_and_time_is_converted_again(tmp_path: Pat
     assert (first, read(data, "eval").ids.tolist()) == ([text_id("c", "a")], [text_id("c", "b")])
 
 
-def test_the_cache_is_for_all_whom_the_umask_lets_in_and_what_cannot_be_read_is_converted_again(
+def test_the_cache_keeps_the_umask_and_unreadable_files_are_made_again(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.csv"
@@ -202,7 +202,7 @@ def test_the_cache_is_for_all_whom_the_umask_lets_in_and_what_cannot_be_read_is_
     assert converted.stat().st_ino != inode
 
 
-def test_how_a_csv_is_read_can_be_said(tmp_path: Path) -> None:
+def test_the_format_of_a_csv_can_be_set(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1;'a;b';NA;7\n0;c;2.5;8\n")
     form = {"delimiter": ";", "header": ["y", "c", "d", "n"], "quote": "'", "nulls": ["NA"], "text": ["n"]}
     batch = read(dataset(tmp_path, csv=form, sparse=["c", "n"], split={"kind": "predict"}), "eval")
@@ -218,7 +218,7 @@ def test_a_tab_can_be_written_where_a_tab_cannot(tmp_path: Path, tab: str) -> No
     assert read(dataset(tmp_path, csv={"delimiter": tab}, split={"kind": "predict"}), "eval").size == 1
 
 
-def test_formats_are_told_by_names_or_said(tmp_path: Path) -> None:
+def test_formats_follow_from_names_or_are_set(tmp_path: Path) -> None:
     write_csv(tmp_path / "rows.txt", rows())
     assert inspect(dataset(tmp_path / "rows.txt", format="csv")).train_rows == 400
     with pytest.raises(DataError, match=r"set dataset\.format if it is CSV or JSON Lines"):
@@ -252,7 +252,7 @@ def test_text_is_inspected(tmp_path: Path) -> None:
     assert (found.roles["y"].role, found.roles["d"].role) == ("label", "dense")
 
 
-def test_text_is_inspected_as_it_is_said_to_be_read(tmp_path: Path) -> None:
+def test_text_is_inspected_as_it_is_set_to_be_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y;d;c\n" + "1;NA;a\n0;2.5;b\n" * 9 + "1;2\n")
     form = CsvFormat(delimiter=";", nulls=("NA",))
     told: list[tuple[str, int, int]] = []

@@ -67,7 +67,9 @@ def test_lines_of_json_are_those_of_the_file(tmp_path: Path) -> None:
         inspect(dataset(tmp_path, **keys))
 
 
-def test_the_row_is_told_where_its_line_takes_too_long_to_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_row_is_reported_where_its_line_takes_too_long_to_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.csv").write_text("y,d,c\n" + "1,1,a\n" * 5 + "1,,a\n")
     monkeypatch.setattr("persia_cli.data.read.converted.PATIENCE_S", -1.0)
     with pytest.raises(DataError, match=r"a.csv, in its rows from 0 on: .* the first is null or NaN in row 5;"):
@@ -93,7 +95,7 @@ def test_the_row_is_told_where_its_line_takes_too_long_to_find(tmp_path: Path, m
         ("a.jsonl", '{"y": 1, "d": 1, "c": 1}\n{"y": 1, "d": 1, "c": "x"}\n', "a column has values of several types"),
     ],
 )
-def test_what_cannot_be_read_is_told(tmp_path: Path, name: str, text: str | bytes, told: str) -> None:
+def test_unreadable_text_is_reported(tmp_path: Path, name: str, text: str | bytes, told: str) -> None:
     (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError) as caught:
         inspect(dataset(tmp_path))

@@ -56,7 +56,7 @@ def test_files_without_training_samples_may_change(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("split", [SPLIT, {"kind": "every", "n": 5}])
-def test_other_row_groups_names_and_orders_are_told(folder: Path, split: Any) -> None:
+def test_other_row_groups_names_and_orders_are_reported(folder: Path, split: Any) -> None:
     before = found(folder, split=split)
     write(folder / "day-2.parquet", group_rows=20)
     wider = found(folder, split=split)
@@ -69,14 +69,14 @@ def test_other_row_groups_names_and_orders_are_told(folder: Path, split: Any) ->
     assert renamed != before
 
 
-def test_another_order_of_files_is_told(folder: Path) -> None:
+def test_another_order_of_files_is_reported(folder: Path) -> None:
     paths = [str(folder / f"{name}.parquet") for name in ("day-2", "day-1", "last")]
     one, other = (inspect(dataset(folder).model_copy(update={"path": each})) for each in (paths, sorted(paths)))
     assert (one.train_rows, one.train_data.row_groups) == (other.train_rows, other.train_data.row_groups)
     assert one.train_data != other.train_data
 
 
-def test_rows_that_change_the_split_are_told(folder: Path) -> None:
+def test_rows_that_change_the_split_are_reported(folder: Path) -> None:
     """Of a split by column the rows of each group count, of every n-th row the number of rows before a file."""
     by_column = {"kind": "column", "column": "part", "train": 1, "eval": 0}
     before = found(folder, split=by_column)

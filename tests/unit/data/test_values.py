@@ -79,7 +79,7 @@ def test_ids_of_other_types(array: Any, expected: list[int]) -> None:
     assert ids(array) == expected
 
 
-def test_what_ids_are_made_of_can_be_said() -> None:
+def test_the_source_of_ids_can_be_set() -> None:
     assert ids(pa.array([5, None, -1]), "text") == [hashed("t", "5"), 77, hashed("t", "-1")]
     assert ids(pa.array([5.0]), "text") == [hashed("t", "5")]
     assert ids(pa.array([DAY]), "text") == [hashed("t", "1970-01-11")]
@@ -115,7 +115,7 @@ def test_what_ids_are_made_of_can_be_said() -> None:
         (pa.array([1.0, 0.5, 1.0, 0.5]).dictionary_encode(), None, 1, "0.5 is not a whole number"),
     ],
 )
-def test_what_is_no_id_is_told_with_its_place(array: Any, made: Any, index: int, text: str) -> None:
+def test_a_value_that_is_no_id_is_reported_with_its_place(array: Any, made: Any, index: int, text: str) -> None:
     with pytest.raises(NotAnIdError) as caught:
         ids(array, made)
     assert (caught.value.index, str(caught.value)) == (index, text)

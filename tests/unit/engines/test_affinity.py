@@ -11,7 +11,7 @@ from persia_cli.plan.pinning import MachineProcessors, as_text
 OWN = sorted(os.sched_getaffinity(0))
 
 
-def test_a_machine_is_read_from_what_linux_says_of_it(tmp_path: Path) -> None:
+def test_a_machine_is_read_from_files_of_linux(tmp_path: Path) -> None:
     for name, text in {"cpu/online": "0-7", "node/node0/cpulist": "0-3", "node/node11/cpulist": "4-7"}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
@@ -19,7 +19,7 @@ def test_a_machine_is_read_from_what_linux_says_of_it(tmp_path: Path) -> None:
     assert processors_here(tmp_path) == MachineProcessors(as_text(OWN), "0-7", {0: "0-3", 11: "4-7"})
 
 
-def test_where_linux_says_nothing_there_are_those_that_may_be_used(tmp_path: Path) -> None:
+def test_without_files_of_linux_there_are_the_usable_processors(tmp_path: Path) -> None:
     assert processors_here(tmp_path) == MachineProcessors(as_text(OWN), as_text(OWN), {})
 
 

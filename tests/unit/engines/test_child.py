@@ -41,7 +41,7 @@ def code_of(child: Child) -> int:
         ("echo 'ssh: connect to host h2: No route' >&2; exit 255", LOST, "ssh: connect to host h2: No route"),
     ],
 )
-def test_its_end_is_told_by_code_and_words(script: str, code: int, why: str, tmp_path: Path) -> None:
+def test_its_end_is_reported_by_code_and_message(script: str, code: int, why: str, tmp_path: Path) -> None:
     child = child_of(script, tmp_path / "log")
     assert code_of(child) == code
     assert child.why == why
@@ -59,7 +59,7 @@ def test_srun_reports_a_step_that_did_not_begin(code: int, text: str, is_lost: b
     assert is_lost_by_srun(code, text) == is_lost
 
 
-def test_of_what_a_command_has_said_its_errors_count_and_else_its_last_line() -> None:
+def test_the_errors_of_a_command_count_and_else_its_last_line() -> None:
     assert last_words("error: one\nmore\nerror: two\nend\n") == "one; two"
     assert last_words("first\nlast\n\n") == "last"
     assert last_words("") == "it printed nothing"

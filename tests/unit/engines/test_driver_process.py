@@ -28,7 +28,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("program")
-def test_it_has_a_session_of_its_own_and_all_of_its_input(tmp_path: Path) -> None:
+def test_it_has_a_separate_session_and_all_of_its_input(tmp_path: Path) -> None:
     process = start_driver(tmp_path / "run", ["resume=auto"], "input" * 100_000)
     driver = driver_of(tmp_path / "run")
     poll_for(lambda: not driver.running, 20.0, "the end of the driver")

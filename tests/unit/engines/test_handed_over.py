@@ -34,7 +34,7 @@ def _closed() -> Iterator[None]:
         os.environ[VARIABLE] = credentials
 
 
-def test_keys_credentials_and_configuration_arrive_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_credentials_and_configuration_arrive_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = new_keys()
     monkeypatch.setenv(VARIABLE, '{"s3://a": ["user:secret", ""]}')
     text = text_of(keys, "name: a\nseed: 1\n")

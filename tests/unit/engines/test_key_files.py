@@ -105,7 +105,7 @@ def test_roles_need_keys_or_trust_to_go_beyond_this_machine(file: Path, tmp_path
         RoleOptions("data-loader", 0, HERE, key_file=tmp_path / "none").check()
 
 
-def test_options_come_back_from_their_words(file: Path) -> None:
+def test_options_come_back_from_their_arguments(file: Path) -> None:
     words = RoleOptions("data-loader", 3, BEYOND, key_file=file, trusts_network=True).words()
     expected = ["data-loader", "--index", "3", "--coordinator", BEYOND, "--key-file", str(file), "--trusted-network"]
     assert words == expected

@@ -54,7 +54,7 @@ def test_a_network_that_ends_its_process_is_refused(file: Path) -> None:
         require_ready([plan("Good", 1, file), plan("Quits", 1, file)])
 
 
-def test_the_first_refusal_is_told(file: Path) -> None:
+def test_the_first_refusal_is_reported(file: Path) -> None:
     with pytest.raises(ConfigError, match="has no such class; did you mean Good"):
         require_ready([plan("Good", 1, file), plan("Goood", 1, file)])
 

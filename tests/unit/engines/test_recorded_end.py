@@ -40,6 +40,6 @@ def test_one_that_comes_before_ends_the_job_to_go_on_later(tmp_path: Path, raise
     assert phases(tmp_path) == ["saving", "stopped"]
 
 
-def test_a_replica_that_fails_without_a_signal_is_told_even_when_all_is_done(tmp_path: Path) -> None:
+def test_a_replica_that_fails_without_a_signal_is_always_reported(tmp_path: Path) -> None:
     with pytest.raises(RoleError, match="embedding-server-0"):
         end_with(tmp_path, JobSignals(), "done", RoleError("embedding-server-0 ended with exit code 1"))

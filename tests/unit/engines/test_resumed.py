@@ -121,7 +121,7 @@ def test_a_run_that_goes_on_is_left_alone(checkpoint: Path, take_up: Callable[..
     take_up()
 
 
-def test_nobody_else_resumes_a_run_from_its_launch_on(checkpoint: Path, take_up: Callable[..., None]) -> None:
+def test_no_other_job_resumes_a_run_from_its_launch_on(checkpoint: Path, take_up: Callable[..., None]) -> None:
     """Before its coordinator writes the record, a launcher may compile kernels for minutes."""
     run_dir = checkpoint.parents[1]
     job = plan(["conf=synthetic", "cluster=embedded"], run_dir)

@@ -64,7 +64,7 @@ def test_a_limit_of_rows_is_counted_in_bytes() -> None:
     assert many > 1.5 * GIB
 
 
-def test_what_the_user_says_goes_first() -> None:
+def test_settings_of_the_user_go_first() -> None:
     words = ["cluster.resources.nn_worker.cpus=7", "cluster.resources={embedding_server: {memory: 64GiB}}"]
     run = compose_run(["cluster=hosts", *words, "cluster.resources.nn_worker.gpus=2"])
     assert resources_of(run, "nn-worker") == Resources(7, 4 * GIB, 2)

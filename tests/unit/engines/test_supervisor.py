@@ -45,7 +45,7 @@ def supervised(code: str, role: str = "data-loader", retains_memory: bool = Fals
     return made, reports
 
 
-def test_a_process_that_was_killed_is_replaced_once_the_coordinator_says_so() -> None:
+def test_a_killed_process_is_replaced_once_the_coordinator_agrees() -> None:
     child, reports = supervised("import os; life == 1 and os.kill(os.getpid(), 9)")
     first = child._id
     assert first.pid == child.process.pid
@@ -110,9 +110,7 @@ def test_an_embedding_server_returns_if_its_memory_is_kept_and_can_be_trusted(
     child.close()
 
 
-def test_a_replica_that_ends_after_the_coordinators_address_is_gone_is_reported_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replica_that_ends_after_the_coordinator_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator that ends removes the file with its address, and then tells the others to end."""
     plan = plan_job(make_run(), make_facts(make_run(), 100, 0), "train", tmp_path)
     (tmp_path / "roles").mkdir()

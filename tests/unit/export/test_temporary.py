@@ -17,7 +17,7 @@ def fill(folder: Path) -> None:
     (folder / "deep" / "file").write_text("content")
 
 
-def test_it_is_private_and_gone_at_the_end() -> None:
+def test_it_is_private_and_removed_at_the_end() -> None:
     before = [signal.getsignal(number) for number in ENDING]
     with temporary_folder() as folder:
         assert folder.stat().st_mode & 0o777 == 0o700

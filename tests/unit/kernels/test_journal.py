@@ -19,7 +19,7 @@ ROWS, UNTOUCHED = 5, np.float32(-7.0)
 
 
 @pytest.mark.parametrize("kind", STATES)
-def test_the_journal_has_the_last_two_rows_as_they_were(kind: str) -> None:
+def test_the_journal_has_the_last_two_rows_unchanged(kind: str) -> None:
     """Rows of all sizes from 4 to 200 numbers: some are copied without a loop."""
     one, zero = np.float32(1.0), np.float32(0.0)
     rule = Rule(np.float32(0.1), np.float32(1e-8), one, one, one, zero, one, zero, zero, True, np.uint64(0))

@@ -69,7 +69,7 @@ def test_a_single_part_is_drawn_as_a_layer_of_torch(make: Any, init):
 
 
 @pytest.mark.parametrize("make", [make for make, *_ in FANS.values()], ids=FANS)
-def test_no_weight_is_left_as_it_was(make):
+def test_no_weight_is_left_unchanged(make):
     module = make()
     for part in module.modules():
         if isinstance(part, SeveralMatrices):

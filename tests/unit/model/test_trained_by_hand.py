@@ -180,7 +180,7 @@ class Trained:
 
 
 @pytest.mark.parametrize(("kind", "style"), CASES)
-def test_every_weight_and_running_figure_agrees_after_each_step(kind: str, style: Style) -> None:
+def test_every_weight_and_running_statistic_agrees_after_each_step(kind: str, style: Style) -> None:
     Trained(kind, style, size=9).assert_both_train_alike()
 
 

@@ -180,7 +180,7 @@ def test_a_pinned_replica_is_reported_with_its_processors(recording: Recording) 
     assert [each.get("cpus") for each in told["roles"]] == [None, None, "0-3", "node:1"]
 
 
-def test_a_figure_that_is_not_finite_does_not_cost_the_summary(recording: Recording) -> None:
+def test_a_number_that_is_not_finite_does_not_cost_the_summary(recording: Recording) -> None:
     recorded = recording()
     recorded.record.note("nn-worker-0", ReplicaUsage(math.nan, 7))
     recorded.record.write_roles()

@@ -39,7 +39,7 @@ def read_back(run_dir: Path) -> Scalars:
     return {tag: [(step, time_s, value) for step, time_s, value in of] for tag, of in json.loads(ended.stdout).items()}
 
 
-def test_every_figure_is_a_scalar_of_its_split(tmp_path: Path) -> None:
+def test_every_metric_is_a_scalar_of_its_split(tmp_path: Path) -> None:
     writer = TensorBoardWriter(tmp_path)
     for line in LINES:
         writer.write(line, 1000.5)

@@ -121,7 +121,7 @@ def test_servers_and_workers_get_the_same_settings() -> None:
 
 @pytest.mark.parametrize("when_full", ["auto", "evict_lru", "evict_lfu", "refuse"])
 @pytest.mark.parametrize("expire_after", [None, 5])
-def test_rows_that_are_gone_are_remembered_for_checkpoints_of_changes(when_full: str, expire_after: int | None) -> None:
+def test_removed_rows_are_recorded_for_checkpoints_of_changes(when_full: str, expire_after: int | None) -> None:
     """Rows expire even if no new id evicts another."""
     embedding = {"when_full": when_full, "expire_after": expire_after, "capacity": 4000}
     layout = embedding_layout(make_run(embedding=embedding, checkpoint={"full_every": 10}))

@@ -104,7 +104,7 @@ def test_a_schedule_with_an_end_is_the_longest_training(over: int, steps: int) -
     assert planned(make_run(optimizer={"embedding": SGD, "dense": dense})).job.steps == steps
 
 
-def test_the_figure_that_decides_is_one_that_the_loss_improves() -> None:
+def test_the_metric_that_decides_is_one_that_the_loss_improves() -> None:
     def metric(losses: dict[str, Any], **dataset: Any) -> str:
         run = make_run(train={"batch_size": 32, "losses": losses}, dataset=dataset)
         stop = planned(run, tasks=len(run.links)).run.train.stop_early

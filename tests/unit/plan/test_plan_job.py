@@ -76,7 +76,7 @@ def test_predicting_is_neither_training_nor_evaluating() -> None:
         plan(run, train_rows=0, eval_rows=100, task="evaluate")
 
 
-def test_a_job_comes_over_the_wire_as_it_was() -> None:
+def test_a_job_comes_over_the_wire_unchanged() -> None:
     job = replace(plan(make_run()).job, output="scores.csv", keep=("a", "b"), logits=True)
     assert Job.from_json(job.to_json()) == job
 

@@ -44,7 +44,7 @@ def recorded(client: Any, monkeypatch: Any) -> Recording:
     return Recording(trace, "nn-worker-0", Sender("nn-worker", 0, 1), client)
 
 
-def test_one_portion_is_under_way_and_the_rest_follows_at_the_end(monkeypatch) -> None:
+def test_one_portion_is_in_flight_and_the_rest_follows_at_the_end(monkeypatch) -> None:
     client = Taker()
     sends = recorded(client, monkeypatch)
     sends.send()

@@ -16,7 +16,7 @@ from tests.support.small_model import write_small_model
 
 
 @pytest.mark.parametrize(("width", "size"), [(0, 3), (0, 0), (2, 3)])
-def test_golden_samples_are_read_as_they_were_written(tmp_path: Path, width: int, size: int) -> None:
+def test_golden_samples_are_read_as_written(tmp_path: Path, width: int, size: int) -> None:
     model = msgspec.structs.replace(read_description(write_small_model(tmp_path / "model")), dense=width)
     names = [feature.name for feature in model.features]
     dense = np.arange(size * width, dtype=np.float32).reshape(size, width)

@@ -232,7 +232,7 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path / "checkpoints"
 
 
-def test_a_chain_has_changes_and_ids_that_are_gone(saved: Path) -> None:
+def test_a_chain_has_changes_and_removed_ids(saved: Path) -> None:
     chain = read_chain(checkpoint_folder(saved, 30))
     assert [manifest.step for manifest in chain.manifests] == [20, 25, 30]
     assert all(manifest.deleted_files() for manifest in chain.manifests[1:])

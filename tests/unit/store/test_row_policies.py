@@ -237,7 +237,7 @@ def test_a_snapshot_has_the_counts_of_its_start(tmp_path):
 
 
 @pytest.mark.parametrize("places", [1, 7, 5000])
-def test_a_cut_has_the_sketch_as_it_was_while_every_line_changes(places, monkeypatch):
+def test_a_cut_has_the_old_sketch_while_every_line_changes(places, monkeypatch):
     monkeypatch.setattr("persia_cli.store.checkpoints.snapshot.PORTION_BYTES", 1000)
     shard = trained(layout(5000, 64, epoch_bits=2, when_full="evict_lfu", min_count=2))
     before, lines = shard.stores[0].index.sketch.copy(), []

@@ -79,7 +79,7 @@ def test_more_tables_than_slots_share_a_key_until_its_buckets_are_full():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [1, 2, 17])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS[2:], ids=lambda optimizer: optimizer.kind)
-def test_rows_are_read_as_they_were_written_and_neighbours_stay(dtype, dim, optimizer):
+def test_rows_are_read_as_written_and_neighbours_stay(dtype, dim, optimizer):
     group = layout_of(dim, 20, 1, optimizer, dtype=dtype).groups[0]
     store = RowStore(group, range(1))
     whole = parts_of(group, 20, 1)

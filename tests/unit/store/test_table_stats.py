@@ -26,7 +26,7 @@ def checkpoint(tmp_path):
     return write_run(tmp_path / "run", make_run(), STEP, FILES)
 
 
-def test_every_figure_equals_that_of_pandas(checkpoint):
+def test_every_statistic_equals_that_of_pandas(checkpoint):
     rows = pd.concat(FILES)
     rows["norm"] = [math.sqrt(sum(float(x) ** 2 for x in vector)) for vector in rows["embedding"]]
     found = table_stats(read_chain(checkpoint))

@@ -52,7 +52,7 @@ def test_arrays_in_use_are_not_overwritten(moves: list[tuple[int, int]]) -> None
         assert all((each == mark).all() for each, mark in living)
 
 
-def test_a_block_is_used_again_once_the_last_view_is_gone() -> None:
+def test_a_block_is_used_again_once_the_last_view_is_deleted() -> None:
     arena = Arena(create_segment(DATA_START + 4096))
     array = arena.empty((4096,), np.uint8)
     assert array is not None

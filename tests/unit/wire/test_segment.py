@@ -101,7 +101,7 @@ def test_other_names_are_refused(name: str) -> None:
         open_segment(name)
 
 
-def test_a_process_that_is_gone_is_named() -> None:
+def test_a_process_that_has_exited_is_named() -> None:
     with pytest.raises(WireError, match=r"process 4194305, .* has ended.*set cluster\.shared_memory=false"):
         open_segment("4194305/3/0123456789abcdef")
 

@@ -219,7 +219,7 @@ def test_a_malformed_request_with_a_number_gets_a_refusal(server: Server, asker:
     assert (server.refused, len(server._parked)) == (1, 0)
 
 
-def test_a_reply_to_a_peer_that_is_gone_is_dropped_and_counted(
+def test_a_reply_to_a_peer_that_has_exited_is_dropped_and_counted(
     context: Context, server: Server, handlers: Handlers
 ) -> None:
     gone = Asker(context, b"gone")

@@ -206,7 +206,7 @@ def test_rows_in_order_where_nothing_makes_a_split(tmp_path: Path) -> None:
     assert yaml.safe_load(found.suggestion)["split"] == {"kind": "every", "n": 10}
 
 
-def test_a_prepared_folder_says_what_its_columns_are(tmp_path: Path) -> None:
+def test_a_prepared_folder_describes_its_columns(tmp_path: Path) -> None:
     write(tmp_path / "shop.parquet", shop())
     described = {
         "kind": "parquet", "path": "elsewhere", "labels": ["bought"], "split": {"kind": "every", "n": 4, "offset": 3},
@@ -229,7 +229,7 @@ def test_a_prepared_folder_says_what_its_columns_are(tmp_path: Path) -> None:
         ("a: [", "dataset.yaml: cannot be read"),
     ],
 )
-def test_a_wrong_description_is_told_by_its_keys(tmp_path: Path, text: str, told: str) -> None:
+def test_a_wrong_description_is_reported_by_its_keys(tmp_path: Path, text: str, told: str) -> None:
     write(tmp_path / "shop.parquet", shop())
     (tmp_path / "dataset.yaml").write_text(text)
     with pytest.raises(DataError, match=told):

@@ -178,7 +178,7 @@ def test_text_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
     assert "\n" not in str(failure.value)
 
 
-def test_a_file_that_is_gone_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.parquet", {"y": np.arange(5000)})
 
     def gone(*given: Any) -> Any:

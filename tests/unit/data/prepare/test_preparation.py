@@ -244,7 +244,7 @@ def test_a_failure_in_one_thread_ends_the_others(source: Source, tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-def test_what_a_recipe_says_of_its_columns_is_checked(source: Source, tmp_path: Path) -> None:
+def test_the_columns_that_a_recipe_declares_are_checked(source: Source, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"columns is wrong: spares=\[\]: no such key; did you mean sparse"):
         write_dataset(
             source.parts(), {**DATASET, "spares": []}, tmp_path / "out", PrepareOptions(), lambda done, total: None
@@ -339,7 +339,7 @@ def test_bad_rows_found_before_count_too(source: Source, tmp_path: Path) -> None
         write_dataset(source.parts(), DATASET, tmp_path / "o", PrepareOptions(), lambda done, total: None, bad)
 
 
-def test_the_record_tells_what_was_made(source: Source, tmp_path: Path) -> None:
+def test_the_record_lists_what_was_made(source: Source, tmp_path: Path) -> None:
     report = make(source, tmp_path / "out")
     record = json.loads((tmp_path / "out" / "preparation.json").read_text())
     assert (record["rows"], record["files"]) == (3 * ROWS, [file.name for file in report.files])

@@ -53,7 +53,7 @@ def test_a_recipe_of_ones_own_that_will_not_do(tmp_path: Path, text: str, proble
         load_recipe(str(tmp_path / "mine"))
 
 
-def test_a_copy_is_a_recipe_of_its_own(tmp_path: Path) -> None:
+def test_a_copy_is_a_separate_recipe(tmp_path: Path) -> None:
     copied = copy_recipe(load_recipe("adult_income"), tmp_path / "mine")
     assert {file.name for file in copied} >= {"prepare.py", "README.md"}
     mine = load_recipe(str(tmp_path / "mine"))

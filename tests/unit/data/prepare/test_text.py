@@ -42,7 +42,7 @@ def bad_rows(path: Path, format: TextFormat, content: bytes) -> list[tuple[int, 
     return [(row.line, row.reason) for row in bad.first()]
 
 
-def test_columns_are_what_their_kinds_say(tmp_path: Path) -> None:
+def test_columns_have_their_declared_kinds(tmp_path: Path) -> None:
     kinds = {"i": INTEGER, "h": hexadecimal(0), "x": NUMBER, "t": TEXT, "s": text_of("t"), "b": BYTES, "_": SKIP}
     format = TextFormat(kinds, delimiter=",", quote='"', stripped=True)
     content = '-7,ff,1.5,a,"a",x y ,?\r\n ,,,,,,\n1,F0,1e-400,"""q""",b,"é, ""e""",\n'
@@ -90,7 +90,7 @@ WRONG: dict[bytes, str | None] = {
 SHORT = [line for line in WRONG if len(line) < 70_000]
 
 
-def test_damaged_lines_are_told_by_number_and_nothing_else_is_lost(tmp_path: Path) -> None:
+def test_damaged_lines_are_reported_by_number_and_nothing_else_is_lost(tmp_path: Path) -> None:
     expected = [(number, reason) for number, reason in enumerate(WRONG.values(), 1) if reason]
     for end in (b"\n", b""):
         assert bad_rows(tmp_path / "t", PAIRS, b"\n".join(WRONG) + end) == expected
@@ -219,7 +219,7 @@ def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stripped", [True, False])
-def test_blanks_are_removed_where_the_declaration_says_so_too(stripped: bool, tmp_path: Path) -> None:
+def test_blanks_are_removed_where_both_declarations_agree(stripped: bool, tmp_path: Path) -> None:
     block = one_block(tmp_path / "t", TextFormat({"n": TEXT}, stripped=stripped), b" a\n")
     text = {"columns": ["n"], "read": "text"}
     agreed, other = (declared(text | {"stripped": each}) for each in (stripped, not stripped))

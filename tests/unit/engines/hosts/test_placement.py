@@ -30,7 +30,7 @@ def test_ranks_begin_at_the_first_machine_and_servers_at_the_one_after_the_last_
     }
 
 
-def test_embedding_workers_may_be_beside_ranks() -> None:
+def test_embedding_workers_may_be_next_to_ranks() -> None:
     found = placed("[a,b,c,d]", "placement=beside_ranks", *BIG)
     assert found == placed("[a,b,c,d]", *BIG) | {"embedding-worker-0": "a", "embedding-worker-1": "b"}
 

@@ -21,7 +21,7 @@ def test_a_trace_is_of_a_job_and_not_of_what_is_printed(tmp_path: Path) -> None:
         train(WORDS, render=True, trace=tmp_path / "steps.json")
 
 
-def test_a_run_is_gone_on_with_by_its_own_command() -> None:
+def test_a_run_is_resumed_by_its_own_command() -> None:
     with pytest.raises(UserError, match="resume=auto is not for cluster=hosts; persia resume RUN goes on with a run"):
         train([*WORDS, "resume=auto"])
 

@@ -59,7 +59,7 @@ def test_options_of_the_user_come_first_since_ssh_takes_the_first_of_two() -> No
     assert command.index("ConnectTimeout=3") < command.index("ConnectTimeout=15")
 
 
-def test_of_what_a_command_has_said_its_errors_count_and_else_its_last_line() -> None:
+def test_the_errors_of_a_command_count_and_else_its_last_line() -> None:
     assert last_words("error: one\nmore\nerror: two\nend\n") == "one; two"
     assert last_words("first\nlast\n\n") == "last"
     assert last_words("") == "it printed nothing"

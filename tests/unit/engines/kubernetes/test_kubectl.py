@@ -31,7 +31,7 @@ def test_logs_are_those_of_all_of_a_role_or_of_a_replica(role: str, selected: st
     assert logs_line("shop", role) == line
 
 
-def test_commands_for_a_folder_without_a_run_say_what_a_job_on_kubernetes_needs(tmp_path: Path) -> None:
+def test_commands_without_a_run_name_what_a_job_on_kubernetes_needs(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no.* run directory of a job; if .*: kubectl exec -it job/shop-coordinator-0"):
         attach(tmp_path / "shop")
     with pytest.raises(UserError, match=r"run directory of a job; if .* kubectl delete jobset shop --cascade"):

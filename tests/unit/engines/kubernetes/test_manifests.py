@@ -76,12 +76,12 @@ def without_configuration(text: str) -> str:
     return f"{head.replace(__version__, 'VERSION')}---\n{text}"
 
 
-def test_a_job_is_rendered_as_it_was_last_looked_at() -> None:
+def test_a_job_is_rendered_as_last_checked() -> None:
     """To renew the file: write what is compared into it, and look at what has changed."""
     assert without_configuration(as_yaml(shop(), "shop")) == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_the_text_is_what_it_says(tmp_path: Path) -> None:
+def test_the_text_has_the_manifests(tmp_path: Path) -> None:
     text = as_yaml(shop(), "shop")
     made = list(yaml.safe_load_all(text))
     assert made == manifests(shop(), "shop")
@@ -104,7 +104,7 @@ def affinities(placement: str) -> dict[str, Any]:
         ("beside_ranks", {"embedding-worker": "nn-worker", "data-loader": "nn-worker"}),
     ],
 )
-def test_a_pod_wishes_to_be_beside_the_one_of_its_index(placement: str, owners: dict[str, str]) -> None:
+def test_a_pod_prefers_the_machine_of_the_one_with_its_index(placement: str, owners: dict[str, str]) -> None:
     found = {}
     for role, affinity in affinities(placement).items():
         [wish] = affinity["preferredDuringSchedulingIgnoredDuringExecution"]

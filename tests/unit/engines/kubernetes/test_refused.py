@@ -64,7 +64,7 @@ def test_a_volume_that_would_hide_what_pods_have(paths: list[str], sentence: str
         manifests(compose_run([*PLAIN, volumes(paths)]), "shop")
 
 
-def test_volumes_beside_and_in_each_other() -> None:
+def test_volumes_next_to_and_in_each_other() -> None:
     for paths in (["/data", "/data/rows", "/data2"], ["/tmp/rows", "/runs", "/run/persia2"]):
         made = jobset_of(manifests(compose_run([*PLAIN, volumes(paths)]), "shop"))
         mounts = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]

@@ -38,7 +38,7 @@ def test_replicas_are_kept_to_their_processors() -> None:
 
 
 @pytest.mark.parametrize("counts", [(1, 1, 1, 1), (2, 5, 3, 4), (5, 2, 1, 2)])
-def test_each_replica_but_the_coordinator_has_room_in_one_bundle(counts: tuple[int, int, int, int]) -> None:
+def test_each_replica_but_the_coordinator_fits_into_one_bundle(counts: tuple[int, int, int, int]) -> None:
     roles = ("embedding_servers", "embedding_workers", "data_loaders", "nn_workers")
     asked = [f"cluster.{role}={count}" for role, count in zip(roles, counts, strict=True)]
     run = compose_run(["conf=synthetic", "cluster=ray", *asked])
@@ -60,7 +60,7 @@ def bundles(placement: str) -> list[list[str]]:
     return [[replica.name for replica in bundle.replicas] for bundle in request.bundles]
 
 
-def test_embedding_workers_may_be_beside_ranks() -> None:
+def test_embedding_workers_may_be_next_to_ranks() -> None:
     assert bundles("beside_ranks") == [
         ["embedding-server-0"],
         ["embedding-server-1"],
@@ -93,5 +93,7 @@ def test_packed_replicas_are_one_bundle() -> None:
         ),
     ],
 )
-def test_what_a_cluster_lacks_is_said(machines: list[dict[str, float]], free: dict[str, float], sentence: str) -> None:
+def test_missing_resources_of_a_cluster_are_reported(
+    machines: list[dict[str, float]], free: dict[str, float], sentence: str
+) -> None:
     assert sentence in why_no_room(request_of(compose_run(SHOP)), machines, free)

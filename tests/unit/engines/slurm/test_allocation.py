@@ -36,7 +36,7 @@ def test_in_an_allocation_of_one_kind_all_replicas_share_its_machines() -> None:
     assert (job.group_of(MachinePlace(1, 1)), job.node_of(MachinePlace(1, 1))) == (None, "n2")
 
 
-def test_a_machine_that_knows_itself_by_an_address_of_its_own_is_reached_at_another(
+def test_a_machine_with_an_internal_address_is_reached_at_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(allocation, "address_of", {"n1": "127.0.1.1", "n2": "10.0.0.2"}.__getitem__)
@@ -64,6 +64,6 @@ def test_while_slurm_does_not_answer_no_machine_is_known_to_be_lost(
         ({"SLURM_JOB_ID": "17", "SLURM_HET_SIZE": "1"}, "SLURM_JOB_NODELIST_HET_GROUP_0"),
     ],
 )
-def test_an_environment_that_tells_half_of_an_allocation_is_refused(environment: dict[str, str], name: str) -> None:
+def test_an_environment_with_half_of_an_allocation_is_refused(environment: dict[str, str], name: str) -> None:
     with pytest.raises(UserError, match=f"SLURM_JOB_ID is set, as in a job of Slurm, but {name} is not; run this"):
         allocation_of(environment)

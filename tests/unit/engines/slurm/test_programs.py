@@ -82,7 +82,7 @@ def test_a_job_that_is_refused_leaves_nothing(
     assert not (tmp_path / "other").exists()
 
 
-def test_without_slurm_it_is_said_where_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_slurm_the_error_names_where_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
         UserError, match=r"needs Slurm's program sbatch, which cannot be run here: No such file.*--render"

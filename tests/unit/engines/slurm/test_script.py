@@ -53,7 +53,7 @@ def without_configuration(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_a_job_is_rendered_as_it_was_last_looked_at(name: str) -> None:
+def test_a_job_is_rendered_as_last_checked(name: str) -> None:
     """To renew a file: write what is compared into it, and look at what has changed."""
     text = without_configuration(script(compose_run(GOLDEN[name]), RUN_DIR))
     assert text == Path(__file__).with_name(name).read_text(encoding="utf-8")
@@ -116,7 +116,7 @@ COUNTS = st.integers(1, 9)
     apart=st.booleans(),
     placement=st.sampled_from(["beside_servers", "beside_ranks", "packed"]),
 )
-def test_machines_have_room_for_their_replicas_and_none_is_idle(
+def test_machines_have_capacity_for_their_replicas_and_none_is_idle(
     loaders: int, workers: int, servers: int, ranks: int, gpus: int, apart: bool, placement: str
 ) -> None:
     counts = {
@@ -159,7 +159,7 @@ def run_of(words: list[str]) -> Run:
     return compose_run([*PLAIN, *words])
 
 
-def test_each_replica_is_a_step_with_its_own_words() -> None:
+def test_each_replica_is_a_step_with_its_own_arguments() -> None:
     text = script(compose_run(SHOP), RUN_DIR)
     steps = [line for line in text.splitlines() if line.startswith("#   srun ")]
     assert len(steps) == 8
@@ -220,7 +220,7 @@ def test_a_time_limit_that_leaves_time_to_train_is_taken() -> None:
     assert "#SBATCH --time=3\n" in script(run_of(["cluster.hours=0.05"]), RUN_DIR)
 
 
-def test_the_first_machine_has_room_for_the_script_and_the_process_that_starts_each_step() -> None:
+def test_the_first_machine_has_capacity_for_the_script_and_its_steps() -> None:
     [machine] = machines_of(plain())
     steps = [mebibytes(resources_of(plain(), replica.role).memory) for replica in all_replicas(plain())]
     assert mebibytes(machine.each.memory) == sum(steps) + 512 + 32 * len(steps)

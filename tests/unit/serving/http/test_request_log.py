@@ -94,7 +94,7 @@ def hidden(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".parquet")
 
 
-def test_requests_are_logged_as_they_were_used(predictor: Predictor, tmp_path: Path) -> None:
+def test_requests_are_logged_as_used(predictor: Predictor, tmp_path: Path) -> None:
     with logging_to(tmp_path, predictor) as found:
         body, headers = binary(INPUTS, id="binary")
         nothing = [{**each, "data": [], "shape": [0]} for each in INPUTS]
@@ -330,7 +330,7 @@ def test_values_that_the_log_cannot_hold_are_reported_once_and_counted(
     assert told.endswith("the request: 1.5 is not a whole number")
 
 
-def test_a_log_that_is_not_written_in_time_is_given_up_and_counted(
+def test_a_log_that_is_not_written_in_time_is_dropped_and_counted(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     going = threading.Event()
