@@ -129,6 +129,10 @@ def _takes_a_list(key: str) -> bool:
     return field is not None and "a list of" in field_expectation(field)
 
 
+def _takes_keys(key: str) -> bool:
+    return any(other.startswith(f"{key}.") for other, _ in keys(Run))
+
+
 def _key(word: str, override: Override) -> str:
     """Return the key path of an override; raises ValueError with a sentence for forms that only Hydra knows."""
     key = override.key_or_group
@@ -136,6 +140,10 @@ def _key(word: str, override: Override) -> str:
         raise ValueError(f"{word}: persia has no hydra keys; --run-dir sets the folder of a run")
     if override.package is not None or "/" in key:
         raise ValueError(f"{word}: '{word.partition('=')[0]}' is not a key such as train.batch_size")
+    parts = key.split(".")
+    for group in (".".join(parts[:count]) for count in range(1, len(parts))):
+        if _takes_a_list(group) and not _takes_keys(group):
+            raise ValueError(f"{key}: {group} is a list, so it has no such key; give the whole list, {group}=[...]")
     return key
 
 

@@ -44,8 +44,9 @@ class ScoreHistogram:
 
     Bins are fixed: those of float32 values that agree in sign, exponent and the first 13 bits of the mantissa. So
     histograms are merged by addition, and a bin is at most 0.012 % of its logit wide at any scale. Logits of one bin
-    count as ties. AUC differs by less than 1e-4 from that of all samples sorted if the deviation of logits is more than
-    0.4 % of their mean, and average precision if it is more than 10 %.
+    count as ties, so AUC differs from that of all samples sorted by at most half the share of pairs (a positive and a
+    negative sample) in one bin. For normal logits that is below 1e-4 if their deviation is more than 0.4 % of their
+    mean; average precision is as close if it is more than 10 %.
     """
 
     def __init__(self, tasks: int, links: Sequence[Link] | None = None) -> None:

@@ -23,8 +23,8 @@ def _refuse_null(value: Any) -> Any:
     return value
 
 
-Character = Annotated[str, Field(min_length=1, max_length=1)]
-Delimiter = Annotated[str, Field(min_length=1, max_length=1), BeforeValidator(tab_of)]
+Character = Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[\x00-\x7f]$")]
+Delimiter = Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[\x00-\x7f]$"), BeforeValidator(tab_of)]
 BUILTIN = "builtin:"
 """The beginning of a path that names data shipped with persia."""
 

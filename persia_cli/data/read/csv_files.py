@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.read.bad_rows import Reject, ignore
 from persia_cli.data.read.text import CONVERT, Layout, TextFile, header_of, not_utf8, read_rows, texts_of
+from persia_cli.errors import DataError
 
 _BLANKS = " \t"
 _GUESSED = (",", ";", "\t", "|")
@@ -58,6 +59,8 @@ def read_csv(file: TextFile, form: CsvFormat, reject: Reject, scratch: Path) -> 
     Raises DataError for a file that is not CSV.
     """
     names = _names(file, form)
+    if unknown := sorted(set(form.text) - set(names)):
+        raise DataError(f"dataset.csv.text={unknown}: {file.path} has no such column; it has {', '.join(names)}")
     left = [[] if name in form.text else list(_KINDS) for name in names]
     filled = [False for _ in names]
     texts = pa.schema([(str(number), pa.string()) for number in range(len(names))])

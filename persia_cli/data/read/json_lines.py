@@ -46,7 +46,7 @@ def _tables(file: TextFile, schema: Any, reject: Reject) -> Iterator[tuple[bytes
         with suppress(pa.ArrowException, UnicodeDecodeError):
             codecs.utf_8_decode(text, "strict", True)  # Arrow does not check this
             table = _parsed(text, schema)
-        if table is None:
+        if table is None or table.num_rows != np.count_nonzero(np.diff(rows.starts) > 1):  # not one object a line
             good = _are_objects(rows)
             text = rows.joined(good)
             wrong = [row for row in np.flatnonzero(~good).tolist() if rows.text(row)]
@@ -63,7 +63,7 @@ def _are_objects(rows: TextRows) -> NDArray[np.bool_]:
     """Return True for each line that is a JSON object."""
     good = np.zeros(len(rows.fields), np.bool_)
     for row, (start, stop) in enumerate(zip(rows.starts[:-1], rows.starts[1:], strict=True)):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             good[row] = isinstance(json.loads(rows.data[start:stop]), dict)
     return good
 

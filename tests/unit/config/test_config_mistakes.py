@@ -31,6 +31,8 @@ GROUPS = (
          "losses, task_weights, precision, device, compile, log_every_steps, trace_steps, "
          "tensorboard and stop_early"),
         ("train.batch_size=abc", "train.batch_size=abc: expected a whole number above 0"),
+        ("eval.retrieval.at=5", "eval.retrieval.at: eval.retrieval is a list, so it has no such key; give the whole "
+         "list, eval.retrieval=[...]"),
         ("train.batch_size=0", "train.batch_size=0: expected a whole number above 0"),
         ("train.batch_size=1.5", "train.batch_size=1.5: expected a whole number above 0"),
         ("train.batch_size=null", "train.batch_size=null: expected a whole number above 0"),

@@ -129,3 +129,23 @@ def test_a_column_of_the_model_that_other_data_lack_is_no_mistake_of_settings(tm
         f"{tmp_path}/a.csv: there is no column c, which the model was trained with (dataset.sparse); columns there "
         "are: y, D, e",
     ]
+
+
+def test_a_line_of_two_objects_is_no_row(tmp_path: Path) -> None:
+    good = '{"y": 1, "d": 1, "c": 1}'
+    (tmp_path / "a.jsonl").write_text(f"{good}\n{good}{good}\n{good}\n")
+    with pytest.raises(DataError, match=r"line 2: not a JSON object"):
+        inspect(dataset(tmp_path))
+
+
+def test_a_line_nested_too_deeply_is_no_row(tmp_path: Path) -> None:
+    good, depth = '{"y": 1, "d": 1, "c": 1}', 3000
+    (tmp_path / "a.jsonl").write_text(f'{good}\njunk\n{{"y": {"[" * depth}{"]" * depth}}}\n{good}\n')
+    with pytest.raises(DataError, match=r"line 3: not a JSON object"):
+        inspect(dataset(tmp_path))
+
+
+def test_a_text_column_that_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("y,d,c\n1,1,1\n0,2,2\n")
+    with pytest.raises(DataError, match=r"dataset.csv.text=\['nope'\]"):
+        inspect(dataset(tmp_path, csv={"text": ["nope"]}))
