@@ -2,6 +2,7 @@
 
 import os
 import sys
+from itertools import pairwise
 from typing import Annotated, Literal, NoReturn
 
 import typer
@@ -103,6 +104,7 @@ def persia(
 def main() -> None:
     """Run the command line; every error ends as one line on stderr and an exit code."""
     arguments = _options_first(sys.argv[1:])
+    OUTPUT.as_json = "--log-format=json" in arguments or ("--log-format", "json") in pairwise(arguments)
     try:
         if any(not word or word.endswith("=") for word in arguments):
             from persia_cli.commands.usage import refuse_empty

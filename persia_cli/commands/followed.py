@@ -262,7 +262,8 @@ def end_as_job(run_dir: Path) -> None:
 
 def _signal_of(run_dir: Path) -> str:
     ends = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "stopped"]
-    return str(ends[-1].get("signal") or "interrupted") if ends else "interrupted"
+    name = str(ends[-1].get("signal") or "interrupted") if ends else "interrupted"
+    return "stopped on request" if name == signal.SIGUSR1.name else name  # so drivers ask a coordinator
 
 
 def _failure_of(run_dir: Path, code: int) -> PersiaError:

@@ -1,6 +1,7 @@
 """The results of a finished job: its evaluation, the places of its files, and the next command."""
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -37,7 +38,7 @@ def show_results(plan: JobPlan, result: JobResult) -> None:
         if fraction := unknown(result.events):
             labelled(err(), "unknown", fraction)
         labelled(err(), "saved", plan.job.output)
-        propose(err(), f"persia report {plan.run_dir.parents[1]}")
+        propose(err(), f"persia report {quote(str(plan.run_dir.parents[1]))}")
         return
     evaluation = best_of(result) or last_of(result.metrics, plan.job.scored_part)
     if plan.facts.stand_in:
@@ -70,9 +71,9 @@ def show_results(plan: JobPlan, result: JobResult) -> None:
     if is_real and (sentence := advice(plan.run, plan.job.steps, result.metrics)):
         labelled(err(), "advice", sentence)
     if saved and plan.job.task == "train" and plan.job.eval_steps:
-        propose(err(), f"persia eval {result.run_dir}")
+        propose(err(), f"persia eval {quote(str(result.run_dir))}")
     elif plan.job.task == "evaluate":
-        propose(err(), f"persia report {plan.run_dir.parents[1]}")
+        propose(err(), f"persia report {quote(str(plan.run_dir.parents[1]))}")
 
 
 def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) -> None:

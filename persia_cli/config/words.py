@@ -68,6 +68,7 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
                     replacements[_key(word, override)] = mapping
                 else:
                     overrides.append(_override(word, override, groups))
+                    replacements.pop(override.key_or_group, None)  # the last value of a key counts
             except ValueError as error:
                 wrong[key.lstrip("+")] = str(error)
     if len(confs) > 1:

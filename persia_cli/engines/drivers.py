@@ -76,6 +76,9 @@ class ProcessDriver:
 
     def stop(self, at_once: bool) -> None:
         """Have it save the model and end the job, or end it `at_once`; raises UserError if another user has it."""
+        if at_once and not handles(self._process.pid, signal.SIGINT):  # a script has started it by `&`
+            self.kill()
+            return
         self._send(signal.SIGINT if at_once else signal.SIGTERM)
         self._send(signal.SIGCONT)  # Ctrl-Z may have suspended it
 

@@ -215,7 +215,7 @@ def torch_optimizer(
         case Sgd() | DenseSgd():
             return torch.optim.SGD(parameters, lr=config.lr)
         case Adagrad() | DenseAdagrad():
-            start = config.initial_accumulator_value
+            start = config.initial_accumulator_value if isinstance(config, Adagrad) else 0.0
             return torch.optim.Adagrad(parameters, lr=config.lr, initial_accumulator_value=start, eps=config.eps)
         case Adam() | DenseAdam():
             kind = torch.optim.SparseAdam if sparse else torch.optim.Adam

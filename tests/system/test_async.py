@@ -22,7 +22,7 @@ ONE_IN_FLIGHT = ["cluster=embedded", "mode=async", "mode.staleness=1", "train.lo
 START = "initial_accumulator_value=0.1"
 PAIRS = [
     ["optimizer=sgd", "optimizer.dense.l2=0.01"],
-    ["optimizer=adagrad", f"optimizer.embedding.{START}", f"optimizer.dense.{START}"],
+    ["optimizer=adagrad", f"optimizer.embedding.{START}", "optimizer.dense.eps=1e-2"],
     ["optimizer=adam", "optimizer.embedding.eps=1e-3", "optimizer.dense.eps=1e-3"],
 ]
 IDS = ["sgd", "adagrad", "adam"]

@@ -79,8 +79,8 @@ def test_commands_show_it_stop_it_and_report_its_end(tmp_path: Path) -> None:
             assert started(stopped, "stop", str(run)).wait(LIMIT_S) == 75, stopped.read_text()
             assert "everything is stopped; the model is saved in" in stopped.read_text()
             assert attach.wait(LIMIT_S) == 75, shown.read_text()
-        assert "SIGUSR1: everything is stopped; the model is saved in" in shown.read_text()
+        assert "stopped on request: everything is stopped; the model is saved in" in shown.read_text()
     assert started(late, "attach", str(run)).wait(LIMIT_S) == 75
-    assert "SIGUSR1: everything is stopped" in late.read_text()
+    assert "stopped on request: everything is stopped" in late.read_text()
     assert started(late, "stop", str(run)).wait(LIMIT_S) == 2
     assert "has ended: persia logs" in late.read_text()

@@ -22,7 +22,7 @@ TABLES = [
 ]
 DENSE = {
     "sgd": "optimizer.dense={kind: sgd, lr: 0.1}",
-    "adagrad": "optimizer.dense={kind: adagrad, lr: 0.05, initial_accumulator_value: 0.1}",
+    "adagrad": "optimizer.dense={kind: adagrad, lr: 0.05, eps: 1e-2}",
     "adam": "optimizer.dense={kind: adam, lr: 0.001}",
     "adamw": "optimizer.dense={kind: adamw, lr: 0.001, weight_decay: 0.1}",
 }

@@ -111,8 +111,8 @@ def test_sasrec_learns_the_order_of_films_from_the_items_of_a_batch(ranks: int, 
     assert content["model"]["recall@10"] > 0.8
     approximate = content["approximate"]
     assert approximate["search_recall"]["search_recall@10"] > 0.95
-    assert approximate["figures"]["recall@10"] > 0.8
-    assert printed(ended.output, "approximate")["recall@10"] == approximate["figures"]["recall@10"]
+    assert approximate["metrics"]["recall@10"] > 0.8
+    assert printed(ended.output, "approximate")["recall@10"] == approximate["metrics"]["recall@10"]
     [speeds] = [line for line in ended.output.splitlines() if line.startswith("search=approximate ")]
     assert f"exact_queries_per_s={approximate['exact_queries_per_s']}" in speeds
 

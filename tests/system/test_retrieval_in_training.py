@@ -14,7 +14,7 @@ EVERY = ["eval.every_steps=5", "checkpoint.every_steps=5", "eval.retrieval=[8, 3
 PROCESSES = ["cluster=local", "cluster.nn_workers=2", "cluster.embedding_servers=2", "cluster.embedding_workers=2"]
 BY_FIGURES = [
     "checkpoint.best_by=recall@3",
-    "optimizer.dense.schedule={kind: reduce_on_plateau, metric: ndcg@8, patience: 1, min_delta: 1.0}",
+    "optimizer.dense.schedule={kind: reduce_on_plateau}",
 ]
 slow = [pytest.mark.slow, pytest.mark.processes]
 
@@ -95,6 +95,6 @@ def test_training_goes_by_them(tmp_path: Path) -> None:
     [*_, chosen] = [event for event in result.events if event["event"] == "best"]
     assert (chosen["metric"], chosen["step"], chosen["value"]) == ("recall@3", best, found[best]["recall@3"])
     notes = [event["text"] for event in result.events if event["event"] == "note"]
-    assert any("optimizer.dense: the learning rate falls at step 10: ndcg@8" in note for note in notes)
+    assert any("optimizer.dense: the learning rate falls at step 10: hr@3" in note for note in notes)
     [*_, said] = [event["text"] for event in result.events if event["event"] == "stopped_early"]
     assert "hr@3 has not improved by more than 1 over" in said

@@ -81,7 +81,7 @@ class SubmittedJob:
     def show(self, poll: Callable[[], None], say: Callable[[str], None]) -> None:
         """Show the job until it has ended, calling `poll` again and again; ssh is tried again for a while.
 
-        Raises RoleError if ssh does not reach the machine for `cluster.lost_s`.
+        Raises RoleError if ssh does not reach the machine for five minutes (`lost_s`).
         """
         lost_s: float | None = None
         while True:
@@ -101,13 +101,14 @@ class SubmittedJob:
             if code != LOST and code >= 0:
                 return
             now = time.monotonic()
-            lost_s = now if lost_s is None or now - begin > self._hosts.lost_s else lost_s
+            if lost_s is None or now - begin > self._hosts.lost_s:
+                lost_s = now
+                say(f"{self._first.ssh} is not reached by ssh; the job may go on, and ssh is tried again")
             if now - lost_s > self._hosts.lost_s:
                 raise RoleError(
                     f"{self._first.ssh} has not been reached by ssh for {self._hosts.lost_s:g} s; the job may go on: "
                     f"persia attach {self._run_dir} shows it"
                 )
-            say(f"{self._first.ssh} is not reached by ssh; the job goes on, and ssh is tried again")
             until = now + AGAIN_S
             while time.monotonic() < until:
                 poll()

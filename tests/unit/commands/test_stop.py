@@ -25,7 +25,11 @@ from tests.support.runs import make_facts, make_run
 
 LISTENER = """
 import signal, sys
-signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(75))
+def end(number, frame):
+    print("stopping", flush=True)
+    sys.stdin.readline()
+    sys.exit(75)
+signal.signal(signal.SIGTERM, end)
 print("ready", flush=True)
 signal.pause()
 """
@@ -34,7 +38,8 @@ signal.pause()
 @pytest.fixture
 def process() -> Iterator["subprocess.Popen[bytes]"]:
     """A process that takes signals as a launcher or a coordinator does."""
-    with subprocess.Popen([sys.executable, "-c", LISTENER], stdout=subprocess.PIPE) as started:
+    command = [sys.executable, "-c", LISTENER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
         assert started.stdout is not None
         assert started.stdout.readline() == b"ready\n"
         yield started
@@ -77,9 +82,12 @@ def test_a_launcher_is_signalled_and_waited_for(
 
 
 def stopped_after(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
-    """Record the end of a job when its process has ended."""
-    process.wait()
+    """Record the end of a job before its process ends, as a launcher does."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"stopping\n"
     record_end(run_dir, phase="stopped", signal="SIGTERM")
+    process.stdin.close()
 
 
 def refused(pid: int) -> int:
@@ -101,6 +109,8 @@ def test_who_has_the_number_of_a_launcher_and_a_coordinator_that_were_killed_is_
 
 def test_a_coordinator_without_its_launcher_is_signalled(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
     note_launcher(run_dir, RunningProcess(0, 0))
+    assert process.stdin is not None
+    process.stdin.close()
     journal = Journal(run_dir / EVENTS, alone=True)
     try:
         journal.write(event="began", pid=process.pid, host=socket.gethostname())
