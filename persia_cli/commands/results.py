@@ -70,7 +70,9 @@ def show_results(plan: JobPlan, result: JobResult) -> None:
     is_real = plan.job.task == "train" and not plan.facts.stand_in
     if is_real and (sentence := advice(plan.run, plan.job.steps, result.metrics)):
         labelled(err(), "advice", sentence)
-    if saved and plan.job.task == "train" and plan.job.eval_steps:
+    if plan.job.task == "train" and plan.run.cluster.kind == "hosts":  # the checkpoints may be on the first host only
+        propose(err(), f"persia report {quote(str(result.run_dir))}")
+    elif saved and plan.job.task == "train" and plan.job.eval_steps:
         propose(err(), f"persia eval {quote(str(result.run_dir))}")
     elif plan.job.task == "evaluate":
         propose(err(), f"persia report {quote(str(plan.run_dir.parents[1]))}")

@@ -23,8 +23,6 @@ from tests.support.launched import Launched
 from tests.support.small import WORDS
 from tests.system.test_recovery import events_of, rows_of
 
-pytestmark = pytest.mark.smoke
-
 ROLES = ("data-loader-1", "embedding-worker-0", "embedding-server-1", "nn-worker-0", "coordinator-0")
 SINGLES = [(role,) for role in ROLES]
 GROUPS = [*SINGLES, *combinations(ROLES, 2)]
