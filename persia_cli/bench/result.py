@@ -1,4 +1,4 @@
-"""The result of a benchmark, in the one form that all of them have: competitors that were measured alternately."""
+"""The result of a benchmark: competitors that were measured alternately."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,6 +1,6 @@
 """CSV to tables; the type of a column is found from the whole file.
 
-A column holds integers if every field is an integer in its usual form (7, not 07); else numbers if every field is one;
+A column holds integers if every field is an integer as usually written (7, not 07); else numbers if every field is one;
 else true and false if every field is one of these; else dates if every field is one (2024-01-31), or timestamps
 (2024-01-31T12:30:00Z, all with a zone or all without); else text. Fields that are null markers are left out of this.
 Blanks around a number, or around a column's name, do not belong to it; blanks around text do.
