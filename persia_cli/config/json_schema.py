@@ -44,6 +44,14 @@ class _FileSchema(GenerateJsonSchema):
         found = super().function_before_schema(schema)
         return found if schema["function"]["function"] is refuse_flags else _or_text(found)
 
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        found = super().model_schema(schema)
+        if (
+            "anyOf" in found
+        ):  # the keys of a short form are those of its first choice, so only this one can refuse others
+            found["anyOf"][0]["additionalProperties"] = found.pop("additionalProperties")
+        return found
+
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         # The kind may be in another file, so that several of the choices can match.
         return {"anyOf": super().tagged_union_schema(schema)["oneOf"]}

@@ -34,6 +34,7 @@ def test_shipped_configurations_fit_as_written_and_as_resolved(name: str) -> Non
         "embedding: {memory: 8000000}",
         "dataset: data/shop/dataset.yaml",
         "dataset: {sparse: [user, {name: items, table: item, pooling: mean}]}",
+        "dataset: {labels: [{name: stars, at_least: 4}], dense: [age, {name: price, transform: log1p}]}",
         "train: {epochs: '${oc.env:EPOCHS}'}",
         "model: {hidden: [16, 8]}",
         "model: {kind: dlrm, dim: 8}",
@@ -54,6 +55,7 @@ def test_contents_that_a_file_may_have(text: str) -> None:
         ("model: {kind: dlrmm}", "$.model"),
         ("model: {kind: ffnn, attend: {}}", "$.model"),
         ("dataset: {sparse: [{pooling: sum, nam: user}]}", "$.dataset"),
+        ("dataset: {dense: [{name: price, transfrom: log1p}]}", "$.dataset"),
         ("embeding: {memory: 8GiB}", "$"),
     ],
 )
