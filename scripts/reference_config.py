@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from persia_cli.config.schema import Run
+from scripts.reference_examples import example_of
 
 Json = dict[str, Any]
 HEAD = """# Configuration keys
@@ -13,8 +14,13 @@ This page is generated from the schema. `persia config show` prints the complete
 
 A key without a default is *required*; the shipped configurations set it. In a key path, `NAME` is a name that you
 choose, such as a table or a label, and `[]` is an element of a list. Sizes in bytes may have a unit: `512MiB`, `4GiB`.
+A long example is cut; the example of a key with a default is that default.
 """
+MAX_EXAMPLE = 40
+"""Characters of an example."""
 SIZES = ((2**30, "GiB"), (2**20, "MiB"))
+MAX_BYTES = 2**60
+"""The maximum of a size in bytes, which distinguishes it from other numbers."""
 
 
 def page() -> str:
@@ -69,7 +75,7 @@ class _Page:
 
     def _table(self, prefix: str, fields: Json, required: set[str]) -> Iterator[str]:
         unions: dict[str, Json] = {}
-        yield "| key | type | default | meaning |\n| --- | --- | --- | --- |"
+        yield "| key | type | default | example | meaning |\n| --- | --- | --- | --- | --- |"
         yield from self._rows(prefix, fields, required, unions)
         yield ""
         for path, field in unions.items():
@@ -85,13 +91,15 @@ class _Page:
 
     def _rows(self, prefix: str, fields: Json, required: set[str], unions: dict[str, Json]) -> Iterator[str]:
         """Yield a row for each field and for the fields of the classes that it holds; collect the unions."""
+        kind = fields.get("kind", {}).get("const")
         for key, field in fields.items():
             path = prefix + key + _suffix(field)
             names = _names(field)
             inner = self._classes[names[0]] if names else {}
             default = "required" if key in required else _default(field)
             meaning = field.get("description") or inner.get("description", "")
-            yield f"| `{prefix}{key}` | {self._type(field, path)} | {default} | {_cell(meaning)} |"
+            example = _example(example_of(prefix + key, kind, field), field)
+            yield f"| `{prefix}{key}` | {self._type(field, path)} | {default} | {example} | {_cell(meaning)} |"
             if self._kinds(field):
                 unions[path] = field
             elif inner:
@@ -162,9 +170,16 @@ def _bounds(field: Json) -> str:
 
 def _default(field: Json) -> str:
     value = field.get("default", "")
-    if isinstance(value, dict) or "default" not in field:
-        return "-"
-    if isinstance(value, int) and value >= 2**20 and value & (value - 1) == 0:
+    return "-" if isinstance(value, dict) or "default" not in field else _code(value, field)
+
+
+def _example(value: Any, field: Json) -> str:
+    text = "-" if value is None else _code(value, field)
+    return text if len(text) <= MAX_EXAMPLE else f"{text[:MAX_EXAMPLE]}…`"
+
+
+def _code(value: Any, field: Json) -> str:
+    if isinstance(value, int) and field.get("maximum") == MAX_BYTES:
         return next(f"`{value // size}{unit}`" for size, unit in SIZES if value >= size)
     return f"`{_text(value)}`"
 
@@ -173,6 +188,8 @@ def _text(value: Any) -> str:
     names = {None: "null", True: "true", False: "false", "": '""', "\t": "tab"}
     if isinstance(value, list):
         return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_text(inner)}' for key, inner in value.items())}}}"
     return names[value] if isinstance(value, str | bool | None) and value in names else str(value)
 
 

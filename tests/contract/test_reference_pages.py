@@ -5,11 +5,14 @@ import re
 import msgspec
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
+from persia_cli.config.json_schema import file_schema
 from persia_cli.config.schema import Run
 from persia_cli.wire.frames import BY_KIND
 from scripts import reference_commands, reference_config, reference_messages
 from scripts.readme import ROOT
+from scripts.reference_examples import EXAMPLES
 from tests.contract.test_cli_help import FROZEN
 
 CONF = ROOT / "conf"
@@ -39,8 +42,20 @@ def test_every_key_of_a_shipped_option_is_there(config: dict[str, list[str]]) ->
     assert sorted(named - set(config)) == []
 
 
-def test_every_key_has_a_type_and_a_meaning(config: dict[str, list[str]]) -> None:
-    assert [key for key, row in config.items() if len(row) != 4 or not all(row)] == []
+def test_every_key_has_a_type_an_example_and_a_meaning(config: dict[str, list[str]]) -> None:
+    assert [key for key, row in config.items() if len(row) != 5 or not all(row)] == []
+    groups = ("keys", "list of keys", "name → keys")
+    assert [key for key, row in config.items() if row[3] == "-" and not row[1].startswith(groups)] == []
+
+
+def test_examples_are_valid_configurations(config: dict[str, list[str]]) -> None:
+    validator = Draft202012Validator(file_schema())
+    for path, value in EXAMPLES.items():
+        assert path in config
+        for part in reversed(path.replace("NAME", "nn_worker").split(".")):
+            key, is_list = part.removesuffix("[]"), part.endswith("[]")
+            value = {key: [value] if is_list else value}
+        assert [error.message for error in validator.iter_errors(value)] == []
 
 
 def test_keys_have_bounds_defaults_and_paths(config: dict[str, list[str]]) -> None:

@@ -1,0 +1,128 @@
+"""An example of each configuration key: its default, a value in `conf/`, or an entry of the table below."""
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import yaml
+
+from scripts.readme import ROOT
+
+Json = dict[str, Any]
+
+EXAMPLES: Json = {
+    "checkpoint.every_steps": 5000,
+    "checkpoint.path": "s3://models/shop",
+    "cluster.address": "10.0.0.1:6379",
+    "cluster.environment_secrets": ["aws-access"],
+    "cluster.gpu_nodes": 2,
+    "cluster.gpu_partition": "gpu",
+    "cluster.hosts[].address": "10.0.0.1",
+    "cluster.hosts[].roles": ["nn-worker", "embedding-server-0"],
+    "cluster.hosts[].ssh": "me@h1",
+    "cluster.hours": 12,
+    "cluster.image": "registry.example.com/persia:0.1.0",
+    "cluster.labels": {"team": "ranking"},
+    "cluster.nodes": 4,
+    "cluster.options": ["--account=ranking", "--qos=long"],
+    "cluster.partition": "batch",
+    "cluster.pin": {"embedding_server": ["node:0", "node:1"]},
+    "cluster.pod": {"metadata": {"labels": {"team": "ranking"}}},
+    "cluster.resources.NAME.cpus": 16,
+    "cluster.resources.NAME.gpus": 1,
+    "cluster.resources.NAME.memory": "8GiB",
+    "cluster.run_claim": "runs",
+    "cluster.setup": ["module load python"],
+    "cluster.volumes[].claim": "rows",
+    "cluster.volumes[].path": "/data",
+    "dataset.csv.delimiter": ";",
+    "dataset.csv.text": ["zip_code"],
+    "dataset.dense[].bins": 16,
+    "dataset.dense[].deviation": 15.5,
+    "dataset.dense[].mean": 38.6,
+    "dataset.dense[].name": "price",
+    "dataset.dense[].width": 64,
+    "dataset.fill": 0,
+    "dataset.labels[].at_least": 4,
+    "dataset.labels[].name": "bought",
+    "dataset.labels[].positive": "yes",
+    "dataset.raw[].table": "country",
+    "dataset.sparse[].buckets": 10,
+    "dataset.sparse[].column": "last_seen",
+    "dataset.sparse[].padding": 0,
+    "dataset.sparse[].separator": ";",
+    "dataset.split.column": "day",
+    "dataset.split.eval_fraction": 0.1,
+    "dataset.split.eval_from": "2024-02-01",
+    "dataset.split.group": "user",
+    "dataset.split.order": "time",
+    "dataset.split.test": ["day_24"],
+    "dataset.split.test_fraction": 0.1,
+    "dataset.split.test_from": "2024-03-01",
+    "dataset.weight": "weight",
+    "embedding.admission.min_count": 3,
+    "embedding.expire_after": 100_000,
+    "embedding.tables.NAME.admission": 0.5,
+    "embedding.tables.NAME.admission.min_count": 3,
+    "embedding.tables.NAME.clip_norm": 0.01,
+    "embedding.tables.NAME.dim": 32,
+    "embedding.tables.NAME.hash_stack.rounds": 2,
+    "embedding.tables.NAME.hash_stack.size": 100_000,
+    "embedding.tables.NAME.init_bound": 0.01,
+    "embedding.tables.NAME.share": 0.5,
+    "embedding.tables.NAME.weight_bound": 10,
+    "eval.every_epochs": 1,
+    "eval.retrieval": [10, 100],
+    "init_from.path": "runs/old",
+    "init_from.skip": ["shop", "optimizer"],
+    "init_from.tables": {"user": "member"},
+    "init_from.vectors.NAME.id": "asin",
+    "init_from.vectors.NAME.path": "s3://bucket/items",
+    "init_from.vectors.NAME.vector": "embedding",
+    "model.args": {"hidden": 32},
+    "model.experts": 4,
+    "model.gate.first": ["user"],
+    "model.gate.second": ["item"],
+    "model.hidden": [400, 400],
+    "model.rank": 64,
+    "optimizer.embedding.schedule.every_steps": 10_000,
+    "optimizer.embedding.schedule.factor": 0.5,
+    "optimizer.embedding.schedule.over_steps": 10_000,
+    "train.trace_steps": [20, 220],
+}
+"""Key -> example, for keys without a default that no shipped configuration sets."""
+
+ABSENT = (None, "", [], {})
+
+
+def example_of(path: str, kind: str | None, field: Json) -> Any:
+    """Return an example of a key, by its JSON Schema and the kind of its group; None if there is none."""
+    if field.get("default") not in ABSENT:
+        return field["default"]
+    shipped = [_shipped().get((path, each)) for each in (kind, None)]
+    choices = [choice for part in (field, *field.get("anyOf", ())) for choice in part.get("enum", [part.get("const")])]
+    return next((each for each in (*shipped, EXAMPLES.get(path), *choices) if each not in ABSENT), None)
+
+
+@cache
+def _shipped() -> dict[tuple[str, str | None], Any]:
+    """Return the values in `conf/` by key and by the kind of its group, None where the file does not have it."""
+    found: dict[tuple[str, str | None], Any] = {}
+    for file in sorted((ROOT / "conf").rglob("*.yaml")):
+        group = "" if file.parent.name == "conf" else file.parent.name
+        for path, kind, value in _values(group, yaml.safe_load(file.read_text()) or {}):
+            if not (isinstance(value, str) and value.startswith("${")):  # computed when the file is read
+                found.setdefault((path, kind), value)
+    return found
+
+
+def _values(path: str, value: Any) -> Iterator[tuple[str, str | None, Any]]:
+    """Yield key, kind and value of everything below a key."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            below = f"{path}.{key}".lstrip(".")
+            yield below, value.get("kind"), inner
+            yield from _values(below, inner)
+    elif isinstance(value, list):
+        for element in value:
+            yield from _values(f"{path}[]", element)
