@@ -3,11 +3,12 @@
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from scripts import reference_commands, reference_config, reference_messages
+from scripts import reference_commands, reference_config, reference_journals, reference_messages
 
 PAGES = {
     "reference/configuration.md": reference_config.page,
     "reference/commands.md": reference_commands.page,
+    "reference/journals.md": reference_journals.page,
     "reference/messages.md": reference_messages.page,
 }
 

@@ -46,9 +46,7 @@ class _FileSchema(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         found = super().model_schema(schema)
-        if (
-            "anyOf" in found
-        ):  # the keys of a short form are those of its first choice, so only this one can refuse others
+        if "anyOf" in found:  # only the choice that lists keys can refuse others
             found["anyOf"][0]["additionalProperties"] = found.pop("additionalProperties")
         return found
 

@@ -8,27 +8,29 @@ class TableCounters:
     """The counters of a table on this server; look-ups that only read are not counted."""
 
     rows: int
+    """Present rows."""
     bytes: int
-    """Memory of its rows in bytes: embedding, states, padding."""
+    """Their memory: embedding, optimizer state, padding."""
     hits: int
-    """Keys of training look-ups that had a row."""
+    """Ids that had a row."""
     misses: int
-    """Keys of training look-ups that had no row: admitted + refused + not_admitted."""
+    """Ids without a row: admitted + refused + not_admitted."""
     admitted: int
+    """Ids that got a row."""
     refused: int
-    """Keys answered with zeros since there was no space."""
+    """Ids for which there was no space, or that were too rare to replace a row; they read as zeros."""
     not_admitted: int
-    """Keys answered with zeros since their id is not admitted, or not yet."""
+    """Ids that `embedding.admission` does not admit, or not yet; they read as zeros."""
     evicted: int
-    """Rows evicted for keys of this or another table."""
+    """Rows replaced by ids of this or another table."""
     expired: int
-    """Evicted rows that had expired."""
+    """Those of them that were older than `embedding.expire_after`."""
     left_out: int
     """Rows of a loaded checkpoint for which there was no space."""
     gradients_missing: int
-    """Gradients of keys without a row."""
+    """Gradients whose row no longer exists."""
     gradients_refused: int
-    """Gradients with a value that is not finite in float32, or whose square is not finite (beyond 1.8e19)."""
+    """Gradients that are not finite in float32, or whose square is not (beyond 1.8e19)."""
 
 
 READS = "reads of "

@@ -1,5 +1,6 @@
-"""docs/run-directory.md and docs/checkpoint-format.md name every file, key and column that a run leaves."""
+"""The pages of the run directory, journals and checkpoints name all files, keys and columns of a run."""
 
+import ast
 import json
 import re
 from dataclasses import fields
@@ -9,20 +10,25 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
+from persia_cli.config.schema.metric import AIMS
 from persia_cli.config.schema.optimizer import Optimizer
 from persia_cli.engines.job import JobResult
+from persia_cli.observe.journal_keys import EVENT_KINDS, METRIC_KEYS
 from persia_cli.store.checkpoints.manifest import Manifest, SavedTable
 from persia_cli.store.checkpoints.retention import BestNote
 from persia_cli.store.layout import RowOptimizer
 from persia_cli.store.table_counters import TableCounters
 from persia_cli.wire.reports import SavedFile, SavedRows
+from scripts import reference_journals
 from tests.support.checkpoints import read_rows
 from tests.support.jobs import train
 from tests.support.small import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = "".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("run-directory", "checkpoint-format"))
-CODE = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "persia_cli").rglob("*.py")))
+PAGE = reference_journals.page() + "".join(
+    (ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("run-directory", "checkpoint-format")
+)
+SOURCES = sorted((ROOT / "persia_cli").rglob("*.py"))
 
 
 def unnamed(names: Any) -> list[str]:
@@ -51,16 +57,27 @@ def test_every_file_of_a_run(result: JobResult) -> None:
     assert [folder for folder in folders if not folder.startswith("step-") and f"{folder}/" not in PAGE] == []
 
 
-def test_every_key_of_metrics(result: JobResult) -> None:
+def test_every_key_of_metrics_is_declared(result: JobResult) -> None:
     assert {line["split"] for line in result.metrics} == {"train", "eval"}
-    assert unnamed(key for line in result.metrics for key in line if not key.startswith("window_")) == []
+    assert set(AIMS) <= set(METRIC_KEYS)
+    for line in result.metrics:
+        lines = {"all", "train" if line["split"] == "train" else "eval"}
+        declared = {key for key, metric in METRIC_KEYS.items() if metric.lines in lines}
+        assert {key.removeprefix("window_") for key in line} <= declared
 
 
-def test_every_event_and_its_keys(result: JobResult) -> None:
-    kinds = set(re.findall(r'event="(\w+)"', CODE)) | {"note", "warning"}
-    assert len(kinds) > 10
-    assert unnamed(kinds) == []
-    assert unnamed(key for event in result.events for key in event) == []
+def test_every_event_and_its_keys_are_declared(result: JobResult) -> None:
+    written = [(event["event"], set(event) - {"time", "event"}) for event in result.events]
+    for node in (node for path in SOURCES for node in ast.walk(ast.parse(path.read_text("utf-8")))):
+        if isinstance(node, ast.Call):
+            fields = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+            if isinstance(kind := fields.pop("event", None), ast.Constant):
+                written.append((kind.value, set(fields)))
+    assert [(kind, keys) for kind, keys in written if not keys <= set(EVENT_KINDS[kind].keys)] == []
+    assert {kind for kind, _ in written} | {"save_failed"} == set(EVENT_KINDS)
+
+
+def test_every_counter_of_tables_is_declared(result: JobResult) -> None:
     [tables] = [event["tables"] for event in result.events if event["event"] == "tables"]
     assert unnamed(counter for counters in tables.values() for counter in counters) == []
     assert unnamed(field.name for field in fields(TableCounters)) == []
