@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from persia_cli.config.schema.metric import AIMS
 from persia_cli.observe.journal_keys import EVENT_KINDS, LOOK_UP_COUNTERS, METRIC_KEYS
+from persia_cli.observe.table_notes import ALL_IN_USE, NOT_OFTEN_ENOUGH, NOTIFICATIONS, USED_LONGEST_AGO
 from persia_cli.store.table_counters import TableCounters
 
 HEAD = """# Metrics and events
@@ -34,6 +35,13 @@ COUNTERS = """
 "Ids" are the distinct ids of training batches.
 
 """
+NOTES = """
+## Notes about tables
+
+A run prints each of these once and continues. [Big tables](../guide/tables-and-memory.md#is-the-memory-enough) explains
+when to raise the budget.
+
+"""
 LINES = {"all": "all", "train": "training", "eval": "evaluation, test"}
 BETTER = {"high": "high", "low": "low", "one": "close to 1"}
 
@@ -47,6 +55,12 @@ def page() -> str:
     events = [(f"`{kind}`", _keys(event.keys), event.meaning) for kind, event in EVENT_KINDS.items()]
     meanings = dict(_documented(TableCounters)) | LOOK_UP_COUNTERS
     counters = [(f"`{name}`", meaning) for name, meaning in meanings.items()]
+    texts = [*((counter, text) for counter, (_, text) in NOTIFICATIONS.items()), ("refused", NOT_OFTEN_ENOUGH)]
+    texts += [("refused", ALL_IN_USE), ("evicted", USED_LONGEST_AGO)]
+    notes = [
+        (f"`{counter}`", text.format(table="item", memory="table item", budget="embedding.memory"))
+        for counter, text in sorted(texts)
+    ]
     return (
         HEAD
         + _table(("key", "unit", "lines", "better", "meaning"), metrics)
@@ -54,6 +68,8 @@ def page() -> str:
         + _table(("event", "keys", "meaning"), events)
         + COUNTERS
         + _table(("counter", "meaning"), counters)
+        + NOTES
+        + _table(("counter above 0", "note"), notes)
     )
 
 
