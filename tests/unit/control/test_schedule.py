@@ -55,19 +55,8 @@ def test_a_schedule_stops_where_it_must(
     assert saved == sorted(saves | ({steps} if steps and save_at_end else set()))
 
 
-@given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 10))
-def test_evaluation_steps_are_numbered_on_and_on(steps: int, eval_steps: int, eval_every: int) -> None:
-    phases = [phase for phase in schedule(steps, eval_steps, eval_every, None, False) if phase.kind == "evaluating"]
-    assert [(phase.first, phase.last) for phase in phases] == [
-        (number * eval_steps, (number + 1) * eval_steps) for number in range(len(phases))
-    ]
-
-
-def test_a_job_that_only_evaluates() -> None:
+def test_a_job_that_only_evaluates_or_predicts() -> None:
     assert list(evaluation_only(5)) == [Phase("evaluating", 0, 5), Phase("done")]
-
-
-def test_a_job_that_only_predicts() -> None:
     assert list(prediction_only(5)) == [Phase("predicting", 0, 5), Phase("done")]
 
 
@@ -86,22 +75,6 @@ def machine() -> PhaseMachine:
     machine = PhaseMachine(schedule(8, 1, 4, None, True), PARTICIPANTS)
     assert machine.advance() == Phase("training", 0, 4)
     return machine
-
-
-def test_a_phase_ends_with_its_last_participant(machine: PhaseMachine) -> None:
-    assert machine.number == 1
-    assert not machine.finish("nn-worker-1", 1)
-    assert machine.finish("nn-worker-0", 1)
-    assert machine.advance() == Phase("evaluating", 0, 1)
-    assert machine.number == 2
-    assert machine.waiting == RANKS
-
-
-def test_repeats_end_nothing(machine: PhaseMachine) -> None:
-    assert [machine.finish("nn-worker-0", 1) for _ in range(3)] == [False] * 3
-    assert machine.waiting == {"nn-worker-1"}
-    assert machine.finish("nn-worker-1", 1)
-    assert not machine.finish("nn-worker-1", 1)
 
 
 @pytest.mark.parametrize(("name", "number"), [("embedding-server-0", 1), ("stranger-0", 1), ("nn-worker-0", 2)])
@@ -358,18 +331,3 @@ def test_ranks_that_are_held_at_any_moment_end_at_one_step(ranks: int, bound: in
     assert len(saves) == len(set(saves)), "no step is saved twice"
     assert not trained or saves[-1] == len(trained), "what was trained is saved"
     assert phase.is_cut == (len(trained) < 25)
-
-
-def test_a_pause_that_is_skipped_trains_nothing_more() -> None:
-    requests = PendingRequests()
-    phases = in_turns(schedule(9, 2, None, None, True, requests=requests), 3)
-    participants: dict[PhaseKind, frozenset[str]] = dict.fromkeys(("training", "paused", "saving", "done"), RANKS)
-    machine = PhaseMachine(phases, participants)
-    kinds = [machine.advance().kind for _ in range(3)]
-    assert kinds == ["paused", "training", "paused"]
-    requests.end = True
-    machine.skip()
-    assert not machine.waiting
-    saving, done = machine.advance(), machine.advance()
-    assert (saving, saving.trigger) == (Phase("saving", last=3), "signal")
-    assert (done.kind, done.is_cut) == ("done", True)

@@ -23,10 +23,6 @@ def test_without_files_of_linux_there_are_the_usable_processors(tmp_path: Path) 
     assert processors_here(tmp_path) == MachineProcessors(as_text(OWN), as_text(OWN), {})
 
 
-def test_this_machine_has_what_it_lets_processes_use() -> None:
-    assert processors_here().usable == as_text(OWN)
-
-
 PINNED = """
 import os, subprocess, sys, threading
 import persia_cli.main

@@ -78,10 +78,6 @@ def test_the_file_is_private_and_only_heirs_can_open_it() -> None:
     assert subprocess.run(program, capture_output=True).returncode
 
 
-def test_only_files_in_memory_have_descriptors_to_inherit() -> None:
-    assert descriptors([None, Path("/etc/keys"), Path("/proc/self/fd/7")]) == (7,)
-
-
 def test_what_is_no_text_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^--key-file -: standard input is not text"):
         take(io.BytesIO(b"\xff\xfe"))

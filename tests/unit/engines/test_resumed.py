@@ -1,6 +1,5 @@
 """The record of a run that is resumed: what goes, what stays, and what is refused before anything has changed."""
 
-import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,6 @@ import msgspec
 import pytest
 
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
-from persia_cli.engines import resumed
 from persia_cli.engines.job import COORDINATOR_ADDRESS, prepared_run_dir
 from persia_cli.engines.resumed import locked, metrics_so_far, newest_of, start_over, take_up_record
 from persia_cli.errors import CheckpointError, UserError
@@ -142,14 +140,6 @@ def test_the_address_of_a_coordinator_that_was_killed_is_forgotten(checkpoint: P
     job = plan(["conf=synthetic", "cluster=embedded"], run_dir)
     with prepared_run_dir(replace(job, job=replace(job.job, load=str(checkpoint)))):
         assert not (run_dir / COORDINATOR_ADDRESS).exists()
-
-
-def test_a_folder_that_cannot_be_locked_is_used(take_up: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(descriptor: int) -> bool:
-        raise OSError(errno.EBADF, "Bad file descriptor")
-
-    monkeypatch.setattr(resumed, "is_held", refuse)
-    take_up()
 
 
 def test_a_run_without_a_checkpoint_begins_again(tmp_path: Path) -> None:

@@ -64,13 +64,6 @@ def test_one_portion_is_in_flight_and_the_rest_follows_at_the_end(monkeypatch) -
     assert len(client.portions) == 3
 
 
-def test_an_end_without_an_answer_is_reported(monkeypatch, caplog) -> None:
-    sends = recorded(Taker(answers=False), monkeypatch)
-    sends.send()
-    sends.end(0.0)
-    assert "the trace of nn-worker-0 lacks its end" in caplog.text
-
-
 def test_the_quickest_answer_counts() -> None:
     clocks = ClockComparison()
     assert clocks.best == (0, None)

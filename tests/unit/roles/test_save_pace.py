@@ -141,17 +141,6 @@ def test_rows_are_taken_in_time_where_many_change(shard: Shard, saving: ShardSav
     assert 0 < len(saving._snapshot._snapshots[0]._edges) < 40
 
 
-def test_a_share_is_of_the_processors_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, dues = Clock(), []
-    for processors in (1, 16):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid, size=processors: range(size))
-        pace = SavePace(1, False, clock)
-        pace.note_request()
-        pace.note_taken(0.001)
-        dues.append(pace.due_in_s())
-    assert dues[0] == pytest.approx(16 * dues[1])
-
-
 def test_an_evaluation_is_not_disturbed_more_than_training(shard: Shard, tmp_path: Path) -> None:
     clock = Clock()
     pace = SavePace(1, False, clock)

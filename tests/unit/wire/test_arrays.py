@@ -25,8 +25,3 @@ def test_an_array_has_the_dtype_that_is_declared(kind: Any) -> None:
     asked = []
     form.restore((2, 3), lambda dtype, shape: asked.append((dtype, shape)) or rows, {})
     assert asked == [(np.dtype(np.float32), (2, 3))]
-
-
-def test_other_types_have_no_form() -> None:
-    assert codec_of("name", Annotated[int, "no array"]) is None
-    assert codec_of("name", dict[str, int]) is None

@@ -20,7 +20,7 @@ from tests.conftest import poll_for
 from tests.support.closing import close_in_time
 
 IN_S = 5.0
-OUT_MS = 700
+OUT_MS = 300
 """Seconds in which a client with the right secret connects many times over."""
 LIMIT_S = 10.0
 ANY = "tcp://127.0.0.1:0"

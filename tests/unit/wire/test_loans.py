@@ -15,7 +15,6 @@ from persia_cli.wire import shared_memory as loans
 from persia_cli.wire.frames import BY_KIND, MalformedMessage, decode, encode, parts_of
 from persia_cli.wire.message import Array, BatchId, Message, TableTotals
 from persia_cli.wire.messages import (
-    GroupGradients,
     GroupKeys,
     GroupRows,
     LookedUp,
@@ -24,7 +23,6 @@ from persia_cli.wire.messages import (
     PushGradients,
     PutIds,
     Rows,
-    Update,
 )
 from persia_cli.wire.shared_memory import CELLS, DATA_START, Loan, SharedMemory, create_segment, share_memory
 from tests.support.any_message import messages, nbytes, raw, same
@@ -71,24 +69,6 @@ def test_every_message_survives_being_lent(kind: type[Message], data: st.DataObj
     assert number == 5
     assert same(received, message)
     assert all(array.flags.writeable and array.flags.aligned for array in parts_of(received).arrays)
-
-
-def test_small_arrays_travel_in_frames() -> None:
-    shared = memory()
-    assert shared.lend([np.zeros(loans.MIN_SHARED_BYTES - 1, np.uint8)]) is None
-    assert shared.lend([]) is None
-    loan = shared.lend([np.zeros(1, np.uint8), *gradients()])
-    assert loan is not None
-    assert [place is None for place in loan.places] == [True, False]
-
-
-def test_slices_of_shared_memory_are_lent_where_they_lie() -> None:
-    sender, receiver = memory(), memory()
-    keys, tables = words(sender, 4000), np.zeros(2000, np.uint16)
-    received = receive(receiver, send(sender, LookUp(BATCH, True, [GroupKeys(keys[1000:3000], tables)])))
-    keys[1000] = 99
-    assert received[0][0] == 99
-    assert received[0].tolist() == keys[1000:3000].tolist()
 
 
 def test_forwarded_arrays_are_lent_in_place_and_given_back() -> None:
@@ -159,23 +139,6 @@ def test_a_sender_cannot_end_loans_of_its_receiver() -> None:
     with pytest.raises(MalformedMessage, match="lends memory that belongs to its receiver"):
         receive(receiver, loan_with(loan))
     assert receiver.lent == 1
-
-
-def test_loans_of_unsent_messages_are_taken_back() -> None:
-    sender = memory()
-    loan = sender.lend(gradients())
-    assert loan is not None
-    assert sender.lent == 1
-    sender.take_back(loan)
-    assert sender.lent == 0
-
-
-def test_arrays_without_space_are_counted_and_travel_in_frames() -> None:
-    sender, receiver = memory(DATA_START + 20_000), memory()
-    frames = send(sender, PushGradients(BATCH, 0, gradients(2)))
-    assert len(frames) == 3
-    assert sender.no_room == 1
-    assert same(decode(frames, receiver)[1], PushGradients(BATCH, 0, gradients(2)))
 
 
 def test_loans_end_where_cells_do() -> None:
@@ -283,27 +246,6 @@ def test_without_such_memory_arrays_are_ordinary(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "memfd_create", refuse)
     assert share_memory() is None
-
-
-def test_a_forwarded_update_has_its_gradients() -> None:
-    """The work of an embedding worker: gradients of the trainer and its own keys, to two servers."""
-    trainer, worker, servers = memory(), memory(), [memory(), memory()]
-    block = trainer.empty((3000, 8), np.uint8)
-    block[...] = np.arange(3000)[:, None] % 256
-    pushed = receive(worker, send(trainer, PushGradients(BATCH, 0, [block])))
-    keys, tables = words(worker, 3000), np.zeros(3000, np.uint16)
-    parts = [slice(0, 1400), slice(1400, 3000)]
-    updates = [
-        send(worker, Update(BATCH, 0, [GroupGradients(keys[part], tables[part], pushed[0][part])])) for part in parts
-    ]
-    del pushed
-    assert trainer.lent == 1
-    for server, part, frames in zip(servers, parts, updates, strict=True):
-        arrays = receive(server, frames)
-        assert np.array_equal(arrays[0], keys[part])
-        assert np.array_equal(arrays[2], block[part])
-        del arrays
-    assert (worker.lent, trainer.lent) == (0, 0)
 
 
 def test_only_the_loans_of_a_dead_borrower_end() -> None:

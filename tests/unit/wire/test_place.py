@@ -13,7 +13,7 @@ import pytest
 
 from persia_cli.wire import addresses, loop, server
 from persia_cli.wire.addresses import AddressError, address_towards, placed, resolved
-from persia_cli.wire.loop import Loop, identity_of
+from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId, ProcessId
 from persia_cli.wire.messages import Ack, PushGradients
 from persia_cli.wire.place import own_place, own_process, process_id, split_place
@@ -83,15 +83,6 @@ def test_arrays_are_lent_to_a_process_at_the_same_place_and_sent_to_others(
     finally:
         near.loop.close()
         far.loop.close()
-
-
-def test_on_the_loopback_interface_arrays_go_through_sockets(context: Context) -> None:
-    exchange = Exchange(context, own_place())
-    try:
-        assert exchange.server.memory is None
-        assert identity_of("client", ProcessId(1, 5)).decode() == f"client#1.5@{own_place()}"
-    finally:
-        exchange.loop.close()
 
 
 def test_a_parent_identifies_a_process_by_its_own_place() -> None:

@@ -162,13 +162,6 @@ def test_a_peer_without_a_name_is_passed_over(context: Context, server: Server, 
         assert not nameless.poll(0)
 
 
-def test_a_handler_refuses_by_a_wire_error(server: Server, asker: Asker) -> None:
-    asker.ask(5, PutIds(BATCH, 0, np.zeros(0, np.uint64), np.zeros(1, np.uint32)))
-    server.receive()
-    assert asker.hear() == [(5, Refused("this batch is over"))]
-    assert (server.refused, len(server._parked)) == (1, 0)
-
-
 def test_a_message_without_a_handler_is_refused(server: Server, asker: Asker) -> None:
     asker.ask(5, Ack())
     server.receive()
@@ -209,32 +202,6 @@ def test_garbage_is_counted_and_the_server_goes_on(server: Server, asker: Asker,
     assert handlers.parked == [Peer(b"asker", 5)]
 
 
-def test_a_malformed_request_with_a_number_gets_a_refusal(server: Server, asker: Asker) -> None:
-    frames = [bytes(frame) for frame in encode(9, WaitCredit(0, 3), token=asker.token)]
-    asker.socket.send_multipart([*frames, b"one too many"])
-    size = f"a header of {len(frames[1])} bytes and 1 arrays of 12 bytes"
-    reason = f"WaitCredit has {size}; the limits are 1,024 bytes, 0 arrays and 0 bytes"
-    server.receive()
-    assert asker.hear() == [(9, Refused(reason))]
-    assert (server.refused, len(server._parked)) == (1, 0)
-
-
-def test_a_reply_to_a_peer_that_has_exited_is_dropped_and_counted(
-    context: Context, server: Server, handlers: Handlers
-) -> None:
-    gone = Asker(context, b"gone")
-    gone.ask(5, WaitCredit(0, 3))
-    server.receive()
-    gone.socket.close()
-    while server.socket.poll(10):
-        server.receive()
-    for number in range(3):
-        server.reply(Peer(b"never there", number), Ack())
-    assert server.dropped == 3
-    server.reply(handlers.parked[0], Credit(4))
-    assert (server.dropped, len(server._parked)) == (4, 0)
-
-
 def test_a_reply_to_a_peer_that_does_not_read_is_dropped_and_counted(
     server: Server, asker: Asker, handlers: Handlers
 ) -> None:
@@ -245,25 +212,6 @@ def test_a_reply_to_a_peer_that_does_not_read_is_dropped_and_counted(
         server.reply(Peer(b"asker", number), Ack())
     assert server.dropped > 0
     assert len(asker.hear()) == sent - server.dropped
-
-
-def test_remembered_answers_are_bounded(
-    server: Server, asker: Asker, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "PARKED_LIMIT", 3)
-    monkeypatch.setattr(server_module, "ANSWERS_LIMIT", 2)
-    for number in range(5):
-        asker.ask(number, WaitCredit(0, number))
-    server.receive()
-    assert (len(server._parked), server.forgotten) == (3, 2)
-    for peer in handlers.parked:
-        server.reply(peer, Credit(9))
-    asker.hear()
-    for number in range(5):
-        asker.ask(number, WaitCredit(0, number))
-    server.receive()
-    assert asker.hear() == [(3, Credit(9)), (4, Credit(9))]
-    assert handlers.parked[5:] == [Peer(b"asker", number) for number in range(3)]
 
 
 def test_remembered_answers_are_bounded_in_bytes(

@@ -4,7 +4,6 @@ import re
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import HostsCluster
-from persia_cli.engines.child import last_words
 from persia_cli.engines.hosts.placement import settings_of
 from persia_cli.engines.hosts.rendered import rendered
 from persia_cli.engines.hosts.ssh import remote_command, ssh_command
@@ -57,9 +56,3 @@ def test_options_of_the_user_come_first_since_ssh_takes_the_first_of_two() -> No
     hosts = hosts_of("cluster.ssh='ssh -o ConnectTimeout=3'")
     command = ssh_command(hosts, hosts.hosts[0], [])
     assert command.index("ConnectTimeout=3") < command.index("ConnectTimeout=15")
-
-
-def test_the_errors_of_a_command_count_and_else_its_last_line() -> None:
-    assert last_words("error: one\nmore\nerror: two\nend\n") == "one; two"
-    assert last_words("first\nlast\n\n") == "last"
-    assert last_words("") == "it printed nothing"

@@ -164,11 +164,3 @@ def test_a_job_is_queued_again_after_its_time_and_without_its_machines_but_not_f
         raise end
     asked = tmp_path / "bin/scontrol.said"
     assert (asked.exists() and asked.read_text() == "requeue 17\n") == is_queued
-
-
-def test_bytes_of_another_encoding_are_shown_as_far_as_they_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(tmp_path / "bin", monkeypatch, squeue="printf 'squeue: Auftrag ung\\374ltig\\n' >&2; exit 1")
-    with pytest.raises(RoleError, match=r"^squeue: Auftrag ung\ufffdltig$"):
-        state_of("17")

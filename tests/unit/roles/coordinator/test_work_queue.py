@@ -76,13 +76,3 @@ def test_unfinished_work_of_a_dead_loader_is_dealt_again_in_order() -> None:
     items = [cast(Item, item).first // ITEM_STEPS for _, item in answers.sent]
     assert items == [0, 1, 2, 3, 1, 2, 4, 5, 0]
     assert cast(Item, answers.sent[-1][1]).end
-
-
-def test_a_loader_that_waits_gets_the_steps_of_the_dead_one_at_once() -> None:
-    work, answers = queue_of(ITEM_STEPS)
-    work.evaluate(0, ITEM_STEPS)
-    work.instruct(Instruction(2, EvaluateSteps(0, ITEM_STEPS)))
-    work.take("a", peer("a", 1), take(EVAL))
-    work.take("b", peer("b", 1), take(EVAL))
-    assert work.take_back("a") == ITEM_STEPS
-    assert answers.sent[1:] == [(peer("b", 1), Item(0, ITEM_STEPS, end=False))]
