@@ -288,7 +288,7 @@ class Rank:
             self.permits.give_back(draw.choice(unfinished))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.integers(1, 4), st.integers(1, 5), st.booleans(), st.randoms(use_true_random=False))
 def test_ranks_that_are_held_at_any_moment_end_at_one_step(ranks: int, bound: int, ends: bool, draw: Random) -> None:
     names = frozenset(f"nn-worker-{rank}" for rank in range(ranks))

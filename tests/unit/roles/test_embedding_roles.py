@@ -88,24 +88,6 @@ def test_rows_and_gradients_travel_encoded(wire: str) -> None:
                 np.testing.assert_allclose(row, start[id_] - RATE * (id_ + 1), rtol=TOLERANCE[wire])
 
 
-def test_blocks_of_another_width_are_refused() -> None:
-    wire = "bfloat16"
-    other = row_bytes(DIM, wire) + 1
-    key, table = np.zeros(1, np.uint64), np.zeros(1, np.uint16)
-    with ExitStack() as stack:
-        roles = stack.enter_context(alone(run_of(wire), job_of()))
-        worker, server = (stack.enter_context(Stranger(at, roles.token)) for at in (roles.worker, roles.servers[0]))
-        batch = BatchId(TRAIN, 0, 0)
-        pulled(worker, batch, wire)
-        wrong = np.zeros((len(UNIQUE), other), np.uint8)
-        worker.is_refused(
-            f"expected gradients of shapes [({len(UNIQUE)}, {other - 1})]", PushGradients(batch, 0, [wrong])
-        )
-        worker.is_refused("expected gradients of shapes", PushGradients(batch, 0, [wrong[1:, :-1].copy()]))
-        worker.is_refused("expected gradients of shapes", PushGradients(batch, 0, []))
-        server.is_refused(f"({1}, {other})", Update(batch, 0, [GroupGradients(key, table, wrong[:1])]))
-
-
 def test_an_update_that_is_wrong_in_its_last_group_is_not_applied_at_all() -> None:
     run = make_run(
         sparse=["a", "b"],

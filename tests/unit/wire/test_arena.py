@@ -45,16 +45,6 @@ def test_a_block_is_used_again_once_the_last_view_is_deleted() -> None:
     assert again.ctypes.data == place
 
 
-def test_arrays_of_changing_sizes_take_at_most_twice_their_size() -> None:
-    arena = Arena(create_segment(DATA_START + (1 << 24)))
-    random = np.random.default_rng(3)
-    living: list[np.ndarray | None] = [None] * 10
-    for number in range(2000):
-        living[number % 10] = arena.empty((int(random.integers(90_000, 130_000)),), np.uint8)
-    assert all(array is not None for array in living)
-    assert arena.used < 2.5 * 10 * 130_000
-
-
 def test_threads_do_not_get_each_others_memory() -> None:
     arena = Arena(create_segment(DATA_START + (1 << 20)))
     wrong: list[int] = []

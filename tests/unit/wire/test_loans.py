@@ -141,19 +141,6 @@ def test_a_sender_cannot_end_loans_of_its_receiver() -> None:
     assert receiver.lent == 1
 
 
-def test_loans_end_where_cells_do() -> None:
-    sender = memory()
-    keys = words(sender, 1000)
-    running = [sender.lend([keys]) for _ in range(CELLS)]
-    assert all(running)
-    assert sender.no_room == 0
-    assert sender.lend([keys]) is None
-    assert sender.no_room == 1
-    assert running[0] is not None
-    sender.take_back(running[0])
-    assert sender.lend([keys]) is not None
-
-
 def test_loans_of_lost_messages_end_and_others_stay() -> None:
     now = [0.0]
     sender, receiver = SharedMemory(create_segment(SIZE), lambda: now[0]), memory()
@@ -173,13 +160,6 @@ def test_loans_of_lost_messages_end_and_others_stay() -> None:
     assert sender.lent == 0
 
 
-def test_arrays_that_are_not_contiguous_are_lent_in_order() -> None:
-    sender, receiver = memory(), memory()
-    block = np.arange(64_000, dtype=np.uint64).view(np.uint8).reshape(-1, 16)
-    received = receive(receiver, send(sender, PushGradients(BATCH, 0, [block[::2, ::2]])))
-    assert np.array_equal(received[0], block[::2, ::2])
-
-
 def test_bytes_that_are_not_aligned_for_floats_are_copied() -> None:
     sender, receiver = memory(), memory()
     block = sender.empty((6001,), np.uint8)
@@ -188,13 +168,6 @@ def test_bytes_that_are_not_aligned_for_floats_are_copied() -> None:
     assert received[0].ctypes.data % 4 == 0
     assert np.array_equal(received[0].reshape(-1), block[1:])
     assert sender.lent == 0
-
-
-def test_where_nothing_is_shared_a_loan_is_refused() -> None:
-    frames = send(memory(), PushGradients(BATCH, 0, gradients()))
-    with pytest.raises(MalformedMessage, match="uses shared memory, but this connection has none") as caught:
-        decode(frames)
-    assert caught.value.request == 5
 
 
 def lent(sender: SharedMemory) -> Loan:

@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -76,21 +75,3 @@ def test_a_wake_after_the_end_touches_no_file(context: Context) -> None:
     os.close(reader)
     os.close(writer)
     waker.close()
-
-
-def open_files() -> int:
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def test_a_closed_loop_leaves_nothing_open(context: Context) -> None:
-    before = open_files()
-    for _ in range(20):
-        loop = Loop(context, "role-0")
-        loop.serve("tcp://127.0.0.1:0")
-        loop.connect("tcp://127.0.0.1:1", "peer", b"me", 0.5, 30.0)
-        loop.waker()
-        loop.close()
-    deadline = time.monotonic() + 10
-    while open_files() > before + 10 and time.monotonic() < deadline:
-        threading.Event().wait(0.01)
-    assert open_files() <= before + 10

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.engines.slurm import allocation
-from persia_cli.engines.slurm.allocation import Allocation, allocation_of, listening_address
+from persia_cli.engines.slurm.allocation import Allocation, allocation_of
 from persia_cli.engines.slurm.machines import MachinePlace
 from persia_cli.errors import UserError
 from tests.support.made_up_slurm import put
@@ -29,16 +28,6 @@ def test_a_replica_is_on_its_machine() -> None:
     job = Allocation("17", (("n1", "n2", "n3"), ("g1",)))
     assert [job.node_of(MachinePlace(0, node)) for node in range(4)] == ["n1", "n2", "n3", "n1"]
     assert (job.group_of(MachinePlace(1, 0)), job.node_of(MachinePlace(1, 0))) == (1, "g1")
-
-
-def test_a_machine_with_an_internal_address_is_reached_at_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(allocation, "address_of", {"n1": "127.0.1.1", "n2": "10.0.0.2"}.__getitem__)
-    monkeypatch.setattr(allocation, "address_towards", {"tcp://10.0.0.2:1": "10.0.0.1"}.__getitem__)
-    assert listening_address("n1", ["n2"]) == "10.0.0.1"
-    assert listening_address("n2", ["n1"]) == "10.0.0.2"
-    assert listening_address("n1", []) == "127.0.1.1"
 
 
 def test_while_slurm_does_not_answer_no_machine_is_known_to_be_lost(

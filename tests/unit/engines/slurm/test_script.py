@@ -1,7 +1,6 @@
 """Scripts for sbatch: unchanged since a person checked them, valid for shells, and for any job."""
 
 import io
-import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -33,6 +32,7 @@ SHOP = [
     *(f"cluster.{role}=2" for role in ("data_loaders", "embedding_workers", "embedding_servers", "nn_workers")),
     "cluster.resources.nn_worker.gpus=2",
     "cluster.resources.nn_worker.cpus=8",
+    "cluster.pin.nn_worker=[0-7, 8-15]",
     "cluster.gpu_nodes=1",
     "cluster.partition=cpu",
     "cluster.gpu_partition=gpu",
@@ -78,12 +78,6 @@ def test_the_shell_hands_over_the_configuration_as_it_is_and_no_option_comes_too
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
     assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
-
-
-def test_steps_are_kept_to_their_processors() -> None:
-    words = ["cluster.pin={embedding_server: 'node:0', nn_worker: '0-3,8'}", "cluster.resources.nn_worker.cpus=5"]
-    pinned = re.findall(r"launch-role (\S+) .*--cpus (\S+)", script(run_of(words), RUN_DIR))
-    assert pinned == [("embedding-server", "node:0"), ("nn-worker", "0-3,8")]
 
 
 COUNTS = st.integers(1, 9)
