@@ -111,9 +111,14 @@ def test_every_command_has_a_mark_for_its_check(page: Path) -> None:
             assert not re.search(r"^persia ", block.code, re.M), f"a command in a block that is not `sh`: {block.code}"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] if page.name in LONG else []) for page in PAGES],
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.name in LONG else [])
+        for page in PAGES
+        if of_marks(page, "run")
+    ],
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_commands_run(page: Path, tmp_path: Path) -> None:

@@ -47,15 +47,11 @@ def test_keys_credentials_and_configuration_arrive_unchanged(monkeypatch: pytest
     assert os.environ[VARIABLE] == '{"s3://a": ["user:secret", ""]}'
 
 
-def test_a_file_of_keys_alone_will_do() -> None:
+def test_keys_or_a_configuration_may_come_alone() -> None:
     keys = new_keys()
     handed = take(io.BytesIO(keys.secret + b"\n"))
     assert handed.key_file is not None
     assert (read_keys(handed.key_file), handed.config) == (keys, "")
-    assert VARIABLE not in os.environ
-
-
-def test_without_keys_there_is_no_file_of_them() -> None:
     handed = take(io.BytesIO(b"-\n-\nname: a\n"))
     assert (handed.key_file, handed.config) == (None, "name: a\n")
 

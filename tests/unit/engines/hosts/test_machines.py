@@ -78,11 +78,9 @@ def test_processors_that_a_machine_does_not_have_are_refused_by_its_name() -> No
     free = MachineProcessors("0-7", "0-7", {0: "0-3", 1: "4-7"})
     usable = facts(processors=free)
     require_usable(run, placement_of(run), usable)
-    sentence = (
-        r"^cluster.pin.embedding_server=node:1 for embedding-server-0: processes may not use any processor of node 1 "
-        r"of b, only 0-3, by a control group or taskset$"
-    )
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(
+        ConfigError, match=r"^cluster.pin.embedding_server=node:1 for embedding-server-0: .* of b, only"
+    ):
         require_usable(run, placement_of(run), facts())
 
 
