@@ -1,6 +1,6 @@
 """Add samples of new messages to tests/contract/message_bytes.json: `python -m scripts.message_bytes`.
 
-Samples that are no longer read or written as they were, are replaced.
+Samples that this version reads or writes differently are replaced.
 """
 
 import warnings
@@ -16,7 +16,7 @@ from tests.support.any_message import messages
 
 
 def holds(sample: dict[str, Any]) -> bool:
-    """Return True if a sample is read and written as it was."""
+    """Return True if a sample is read and written without a difference."""
     try:
         message = message_of(sample["frames"])
     except WireError:

@@ -42,13 +42,6 @@ class Peer:
         frames = sockets.receive(self.socket)
         return None if frames is None else decode(frames[1:], token=self._token)
 
-    def count(self) -> int:
-        """Requests that have arrived since the last call."""
-        taken = 0
-        while self.take() is not None:
-            taken += 1
-        return taken
-
     def say(self, number: int, message: Message) -> None:
         assert sockets.send(self.socket, [b"me", *encode(number, message, token=self._token)])
 
