@@ -82,6 +82,9 @@ def test_on_a_terminal_there_are_tables(shop: Path) -> None:
     [last] = [line for line in text.splitlines() if line.startswith("last_items")][:1]
     assert "0…89 ids, mean 44.1 ▁▁▁▂▃▅█▇" in last
     assert "kind: parquet" in text
+    assert "too small" not in text
+    show_profile(console, found, table_needs(found.table_rows, 16, "adagrad", 1000))
+    assert "too small for all ids" in console.file.getvalue()
 
 
 @pytest.mark.parametrize(

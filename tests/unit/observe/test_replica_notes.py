@@ -94,15 +94,9 @@ def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> No
 @pytest.mark.parametrize(
     ("embedding", "counter", "event", "begin", "end"),
     [
-        ({"when_full": "auto"}, "evicted", "note", "table a is full: new ids replace rows that come less often", ""),
+        ({}, "evicted", "note", "table a is full: only the ids that come most often", "counts the ids)"),
         ({"when_full": "evict_lru"}, "evicted", "note", "table a is full: new ids replace the rows used longest", ""),
-        (
-            {},
-            "refused",
-            "note",
-            "table a is full: an id that comes less often",
-            "embedding.memory to keep more of them",
-        ),
+        ({}, "refused", "note", "table a is full: only the ids that come most often", "counts the ids)"),
         ({"when_full": "evict_lru"}, "refused", "warning", "table a is too small", "embedding.memory"),
         ({"when_full": "refuse", "memory": "1GiB"}, "refused", "warning", "table a is full", "embedding.memory"),
         ({"when_full": "refuse", "capacity": 100}, "refused", "warning", "table a is full", "embedding.capacity"),
