@@ -41,6 +41,7 @@ PAGES = [
 GUIDE = ROOT / "docs" / "guide"
 LONG = {"checkpoint-format.md"}
 """Pages whose commands run for half a minute; they run where slow tests do."""
+MAX_WORDS, MAX_WORDS_OF_HOW_TO = 25_000, 800
 MARKS = {"run", "run slow", "dry-run", "parse", "checkout"}
 TOP = ("persia_cli", "tests", "conf", "recipes", "scripts", "docs", ".ci")
 
@@ -111,14 +112,9 @@ def test_every_command_has_a_mark_for_its_check(page: Path) -> None:
             assert not re.search(r"^persia ", block.code, re.M), f"a command in a block that is not `sh`: {block.code}"
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=[pytest.mark.slow] if page.name in LONG else [])
-        for page in PAGES
-        if of_marks(page, "run")
-    ],
+    [pytest.param(page, marks=[pytest.mark.slow] if page.name in LONG else []) for page in PAGES],
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_commands_run(page: Path, tmp_path: Path) -> None:
@@ -133,26 +129,20 @@ def test_slow_commands_run(page: Path, tmp_path: Path) -> None:
 
 
 @every_page
-def test_commands_are_what_the_command_line_knows(page: Path) -> None:
-    for block in of_marks(page, "dry-run", "parse"):
-        for words in commands(block):
-            parse(words)
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("page", [page for page in PAGES if of_marks(page, "dry-run")], ids=lambda page: page.stem)
-def test_dry_runs_succeed(
+def test_commands_are_what_the_command_line_knows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_files(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PERSIA_CACHE_DIR", str(tmp_path / ".cache"))
-    for words in (words for block in of_marks(page, "dry-run") for words in commands(block)):
-        if words[:2] == ["persia", "train"]:
-            monkeypatch.setattr(sys, "argv", [*words, "--dry-run"])
-            with pytest.raises(SystemExit) as ended:
-                main()
-            assert not ended.value.code, capsys.readouterr().err
+    for block in of_marks(page, "dry-run", "parse"):
+        for words in commands(block):
+            parse(words)
+            if block.mark == "dry-run" and words[:2] == ["persia", "train"]:
+                monkeypatch.setattr(sys, "argv", [*words, "--dry-run"])
+                with pytest.raises(SystemExit) as ended:
+                    main()
+                assert not ended.value.code, capsys.readouterr().err
 
 
 @every_page
@@ -203,6 +193,13 @@ def test_constants_have_the_values_of_the_pages(page: Path) -> None:
         if found != ast.literal_eval(value):
             wrong[name] = found
     assert wrong == {}
+
+
+def test_the_documentation_stays_short() -> None:
+    words = {page: len(page.read_text().split()) for page in [*PAGES, *ROOT.glob("recipes/*/README.md")]}
+    assert sum(words.values()) <= MAX_WORDS
+    [how_to] = re.findall(r"^  - How-to:\n((?:      - .+\n)+)", (ROOT / "mkdocs.yml").read_text(), re.M)
+    assert [name for name in re.findall(r"- (\S+)", how_to) if words[ROOT / "docs" / name] > MAX_WORDS_OF_HOW_TO] == []
 
 
 def test_the_changelog_begins_with_this_version() -> None:
