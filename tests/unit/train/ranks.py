@@ -1,25 +1,34 @@
-"""The work of one of several ranks in a separate process; the results go to a file."""
+"""The work of several ranks in separate processes, and its comparison with that of one."""
 
+import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch.distributed import FileStore
 from torch.nn.parallel import DistributedDataParallel
 
-from persia_cli.config.schema import DenseSgd, Ffnn
+from persia_cli.config.schema import BCE, DenseSgd, Ffnn
 from persia_cli.errors import PersiaError
 from persia_cli.model.build import build_model
+from persia_cli.model.shape import InputShape
 from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World
-from persia_cli.train.inputs import Samples
+from persia_cli.train.inputs import GroupShape, Samples
+from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.parts import WHOLE, StepParts
 from persia_cli.train.step import DenseStep
+from tests.unit.model.kinds import AUXILIARY, KINDS, name, shape_for
 from tests.unit.train.batches import DENSE, GROUPS, SHAPE, TASKS, chosen, group_rows, network, samples, settings, share
+
+Results = dict[str, Any]
+"""Arrays by name."""
 
 STEPS, SIZE = 4, 12
 PARTS = StepParts(4, 3)
@@ -28,27 +37,29 @@ PARTS = StepParts(4, 3)
 
 def train(
     world: World,
-    first: int = 0,
     last: int = STEPS,
     module: torch.nn.Module | None = None,
     parts: StepParts = WHOLE,
     order: Sequence[int] | None = None,
-) -> dict[str, np.ndarray]:
+    shape: InputShape = SHAPE,
+    groups: Sequence[GroupShape] = GROUPS,
+) -> Results:
     """Train on this rank's share; the last step has samples for rank 0 alone. Weights, gradients and losses by name.
 
     With `order` the samples of each batch come in another one.
     """
     module = network(seed=world.rank) if module is None else module
     optimizer = dense_optimizer(DenseSgd(kind="sgd", lr=0.5), module)
-    step = DenseStep(module, optimizer, GROUPS, world, DENSE, 3, settings(parts=parts))
-    found: dict[str, np.ndarray] = {}
-    for number in range(first, last):
+    objective = Objective([BCE] * shape.tasks)
+    step = DenseStep(module, optimizer, groups, world, shape.dense, 3, settings(parts=parts, objective=objective))
+    found: Results = {}
+    for number in range(last):
         start, stop = SIZE * world.rank // world.size, SIZE * (world.rank + 1) // world.size
         if number == STEPS - 1:
             start, stop = (0, SIZE) if world.rank == 0 else (SIZE, SIZE)
-        groups = [group_rows(shape, SIZE, seed=number) for shape in GROUPS]
-        whole = samples(SIZE, seed=number)
-        batch = share(whole, groups, start, stop) if order is None else chosen(whole, groups, order)
+        rows = [group_rows(group, SIZE, seed=number) for group in groups]
+        whole = samples(SIZE, number, dense=shape.dense, tasks=shape.tasks)
+        batch = share(whole, rows, start, stop) if order is None else chosen(whole, rows, order)
         result = step.train(number, *batch)
         step.update()
         found |= {f"gradient/{number}/{group}": value for group, value in enumerate(result.gradients)}
@@ -56,32 +67,79 @@ def train(
     return found | {f"weight/{name}": value.numpy() for name, value in step.module.state_dict().items()}
 
 
-def run_to_the_end(target: Callable[[int, int, str], None], rank: int, size: int, directory: str) -> None:
-    """Call a function of this module, and end the process as the product does: torch may abort it otherwise."""
-    target(rank, size, directory)
+def on_ranks(target: Callable[[World], Results], size: int, directory: Path) -> list[Results]:
+    """What `target` returns on each rank, in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    started = [context.Process(target=run, args=(target, rank, size, str(directory))) for rank in range(size)]
+    for process in started:
+        process.start()
+    try:
+        for process in started:
+            process.join(120)
+        assert [process.exitcode for process in started] == [0] * size
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+    return [dict(np.load(path)) for path in sorted(directory.glob("rank-*.npz"))]
+
+
+def run(target: Callable[[World], Results], rank: int, size: int, directory: str) -> None:
+    """Join the world, write `rank-R.npz`, and end as the product does: torch may abort the process otherwise."""
+    prepare_torch(1)
+    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
+    np.savez(Path(directory, f"rank-{rank}.npz"), **target(world))
+    world.close()
     os._exit(0)
 
 
-def run(rank: int, size: int, directory: str) -> None:
-    """Join the world, train, and write `rank-R.npz`."""
-    prepare_torch(1)
-    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
-    np.savez(Path(directory, f"rank-{rank}.npz"), **train(world))
-    world.close()
+def assert_one_model(found: list[Results], one: Results) -> None:
+    """Weights are equal on all ranks and those of one; gradients and losses add up to its own."""
+    for key, expected in one.items():
+        if "/weight/" in f"/{key}":
+            assert all(np.array_equal(found[0][key], other[key]) for other in found[1:]), key
+            assert found[0][key] == pytest.approx(expected, rel=1e-4, abs=1e-5), key
+        else:
+            assert sum(each[key] for each in found) == pytest.approx(expected, rel=1e-4, abs=1e-5), key
 
 
-def normalise(rank: int, size: int, directory: str) -> None:
-    """Join the world, train a network whose layers share statistics, and write `rank-R.npz`."""
-    prepare_torch(1)
-    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
-    np.savez(Path(directory, f"rank-{rank}.npz"), **train(world, module=normalised(seed=rank)))
-    world.close()
+def networks(world: World, models: Iterable[Any], parts: StepParts = WHOLE) -> Results:
+    """Train networks, one after the other."""
+    found: Results = {}
+    for model in models:
+        shape = shape_for(model)
+        groups = [GroupShape(shape.features[0].dim, shape.features)]
+        module = build_model(model, shape, seed=world.rank)
+        own = name(model) + ("-batch" if getattr(model, "norm", None) == "batch" else "")
+        results = train(world, STEPS - 1, module, parts, shape=shape, groups=groups)
+        found |= {f"{own}/{key}": value for key, value in results.items()}
+    return found
 
 
-def accumulate(rank: int, size: int, directory: str) -> None:
-    """Join the world, train in parts, count the sums over ranks of dense gradients, and write `rank-R.npz`."""
-    prepare_torch(1)
-    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
+def every_network(world: World) -> Results:
+    """Train all networks, those that can have batch normalisation also with it."""
+    plain = [model for model in KINDS if getattr(model, "norm", None) == "none"]
+    return networks(world, [*KINDS, *(model.model_copy(update={"norm": "batch"}) for model in plain)])
+
+
+def auxiliary(world: World) -> Results:
+    """Train the networks with auxiliary losses."""
+    return networks(world, AUXILIARY)
+
+
+def normalised(seed: int = 0) -> torch.nn.Module:
+    """A network of two layers with batch normalisation, one of them inside of its activation too."""
+    model = Ffnn(kind="ffnn", dim=4, hidden=(8, 5), norm="batch", activation=("prelu", "dice"))
+    return build_model(model, SHAPE, seed)
+
+
+def normalise(world: World) -> Results:
+    """Train a network whose layers share statistics."""
+    return train(world, module=normalised(seed=world.rank))
+
+
+def accumulate(world: World) -> Results:
+    """Train in parts, and count the sums over ranks of dense gradients."""
     sums: list[int] = []
     register = DistributedDataParallel.register_comm_hook
 
@@ -95,54 +153,17 @@ def accumulate(rank: int, size: int, directory: str) -> None:
 
     DistributedDataParallel.register_comm_hook = counting
     found = train(world, parts=PARTS)
-    normal = train(world, last=STEPS - 1, module=normalised(seed=rank), parts=PARTS)
-    found |= {f"normal/{name}": value for name, value in normal.items()}
-    np.savez(Path(directory, f"rank-{rank}.npz"), sums=sums, **found)
-    world.close()
+    normal = train(world, last=STEPS - 1, module=normalised(seed=world.rank), parts=PARTS)
+    return found | {f"normal/{name}": value for name, value in normal.items()} | {"sums": sums}
 
 
-def normalised(seed: int = 0) -> torch.nn.Module:
-    """A network of two layers with batch normalisation, one of them inside of its activation too."""
-    model = Ffnn(kind="ffnn", dim=4, hidden=(8, 5), norm="batch", activation=("prelu", "dice"))
-    return build_model(model, SHAPE, seed)
-
-
-def resume(rank: int, size: int, directory: str) -> None:
-    """Train, then stop half-way and go on with a new DenseStep, and write the weights of both ways."""
-    prepare_torch(1)
-    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
-    whole = train(world)
-    module = network(seed=world.rank)
-    train(world, last=STEPS // 2, module=module)
-    resumed = train(world, first=STEPS // 2, module=module)
-    weights = {name: value for name, value in whole.items() if name.startswith("weight/")}
-    np.savez(Path(directory, f"rank-{rank}.npz"), **weights, **{f"resumed/{name}": resumed[name] for name in weights})
-    world.close()
-
-
-def leave(rank: int, size: int, directory: str) -> None:
-    """Rank 1 ends at once; the other writes the error that it gets to `error.txt`."""
-    prepare_torch(1)
-    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
-    if rank == 1:
+def leave(world: World) -> Results:
+    """Rank 1 ends at once; the other gets an error."""
+    if world.rank == 1:
         os._exit(0)
-    try:
+    with pytest.raises(PersiaError) as error:
         train(world)
-    except PersiaError as error:
-        Path(directory, "error.txt").write_text(f"{type(error).__name__}: {error}")
-    world.close()
-
-
-class Idle(torch.nn.Module):
-    """Has a parameter that its logits do not depend on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(DENSE, TASKS)
-        self.spare = torch.nn.Parameter(torch.ones(1))
-
-    def forward(self, batch):
-        return self.layer(batch.dense)
+    return {"error": f"{error.type.__name__}: {error.value}"}
 
 
 class Scaled(torch.nn.Module):
@@ -158,27 +179,22 @@ class Scaled(torch.nn.Module):
         return self.layer(batch.dense).float() + rows.float().mean(1, keepdim=True) * 0.5
 
 
-def overflow(rank: int, size: int, directory: str) -> None:
+def overflow(world: World) -> Results:
     """Three steps in float16; rank 1's dense gradient overflows in the first, its gradient of rows in the third."""
-    prepare_torch(1)
-    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
     module = Scaled()
     torch.nn.init.constant_(module.layer.weight, 1e-3)
     optimizer = dense_optimizer(DenseSgd(kind="sgd", lr=0.01), module)
     step = DenseStep(module, optimizer, GROUPS, world, DENSE, 3, settings(precision="float16"))
     scales, skipped = [], []
     for number in range(3):
-        whole = samples(SIZE, seed=number)
-        groups = [group_rows(shape, SIZE, seed=number) for shape in GROUPS]
-        start, stop = SIZE * rank // size, SIZE * (rank + 1) // size
-        mine, rows = share(whole, groups, start, stop)
-        if rank == 1 and number == 0:
+        start, stop = SIZE * world.rank // world.size, SIZE * (world.rank + 1) // world.size
+        rows = [group_rows(shape, SIZE, seed=number) for shape in GROUPS]
+        mine, rows = share(samples(SIZE, seed=number), rows, start, stop)
+        if world.rank == 1 and number == 0:
             mine = Samples(np.full_like(mine.dense, 2000.0), mine.labels, mine.weights, mine.weight_totals)
-        module.sensitive = rank == 1 and number == 2
+        module.sensitive = world.rank == 1 and number == 2
         step.train(number, mine, rows)
         step.update()
         scales.append(step.loss_scale.scale)
         skipped.append(step.loss_scale.skipped)
-    weight = module.layer.weight.detach().numpy()
-    np.savez(Path(directory, f"rank-{rank}.npz"), scales=scales, skipped=skipped, weight=weight)
-    world.close()
+    return {"scales": scales, "skipped": skipped, "weight": module.layer.weight.detach().numpy()}

@@ -6,22 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from persia_cli.config.schema import Bce, DenseSgd, Focal
+from persia_cli.config.schema import Bce, Focal
 from persia_cli.errors import ConfigError, PersiaError
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples
 from persia_cli.train.loss import Objective
-from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.parts import StepParts
 from persia_cli.train.step import DenseStep
 from persia_cli.wire.messages import GroupRows
 from tests.support.losses import batch_loss
 from tests.unit.model.kinds import AUXILIARY
-from tests.unit.train import networks_on_ranks
+from tests.unit.train import ranks
 from tests.unit.train.auxiliary import Guessing
-from tests.unit.train.batches import DENSE, GROUPS, bagged, group_rows, samples, settings, share
-from tests.unit.train.test_world import processes
+from tests.unit.train.batches import dense_step, inputs, leaves, plain_batch, share
 
 SIZE = 18
 LOSSES = (Bce(kind="bce", weight=3.0), Focal(kind="focal"))
@@ -29,15 +27,8 @@ SHARES = torch.tensor([0.75, 0.25])
 """Of the tasks in the loss."""
 
 
-def inputs(number: int) -> tuple[Samples, list[GroupRows]]:
-    return samples(SIZE, seed=number), [group_rows(shape, SIZE, seed=10 * number + g) for g, shape in enumerate(GROUPS)]
-
-
 def step_of(module: torch.nn.Module, **changes) -> DenseStep:
-    optimizer = dense_optimizer(DenseSgd(kind="sgd", lr=0.1), module)
-    return DenseStep(
-        module, optimizer, GROUPS, World(), DENSE, 7, settings(**{"objective": Objective(LOSSES)} | changes)
-    )
+    return dense_step(module, objective=Objective(LOSSES), **changes)
 
 
 def gradients(step: DenseStep, result) -> list[np.ndarray]:
@@ -46,13 +37,8 @@ def gradients(step: DenseStep, result) -> list[np.ndarray]:
 
 def by_torch(module: torch.nn.Module, batch: Samples, groups: list[GroupRows]) -> tuple[float, list[np.ndarray]]:
     """The loss of a batch, and its gradients by rows and weights: the mean of labels and of the auxiliary losses."""
-    rows = [torch.from_numpy(np.concatenate(group.rows).view(np.float32)).requires_grad_() for group in groups]
-    pooled = [
-        torch.stack([bagged(rows[g], groups[g], n, f.pooling, SIZE) for n, f in enumerate(shape.features)], dim=1)
-        for g, shape in enumerate(GROUPS)
-    ]
-    names = [[feature.name for feature in shape.features] for shape in GROUPS]
-    logits, auxiliary = module.train()(ModelBatch(torch.tensor(batch.dense), pooled, names, {}))
+    rows = leaves(groups)
+    logits, auxiliary = module.train()(plain_batch(rows, batch, groups))
     weights = torch.from_numpy(batch.weights)
     loss = batch_loss(LOSSES, logits, torch.tensor(batch.labels), weights)
     for sample in range(SIZE):
@@ -63,7 +49,7 @@ def by_torch(module: torch.nn.Module, batch: Samples, groups: list[GroupRows]) -
 
 
 def test_loss_and_gradients_are_those_of_plain_torch():
-    step, (batch, groups) = step_of(Guessing()), inputs(0)
+    step, (batch, groups) = step_of(Guessing()), inputs(0, SIZE)
     result = step.train(0, batch, groups)
     loss, expected = by_torch(Guessing(), batch, groups)
     assert result.loss_sum @ SHARES.double().numpy() / batch.weight_totals[0] == pytest.approx(loss, rel=1e-6)
@@ -80,7 +66,7 @@ def test_a_loss_of_the_sample_counts_once_however_many_tasks_there_are(columns):
             ones = torch.full_like(losses, 2.5)
             return 0.0 * logits, ones if columns == "one for each task" else ones[:, :1]
 
-    batch, groups = inputs(0)
+    batch, groups = inputs(0, SIZE)
     result = step_of(Constant()).train(0, batch, groups)
     plain = batch_loss(LOSSES, torch.zeros(SIZE, 2), torch.tensor(batch.labels), torch.from_numpy(batch.weights))
     assert result.loss_sum @ SHARES.double().numpy() / batch.weight_totals[0] == pytest.approx(
@@ -90,7 +76,7 @@ def test_a_loss_of_the_sample_counts_once_however_many_tasks_there_are(columns):
 
 def test_parts_and_shares_of_ranks_add_up_to_the_batch():
     whole, cut = step_of(Guessing()), step_of(Guessing(), parts=StepParts(4, 5))
-    batch, groups = inputs(0)
+    batch, groups = inputs(0, SIZE)
     at_once = whole.train(0, batch, groups)
     expected = gradients(whole, at_once)
     in_parts = cut.train(0, batch, groups)
@@ -100,13 +86,13 @@ def test_parts_and_shares_of_ranks_add_up_to_the_batch():
     found = [gradients(step, result) for step, result in zip(of_ranks, results, strict=True)]
     assert in_parts.loss_sum == pytest.approx(at_once.loss_sum, rel=1e-6)
     assert sum(result.loss_sum for result in results) == pytest.approx(at_once.loss_sum, rel=1e-6)
-    for theirs, parts, ranks in zip(expected, gradients(cut, in_parts), zip(*found, strict=True), strict=True):
+    for theirs, parts, each in zip(expected, gradients(cut, in_parts), zip(*found, strict=True), strict=True):
         assert parts == pytest.approx(theirs, abs=1e-6)
-        assert sum(ranks) == pytest.approx(theirs, abs=1e-6)
+        assert sum(each) == pytest.approx(theirs, abs=1e-6)
 
 
 def test_evaluation_does_not_use_it():
-    step, (batch, groups) = step_of(Guessing()), inputs(0)
+    step, (batch, groups) = step_of(Guessing()), inputs(0, SIZE)
     scored = step.evaluate(0, batch, groups)
     torch.nn.init.constant_(step.module.guess.weight, torch.nan)
     again = step.evaluate(0, batch, groups)
@@ -116,17 +102,6 @@ def test_evaluation_does_not_use_it():
     assert scored.loss_sum @ SHARES.double().numpy() / batch.weight_totals[0] == pytest.approx(plain.item(), rel=1e-6)
     with pytest.raises(PersiaError, match="dense weights have become NaN"):
         step.train(0, batch, groups)
-
-
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_half_types_scale_it_with_the_loss(precision):
-    exact, half = step_of(Guessing()), step_of(Guessing(), precision=precision)
-    batch, groups = inputs(0)
-    expected = exact.train(0, batch, groups)
-    result = half.train(0, batch, groups)
-    assert result.loss_sum == pytest.approx(expected.loss_sum, rel=2e-2)
-    for ours, theirs in zip(result.gradients, expected.gradients, strict=True):
-        assert np.abs(ours - theirs).max() < 2e-2 * np.abs(theirs).max()
 
 
 def test_weights_that_it_alone_depends_on_can_be_trained_by_several_ranks():
@@ -141,13 +116,5 @@ def test_weights_that_it_alone_depends_on_can_be_trained_by_several_ranks():
 @pytest.mark.processes
 def test_two_ranks_compute_what_one_does_in_two_parts(tmp_path: Path):
     """Negatives of DIEN are of the samples that a network sees at once, which are the same then."""
-    processes(networks_on_ranks.auxiliary, 2, tmp_path)
-    first, second = (np.load(tmp_path / f"rank-{rank}.npz") for rank in range(2))
-    parts = StepParts(2, networks_on_ranks.SIZE // 2)
-    one = {key: each for model in AUXILIARY for key, each in networks_on_ranks.train(World(), model, parts).items()}
-    for name, expected in one.items():
-        if "/weight/" in name:
-            assert np.array_equal(first[name], second[name]), name
-            assert first[name] == pytest.approx(expected, rel=1e-4, abs=2e-6), name
-        else:
-            assert first[name] + second[name] == pytest.approx(expected, rel=1e-4, abs=2e-6), name
+    one = ranks.networks(World(), AUXILIARY, StepParts(2, ranks.SIZE // 2))
+    ranks.assert_one_model(ranks.on_ranks(ranks.auxiliary, 2, tmp_path), one)

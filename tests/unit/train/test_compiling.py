@@ -15,22 +15,21 @@ PROGRAM = """
 import numpy as np
 from persia_cli.train.compiling import compile_network
 from persia_cli.train.device import prepare_torch
-from tests.unit.train import test_dense_step as steps
-from tests.unit.train.batches import network, samples
+from tests.unit.train.batches import dense_step, inputs, network
 
 prepare_torch(1)
 module = network()
 compile_network(module)
-compiled, plain = steps.dense_step(module, precision={precision!r}), steps.dense_step(precision={precision!r})
+compiled, plain = dense_step(module, precision={precision!r}), dense_step(precision={precision!r})
 for number, size in enumerate((16, 5, 16, 0)):
-    batch, groups = samples(size, seed=number), steps.rows_of(number, size)
+    batch, groups = inputs(number, size)
     ours, theirs = (step.train(number, batch, groups) for step in (compiled, plain))
     for step in (compiled, plain):
         step.update()
     np.testing.assert_allclose(ours.logits, theirs.logits, rtol={near}, atol={near})
     for mine, other in zip(ours.gradients, theirs.gradients):
         np.testing.assert_allclose(mine, other, rtol={near}, atol={near})
-scores = [step.evaluate(0, samples(16, seed=0), steps.rows_of(0, 16)).logits for step in (compiled, plain)]
+scores = [step.evaluate(0, *inputs(0, 16)).logits for step in (compiled, plain)]
 np.testing.assert_allclose(*scores, rtol={near}, atol={near})
 assert module._compiled_call_impl is not None
 assert module.state_dict().keys() == network().state_dict().keys()

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from xxhash import xxh128
 
 from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseSgd
 from persia_cli.errors import CheckpointError, PersiaError
@@ -64,17 +63,6 @@ def test_a_saved_state_continues_identically(tmp_path, config, steps):
     assert not equal(module, built(config, seed=1)[0])
 
 
-def test_files_are_described_and_the_same_each_time(tmp_path):
-    module, optimizer = built(CONFIGS[2], seed=1)
-    advance(module, optimizer, 2)
-    files = write_files(dense_files(module, optimizer), tmp_path)
-    assert [file.name for file in files] == [WEIGHTS, OPTIMIZER]
-    for file in files:
-        content = (tmp_path / file.name).read_bytes()
-        assert (len(content), xxh128(content).hexdigest()) == (file.nbytes, file.xxh128)
-    assert write_files(dense_files(module, optimizer), tmp_path) == files
-
-
 def test_settings_are_those_of_the_config_not_of_the_file(tmp_path):
     write_files(dense_files(*built(DenseSgd(kind="sgd", lr=0.1), seed=1)), tmp_path)
     module, optimizer = built(DenseSgd(kind="sgd", lr=0.7), seed=1)
@@ -82,24 +70,16 @@ def test_settings_are_those_of_the_config_not_of_the_file(tmp_path):
     assert optimizer.param_groups[0]["lr"] == 0.7
 
 
-@pytest.mark.parametrize("missing", [WEIGHTS, OPTIMIZER])
-def test_a_missing_file_is_named(tmp_path, missing):
-    module, optimizer = built(CONFIGS[0], seed=1)
-    write_files(dense_files(module, optimizer), tmp_path)
-    (tmp_path / missing).unlink()
-    with pytest.raises(CheckpointError, match=f"{missing} is missing"):
-        load_dense(tmp_path, module, optimizer)
-
-
-@pytest.mark.parametrize("damage", [lambda content: content[:-5], lambda content: b"", lambda content: b"x" * 40])
+@pytest.mark.parametrize("damage", [lambda content: None, lambda content: content[:-5], lambda content: b"x" * 40])
 @pytest.mark.parametrize("name", [WEIGHTS, OPTIMIZER])
-def test_a_damaged_file_is_refused(tmp_path, name, damage):
+def test_a_missing_or_damaged_file_is_named(tmp_path, name, damage):
     module, optimizer = built(CONFIGS[2], seed=1)
     advance(module, optimizer, 1)
     write_files(dense_files(module, optimizer), tmp_path)
     path = tmp_path / name
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(CheckpointError, match=f"{name} is damaged"):
+    content = damage(path.read_bytes())
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"{name} is {'missing' if content is None else 'damaged'}"):
         load_dense(tmp_path, module, optimizer)
 
 
@@ -110,21 +90,12 @@ def test_another_model_is_refused_and_changes_nothing(tmp_path):
     with pytest.raises(CheckpointError, match=r"first.bias \[4\] torch.float32, .* first.bias \[5\] torch.float32"):
         load_dense(tmp_path, module, optimizer)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
-
-
-def test_a_weight_too_many_is_refused(tmp_path):
-    write_files(dense_files(*built(CONFIGS[0], seed=1)), tmp_path)
-    module = torch.nn.Sequential()
-    module.first = torch.nn.Linear(3, 4)
+    smaller = torch.nn.Sequential()
+    smaller.first = torch.nn.Linear(3, 4)
     with pytest.raises(CheckpointError, match=r"config's model has no norm\.bias"):
-        load_dense(tmp_path, module, dense_optimizer(CONFIGS[0], module))
-
-
-def test_another_optimizer_is_refused(tmp_path):
-    write_files(dense_files(*built(CONFIGS[1], seed=1)), tmp_path)
-    module, optimizer = built(CONFIGS[2], seed=1)
-    with pytest.raises(CheckpointError, match=r"state of Adagrad over .* asks for Adam"):
-        load_dense(tmp_path, module, optimizer)
+        load_dense(tmp_path, smaller, dense_optimizer(CONFIGS[0], smaller))
+    with pytest.raises(CheckpointError, match="asks for Adam"):
+        load_dense(tmp_path, *built(CONFIGS[2], seed=1))
 
 
 def test_state_that_is_no_tensor_cannot_be_saved(tmp_path):

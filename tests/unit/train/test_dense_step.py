@@ -5,36 +5,27 @@ import pytest
 import torch
 from torch.nn import functional
 
-from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseSgd, Poisson
-from persia_cli.errors import ConfigError, UserError
+from persia_cli.config.schema import Poisson
+from persia_cli.errors import UserError
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.shape import FeatureShape
 from persia_cli.model.uncertainty import learn_uncertainty
-from persia_cli.plan.network import feature_shapes
-from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec
-from persia_cli.train.distributed import World
-from persia_cli.train.inputs import GroupShape, Samples, group_shapes
+from persia_cli.train.inputs import Samples
 from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.step import DenseStep
 from persia_cli.wire.messages import GroupRows
-from tests.unit.train.batches import DENSE, FEATURES, GROUPS, TASKS, bagged, group_rows, network, samples, settings
-
-OPTIMIZERS = [
-    DenseSgd(kind="sgd", lr=0.1),
-    DenseAdagrad(kind="adagrad", lr=0.05),
-    DenseAdam(kind="adam", lr=0.01),
-]
-SGD = OPTIMIZERS[0]
-
-
-def dense_step(module: torch.nn.Module | None = None, config=SGD, seed: int = 7, **changes) -> DenseStep:
-    module = network() if module is None else module
-    return DenseStep(module, dense_optimizer(config, module), GROUPS, World(), DENSE, seed, settings(**changes))
-
-
-def rows_of(step: int, size: int) -> list[GroupRows]:
-    return [group_rows(shape, size, seed=10 * step + number) for number, shape in enumerate(GROUPS)]
+from tests.unit.train.batches import (
+    DENSE,
+    GROUPS,
+    OPTIMIZERS,
+    TASKS,
+    dense_step,
+    inputs,
+    leaves,
+    network,
+    plain_batch,
+    plain_losses,
+)
 
 
 @pytest.mark.parametrize("config", OPTIMIZERS, ids=lambda config: config.kind)
@@ -43,44 +34,30 @@ def test_steps_are_those_of_a_plain_torch_model(config, weighted):
     ours, plain = dense_step(config=config), network()
     optimizer = dense_optimizer(config, plain)
     for step in range(4):
-        batch, groups = samples(16, seed=step, weighted=weighted), rows_of(step, 16)
+        batch, groups = inputs(step, 16, weighted)
         result = ours.train(step, batch, groups)
         ours.update()
 
         optimizer.zero_grad()
-        rows = [torch.from_numpy(np.concatenate(group.rows).view(np.float32)).requires_grad_() for group in groups]
-        pooled = [
-            bagged(rows[g], groups[g], number, feature.pooling, 16)
-            for g, shape in enumerate(GROUPS)
-            for number, feature in enumerate(shape.features)
-        ]
-        logits = plain.network(torch.cat([torch.tensor(batch.dense), *pooled], dim=1))
-        weights = torch.ones(16) if batch.weights is None else torch.from_numpy(batch.weights)
-        losses = functional.binary_cross_entropy_with_logits(logits, torch.tensor(batch.labels), reduction="none")
-        ((losses.mean(1) * weights).sum() / weights.sum()).backward()
+        rows = leaves(groups)
+        features = plain_batch(rows, batch, groups)
+        pooled = [feature for group in features.groups for feature in group.unbind(1)]
+        logits = plain.network(torch.cat([features.dense, *pooled], dim=1))
+        losses = plain_losses(logits, batch)
+        (losses.mean(1).sum() / batch.weight_totals[0]).backward()
         optimizer.step()
 
         assert result.logits == pytest.approx(logits.detach().numpy(), abs=1e-5)
-        assert result.loss_sum == pytest.approx((losses * weights[:, None]).sum(0).detach().numpy(), rel=1e-5)
+        assert result.loss_sum == pytest.approx(losses.sum(0).detach().numpy(), rel=1e-5)
         for gradient, leaf in zip(result.gradients, rows, strict=True):
             assert gradient == pytest.approx(leaf.grad.numpy(), abs=1e-6)
     for mine, other in zip(ours.module.parameters(), plain.parameters(), strict=True):
         assert mine.detach().numpy() == pytest.approx(other.detach().numpy(), abs=2e-5)
 
 
-def test_gradients_are_there_before_the_dense_weights_move():
-    step = dense_step()
-    before = [parameter.detach().clone() for parameter in step.module.parameters()]
-    result = step.train(0, samples(8, seed=0), rows_of(0, 8))
-    assert all(gradient.dtype == np.float32 and gradient.flags.c_contiguous for gradient in result.gradients)
-    assert all(torch.equal(a, b) for a, b in zip(before, step.module.parameters(), strict=True))
-    step.update()
-    assert not all(torch.equal(a, b) for a, b in zip(before, step.module.parameters(), strict=True))
-
-
 def test_evaluation_scores_alike_and_changes_nothing():
     step = dense_step()
-    batch, groups = samples(8, seed=0), rows_of(0, 8)
+    batch, groups = inputs(0, 8)
     before = {name: value.clone() for name, value in step.module.state_dict().items()}
     scored = step.evaluate(0, batch, groups)
     result = step.train(0, batch, groups)
@@ -114,14 +91,14 @@ class Dropping(torch.nn.Module):
 
 
 def test_rows_the_network_does_not_read_get_zero_gradients():
-    gradients = dense_step(Dropping()).train(0, samples(8, seed=0), rows_of(0, 8)).gradients
+    gradients = dense_step(Dropping()).train(0, *inputs(0, 8)).gradients
     assert gradients[0].any()
     assert gradients[1].shape == (20, 2)
     assert not gradients[1].any()
 
 
 def test_random_numbers_follow_from_seed_and_step_alone():
-    batch, groups = samples(32, seed=0), rows_of(0, 32)
+    batch, groups = inputs(0, 32)
     fresh = [dense_step(Dropping()) for _ in range(3)]
     state = torch.get_rng_state()
     whole = [step.train(number, batch, groups).logits for number, step in enumerate(fresh)]
@@ -133,22 +110,8 @@ def test_random_numbers_follow_from_seed_and_step_alone():
     assert not np.array_equal(dense_step(Dropping(), seed=8).train(2, batch, groups).logits, whole[2])
 
 
-def test_two_runs_agree_to_the_bit():
-    runs = []
-    for _ in range(2):
-        step = dense_step(config=OPTIMIZERS[2])
-        for number in range(3):
-            result = step.train(number, samples(64, seed=number), rows_of(number, 64))
-            step.update()
-        runs.append((result, step.module.state_dict()))
-    (first, weights), (again, others) = runs
-    assert np.array_equal(first.loss_sum, again.loss_sum)
-    assert all(np.array_equal(a, b) for a, b in zip(first.gradients, again.gradients, strict=True))
-    assert all(torch.equal(value, others[name]) for name, value in weights.items())
-
-
 def spoilt(where: str) -> tuple[DenseStep, Samples, list[GroupRows]]:
-    step, batch, groups = dense_step(), samples(8, seed=0), rows_of(0, 8)
+    step, (batch, groups) = dense_step(), inputs(0, 8)
     if where == "dense":
         dense = batch.dense.copy()
         dense[3, 1] = np.nan
@@ -191,34 +154,4 @@ def test_finite_outputs_with_an_infinite_loss_are_named_by_size():
         list(step.module.parameters())[-1].fill_(200.0)
     said = r"loss of step 0 .* the outputs, up to 2\d\d, .* \(poisson\); begin nearer .*model.output_bias=base_rate"
     with pytest.raises(UserError, match=said):
-        step.train(0, samples(8, seed=0), rows_of(0, 8))
-
-
-def test_logits_of_another_shape_are_refused():
-    class Narrow(Dropping):
-        def forward(self, batch: ModelBatch) -> torch.Tensor:
-            return super().forward(batch)[:, :1]
-
-    with pytest.raises(ConfigError, match=r"\[8, 2\], not \[8, 1\]"):
-        dense_step(Narrow()).train(0, samples(8, seed=0), rows_of(0, 8))
-
-
-def test_shapes_follow_from_the_layout():
-    optimizer = RowOptimizer("sgd", 0.1)
-    tables = [TableSpec(name, number, number, 0.01) for number, name in enumerate("abcd")]
-    layout = EmbeddingLayout(
-        (
-            GroupSpec(0, 4, optimizer, tuple(tables[:3]), 100, 64),
-            GroupSpec(1, 2, optimizer, tuple(tables[3:]), 100, 64),
-        ),
-        (
-            FeatureSpec("a", 0, 0, "sum"),
-            FeatureSpec("d", 1, 3, "none", 6),
-            FeatureSpec("b", 0, 1, "mean"),
-            FeatureSpec("c", 0, 2, "sqrtn"),
-        ),
-        0,
-    )
-    sequence = FeatureShape("d", 2, "none", 6, table=3)
-    assert group_shapes(layout) == (GROUPS[0], GroupShape(2, (sequence,)))
-    assert feature_shapes(layout) == (FEATURES[0], sequence, FEATURES[1], FEATURES[2])
+        step.train(0, *inputs(0, 8))

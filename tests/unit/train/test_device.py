@@ -2,17 +2,13 @@
 
 import os
 
-import numpy as np
 import pytest
 import torch
 
 from persia_cli.errors import ConfigError, UserError
 from persia_cli.train.device import (
-    CPU,
-    Copier,
     choose_device,
     devices_are_apart,
-    drawing_from,
     explained_full_memory,
     prepare_torch,
 )
@@ -90,28 +86,3 @@ def test_products_on_a_gpu_are_asked_to_be_reproducible(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     prepare_torch(torch.get_num_threads())
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":4096:8", ":16:8")
-
-
-def test_random_numbers_follow_from_the_seed_and_leave_the_others_alone():
-    torch.manual_seed(1)
-    state = torch.get_rng_state()
-    drawn = []
-    for seed in (5, 5, 6):
-        with drawing_from(seed, CPU):
-            drawn.append(torch.rand(3))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(drawn[0], drawn[1])
-    assert not torch.equal(drawn[0], drawn[2])
-
-
-def test_copies_have_their_own_memory_and_are_returned():
-    copier = Copier(CPU)
-    array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    array.flags.writeable = False
-    there = copier.copy(array)
-    copier.join()
-    there += 1
-    assert array[0, 0] == 0
-    (back,) = copier.fetch([there])
-    assert np.array_equal(back, array + 1)
-    assert back.flags.c_contiguous

@@ -10,12 +10,10 @@ from persia_cli.model.shape import FeatureShape
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.device import CPU, Copier
 from persia_cli.train.device_pooling import DevicePooling
-from persia_cli.train.inputs import GroupShape, Samples
+from persia_cli.train.inputs import GroupShape
 from persia_cli.train.pooling import GroupPooling
-from persia_cli.train.staging import Staging
 from persia_cli.wire.messages import GroupRows
-from tests.unit.train import test_dense_step as steps
-from tests.unit.train.batches import DENSE, GROUPS, TASKS, group_rows, samples
+from tests.unit.train.batches import GROUPS, OPTIMIZERS, dense_step, group_rows, inputs
 
 POOLINGS = ("sum", "mean", "sqrtn", "none")
 
@@ -117,11 +115,10 @@ def test_infinite_rows_do_not_affect_sequences_without_them():
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_whole_steps_are_those_by_the_kernels(precision):
     made = [
-        steps.dense_step(config=steps.OPTIMIZERS[1], by_kernels=by_kernels, precision=precision)
-        for by_kernels in (True, False)
+        dense_step(config=OPTIMIZERS[1], by_kernels=by_kernels, precision=precision) for by_kernels in (True, False)
     ]
     for number in range(4):
-        batch, groups = samples(16, seed=number), steps.rows_of(number, 16)
+        batch, groups = inputs(number, 16)
         first, second = (step.train(number, batch, groups) for step in made)
         for step in made:
             step.update()
@@ -132,18 +129,3 @@ def test_whole_steps_are_those_by_the_kernels(precision):
         assert made[0].evaluate(0, batch, groups).logits == pytest.approx(
             made[1].evaluate(0, batch, groups).logits, rel=near, abs=near
         )
-
-
-def test_a_share_without_samples_goes_through():
-    step = steps.dense_step(by_kernels=False)
-    empty = Samples(np.empty((0, DENSE), np.float32), np.empty((0, TASKS), np.float32), None, [64.0] * TASKS)
-    result = step.train(3, empty, [GroupRows([], np.empty(0, np.int32), None) for _ in GROUPS])
-    assert [gradient.shape for gradient in result.gradients] == [(0, 4), (0, 2)]
-
-
-def test_the_cpu_pools_by_kernels_by_default():
-    kinds = [
-        {type(pooling) for pooling in Staging(GROUPS, torch.device(device), by_kernels).poolings}
-        for device, by_kernels in (("cpu", True), ("cpu", False))
-    ]
-    assert kinds == [{GroupPooling}, {DevicePooling}]

@@ -21,8 +21,7 @@ from scripts.gpu.paths import check_paths
 from scripts.gpu.report import Finding, Findings
 from tests.support.small import WORDS
 from tests.unit.model.kinds import KINDS, name
-from tests.unit.train import test_dense_step as steps
-from tests.unit.train.batches import DENSE, GROUPS, network, samples, settings
+from tests.unit.train.batches import DENSE, GROUPS, OPTIMIZERS, inputs, network, settings
 
 pytestmark = [
     pytest.mark.gpu,
@@ -84,11 +83,11 @@ def test_steps_on_a_gpu_are_those_on_the_cpu(precision: str, near: float) -> Non
     made = []
     for device in (CPU, choose_device("auto", 0)):
         module = network().to(device)
-        optimizer = dense_optimizer(steps.OPTIMIZERS[1], module)
+        optimizer = dense_optimizer(OPTIMIZERS[1], module)
         made.append(DenseStep(module, optimizer, GROUPS, World(device=device), DENSE, 7, settings(precision=precision)))
     assert next(made[1].module.parameters()).is_cuda
     for number, size in enumerate((64, 5, 0, 64)):
-        batch, groups = samples(size, seed=number), steps.rows_of(number, size)
+        batch, groups = inputs(number, size)
         first, second = (step.train(number, batch, groups) for step in made)
         for step in made:
             step.update()

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -95,14 +94,6 @@ def test_corrected_scores_learn_how_often_items_are_chosen():
     assert apart[1] > 0.3
 
 
-def test_a_rank_or_a_step_without_samples_has_no_loss():
-    none = torch.zeros(0)
-    empty = Candidates(torch.zeros(0, 3), none.long(), none, none)
-    assert in_batch_softmax(torch.zeros(0, 3), empty, 1.0).shape == (0,)
-    others = Candidates(torch.randn(4, 3), torch.arange(4), torch.ones(4), torch.ones(4), first=4)
-    assert in_batch_softmax(torch.zeros(0, 3), others, 1.0, torch.zeros(4)).shape == (0,)
-
-
 def test_far_scores_are_finite():
     users = torch.tensor([[1e4], [-1e4]], requires_grad=True)
     candidates = Candidates(torch.tensor([[1.0], [-1.0]]), torch.arange(2), torch.ones(2), torch.ones(2))
@@ -125,14 +116,3 @@ def test_gaps_are_those_of_algorithm_2(batches):
     asked = torch.arange(buckets)
     expected = [math.log(1 / gap.get(h, len(batches) + 1)) for h in range(buckets)]
     assert frequency.log_probability(asked).tolist() == pytest.approx(expected, rel=1e-5, abs=1e-6)
-
-
-def test_it_comes_to_the_probability_of_each_item():
-    draw = np.random.default_rng(0)
-    probabilities = np.array([0.9, 0.5, 0.1, 0.02])
-    frequency = ItemFrequency(1000, 0.02)
-    for _ in range(12_000):
-        frequency.observe(torch.from_numpy(np.flatnonzero(draw.random(4) < probabilities)))
-    found = frequency.log_probability(torch.arange(4)).exp().numpy()
-    assert found == pytest.approx(probabilities, rel=0.35)
-    assert found[:2] == pytest.approx(probabilities[:2], rel=0.1)

@@ -5,69 +5,36 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
-from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseSgd, Ffnn
+from persia_cli.config.schema import Ffnn
 from persia_cli.errors import PersiaError
 from persia_cli.model.build import build_model
-from persia_cli.model.inputs import ModelBatch
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.parts import StepParts, cut_ids
-from persia_cli.train.step import DenseStep
 from persia_cli.wire.messages import GroupRows
 from tests.unit.train import ranks
 from tests.unit.train.batches import (
-    DENSE,
     FEATURES,
     GROUPS,
+    OPTIMIZERS,
     SHAPE,
     TASKS,
-    bagged,
+    dense_step,
     group_rows,
+    inputs,
+    leaves,
     network,
+    plain_batch,
+    plain_losses,
     samples,
-    settings,
     share,
 )
-from tests.unit.train.test_world import processes
 
 SIZE, PART = 18, 5
 FOUR = StepParts(4, PART)
 """The last part has three samples."""
-OPTIMIZERS = [DenseSgd(kind="sgd", lr=0.1), DenseAdagrad(kind="adagrad", lr=0.05), DenseAdam(kind="adam", lr=0.01)]
-
-
-def dense_step(module: torch.nn.Module | None = None, config=OPTIMIZERS[0], parts: StepParts = FOUR, **changes):
-    module = network() if module is None else module
-    return DenseStep(
-        module, dense_optimizer(config, module), GROUPS, World(), DENSE, 7, settings(parts=parts, **changes)
-    )
-
-
-def step_of(number: int, size: int = SIZE) -> tuple[Samples, list[GroupRows]]:
-    return samples(size, seed=number), [group_rows(shape, size, seed=10 * number + g) for g, shape in enumerate(GROUPS)]
-
-
-def plain_part(module: torch.nn.Module, rows, batch: Samples, groups: list[GroupRows], start: int, stop: int):
-    """One part as plain torch computes it: logits, and its share of the loss of the whole batch."""
-    mine, own = share(batch, groups, start, stop)
-    pooled = [
-        torch.stack(
-            [
-                bagged(rows[g], own[g], number, feature.pooling, stop - start)
-                for number, feature in enumerate(shape.features)
-            ],
-            dim=1,
-        )
-        for g, shape in enumerate(GROUPS)
-    ]
-    names = [[feature.name for feature in shape.features] for shape in GROUPS]
-    logits = module(ModelBatch(torch.tensor(mine.dense), pooled, names, {}))
-    losses = functional.binary_cross_entropy_with_logits(logits, torch.tensor(mine.labels), reduction="none")
-    weights = torch.from_numpy(mine.weights)
-    return logits, (losses.mean(1) * weights).sum() / float(batch.weights.sum())
 
 
 @pytest.mark.parametrize(
@@ -79,49 +46,29 @@ def test_steps_are_those_of_plain_torch_that_accumulates(config, norm):
     """The dense step is one for all parts, clipped once; with batch normalisation each part has its own statistics."""
     model = Ffnn(kind="ffnn", dim=4, hidden=(8, 5), norm=norm)
     ours, plain = (build_model(model, SHAPE, 0) for _ in range(2))
-    step, optimizer = dense_step(ours, config, clip_norm=0.02), dense_optimizer(config, plain)
+    step, optimizer = dense_step(ours, config, parts=FOUR, clip_norm=0.02), dense_optimizer(config, plain)
     plain.train()
     for number in range(4):
-        batch, groups = step_of(number)
+        batch, groups = inputs(number, SIZE)
         result = step.train(number, batch, groups)
         step.update()
 
         optimizer.zero_grad()
-        rows = [torch.from_numpy(np.concatenate(group.rows).view(np.float32)).requires_grad_() for group in groups]
+        rows = leaves(groups)
         logits = []
         for start in range(0, SIZE, PART):
-            part, loss = plain_part(plain, rows, batch, groups, start, min(start + PART, SIZE))
-            loss.backward()
-            logits.append(part.detach())
+            part, own = share(batch, groups, start, min(start + PART, SIZE))
+            logits.append(plain(plain_batch(rows, part, own)))
+            (plain_losses(logits[-1], part).mean(1).sum() / batch.weight_totals[0]).backward()
         norm_before = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.02)
         optimizer.step()
 
         assert norm_before > 0.02
-        assert result.logits == pytest.approx(torch.cat(logits).numpy(), abs=2e-5)
+        assert result.logits == pytest.approx(torch.cat(logits).detach().numpy(), abs=2e-5)
         for gradient, leaf in zip(result.gradients, rows, strict=True):
             assert gradient == pytest.approx(leaf.grad.numpy(), abs=2e-6)
     for (name, mine), other in zip(ours.state_dict().items(), plain.state_dict().values(), strict=True):
         assert mine.numpy() == pytest.approx(other.numpy(), abs=5e-5), name
-
-
-@pytest.mark.parametrize("parts", [FOUR, StepParts(18, 1), StepParts(3, 6), StepParts(7, 4)])
-def test_parts_come_to_what_the_step_does_at_once(parts):
-    at_once, cut = dense_step(parts=StepParts(1, SIZE)), dense_step(parts=parts)
-    batch, groups = step_of(0)
-    whole, added = at_once.train(0, batch, groups), cut.train(0, batch, groups)
-    assert added.logits == pytest.approx(whole.logits, abs=1e-6)
-    assert added.loss_sum == pytest.approx(whole.loss_sum, rel=1e-6)
-    pairs = [*zip(added.gradients, whole.gradients, strict=True)]
-    pairs += [(a.grad.numpy(), b.grad.numpy()) for a, b in zip(*map(weights_of, (cut, at_once)), strict=True)]
-    for mine, other in pairs:
-        assert mine == pytest.approx(other, abs=1e-6)
-        assert other.any()
-    scored = cut.evaluate(0, batch, groups)
-    assert scored.logits == pytest.approx(at_once.evaluate(0, batch, groups).logits, abs=1e-6)
-
-
-def weights_of(step: DenseStep) -> list[torch.nn.Parameter]:
-    return list(step.module.parameters())
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 5, 6, 18, 20])
@@ -129,8 +76,8 @@ def test_the_network_never_sees_more_samples_than_a_part_has(size):
     seen: list[int] = []
     module = network()
     module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].size))
-    step = dense_step(module)
-    batch, groups = step_of(0, size)
+    step = dense_step(module, parts=FOUR)
+    batch, groups = inputs(0, size)
     sent: list[int] = []
     result = step.train(0, batch, groups, send=lambda gradients: sent.append(len(seen)))
     trained = [PART] * (size // PART) + [size % PART] * (size % PART > 0) or [0]
@@ -141,36 +88,27 @@ def test_the_network_never_sees_more_samples_than_a_part_has(size):
     assert seen == trained * 2
 
 
-def test_random_numbers_depend_on_seed_step_and_part_only():
+def test_random_numbers_depend_on_seed_step_and_part_alone():
     model = Ffnn(kind="ffnn", dim=4, hidden=(8, 5), dropout=0.5)
-    batch, groups = step_of(0)
-    steps = [dense_step(build_model(model, SHAPE, 0)) for _ in range(2)]
+    batch, groups = inputs(0, SIZE)
+    steps = [dense_step(build_model(model, SHAPE, 0), parts=FOUR) for _ in range(2)]
     steps[0].train(0, batch, groups)
     assert np.array_equal(steps[0].train(1, batch, groups).logits, steps[1].train(1, batch, groups).logits)
-    twice = samples(2 * PART, seed=1)
-    first, rows = share(twice, [group_rows(shape, 2 * PART, seed=1) for shape in GROUPS], 0, PART)
-    doubled = Samples(np.tile(first.dense, (2, 1)), np.tile(first.labels, (2, 1)), None, [2.0 * PART] * TASKS)
-    ids = [repeated(group, len(shape.features)) for group, shape in zip(rows, GROUPS, strict=True)]
-    logits = dense_step(build_model(model, SHAPE, 0)).train(0, doubled, ids).logits
-    assert not np.array_equal(logits[:PART], logits[PART:])
-
-
-def repeated(group: GroupRows, features: int) -> GroupRows:
-    """Each feature's lists of PART samples, and the same lists again."""
-    lists = np.split(group.inverse, group.offsets[1:-1].astype(np.int64))
-    twice = [each for feature in range(features) for each in lists[feature * PART : (feature + 1) * PART] * 2]
-    return GroupRows(group.rows, np.concatenate(twice), np.cumsum([0, *map(len, twice)]).astype(np.uint32))
+    same = Samples(np.ones_like(batch.dense), batch.labels, None, [float(SIZE)] * TASKS)
+    none = [GroupRows(group.rows, group.inverse[:0], np.zeros_like(group.offsets)) for group in groups]
+    logits = steps[0].train(0, same, none).logits
+    assert not np.array_equal(logits[:PART], logits[PART : 2 * PART])
 
 
 @pytest.mark.parametrize("sample", [0, SIZE - 1])
 def test_a_loss_that_is_not_finite_in_any_part_sends_nothing(sample):
-    batch, groups = step_of(0)
+    batch, groups = inputs(0, SIZE)
     dense = batch.dense.copy()
     dense[sample, 1] = np.nan
     spoilt = Samples(dense, batch.labels, batch.weights, batch.weight_totals)
     sent = []
     with pytest.raises(PersiaError, match=r"the loss of step 0 .* dense feature number 1 "):
-        dense_step().train(0, spoilt, groups, send=sent.append)
+        dense_step(parts=FOUR).train(0, spoilt, groups, send=sent.append)
     assert not sent
 
 
@@ -178,10 +116,10 @@ def test_a_loss_that_is_not_finite_in_any_part_sends_nothing(sample):
 def test_an_overflow_of_float16_in_any_part_skips_the_step(sample):
     module = ranks.Scaled()
     torch.nn.init.constant_(module.layer.weight, 1e-3)
-    step = dense_step(module, precision="float16")
+    step = dense_step(module, parts=FOUR, precision="float16")
     before = module.layer.weight.detach().clone()
     for number, value in enumerate([2000.0, 1.0]):
-        batch, groups = step_of(number)
+        batch, groups = inputs(number, SIZE)
         dense = batch.dense.copy()
         dense[sample] = value
         labels = np.zeros_like(batch.labels)
@@ -237,18 +175,12 @@ def test_parts_have_every_sample_once():
 @pytest.mark.processes
 def test_two_ranks_compute_the_parts_of_one_and_add_up_once(tmp_path: Path):
     """The last step has samples for rank 0 alone; with batch normalisation ranks share the statistics of each part."""
-    processes(ranks.accumulate, 2, tmp_path)
-    first, second = (np.load(tmp_path / f"rank-{rank}.npz") for rank in range(2))
+    found = ranks.on_ranks(ranks.accumulate, 2, tmp_path)
     # One bucket of gradients in each rehearsal, of which there are two, and in each step.
-    assert first["sums"].tolist() == second["sums"].tolist() == [0] * (1 + ranks.STEPS + 1 + ranks.STEPS - 1)
+    assert [each["sums"].tolist() for each in found] == [[0] * (1 + ranks.STEPS + 1 + ranks.STEPS - 1)] * 2
     one = ranks.train(World())
     # Part 0 has the first three samples of both ranks, part 1 the others.
     order = [0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11]
     normal = ranks.train(World(), last=ranks.STEPS - 1, module=ranks.normalised(), parts=StepParts(2, 6), order=order)
     assert any("running_var" in name for name in normal)
-    for name, expected in (one | {f"normal/{name}": value for name, value in normal.items()}).items():
-        if "weight/" in name:
-            assert np.array_equal(first[name], second[name])
-            assert first[name] == pytest.approx(expected, rel=1e-4, abs=1e-5), name
-        else:
-            assert first[name] + second[name] == pytest.approx(expected, rel=1e-4, abs=1e-5), name
+    ranks.assert_one_model(found, one | {f"normal/{name}": value for name, value in normal.items()})

@@ -1,41 +1,26 @@
 """Half types: the same steps as plain torch under autocast, and a loss scale that follows overflows."""
 
-import multiprocessing
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional
 
-from persia_cli.config.schema import DenseSgd
 from persia_cli.errors import UserError
-from persia_cli.model.inputs import ModelBatch
 from persia_cli.train.dense_state import write_files
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples
 from persia_cli.train.optimizer import dense_optimizer
-from persia_cli.train.precision import FIRST, GROWTH_STEPS, LEAST, LossScale, all_finite
-from persia_cli.train.step import DenseStep
+from persia_cli.train.precision import FIRST, GROWTH_STEPS, LEAST, LossScale
 from persia_cli.wire.messages import GroupRows
 from tests.support.runs import make_run
 from tests.unit.train import ranks
-from tests.unit.train.batches import DENSE, GROUPS, TASKS, bagged, group_rows, network, samples, settings
+from tests.unit.train.batches import SGD, dense_step, inputs, leaves, network, plain_batch, plain_losses
 
 SIZE = 64
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """Greatest relative error of one rounding."""
-
-
-def half_step(precision: str, module: torch.nn.Module | None = None, lr: float = 0.1) -> DenseStep:
-    module = network() if module is None else module
-    optimizer = dense_optimizer(DenseSgd(kind="sgd", lr=lr), module)
-    return DenseStep(module, optimizer, GROUPS, World(), DENSE, 7, settings(precision=precision))
-
-
-def inputs(step: int) -> tuple[Samples, list[GroupRows]]:
-    return samples(SIZE, seed=step), [group_rows(shape, SIZE, seed=10 * step + n) for n, shape in enumerate(GROUPS)]
 
 
 def plain_gradients(
@@ -43,18 +28,10 @@ def plain_gradients(
 ) -> tuple[float, list[np.ndarray], list[np.ndarray]]:
     """Loss, gradients of rows and of weights by torch alone, in this autocast."""
     plain.zero_grad()
-    rows = [torch.from_numpy(np.concatenate(group.rows).view(np.float32)).requires_grad_() for group in groups]
-    pooled = [
-        bagged(rows[g], groups[g], number, feature.pooling, SIZE)
-        for g, shape in enumerate(GROUPS)
-        for number, feature in enumerate(shape.features)
-    ]
+    rows = leaves(groups)
     with torch.autocast("cpu", dtype, enabled=dtype is not None):
-        logits = plain.network(torch.cat([torch.tensor(batch.dense), *pooled], dim=1))
-    weights = torch.from_numpy(batch.weights)
-    labels = torch.tensor(batch.labels)
-    losses = functional.binary_cross_entropy_with_logits(logits.float(), labels, reduction="none")
-    loss = (losses.mean(1) * weights).sum() / weights.sum()
+        logits = plain(plain_batch(rows, batch, groups))
+    loss = plain_losses(logits, batch).mean(1).sum() / batch.weight_totals[0]
     loss.backward()
     return loss.item(), [leaf.grad.numpy() for leaf in rows], [p.grad.clone().numpy() for p in plain.parameters()]
 
@@ -70,10 +47,10 @@ def test_bfloat16_steps_are_those_of_torch_under_autocast():
     Both sides round the same numbers at the same places; pooled vectors alone may differ, by an ulp of float32, which
     now and then makes one of them fall to the other side of a rounding.
     """
-    ours, plain, exact = half_step("bfloat16"), network(), network()
-    optimizer = dense_optimizer(DenseSgd(kind="sgd", lr=0.1), plain)
+    ours, plain, exact = dense_step(precision="bfloat16"), network(), network()
+    optimizer = dense_optimizer(SGD, plain)
     for step in range(4):
-        batch, groups = inputs(step)
+        batch, groups = inputs(step, SIZE)
         result = ours.train(step, batch, groups)
         mine = [weight.grad.clone().numpy() for weight in ours.module.parameters()]
         ours.update()
@@ -93,8 +70,8 @@ def test_bfloat16_steps_are_those_of_torch_under_autocast():
 
 
 def test_float16_gradients_come_without_the_scale():
-    ours, plain = half_step("float16"), network()
-    batch, groups = inputs(0)
+    ours, plain = dense_step(precision="float16"), network()
+    batch, groups = inputs(0, SIZE)
     result = ours.train(0, batch, groups)
     assert (result.loss_scale, result.steps_skipped) == (FIRST, 0)
     _, rows, weights = plain_gradients(plain, batch, groups, None)
@@ -106,23 +83,13 @@ def test_float16_gradients_come_without_the_scale():
         assert_near(got, expected, 16 * ROUNDING["float16"])
 
 
-def test_small_gradients_survive_in_float16_by_the_scale():
-    batch, groups = inputs(0)
-    heavy = Samples(batch.dense, batch.labels, batch.weights, [total * 2.0**22 for total in batch.weight_totals])
-    gradients = half_step("float16").train(0, heavy, groups).gradients
-    unscaled = half_step("float16")
-    unscaled.loss_scale.scale = 1.0
-    lost = unscaled.train(0, heavy, groups).gradients
-    assert np.count_nonzero(gradients[0]) > 2 * np.count_nonzero(lost[0])
-
-
 def test_overflow_skips_the_dense_step_and_lowers_the_scale():
-    step = half_step("float16")
+    step = dense_step(precision="float16")
     step.loss_scale.scale = 2.0**26
     weights = [weight.detach().clone() for weight in step.module.parameters()]
     seen = []
     for number in range(12):
-        result = step.train(number, *inputs(number))
+        result = step.train(number, *inputs(number, SIZE))
         step.update()
         seen.append((result.loss_scale, result.steps_skipped, all(np.isfinite(g).all() for g in result.gradients)))
         still = all(torch.equal(old, new) for old, new in zip(weights, step.module.parameters(), strict=True))
@@ -133,35 +100,12 @@ def test_overflow_skips_the_dense_step_and_lowers_the_scale():
     assert seen[-1] == (2.0 ** (26 - skipped), skipped, True)
 
 
-class Sensitive(torch.nn.Module):
-    """The gradient of its rows overflows float16 where that of its weights does not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = torch.nn.Linear(DENSE, TASKS)
-
-    def forward(self, batch: ModelBatch) -> torch.Tensor:
-        rows = (batch.groups[0].flatten(1) * 1e-3).half() * 30000
-        return self.layer(batch.dense).float() + rows.float().mean(1, keepdim=True) * 0.5
-
-
-def test_an_overflow_of_rows_only_lowers_the_scale():
-    step = half_step("float16", Sensitive())
-    before = step.module.layer.weight.detach().clone()
-    result = step.train(0, *inputs(0))
-    step.update()
-    assert not np.isfinite(result.gradients[0]).all()
-    assert np.isfinite(result.gradients[1]).all()
-    assert (step.loss_scale.scale, step.loss_scale.skipped) == (FIRST / 2, 0)
-    assert not torch.equal(before, step.module.layer.weight)
-
-
 def test_a_forward_pass_that_overflows_float16_names_the_way_out():
     module = network()
     for weight in module.parameters():
         torch.nn.init.constant_(weight, 1e4)
     with pytest.raises(UserError, match=r"overflows float16 .* use train.precision=bfloat16"):
-        half_step("float16", module).train(0, *inputs(0))
+        dense_step(module, precision="float16").train(0, *inputs(0, SIZE))
 
 
 def test_the_scale_doubles_after_enough_steps_without_overflow():
@@ -184,15 +128,6 @@ def test_gradients_that_overflow_at_any_scale_end_the_run():
     scale.scale = LEAST
     with pytest.raises(UserError, match=r"overflow float16 even .* train.precision=bfloat16"):
         scale.note(overflow=True, moved=False)
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_one_bad_value_among_many_is_found(bad):
-    tensors = [torch.ones(5), torch.zeros(0), torch.full((3, 2), 1e38)]
-    assert all_finite(tensors)
-    assert all_finite([])
-    tensors[2][1, 1] = bad
-    assert not all_finite(tensors)
 
 
 def rank_of(precision: str = "float16") -> DenseTrainer:
@@ -231,21 +166,7 @@ def test_precision_may_change_between_save_and_load(tmp_path):
 
 @pytest.mark.processes
 def test_an_overflow_on_one_rank_is_one_for_all(tmp_path: Path):
-    context = multiprocessing.get_context("spawn")
-    started = [
-        context.Process(target=ranks.run_to_the_end, args=(ranks.overflow, rank, 2, str(tmp_path))) for rank in range(2)
-    ]
-    for process in started:
-        process.start()
-    try:
-        for process in started:
-            process.join(120)
-        assert [process.exitcode for process in started] == [0, 0]
-    finally:
-        for process in started:
-            process.kill()
-            process.join()
-    first, second = (np.load(tmp_path / f"rank-{rank}.npz") for rank in range(2))
+    first, second = ranks.on_ranks(ranks.overflow, 2, tmp_path)
     assert first["scales"].tolist() == second["scales"].tolist() == [FIRST / 2, FIRST / 2, FIRST / 4]
     assert first["skipped"].tolist() == second["skipped"].tolist() == [1, 1, 1]
     assert np.array_equal(first["weight"], second["weight"])

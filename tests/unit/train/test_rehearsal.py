@@ -56,26 +56,19 @@ def test_a_network_that_can_be_trained_is_taken(tmp_path: Path, name: str, ranks
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks", "sentence"),
+    ("name", "ranks", "changes", "sentence"),
     [
-        ("Goood", 1, "has no such class; did you mean Good"),
-        ("Wide", 1, "must return logits [samples, tasks] = [2, 1], not [2, 7]"),
-        ("Normal", 2, "normalises each rank's samples separately"),
-        ("Idle", 2, "do not depend on these parameters of the model: spare.weight, spare.bias"),
-        ("Empty", 1, "no trainable parameter"),
+        ("Goood", 1, {}, "has no such class; did you mean Good"),
+        ("Good", 1, {"depth": 3}, "got an unexpected keyword argument 'depth'"),
+        ("Good", 1, {"text": "class Good(:"}, "net.py cannot be imported: SyntaxError"),
+        ("Wide", 1, {}, "must return logits [samples, tasks] = [2, 1], not [2, 7]"),
+        ("Normal", 2, {}, "layer norm (BatchNorm1d) normalises each rank's samples separately"),
+        ("Normal", 2, {"mode": "async"}, "with mode.kind=async"),
+        ("Idle", 2, {}, "do not depend on these parameters of the model: spare.weight, spare.bias"),
+        ("Empty", 1, {}, "no trainable parameter"),
     ],
 )
-def test_others_are_refused_in_a_sentence(tmp_path: Path, name: str, ranks: int, sentence: str) -> None:
-    assert sentence in str(refused(tmp_path, name, ranks))
-
-
-def test_arguments_that_its_class_does_not_take_are_refused(tmp_path: Path) -> None:
-    assert "got an unexpected keyword argument 'depth'" in str(refused(tmp_path, "Good", 1, depth=3))
-
-
-def test_a_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
-    assert "net.py cannot be imported: SyntaxError" in str(refused(tmp_path, "Good", 1, text="class Good(:"))
-
-
-def test_asynchronous_ranks_share_no_statistics(tmp_path: Path) -> None:
-    assert "with mode.kind=async" in str(refused(tmp_path, "Normal", 2, mode="async"))
+def test_others_are_refused_in_a_sentence(
+    tmp_path: Path, name: str, ranks: int, changes: dict[str, Any], sentence: str
+) -> None:
+    assert sentence in str(refused(tmp_path, name, ranks, **changes))

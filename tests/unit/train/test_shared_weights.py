@@ -122,18 +122,6 @@ def network_like(module: nn.Module) -> nn.Module:
     return copy
 
 
-def test_gradients_are_copies_and_missing_ones_are_zero() -> None:
-    module = network()
-    shared = SharedWeights(module, 1, {})
-    backward(module, 0)
-    first = shared.gradients()
-    before = first.copy()
-    module.zero_grad()
-    assert not shared.gradients().any()
-    np.testing.assert_array_equal(first, before)
-    assert before.any()
-
-
 def test_frozen_parameters_stay_with_the_rank() -> None:
     module = network()
     next(module.parameters()).requires_grad_(False)
