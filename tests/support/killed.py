@@ -25,6 +25,10 @@ from persia_cli.store.memory.recoverable_shard import RecoverableShard, Repairs
 from persia_cli.store.shard import Shard
 from tests.support.shards import TABLES, layout_of
 
+# What the modules have made lives until the end, and looking through all of it takes longer than most tests.
+gc.collect()
+gc.freeze()
+
 
 @cache
 def _part(seed: int, batch: int, group: GroupSpec, step: int):

@@ -154,10 +154,6 @@ def tensors(name: str, change: Callable[[dict[str, np.ndarray]], Any]) -> Change
     return apply
 
 
-def manifest(change: Callable[[dict[str, Any]], Any]) -> Change:
-    return lambda run_dir: renew(checkpoint_of(run_dir), lambda note: (change(note), None)[1])
-
-
 def file(name: str, change: Callable[[Path], Any], renewed: bool = False) -> Change:
     def apply(run_dir: Path) -> None:
         change(checkpoint_of(run_dir) / name)
@@ -180,11 +176,6 @@ DAMAGE: dict[str, tuple[Change, str, int]] = {
     "a row is missing": (rows(lambda table: table.slice(1), stale=1), "rows of table", 1),
     "no id": (scalar("id", 5, None), "values of its column id are missing", 1),
     "a column of states is missing": (rows(lambda t: t.drop_columns(["adagrad_sum"])), "no column adagrad_sum", 1),
-    "a column too many": (
-        rows(lambda t: t.append_column("adam_mean", t.column("adagrad_sum"))),
-        "has a column adam_mean, which its optimizer does not have",
-        1,
-    ),
     "a column of another size": (
         rows(lambda t: with_vectors(t, "embedding", vectors_of(t, "embedding")[:, :3])),
         "3 values to a row in column embedding, and not 4",
@@ -204,8 +195,6 @@ DAMAGE: dict[str, tuple[Change, str, int]] = {
     "NaN in a weight": (tensors(WEIGHTS, lambda t: t[ONE].__setitem__((0, 0), np.nan)), "1 values that are NaN", 1),
     "a state is missing": (tensors(STATE, lambda t: t.pop(f"{ONE}/sum")), f"has no {ONE}/sum", 1),
     "a weight is missing": (tensors(WEIGHTS, lambda t: t.pop(ONE)), f"has states of {ONE}, and", 1),
-    "an infinite state": (tensors(STATE, lambda t: t[f"{ONE}/sum"].__iadd__(np.inf)), "NaN or infinite", 1),
-    "a table with other rows": (manifest(lambda m: m["tables"][0].update(rows=1)), "is damaged: its files have", 1),
     "a file that is not there": (file(f"dense/{WEIGHTS}", Path.unlink), "is missing", 2),
     "a file too many": (file("dense/more", Path.touch), "is not listed", 1),
 }
@@ -249,9 +238,9 @@ def test_a_changed_bit_anywhere_is_noticed(run_dir: Path) -> None:
     draw = random.Random(3)
     for path in sorted(path for path in checkpoint_of(run_dir).rglob("*") if path.is_file()):
         content = path.read_bytes()
-        places = {draw.randrange(len(content)) for _ in range(12)}
-        places |= {draw.randrange(min(len(content), 600)) for _ in range(8)}
-        places |= {len(content) - 1 - draw.randrange(min(len(content), 600)) for _ in range(8)}
+        places = {draw.randrange(len(content)) for _ in range(4)}
+        places |= {draw.randrange(min(len(content), 600)) for _ in range(4)}
+        places |= {len(content) - 1 - draw.randrange(min(len(content), 600)) for _ in range(4)}
         for place in places:
             damaged = bytearray(content)
             damaged[place] ^= 1 << draw.randrange(8)
@@ -275,15 +264,6 @@ def test_a_checkpoint_removed_meanwhile_is_not_damaged(run_dir: Path) -> None:
     found = verify_checkpoint(checkpoint_of(run_dir), VerifyingProgress(on_change=remove))
     assert gone
     assert (found.flaws, len(found.notes)) == ([], 1)
-
-
-@pytest.mark.parametrize("cut", [0, 1, 0.5, -1])
-def test_half_a_file_is_noticed(run_dir: Path, cut: float) -> None:
-    for path in sorted(path for path in checkpoint_of(run_dir).rglob("*") if path.is_file()):
-        content = path.read_bytes()
-        path.write_bytes(content[: int(cut * len(content)) if isinstance(cut, float) else cut])
-        assert any(str(path) in flaw for flaw in verified(run_dir).flaws), path.name
-        path.write_bytes(content)
 
 
 @pytest.mark.slow

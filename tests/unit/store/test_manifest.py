@@ -2,11 +2,13 @@
 
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError
@@ -41,32 +43,15 @@ def text(checkpoint: Path) -> bytes:
     return (checkpoint / MANIFEST).read_bytes()
 
 
-def assert_refused_or_the_same(checkpoint: Path, damaged: bytes, text: bytes) -> None:
-    """Read the checkpoint with other bytes for its manifest."""
-    whole = read_manifest(checkpoint)
-    path = checkpoint / MANIFEST
-    path.write_bytes(damaged)
-    refusal = None
-    try:
-        assert read_manifest(checkpoint) == whole
-    except CheckpointError as error:
-        refusal = str(error)
-    finally:
-        path.write_bytes(text)
-    assert (refusal is None) == (damaged == text)
-    assert refusal is None or (str(checkpoint) in refusal and len(refusal.splitlines()) == 1)
-
-
 def test_every_changed_bit_is_noticed(checkpoint: Path, text: bytes) -> None:
     path = checkpoint / MANIFEST
     try:
         for place in range(len(text)):
-            for bit in (0, place % 8):
-                damaged = bytearray(text)
-                damaged[place] ^= 1 << bit
-                path.write_bytes(damaged)
-                with pytest.raises(CheckpointError, match="step-9"):
-                    read_manifest(checkpoint)
+            damaged = bytearray(text)
+            damaged[place] ^= 1 << place % 8
+            path.write_bytes(damaged)
+            with pytest.raises(CheckpointError, match="step-9"):
+                read_manifest(checkpoint)
     finally:
         path.write_bytes(text)
 
@@ -74,111 +59,47 @@ def test_every_changed_bit_is_noticed(checkpoint: Path, text: bytes) -> None:
 @given(st.data())
 def test_other_bytes_are_noticed(checkpoint: Path, text: bytes, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))
-    stop = data.draw(st.integers(start, min(len(text), start + 40)))
+    stop = data.draw(st.integers(start, len(text)))
     put = data.draw(st.binary(max_size=20) | st.just(text[start : stop + 10]))
-    assert_refused_or_the_same(checkpoint, text[:start] + put + text[stop:], text)
-
-
-@given(st.data())
-def test_lines_that_are_dropped_doubled_or_in_another_order_are_noticed(
-    checkpoint: Path, text: bytes, data: st.DataObject
-) -> None:
-    lines = text.splitlines(keepends=True)
-    one, other = (data.draw(st.integers(0, len(lines) - 1)) for _ in range(2))
-    swapped = [*lines]
-    swapped[one], swapped[other] = lines[other], lines[one]
-    for damaged in (lines[:one], lines[one:], [*lines[:one], *lines[one + 1 :]], [*lines[:one], *lines[one:]], swapped):
-        assert_refused_or_the_same(checkpoint, b"".join(damaged), text)
-
-
-def drop_file(manifest: dict) -> None:
-    """Leave a file out."""
-    del manifest["files"][0]
-
-
-def drop_all(manifest: dict) -> None:
-    """Leave all files out."""
-    manifest["files"] = []
-
-
-def double(manifest: dict) -> None:
-    """List a file twice."""
-    manifest["files"].append(manifest["files"][0])
-
-
-def misname(manifest: dict) -> None:
-    """Look for a file in another folder."""
-    manifest["files"][0]["folder"] = "embeddingr"
-
-
-def climb(manifest: dict) -> None:
-    """Look for a file outside of the checkpoint."""
-    manifest["files"][0]["folder"] = ".."
-
-
-def shift(manifest: dict) -> None:
-    """Leave a gap between the partitions of two files."""
-    manifest["files"][0]["rows"]["stop"] = 0
-
-
-def forget_rows(manifest: dict) -> None:
-    """Set fewer rows for a file than for the table."""
-    manifest["files"][1]["rows"]["tables"]["b"] -= 1
-
-
-def forget_table(manifest: dict) -> None:
-    """Leave a table out."""
-    del manifest["tables"][0]
-
-
-def forget_total(manifest: dict) -> None:
-    """Set fewer rows for a table than for its files."""
-    manifest["tables"][1]["rows"] -= 1
-
-
-def forget_group_rows(manifest: dict) -> None:
-    """Set fewer rows for a feature group than for its files."""
-    manifest["groups"]["0"] -= 1
-
-
-def other_group(manifest: dict) -> None:
-    """Name a feature group that does not exist in a file."""
-    manifest["files"][0]["rows"]["group"] = 7
-
-
-def retype(manifest: dict) -> None:
-    """Put text where a number belongs."""
-    manifest["step"] = "9"
-
-
-def retype_file(manifest: dict) -> None:
-    """Put a fraction where a whole number belongs."""
-    manifest["files"][0]["nbytes"] = 3.5
-
-
-def add_key(manifest: dict) -> None:
-    """Add an unknown key."""
-    manifest["files"][0]["color"] = "red"
-
-
-def rename_step(manifest: dict) -> None:
-    """Set another step than that of the folder's name."""
-    manifest["step"] = 900
+    damaged = text[:start] + put + text[stop:]
+    assume(damaged != text)
+    path = checkpoint / MANIFEST
+    path.write_bytes(damaged)
+    try:
+        with pytest.raises(CheckpointError, match="step-9"):
+            read_manifest(checkpoint)
+    finally:
+        path.write_bytes(text)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        drop_file, drop_all, double, misname, climb, shift, forget_rows, forget_table, forget_total, forget_group_rows,
-        other_group, retype, retype_file, add_key, rename_step,
+        pytest.param(lambda m: m["files"].pop(0), id="a file left out"),
+        pytest.param(lambda m: m["files"].clear(), id="all files left out"),
+        pytest.param(lambda m: m["files"].append(m["files"][0]), id="a file twice"),
+        pytest.param(lambda m: m["files"][0].update(folder="embeddingr"), id="another folder"),
+        pytest.param(lambda m: m["files"][0].update(folder=".."), id="a folder outside"),
+        pytest.param(lambda m: m["files"][0]["rows"].update(stop=0), id="a gap between partitions"),
+        pytest.param(lambda m: m["files"][1]["rows"]["tables"].update(b=29), id="fewer rows in a file"),
+        pytest.param(lambda m: m["files"][0]["rows"].update(group=7), id="an unknown group"),
+        pytest.param(lambda m: m["tables"].pop(0), id="a table left out"),
+        pytest.param(lambda m: m["tables"][1].update(rows=1), id="fewer rows in a table"),
+        pytest.param(lambda m: m["groups"].update({"0": 69}), id="fewer rows in a group"),
+        pytest.param(lambda m: m.update(step="9"), id="text for a number"),
+        pytest.param(lambda m: m["files"][0].update(nbytes=3.5), id="a fraction for a whole number"),
+        pytest.param(lambda m: m["files"][0].update(color="red"), id="an unknown key"),
+        pytest.param(lambda m: m.update(step=900), id="the step of another folder"),
     ],
-)  # fmt: skip
+)
 def test_inconsistent_manifests_with_valid_checksums_are_refused(
-    checkpoint: Path, tmp_path: Path, change: Callable[[dict], None]
+    checkpoint: Path, tmp_path: Path, change: Callable[[dict[str, Any]], Any]
 ) -> None:
     copied = Path(shutil.copytree(checkpoint, tmp_path / checkpoint.name))
     fields = msgspec.to_builtins(read_manifest(checkpoint))
+    before = deepcopy(fields)
     change(fields)
+    assert fields != before
     write_checked(copied / MANIFEST, fields)
     with pytest.raises(CheckpointError, match="step-9") as refused:
         read_manifest(copied)

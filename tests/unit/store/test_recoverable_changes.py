@@ -64,7 +64,7 @@ def in_child(work) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
 def test_changes_are_those_of_a_shard_that_nothing_happens_to(tmp_path: Path, seed: int) -> None:
     job, rng = job_with_evictions(), random.Random(seed)
     expected = undisturbed(job, tmp_path / "undisturbed")
@@ -95,7 +95,7 @@ def test_changes_are_those_of_a_shard_that_nothing_happens_to(tmp_path: Path, se
     os.close(file)
 
 
-@pytest.mark.parametrize("group", [0, 1])
+@pytest.mark.parametrize("group", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_death_during_the_start_of_a_checkpoint_leaves_no_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int
 ) -> None:

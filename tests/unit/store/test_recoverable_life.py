@@ -91,5 +91,5 @@ class KeptLife(Life):
         self.shard.serve()
 
 
-KeptLife.TestCase.settings = settings(max_examples=4, stateful_step_count=20, deadline=None)
+KeptLife.TestCase.settings = settings(max_examples=4, stateful_step_count=20)
 TestKeptLife = KeptLife.TestCase

@@ -1,24 +1,17 @@
 """A shard in a memory file: it equals a shard in private memory, and a recovering process checks or repairs it."""
 
-import ctypes
-import errno
 import gc
 import os
-import re
 import signal
 import subprocess
 import sys
-from collections import Counter
-from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from persia_cli.errors import MemoryFileError, PoisonError, WireError
 from persia_cli.store.layout import RowOptimizer
-from persia_cli.store.memory import memory_file
 from persia_cli.store.memory.applied_steps import AppliedSteps
 from persia_cli.store.memory.memory_file import LOADING, new_file
 from persia_cli.store.memory.progress import LOOK_UP, BatchRequest
@@ -33,55 +26,6 @@ ADAGRAD = OPTIMIZERS[2]
 @pytest.fixture
 def job():
     return job_of(ADAGRAD, capacity=200, steps=6, batch=80)
-
-
-def test_a_recoverable_shard_equals_one_in_private_memory(job):
-    file = job.create()
-    shard, repairs = job.attach(file)
-    assert repairs.request is None
-    assert repairs.rows == 0
-    plain = Shard(job.layout, 0, 1)
-    for step in range(job.steps):
-        theirs = [plain.answer(number, *group, step, True, step) for number, group in enumerate(job.look_up(step))]
-        for (rows, new), (their_rows, their_new) in zip(
-            shard.answer_all(job.look_up(step), step, 0, step), theirs, strict=True
-        ):
-            np.testing.assert_array_equal(rows, their_rows)
-            np.testing.assert_array_equal(new.positions, their_new.positions)
-        shard.update_all(job.update(step), step, [0], step)
-        for number, part in enumerate(job.update(step)):
-            plain.update(number, *part, step, step)
-        assert differences(shard, plain) == []
-    assert windows_of(shard.applied) == [(job.steps - 1, set())]
-
-
-def test_single_look_ups_and_updates_are_the_same_too(job):
-    file = job.create()
-    shard, _ = job.attach(file)
-    for step in range(job.steps):
-        for number, group in enumerate(job.look_up(step)):
-            shard.look_up(number, *group, step, True, step)
-        for number, part in enumerate(job.update(step)):
-            shard.update(number, *part, step, step)
-    assert differences(shard, job.straight()) == []
-    assert windows_of(shard.applied) == [(-1, set())]
-
-
-@pytest.mark.parametrize("encoded", [True, False])
-def test_an_update_without_a_key_of_a_group_is_one(job, encoded):
-    """Each server gets one of every batch, whether it owns a key of it or not."""
-    file = job.create()
-    shard, _ = job.attach(file)
-    nothing = np.empty(0, np.uint64), np.empty(0, np.uint16)
-    shard.answer_all([nothing, job.look_up(0)[1]], 0, 0, 0)
-    dim = job.layout.groups[0].dim
-    gradients = np.empty((0, 4 * dim), np.uint8) if encoded else np.empty((0, dim), np.float32)
-    shard.update_all([(*nothing, gradients), job.update(0)[1]], 0, [0], 0)
-    assert (shard.updates, windows_of(shard.applied)) == (1, [(0, set())])
-    plain = Shard(job.layout, 0, 1)
-    plain.look_up(1, *job.look_up(0)[1], 0, True, 0)
-    plain.update(1, *job.update(0)[1], 0, 0)
-    assert differences(shard, plain) == []
 
 
 @pytest.mark.parametrize("group", [0, 1])
@@ -182,24 +126,6 @@ def last_new_keys(shard: RecoverableShard):
     return last[0], as_lists((None, new) for new in last[1])
 
 
-@pytest.mark.parametrize("settings", [{}, {"min_count": 2}, {"admission": 0.5}], ids=str)
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_the_next_process_has_the_new_keys_of_the_last_look_up(settings, moment):
-    job = job_of(ADAGRAD, capacity=200, steps=6, batch=80, **settings)
-    file = job.create()
-    die(job, file, dies_at_the_end(moment, 3))
-    shard, _ = job.attach(file)
-    plain = Shard(job.layout, 0, 1)
-    theirs = [plain.answer(number, *group, 0, True, 0) for number, group in enumerate(job.look_up(0))]
-    for number, part in enumerate(job.update(0)):
-        plain.update(number, *part, 0, 0)
-    theirs = [plain.answer(number, *group, 1, True, 1) for number, group in enumerate(job.look_up(1))]
-    assert last_new_keys(shard) == (1, as_lists(theirs))
-    assert any(new.rowless.size for _, new in theirs) == bool(settings)
-    shard.update_all(job.update(1), 1, [0], 1)
-    assert last_new_keys(shard) is None
-
-
 def test_a_request_that_kills_twice_is_named(job):
     file = job.create()
 
@@ -289,73 +215,6 @@ def test_address_space_is_reserved_and_memory_is_taken_as_rows_come():
     assert os.fstat(file).st_blocks * 512 < 10_000 * (layout.groups[0].width * 4 + 4096) + (48 << 20)
 
 
-@pytest.mark.parametrize(("error", "goes_on"), [(errno.EAGAIN, True), (errno.EINVAL, False)])
-def test_pages_that_are_in_use_just_then_do_not_end_huge_pages(monkeypatch, caplog, error, goes_on):
-    def madvise(address, size, advice):
-        ctypes.set_errno(error)
-        return -1
-
-    layout = layout_of(dim=64, capacity=100_000, partitions=16)
-    shard = RecoverableShard.create(new_file("pages"), layout, 0, 1, 1)
-    monkeypatch.setattr(memory_file, "_libc", lambda: SimpleNamespace(madvise=madvise))
-    keys = np.arange(10_000, dtype=np.uint64) << np.uint64(48)
-    shard.look_up(0, keys, np.zeros(keys.size, np.uint16), 0, create=True)
-    assert shard.memory.can_back == goes_on
-    assert bool(caplog.records) != goes_on
-
-
-def test_an_index_lies_in_huge_pages_once_it_has_many_rows():
-    layout = layout_of(dim=1, capacity=2_000_000, partitions=64)
-    shard = RecoverableShard.create(new_file("index"), layout, 0, 1, 1)
-    backed, real = [], shard.memory.back
-
-    def back(array, start, stop):
-        if array is shard.stores[0].index.buckets:
-            backed.append((start, stop))
-        real(array, start, stop)
-
-    shard.memory.back = back
-    for step in range(20):
-        keys = np.random.default_rng(step).integers(2**64, size=10_000, dtype=np.uint64)
-        shard.look_up(0, keys, np.zeros(keys.size, np.uint16), step, create=True)
-        assert bool(backed) == (step >= 7)
-    assert backed[0][0] == 0
-    assert all(one[1] == other[0] for one, other in pairwise(backed))
-    assert backed[-1][1] == shard.stores[0].index.buckets.nbytes
-
-
-def in_huge_pages(memory: memory_file.MemoryFile) -> float:
-    """The fraction of the mapped memory that is in huge pages."""
-    kilobytes, is_own = Counter[str](), False
-    for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
-        if limits := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            is_own = int(limits[1], 16) <= memory._pages.ctypes.data < int(limits[2], 16)
-        elif is_own and (size := re.match(r"(\w+): +(\d+) kB", line)):
-            kilobytes[size[1]] = int(size[2])
-    return kilobytes["ShmemPmdMapped"] / kilobytes["Rss"]
-
-
-def test_rows_are_in_huge_pages_also_after_a_recovery():
-    layout = layout_of(dim=64, capacity=100_000, partitions=16, optimizer=RowOptimizer("adam", lr=0.1))
-    file = new_file("huge")
-    shard = RecoverableShard.create(file, layout, 0, 1, 1)
-    keys = np.random.default_rng(0).integers(2**64, size=80_000, dtype=np.uint64)
-    for part in np.split(keys, 8):
-        shard.look_up(0, part, np.zeros(part.size, np.uint16), 0, create=True)
-    if not shard.memory.can_back:
-        pytest.skip("this system puts no file into huge pages (MADV_COLLAPSE)")
-    assert in_huge_pages(shard.memory) >= 0.8
-    shard.serve()
-    del shard
-    gc.collect()
-    shard, repairs = RecoverableShard.attach(file, layout, 0, 1, 1)
-    assert repairs.rows == 80_000
-    shard.look_up(
-        0, keys, np.zeros(keys.size, np.uint16), 1, create=True
-    )  # a page is this process's once it has read it
-    assert in_huge_pages(shard.memory) >= 0.8
-
-
 # The windows
 
 
@@ -416,15 +275,6 @@ def test_a_file_can_be_begun_anew(job):
     assert shard.stores[0].used == 0
     assert not shard.stores[0].index.buckets.any()
     assert windows_of(shard.applied) == [(41, set())]
-
-
-def test_the_lowest_watermark_is_that_of_the_slowest_rank():
-    steps = AppliedSteps(np.zeros, 2)
-    steps.begin(9)
-    steps.mark(0, 10)
-    assert (steps.lowest, steps.watermark(0)) == (9, 10)
-    steps.mark(1, 10)
-    assert steps.lowest == 10
 
 
 def test_a_step_too_far_ahead_is_refused():

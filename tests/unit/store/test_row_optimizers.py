@@ -15,7 +15,7 @@ from tests.support.shards import SEED, TABLES, layout_of
 
 IDS, STEPS, BATCH = 20, 100, 12
 TABLE = TABLES[1]
-DIMS = [1, 3, 16, 17, 64]
+DIMS = [1, 16, 40]
 COSINE = Schedule("cosine", warmup_steps=10, over_steps=60, floor=0.1)
 STEP = Schedule("step", warmup_steps=5, every_steps=20, factor=0.5)
 ROWWISE = RowOptimizer("rowwise_adagrad", lr=0.1, eps=1e-8)
@@ -93,26 +93,8 @@ def test_a_hundred_steps_equal_torch_on_sparse_gradients(optimizer, dim):
     close(ours(optimizer, dim), torch_table(optimizer, dim))
 
 
-def torch_rows(optimizer, dim, scale=1.0, clip=None, bound=None):
-    """Rows as separate parameters under torch, those of the batch alone with (dense) gradients."""
-    rows = [torch.nn.Parameter(row.clone()) for row in torch.from_numpy(initial(dim))]
-    theirs = torch_optimizer(optimizer, rows)
-    for _, used, gradients in batches(dim, scale):
-        theirs.zero_grad(set_to_none=True)
-        for id_, gradient in zip(used, gradients, strict=True):
-            rows[id_].grad = torch.from_numpy(gradient)
-            if clip is not None:
-                torch.nn.utils.clip_grad_norm_([rows[id_]], clip)
-        theirs.step()
-        if bound is not None:
-            with torch.no_grad():
-                for id_ in used:
-                    rows[id_].clamp_(-bound, bound)
-    return torch.stack(rows).detach()
-
-
-def penalized_by_torch(optimizer, dim):
-    """float32[IDS, dim]: every row trained alone by torch's dense optimizer, with its penalty.
+def rows_by_torch(optimizer, dim):
+    """float32[IDS, dim]: every row trained alone by torch's dense optimizer, with penalties, clipping and clamping.
 
     torch's optimizers count the gradients of a parameter, servers the steps of training, so Adam's step is set.
     """
@@ -129,35 +111,43 @@ def penalized_by_torch(optimizer, dim):
             theirs = [kind([row], **settings) for row in rows]
             for row, one in zip(rows, theirs, strict=True):
                 one.state[row] = {"exp_avg": torch.zeros(dim), "exp_avg_sq": torch.zeros(dim)}
-    for step, used, gradients in batches(dim):
+    for step, used, gradients in batches(dim, 10.0):
         for id_, gradient in zip(used, gradients, strict=True):
             rows[id_].grad = torch.from_numpy(gradient)
+            if optimizer.clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_([rows[id_]], optimizer.clip_norm)
             if optimizer.kind == "adam":
                 theirs[id_].state[rows[id_]]["step"] = torch.tensor(float(step))
             theirs[id_].step()
+            if optimizer.weight_bound is not None:
+                rows[id_].data.clamp_(-optimizer.weight_bound, optimizer.weight_bound)
     return torch.stack(rows).detach()
 
 
-PENALIZED = [
-    RowOptimizer("sgd", lr=0.1, l2=0.02),
-    RowOptimizer("sgd", lr=0.1, weight_decay=0.02),  # for SGD the two are one
-    RowOptimizer("adagrad", lr=0.1, l2=0.5),
-    RowOptimizer("adam", lr=0.01, eps=1e-12, l2=0.5),
-    RowOptimizer("adam", lr=0.01, eps=1e-12, weight_decay=0.5),
-]
-
-
-@pytest.mark.parametrize("dim", [1, 17, 64])
-@pytest.mark.parametrize("optimizer", PENALIZED, ids=lambda each: f"{each.kind}-{'l2' if each.l2 else 'weight_decay'}")
-def test_l2_and_weight_decay_equal_torch_on_the_rows_of_the_batch(optimizer, dim):
-    expected = penalized_by_torch(optimizer, dim)
-    found = ours(optimizer, dim)
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize(
+    ("kind", "lr", "change"),
+    [
+        ("sgd", 0.1, {"l2": 0.02}),
+        ("sgd", 0.1, {"weight_decay": 0.02}),  # for SGD the two are one
+        ("sgd", 0.1, {"clip_norm": 8.0}),
+        ("sgd", 0.1, {"weight_bound": 0.25}),
+        ("adagrad", 0.1, {"l2": 0.5}),
+        ("adagrad", 0.1, {"clip_norm": 8.0}),
+        ("adagrad", 0.1, {"weight_bound": 0.25}),
+        ("adam", 0.01, {"l2": 0.5}),
+        ("adam", 0.01, {"weight_decay": 0.5}),
+    ],
+)
+def test_penalties_clipping_and_bounds_equal_torch_row_by_row(kind, lr, change, dim):
+    optimizer = RowOptimizer(kind, lr=lr, eps=1e-12)
+    expected = rows_by_torch(replace(optimizer, **change), dim)
+    found = ours(replace(optimizer, **change), dim, 10.0)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
-    without = ours(replace(optimizer, l2=0.0, weight_decay=0.0), dim)
-    assert np.abs(found - without).max() > 1e-3
+    assert np.abs(found - ours(optimizer, dim, 10.0)).max() > 1e-3
 
 
-@pytest.mark.parametrize("dim", [1, 17, 64])
+@pytest.mark.parametrize("dim", DIMS)
 def test_weight_decay_of_adagrad_is_apart_from_its_sums(dim):
     """torch has none, so by the formula: w (1 - lr d) - lr g / (sqrt(s) + eps), at the rate of the schedule."""
     optimizer = RowOptimizer("adagrad", lr=0.1, weight_decay=0.3, schedule=COSINE)
@@ -167,24 +157,6 @@ def test_weight_decay_of_adagrad_is_apart_from_its_sums(dim):
         sums[used] += g * g
         weight[used] = weight[used] * (1 - lr * 0.3) - lr * g / (sums[used].sqrt() + optimizer.eps)
     close(ours(optimizer, dim), weight)
-
-
-@pytest.mark.parametrize("dim", DIMS)
-@pytest.mark.parametrize("optimizer", [RowOptimizer("sgd", lr=0.1), RowOptimizer("adagrad", lr=0.1)])
-def test_clipping_equals_torch_row_by_row(optimizer, dim):
-    # torch adds 1e-6 to the norm: of norms as large as these, less than a millionth.
-    clip = 8.0 * np.sqrt(dim)
-    expected = torch_rows(optimizer, dim, 10.0, clip=clip)
-    close(ours(replace(optimizer, clip_norm=clip), dim, 10.0), expected)
-    assert np.abs(ours(optimizer, dim, 10.0) - expected.numpy()).max() > 0.01
-
-
-@pytest.mark.parametrize("dim", DIMS)
-@pytest.mark.parametrize("optimizer", [RowOptimizer("sgd", lr=0.1), RowOptimizer("adagrad", lr=0.1)])
-def test_weights_stay_within_their_bound(optimizer, dim):
-    found = ours(replace(optimizer, weight_bound=0.25), dim)
-    close(found, torch_rows(optimizer, dim, bound=0.25))
-    assert np.abs(found).max() == 0.25
 
 
 @pytest.mark.parametrize(("l2", "decay"), [(0.0, 0.0), (0.05, 0.0), (0.0, 0.2)])
@@ -200,7 +172,7 @@ def test_rowwise_adagrad_equals_its_formula(dim, l2, decay):
     close(ours(optimizer, dim), weight)
 
 
-@pytest.mark.parametrize("dim", [4, 16, 64])
+@pytest.mark.parametrize("dim", [4, 16])
 def test_rowwise_adagrad_equals_fbgemm(dim):
     """Without weight decay, which FBGEMM ignores on a CPU."""
     pytest.importorskip("fbgemm_gpu", exc_type=ImportError)
@@ -238,11 +210,6 @@ def test_rowwise_adam_equals_its_formula(dim, l2, decay, schedule):
         divisor = (squares[used] / correction).sqrt() + optimizer.eps / correction**0.5
         weight[used] = weight[used] * (1 - lr * decay) - lr * g / divisor
     close(ours(optimizer, dim), weight)
-
-
-def test_rowwise_adam_of_dim_1_is_torchs_adam_without_a_mean_of_gradients():
-    adam = RowOptimizer("adam", lr=0.01, eps=1e-8, beta1=0.0, beta2=0.99)
-    close(ours(replace(adam, kind="rowwise_adam", beta1=0.9), 1), torch_table(adam, 1))
 
 
 def ftrl_of_the_paper(weights, batches, alpha, beta, l1, l2, n=0.0):
@@ -283,7 +250,7 @@ def test_ftrl_equals_the_paper_in_float64(optimizer, bound, dim):
     assert (found == 0).any() or optimizer.l1 < 1 or dim == 1
 
 
-@pytest.mark.parametrize("schedule", [Schedule(), COSINE, STEP], ids=lambda schedule: schedule.kind)
+@pytest.mark.parametrize("schedule", [Schedule(), COSINE], ids=lambda schedule: schedule.kind)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_ftrl_makes_every_weight_0_that_its_l1_penalty_outweighs(schedule, dtype):
     """Gradients are noise, whose sums stay below l1: weights are 0 from the first one on, and stay so."""

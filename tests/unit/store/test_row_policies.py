@@ -58,14 +58,6 @@ def test_many_ids_are_rarely_counted_too_often_and_never_too_rarely():
     assert have_rows(shard, keys[:500]).all()
 
 
-def test_counts_are_halved_with_time():
-    shard, keys = Shard(layout(min_count=3, epoch_bits=3), 0, 1), keys_by_chance(5)
-    # Two look-ups in the first epoch are one in the second, so the third one is not enough, the fourth is.
-    for step, known in ((0, False), (1, False), (8, False), (9, True)):
-        look_up(shard, keys, step)
-        assert have_rows(shard, keys).all() == known
-
-
 def test_ids_that_come_once_never_push_out_those_that_come_again():
     lfu = Shard(layout(300, when_full="evict_lfu"), 0, 1)
     lru = Shard(layout(300, when_full="evict_lru"), 0, 1)
@@ -78,32 +70,6 @@ def test_ids_that_come_once_never_push_out_those_that_come_again():
     # Some newcomers have counters in common with others, so they seem to be repeated.
     assert kept[0] > 0.9 > kept[1] + 0.2, kept
     assert counters(lfu).refused > 5000
-
-
-def test_an_id_that_comes_more_often_takes_the_row_of_one_that_comes_less():
-    shard = Shard(layout(8, when_full="evict_lfu"), 0, 1)
-    keys = keys_by_chance(9)
-    for step in range(2):
-        look_up(shard, keys[:8], step)
-    for step, known in ((2, False), (3, False), (4, True)):
-        look_up(shard, keys[8:], step)
-        assert have_rows(shard, keys[8:]).all() == known
-    assert (counters(shard).evicted, counters(shard).expired, counters(shard).rows) == (1, 0, 8)
-
-
-@pytest.mark.parametrize("when_full", ["refuse", "evict_lfu", "evict_lru"])
-def test_a_row_that_was_not_used_for_long_goes_to_any_new_id(when_full):
-    shard = Shard(layout(8, when_full=when_full, expire_after=10), 0, 1)
-    keys = keys_by_chance(10)
-    for step in range(5):
-        look_up(shard, keys[:8], step)
-    look_up(shard, keys[:7], 6)
-    if when_full != "evict_lru":
-        look_up(shard, keys[8:9], 14)
-        assert not have_rows(shard, keys[8:9]).any()
-    look_up(shard, keys[8:9], 15)
-    assert have_rows(shard, keys[:9]).tolist() == [True] * 7 + [False, True]
-    assert (counters(shard).evicted, counters(shard).expired) == (1, 1)
 
 
 @settings(max_examples=15, deadline=None)
@@ -222,20 +188,6 @@ def test_policies_without_counts_have_no_memory_for_them(when_full, tmp_path):
     assert saved(shard, tmp_path)[1] == []
 
 
-def test_a_snapshot_has_the_counts_of_its_start(tmp_path):
-    of = layout(500, 4, epoch_bits=2, when_full="evict_lfu")
-    shard, twin = trained(of), trained(of)
-    cut = shard.begin_snapshot(places=500)
-    look_up(shard, keys_by_chance(400), 10)
-    portions = [portion for portion in cut.portions(0) for _ in (0,)]
-    uses = dict(zip(portions[0].keys.tolist(), portions[0].uses.tolist(), strict=True))
-    shard.end_snapshot()
-    own = twin.stores[0]
-    rows = own.find(*arrays([(key, 0) for key in uses]))
-    assert own.index.uses[rows].tolist() == list(uses.values())
-    assert np.array_equal(np.concatenate([portion.lines for portion in portions]), own.index.sketch)
-
-
 @pytest.mark.parametrize("places", [1, 7, 5000])
 def test_a_cut_has_the_old_sketch_while_every_line_changes(places, monkeypatch):
     monkeypatch.setattr("persia_cli.store.checkpoints.snapshot.PORTION_BYTES", 1000)
@@ -254,18 +206,6 @@ def test_a_cut_has_the_old_sketch_while_every_line_changes(places, monkeypatch):
     assert not np.array_equal(shard.stores[0].index.sketch, before)
 
 
-def test_nothing_is_counted_or_saved_of_new_ids_while_all_of_them_get_rows(tmp_path):
-    shard, keys = Shard(layout(1000, epoch_bits=4, when_full="evict_lfu"), 0, 1), keys_by_chance(1000)
-    look_up(shard, keys[:800], 0)
-    sketch = shard.stores[0].index.sketch
-    assert not sketch.any()
-    assert [portion.lines.size for portion in shard.begin_snapshot().portions(0)] == [0]
-    look_up(shard, keys[800:], 1)
-    assert sketch.any(), "the last of these came to a partition that was seven eighths full"
-    cut = shard.begin_snapshot()
-    assert np.array_equal(np.concatenate([portion.lines for portion in cut.portions(0)]), sketch)
-
-
 def test_loaded_counts_are_saved_again_even_with_few_rows(tmp_path):
     shard = Shard(layout(100, epoch_bits=4, when_full="evict_lfu"), 0, 1)
     look_up(shard, keys_by_chance(300), 0)
@@ -276,16 +216,6 @@ def test_loaded_counts_are_saved_again_even_with_few_rows(tmp_path):
     assert sketch.any()
     cut = other.begin_snapshot(places=500)
     assert np.array_equal(np.concatenate([portion.lines for portion in cut.portions(0)]), sketch)
-
-
-def test_a_dropped_snapshot_needs_no_space(monkeypatch):
-    shard = trained(layout(500, 4, epoch_bits=2, when_full="evict_lfu"))
-    cut = shard.begin_snapshot(places=1)
-    cut.make_space = cut.drop
-    look_up(shard, keys_by_chance(9000)[3000:], 10)
-    assert cut.over
-    assert cut.has_space(0, *arrays([(key, 0) for key in range(100)]))
-    assert not cut.is_short
 
 
 def test_a_step_far_behind_or_ahead_does_no_harm():

@@ -25,12 +25,11 @@ from persia_cli.store.layout import (
     RowOptimizer,
     TableSpec,
     partition_owners,
-    partitions_of,
     table_salt,
 )
 from persia_cli.store.shard import Shard
-from persia_cli.wire.reports import SavedRows
 from tests import naive
+from tests.naive_optimizers import rounded
 from tests.support.saving import save_shard
 from tests.support.shards import rows_in
 
@@ -121,23 +120,10 @@ def load(layout, servers, directory, files):
     return shards
 
 
-@pytest.mark.parametrize("servers", [1, 2, 3])
-@pytest.mark.parametrize("others", [1, 2, 5])
-def test_any_number_of_servers_loads_what_any_number_saved(tmp_path, servers, others):
-    layout = layout_of()
-    shards = trained(layout, servers)
-    files = save(shards, tmp_path)
-    loaded = load(layout, others, tmp_path, files)
-    assert sum(file.rows.total for file in files) == 3 * len(IDS)
-    assert contents(loaded) == contents(shards)
-    assert sum(shard.counters()["a"].rows for shard in loaded) == len(IDS)
-    assert all(shard.counters()["a"].admitted == shard.counters()["a"].misses == 0 for shard in loaded)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-@settings(max_examples=10)
+@settings(max_examples=60)
 @given(
+    kind=st.sampled_from([*OPTIMIZERS]),
+    dtype=st.sampled_from(DTYPES),
     ids=st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=30),
     dim=st.sampled_from([1, 3, 4, 17]),
     servers=st.integers(1, 4),
@@ -152,6 +138,9 @@ def test_every_kind_of_row_comes_back_to_the_bit(kind, dtype, ids, dim, servers,
         other = layout_of(dim, OPTIMIZERS[kind], dtype=dtype, partitions=partitions, capacity=500)
         loaded = load(other, others, Path(folder), files)
         assert contents(loaded) == contents(shards)
+        counts = [shard.counters()["a"] for shard in loaded]
+        assert sum(each.rows for each in counts) == len(ids)
+        assert not any(each.admitted or each.misses for each in counts)
         again = load(layout, servers, Path(folder), files)
         for file in files:
             (Path(folder) / file.name).unlink()
@@ -177,22 +166,6 @@ def test_pandas_opens_a_saved_file(tmp_path, dtype):
     assert pa.ipc.open_file(tmp_path / saved[0].name).schema.metadata == {b"persia.partitions": b"8"}
 
 
-def test_one_state_for_a_row_is_a_column_of_lists_too(tmp_path):
-    (shard,) = trained(layout_of(optimizer=OPTIMIZERS["rowwise_adagrad"]), 1)
-    schema = pa.ipc.open_file(tmp_path / save_shard(shard, tmp_path)[0].name).schema
-    assert schema.field("adagrad_row_sum").type == pa.list_(pa.float32(), 1)
-
-
-def test_a_server_without_partitions_of_a_group_saves_no_file_of_it(tmp_path):
-    shards = trained(layout_of(), 3)
-    names = [[file.name for file in save_shard(shard, tmp_path)] for shard in shards]
-    assert names == [
-        ["group-0-partitions-0000-0002.arrow", "group-1-partitions-0000-0000.arrow"],
-        ["group-0-partitions-0003-0005.arrow"],
-        ["group-0-partitions-0006-0007.arrow"],
-    ]
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_float32_rows_are_rounded_to_the_nearest_stored_value(tmp_path, dtype):
     shards = trained(layout_of(), 1)
@@ -201,35 +174,8 @@ def test_float32_rows_are_rounded_to_the_nearest_stored_value(tmp_path, dtype):
     kept = contents(loaded)
     for name, (last_used, vectors) in contents(shards).items():
         embedding = np.frombuffer(vectors["embedding"], np.float32)
-        expected = vectors | {"embedding": nearest(embedding, dtype).tobytes()} if name[0] != "c" else vectors
+        expected = vectors | {"embedding": rounded(embedding, dtype).tobytes()} if name[0] != "c" else vectors
         assert kept[name] == (last_used, expected)
-
-
-def nearest(values, dtype):
-    """float32 values rounded to another dtype's, halfway to even."""
-    if dtype == "bfloat16":
-        bits = values.view(np.uint32).astype(np.uint64)
-        bits += 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))
-        return (bits.astype(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-    return values.astype(dtype).astype(np.float32)
-
-
-def test_files_do_not_depend_on_the_order_of_arrival(tmp_path):
-    layout = layout_of(optimizer=RowOptimizer("sgd", 0.1))
-    files = []
-    for name, ids in (("one", IDS), ("other", IDS[2:] + IDS[:2])):
-        shard = Shard(layout, 0, 1)
-        for table in TABLES[:2] if name == "one" else TABLES[1::-1]:
-            keys = naive.keys_of(table.salt, ids)
-            tables = np.full(keys.size, table.number, np.uint16)
-            rows = shard.look_up(0, keys, tables, 3, True)
-            shard.update(0, keys, tables, rows, 3)
-        (tmp_path / name).mkdir()
-        files.append(save_shard(shard, tmp_path / name)[0])
-    assert (files[0].folder, files[1].folder) == ("one", "other")
-    assert files[0] == structs.replace(files[1], folder="one")
-    data = (tmp_path / "one" / files[0].name).read_bytes()
-    assert (files[0].nbytes, files[0].xxh128) == (len(data), xxh128(data).hexdigest())
 
 
 def test_rows_are_ordered_by_partition_key_and_table_in_any_batches(tmp_path, monkeypatch):
@@ -263,19 +209,11 @@ def test_the_rows_of_a_full_store_are_loaded_again(tmp_path, when_full, servers)
     assert contents(load(layout, servers, tmp_path, files)) == contents([shard])
 
 
-def test_an_empty_shard_saves_and_loads(tmp_path):
-    layout = layout_of()
-    files = save_shard(Shard(layout, 0, 1), tmp_path)
-    assert [file.rows.tables for file in files] == [{}, {}]
-    assert load_shard(Shard(layout, 0, 1), alone(tmp_path, files)) == 0
-
-
 @pytest.mark.parametrize(
     ("layout", "complaint"),
     [
         (layout_of(dim=4), "of dim 3; the config's tables"),
         (layout_of(optimizer=RowOptimizer("sgd", 0.1)), "columns embedding, adam_mean, adam_square"),
-        (layout_of(optimizer=RowOptimizer("adagrad", 0.1)), "embedding, adagrad_sum of dim 3"),
         (layout_of(optimizer=RowOptimizer("rowwise_adagrad", 0.1)), "embedding, adagrad_row_sum of dim 3: set model"),
         (layout_of(tables=TABLES[:1]), "table 'b', which the config does not have"),
         (layout_of(capacity=3, partitions=1), r"does not fit: there are at least [\d,]+ rows for this server"),
@@ -294,21 +232,22 @@ def test_a_file_that_is_listed_twice_is_refused(tmp_path):
         load_shard(Shard(layout, 0, 1), alone(tmp_path, [files[0], files[0]]))
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "flip", "text", "missing", "other columns"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"id,last_used\n1,2\n"),
+        lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+        lambda path: pd.DataFrame({"id": [1]}).to_feather(path),
+    ],
+    ids=["missing", "empty", "text", "cut", "other columns"],
+)
 def test_a_damaged_file_is_refused(tmp_path, damage):
     layout = layout_of()
     file = save(trained(layout, 1), tmp_path)[0]
     path = tmp_path / file.name
-    data = path.read_bytes()
-    broken = {"cut": data[: len(data) // 2], "empty": b"", "text": b"id,last_used\n1,2\n"}
-    if damage == "missing":
-        path.unlink()
-    elif damage == "other columns":
-        pd.DataFrame({"id": [1]}).to_feather(path)
-    elif damage == "flip":
-        path.write_bytes(data[:900] + bytes([data[900] ^ 1]) + data[901:])
-    else:
-        path.write_bytes(broken[damage])
+    damage(path)
     with pytest.raises(CheckpointError, match=file.name):
         load_shard(Shard(layout, 0, 1), alone(tmp_path, [file]))
     if path.exists():
@@ -323,7 +262,7 @@ def test_a_file_is_read_once_and_a_changed_bit_anywhere_is_named_as_that(tmp_pat
     load_shard(Shard(layout, 0, 1), alone(tmp_path, [file]), progress)
     assert progress.bytes_read == file.nbytes == path.stat().st_size
     data = path.read_bytes()
-    for at in range(0, len(data), max(1, len(data) // 150)):
+    for at in range(0, len(data), max(1, len(data) // 60)):
         path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
         with pytest.raises(CheckpointError, match=f"{file.name} has changed since it was saved"):
             load_shard(Shard(layout, 0, 1), alone(tmp_path, [file]))
@@ -363,31 +302,6 @@ def test_rows_that_are_not_those_listed_are_refused(tmp_path, change, complaint)
     listed = structs.replace(file, rows=structs.replace(file.rows, **change))
     with pytest.raises(CheckpointError, match=complaint):
         load_shard(Shard(layout, 0, 1), alone(tmp_path, [listed]))
-
-
-@given(
-    saved=st.tuples(st.integers(1, 9), st.integers(1, 9)),
-    loaded=st.tuples(st.integers(1, 9), st.integers(1, 9)),
-)
-def test_a_server_reads_the_files_that_may_hold_its_keys_and_no_others(saved, loaded):
-    """Compared with a search through all keys that begin or end a partition."""
-    (partitions, servers), (others, readers) = saved, loaded
-    edges = sorted({key for of in (partitions, others) for p in range(of) for key in edge_keys(p, of)})
-    for server in range(servers):
-        own = partitions_of(partitions, server, servers)
-        if not len(own):
-            continue
-        rows = SavedRows(0, partitions, own.start, own.stop, {"a": 1})
-        for reader in range(readers):
-            shard = Shard(layout_of(partitions=others), reader, readers)
-            theirs = shard.stores[0].partitions
-            meet = any(key * partitions >> 32 in own and key * others >> 32 in theirs for key in edges)
-            assert snapshot._may_have_rows_of(shard, rows) == meet
-
-
-def edge_keys(partition, of):
-    """The first and the last value of the upper 32 bits of keys in a partition."""
-    return [-(-partition * 2**32 // of), -(-(partition + 1) * 2**32 // of) - 1]
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):

@@ -162,19 +162,19 @@ class Life(RuleBasedStateMachine):
         assert np.unique(found[found >= 0]).size == len(alive) == store.used
 
 
-Life.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+Life.TestCase.settings = settings(max_examples=30, stateful_step_count=30)
 TestLife = Life.TestCase
 BATCHES = st.lists(st.tuples(PLACES, st.integers(0, 2), st.booleans()), max_size=12)
 
 
-def rows_after(layout, batches, servers, wanted=lambda name: True):
-    """{(key, table): (last_used, embedding)} that servers together have after batches of wanted names."""
+def rows_after(layout, batches, servers):
+    """{(key, table): (last_used, embedding)} that servers together have after batches."""
     owners = partition_owners(layout.groups[0].partitions, servers)
     shards = [Shard(layout, server, servers) for server in range(servers)]
     step = 0
     for number, (places, ahead, updates) in enumerate(batches):
         step += ahead
-        names = [name for name in drawn(layout, places) if wanted(name)]
+        names = drawn(layout, places)
         for server, shard in enumerate(shards):
             own = [name for name in names if owners[(name[0] >> 32) * layout.groups[0].partitions >> 32] == server]
             shard.look_up(0, *arrays(own), step, True, number)
@@ -192,24 +192,10 @@ def contents(shard):
     return dict(zip(names, zip(window.last_used.tolist(), values, strict=True), strict=True))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(BATCHES, st.integers(1, 40), st.integers(1, 8), st.sampled_from(["evict_lru", "refuse"]), DTYPES)
 def test_remaining_rows_do_not_depend_on_the_number_of_servers(batches, capacity, partitions, when_full, dtype):
     layout = layout_of(2, capacity, partitions, SGD, admission=0.8, dtype=dtype, when_full=when_full)
     one = rows_after(layout, batches, 1)
     for servers in (2, 3, 5):
         assert rows_after(layout, batches, servers) == one
-
-
-@settings(max_examples=40)
-@given(BATCHES, st.integers(1, 40), st.integers(2, 8))
-def test_changes_in_one_partition_do_not_affect_another(batches, capacity, partitions):
-    layout = layout_of(2, capacity, partitions, SGD)
-
-    def partition(name):
-        return name[0] * partitions >> 64
-
-    everything = rows_after(layout, batches, 1)
-    for wanted in range(partitions):
-        alone = rows_after(layout, batches, 1, lambda name, wanted=wanted: partition(name) == wanted)
-        assert alone == {name: kept for name, kept in everything.items() if partition(name) == wanted}

@@ -17,7 +17,7 @@ from persia_cli.store.shard import Shard
 from persia_cli.wire.reports import SavedFile
 from tests import naive
 from tests.support.saving import save_shard
-from tests.unit.store.test_snapshot import DTYPES, OPTIMIZERS, TABLES, layout_of, save, trained
+from tests.unit.store.test_snapshot import OPTIMIZERS, TABLES, layout_of, save, trained
 
 NEW = ("a", "x", "y", "c")
 """Tables of the new run: two of them have the names of saved ones."""
@@ -83,9 +83,9 @@ MAPPINGS = st.fixed_dictionaries(
 ).filter(lambda tables: not set(tables.get("a", [])) & set(tables.get("b", [])))
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(
+    kind=st.sampled_from([*OPTIMIZERS]),
     ids=st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=20),
     dim=st.sampled_from([1, 3, 4, 17]),
     servers=st.integers(1, 3),
@@ -122,28 +122,6 @@ def test_rows_come_to_the_tables_that_were_named(kind, ids, dim, servers, others
         assert range(file.rows.first, file.rows.stop) in own
 
 
-def test_a_row_is_found_by_its_key_in_its_new_table(tmp_path):
-    files = save(trained(layout_of(), 2), tmp_path)
-    layout = new_layout(OPTIMIZERS["adam"], 3)
-    (shard,) = begun(layout, 1, tmp_path, files, {"b": ["x"]}, True)
-    before = {id_: vectors["embedding"] for (name, id_), vectors in saved_rows(tmp_path).items() if name == "b"}
-    ids = list(before)
-    keys = naive.keys_of(table_salt("x"), ids)
-    values = shard.values(0, keys, np.full(len(ids), 1, np.uint16))
-    assert [row.tobytes() for row in values] == list(before.values())
-    assert not shard.values(0, keys, np.full(len(ids), 2, np.uint16)).any()
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_other_dtypes_round_to_nearest(tmp_path, dtype):
-    files = save(trained(layout_of(), 1), tmp_path)
-    layout = new_layout(OPTIMIZERS["adam"], 3, dtype=dtype)
-    after, _, _ = saved_again(begun(layout, 1, tmp_path, files, {"a": ["a"]}, True))
-    for (_, id_), vectors in after.items():
-        before = np.frombuffer(saved_rows(tmp_path)["a", id_]["embedding"], np.float32)
-        np.testing.assert_allclose(np.frombuffer(vectors["embedding"], np.float32), before, rtol=0.005, atol=1e-4)
-
-
 def test_new_rows_make_old_ones_go_first(tmp_path):
     """Check that rows that the saved run used last, long after these steps, are as old as all other loaded rows."""
     layout = layout_of(capacity=64, partitions=1)
@@ -162,12 +140,6 @@ def test_new_rows_make_old_ones_go_first(tmp_path):
     assert counters.refused == 0
 
 
-def test_more_rows_than_fit_are_refused_as_in_a_checkpoint(tmp_path):
-    files = save(trained(layout_of(), 1), tmp_path)
-    with pytest.raises(CheckpointError, match=r"does not fit: there are at least 7 rows for this server"):
-        begun(new_layout(OPTIMIZERS["adam"], 3, 1, capacity=4), 1, tmp_path, files, {"a": ["a"]}, True)
-
-
 def test_a_damaged_file_is_refused_before_its_rows_are_used(tmp_path):
     files = save(trained(layout_of(), 1), tmp_path)
     path = tmp_path / files[0].name
@@ -179,7 +151,7 @@ def test_a_damaged_file_is_refused_before_its_rows_are_used(tmp_path):
 
 
 @pytest.mark.parametrize("servers", [1, 3])
-@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize("kind", ["sgd", "adam", "ftrl"])
 def test_vectors_become_rows_with_new_states(kind, servers):
     layout = new_layout(OPTIMIZERS[kind], 3)
     draw = np.random.default_rng(0)

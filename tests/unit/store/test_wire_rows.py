@@ -99,16 +99,6 @@ def test_blocks_of_several_servers_decode_into_one(rows, wire, cut, offset):
     np.testing.assert_array_equal(out, decode_rows(block, rows.shape[1], wire))
 
 
-def test_float32_rows_are_sent_without_a_copy_and_decoded_into_one():
-    rows = np.ones((2, 3), np.float32)
-    block = encode_rows(rows, "float32")
-    assert np.shares_memory(block, rows)
-    assert np.shares_memory(decode_rows(block, 3, "float32"), rows)
-    out = np.empty((2, 3), np.float32)
-    decode_into([block], 3, "float32", out)
-    assert not np.shares_memory(out, rows)
-
-
 @pytest.mark.parametrize("wire", WIRES)
 def test_rows_of_another_size_are_refused(wire):
     block = encode_rows(np.ones((2, 4), np.float32), wire)
