@@ -28,18 +28,6 @@ def test_numbers_equal_the_naive_twin_after_any_earlier_epoch(pairs, earlier):
         assert number(keys, tables, scratch, epoch) == naive.unique(keys, tables)
 
 
-def test_many_equal_and_many_distinct_keys():
-    rng = np.random.default_rng(0)
-    count = 10_000
-    for keys in (
-        np.zeros(count, np.uint64),
-        rng.integers(0, 2**64, count, np.uint64),
-        np.arange(count, dtype=np.uint64),
-    ):
-        tables = (np.arange(keys.size) % 3).astype(np.uint16)
-        assert number(keys, tables, np.zeros(1 << 15, np.uint64), 1) == naive.unique(keys, tables)
-
-
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([5, 5 + 2**20, 2**63 + 5, 2**64 - 1, 63]), st.integers(0, 2)), max_size=30))
 def test_keys_with_one_slot_stay_distinct(pairs):

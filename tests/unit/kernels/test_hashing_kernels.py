@@ -1,7 +1,6 @@
 """Keys and offsets against their plain twins."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
@@ -55,17 +54,3 @@ def test_offsets_are_checked_and_rebased(counts, rounds):
     hashing.rebase_offsets(offsets, size, own, np.full(own.size, rounds), rebased)
     lengths = [count * rounds for feature in own for count in counts[feature]]
     assert rebased.tolist() == np.concatenate([[0], np.cumsum(lengths)]).tolist()
-
-
-def test_offsets_that_fall_are_found():
-    assert not hashing.check_offsets(np.array([0, 2, 1, 3, 4], np.uint32), 2, np.empty(2, np.bool_))
-
-
-def test_one_bit_of_an_id_changes_half_the_bits_of_its_key():
-    ids = np.arange(1000, dtype=np.uint64)
-    changes = []
-    for bit in range(64):
-        keys, others = naive.keys_of(3, ids), naive.keys_of(3, ids ^ np.uint64(1 << bit))
-        changes.append(np.bitwise_count(keys ^ others).mean())
-    assert min(changes) == pytest.approx(32, abs=1)
-    assert max(changes) == pytest.approx(32, abs=1)

@@ -4,23 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import njit
 
-from persia_cli.kernels import buckets, index
-from persia_cli.store.row_store import RowStore
+from persia_cli.kernels import index
 from persia_cli.store.shard import Shard
 from tests import naive_store
-from tests.support.shards import SGD, TABLES, arrays, colliding, compare_store, layout_of
+from tests.support.shards import SGD, arrays, compare_store, layout_of
 
 KEYS = st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 NAMES = st.lists(st.tuples(KEYS, st.sampled_from([0, 2])), max_size=30)
-
-
-@njit
-def candidates(index, key):
-    """A key's partition and its two buckets, as kernels see them."""
-    one = buckets.first_bucket(index, key)
-    return buckets.partition_of(index, key), one, buckets.second_bucket(index, key, one)
 
 
 def pair(names, capacity=30, partitions=1):
@@ -60,22 +51,6 @@ def test_batches_longer_than_a_chunk_are_found_whole(count):
     assert (found >= 0).tolist() == [at % 2 == 0 for at in range(count)]
 
 
-def test_an_empty_slot_is_not_key_0_and_a_key_is_not_that_of_another_table():
-    store, _ = pair([])
-    edges = [(key, table) for key in (0, 2**64 - 1) for table in (0, 2)]
-    assert store.find(*arrays(edges)).tolist() == [-1] * 4
-    store, _ = pair(edges[1:])
-    assert store.find(*arrays(edges)).tolist() == [-1, 0, 1, 2]
-
-
-def test_keys_of_the_same_two_buckets_are_distinguished():
-    layout = layout_of(1, 30, 1, SGD)
-    keys = colliding(layout, 9)
-    store, _ = pair([(key, 0) for key in keys[:8]])
-    assert store.find(*arrays([(key, 0) for key in keys])).tolist() == [*range(8), -1]
-    assert (store.find(*arrays([(key, 2) for key in keys])) == -1).all()
-
-
 @settings(max_examples=100)
 @given(
     st.integers(0, 255),
@@ -97,21 +72,6 @@ def test_verify_looks_again_for_rows_reused_since(since, age, reuses):
             kept[at] = 20 if age else -1
     index.verify(store.index, *names, np.uint32(9), since, age, kept)
     assert kept.tolist() == right.tolist()
-
-
-def test_verify_leaves_what_was_not_reused_and_touches_what_it_looked_for():
-    keys = [(key, 0) for key in (7, 8, 2**64 - 1)]
-    store, twin = pair(keys)
-    rows = store.find(*arrays(keys))
-    kept = rows.copy()
-    kept[1] = -1
-    # Of 250 the look-ups since then are 251 to 255 and 0 to 3: row 0 was reused before, row 2 after.
-    store.index.reused[rows] = [250, 0, 2]
-    index.verify(store.index, *arrays(keys), np.uint32(9), 250, 9, kept)
-    assert kept.tolist() == rows.tolist()
-    for name in keys[1:]:
-        twin.find(name).last_used = 9
-    compare_store(store, twin)
 
 
 @given(NAMES, st.data())
@@ -138,32 +98,3 @@ def test_first_foreign_names_the_first_key_or_table_of_others(names, partitions,
     ]
     found = index.first_foreign(*arrays(names), members, first, partitions, own)
     assert found == (foreign[0] if foreign else -1)
-
-
-@given(st.lists(KEYS, min_size=1, max_size=30), st.integers(1, 40), st.integers(1, 7))
-def test_candidate_buckets_differ_and_lie_in_the_keys_partition(keys, capacity, partitions):
-    group = layout_of(1, capacity, partitions, SGD, TABLES[:1]).groups[0]
-    assert group.buckets >= 2
-    store = RowStore(group, range(partitions))
-    for key in keys:
-        own, one, two = map(int, candidates(store.index, np.uint64(key)))
-        assert own == key * partitions >> 64
-        assert one != two
-        assert one // group.buckets == two // group.buckets == own
-
-
-def test_both_candidates_are_spread_evenly():
-    group = layout_of(1, 16 * 38, 1, SGD, TABLES[:1]).groups[0]
-    store = RowStore(group, range(1))
-    counts = np.zeros((2, group.buckets), int)
-    for key in np.random.default_rng(0).integers(2**64, size=20_000, dtype=np.uint64):
-        _, one, two = candidates(store.index, key)
-        counts[0, int(one)] += 1
-        counts[1, int(two)] += 1
-    expected = 20_000 / group.buckets
-    assert np.abs(counts - expected).max() < 5 * np.sqrt(expected)
-
-
-def test_functions_for_kernels_cannot_be_called_from_python():
-    with pytest.raises(TypeError, match="first_bucket can only be called from a kernel"):
-        buckets.first_bucket(None, 1)

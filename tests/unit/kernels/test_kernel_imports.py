@@ -3,21 +3,45 @@
 import subprocess
 import sys
 
+import pytest
 
-def test_the_store_and_its_kernels_import_nothing_heavy():
-    program = (
-        "import sys; import persia_cli.kernels.warm, persia_cli.store.checkpoints.row_files; "
-        "import persia_cli.store.batch_rows; "
-        "print([name for name in ('torch', 'hydra', 'rich', 'typer', 'pandas', 'zmq') if name in sys.modules])"
-    )
+SAVE = """
+import sys
+from pathlib import Path
+import numpy as np
+from persia_cli.store.shard import Shard
+from tests.support.saving import save_shard
+from tests.support.shards import layout_of
+shard = Shard(layout_of(when_full="evict_lfu"), 0, 1)
+table = shard.layout.groups[0].tables[0].number
+keys = np.arange(9, dtype=np.uint64)
+shard.look_up(0, keys, np.full(9, table, np.uint16), 1, create=True)
+files = save_shard(shard, Path(sys.argv[1]) / "embeddings")
+print(sum(sum(file.rows.all_tables.values()) for file in files if file.rows), "pandas" in sys.modules)
+"""
+"""A save of nine rows and their sketch; prints how many rows there are, and if pandas was imported."""
+
+
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        (
+            ("kernels.warm", "store.checkpoints.row_files", "store.batch_rows"),
+            ("torch", "hydra", "rich", "typer", "zmq"),
+        ),
+        (("roles.data_loader", "roles.coordinator", "engines.local"), ("numba", "llvmlite", "torch", "hydra", "rich")),
+        (("engines.kernels",), ("numba", "llvmlite")),
+    ],
+    ids=["the store", "roles without kernels", "asking for kernels"],
+)
+def test_they_import_nothing_heavy(modules, heavy):
+    names = ", ".join(f"persia_cli.{name}" for name in modules)
+    program = f"import sys; import {names}; print([name for name in {heavy} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
 
 
-def test_data_loaders_and_the_coordinator_load_no_kernels():
-    program = (
-        "import sys; import persia_cli.roles.data_loader, persia_cli.roles.coordinator, persia_cli.engines.local; "
-        "print([name for name in ('numba', 'llvmlite', 'torch', 'hydra', 'rich') if name in sys.modules])"
-    )
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"
+def test_a_save_does_not_wait_for_pandas(tmp_path):
+    """Rows, tables and the sketch become Arrow arrays without it, which pyarrow would import first."""
+    done = subprocess.run([sys.executable, "-c", SAVE, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["9", "False"]

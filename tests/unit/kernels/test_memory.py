@@ -1,6 +1,5 @@
 """Memory of embedding servers: its alignment, the time of its use, and the cost of a row."""
 
-import mmap
 import subprocess
 import sys
 
@@ -58,27 +57,10 @@ def test_arrays_begin_on_a_line_are_zero_and_can_be_written(size, dtype):
     assert array.all()
 
 
-def test_memory_lives_as_long_as_what_looks_at_it():
-    view = memory.zeros(1 << 22, np.float32)[5:]
-    view[:] = 3
-    others = [memory.zeros(1 << 22, np.float32) for _ in range(3)]
-    assert (view == 3).all()
-    assert not any(other.any() for other in others)
-
-
 def test_memory_beyond_the_machine_is_a_memory_error():
     for size in (1 << 50, 1 << 60):
         with pytest.raises(MemoryError):
             memory.zeros(size, np.float32)
-
-
-def test_a_system_without_huge_pages_gives_others(monkeypatch):
-    class Pages(mmap.mmap):
-        def madvise(self, option):
-            raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(memory.mmap, "mmap", Pages)
-    assert memory.zeros(1 << 22, np.float32).size == 1 << 22
 
 
 @pytest.mark.slow

@@ -36,24 +36,14 @@ def pooled(rows, inverse, offsets, modes, rounds, size):
 
 
 @settings(deadline=None)
-@given(batches())
-def test_pool_forward_and_backward_equal_the_naive_twins(batch):
-    rows, inverse, offsets, modes, rounds, _ = batch
-    out = pooled(*batch)
-    np.testing.assert_array_equal(out, naive.pool_forward(*batch))
+@given(batches().map(lambda batch: (batch, batch[2])) | batches(one_id=True).map(lambda batch: (batch, None)))
+def test_pool_forward_and_backward_equal_the_naive_twins(drawn):
+    """Without offsets every sample has one id of each feature."""
+    (rows, inverse, offsets, modes, rounds, size), sent = drawn
+    out = pooled(rows, inverse, sent, modes, rounds, size)
+    np.testing.assert_array_equal(out, naive.pool_forward(rows, inverse, offsets, modes, rounds, size))
     gradients = np.zeros_like(rows)
-    pool.pool_backward(out, inverse, offsets, modes, rounds, gradients)
-    np.testing.assert_array_equal(gradients, naive.pool_backward(out, inverse, offsets, modes, rounds, len(rows)))
-
-
-@settings(deadline=None)
-@given(batches(one_id=True))
-def test_one_id_per_sample_needs_no_offsets(batch):
-    rows, inverse, offsets, modes, rounds, size = batch
-    out = pooled(rows, inverse, None, modes, rounds, size)
-    np.testing.assert_array_equal(out, naive.pool_forward(*batch))
-    gradients = np.zeros_like(rows)
-    pool.pool_backward(out, inverse, None, modes, rounds, gradients)
+    pool.pool_backward(out, inverse, sent, modes, rounds, gradients)
     np.testing.assert_array_equal(gradients, naive.pool_backward(out, inverse, offsets, modes, rounds, len(rows)))
 
 
@@ -74,36 +64,27 @@ def test_sequences_equal_the_naive_twins(batch, length):
         np.testing.assert_array_equal(gradients, naive.sequence_backward(values, inverse, own, per_id, len(rows)))
 
 
-def test_a_one_id_sequence_needs_no_offsets():
-    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
-    values, mask = np.empty((2, 3, 2), np.float32), np.empty((2, 3), bool)
-    pool.sequence_forward(rows, np.array([2, 0], np.int32), None, 1, values, mask)
-    assert mask.tolist() == [[True, False, False]] * 2
-    assert values[:, 0].tolist() == [[4, 5], [0, 1]]
-    assert not values[:, 1:].any()
-
-
-@pytest.mark.parametrize(
-    ("inverse", "offsets"),
-    [([3], [0, 1]), ([-1], [0, 1]), ([0], [0, 2]), ([0, 0], [2, 0]), ([0], [0]), ([0, 0], None)],
-)
-def test_indexes_outside_the_rows_are_refused(inverse, offsets):
-    rows, out = np.zeros((3, 4), np.float32), np.zeros((1, 1, 4), np.float32)
-    offsets = None if offsets is None else np.array(offsets, np.uint32)
-    with pytest.raises(ValueError, match=r"inverse|offsets"):
-        pool.pool_forward(rows, np.array(inverse, np.int32), offsets, np.zeros(1, np.uint8), ONE, out)
-
-
 def test_a_result_that_would_be_written_to_a_copy_is_refused():
     rows, out = np.zeros((3, 4), np.float32), np.zeros((2, 1, 8), np.float32)[:, :, ::2]
     with pytest.raises(ValueError, match="C-contiguous"):
         pool.pool_forward(rows, np.zeros(2, np.int32), None, np.zeros(1, np.uint8), ONE, out)
 
 
-@pytest.mark.parametrize(("offsets", "rounds"), [([0, 3], 2), ([0, 1], 2), (None, 2), ([0, 1], 0)])
-def test_bags_that_are_no_whole_ids_are_refused(offsets, rounds):
+@pytest.mark.parametrize(
+    ("inverse", "offsets", "rounds"),
+    [
+        ([3], [0, 1], 1),
+        ([-1], [0, 1], 1),
+        ([0], [0, 2], 1),
+        ([0, 0], [2, 0], 1),
+        ([0], [0], 1),
+        ([0, 0], None, 1),
+        ([0] * 3, [0, 3], 2),
+        ([0], [0, 1], 0),
+    ],
+)
+def test_bags_that_are_not_of_the_rows_are_refused(inverse, offsets, rounds):
     rows, out = np.zeros((3, 4), np.float32), np.zeros((1, 1, 4), np.float32)
-    inverse = np.zeros(1 if offsets is None else offsets[-1], np.int32)
-    offsets = None if offsets is None else np.array(offsets, np.uint32)
-    with pytest.raises(ValueError, match=r"id|rounds"):
-        pool.pool_forward(rows, inverse, offsets, np.zeros(1, np.uint8), np.array([rounds], np.int64), out)
+    offsets, rounds = None if offsets is None else np.array(offsets, np.uint32), np.array([rounds], np.int64)
+    with pytest.raises(ValueError, match=r"inverse|offsets|id|rounds"):
+        pool.pool_forward(rows, np.array(inverse, np.int32), offsets, np.zeros(1, np.uint8), rounds, out)

@@ -58,7 +58,7 @@ print("same")
 """
 
 
-@pytest.mark.parametrize("processor", ["nehalem", "haswell"])
+@pytest.mark.parametrize("processor", ["nehalem", pytest.param("haswell", marks=pytest.mark.slow)])
 def test_float16_is_the_same_with_and_without_instructions_for_it(processor):
     if os.uname().machine != "x86_64":
         pytest.skip("these are x86-64 processors")

@@ -1,14 +1,13 @@
 """Slots for new keys: moved and evicted rows, and refusals without space, against the plain twin."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.store.layout import partition_owners
 from persia_cli.store.shard import Shard
 from tests import naive_store
-from tests.support.shards import SGD, TABLES, arrays, colliding, compare, layout_of, slots_of
+from tests.support.shards import SGD, TABLES, arrays, colliding, compare, layout_of
 
 ONE = TABLES[:1]
 
@@ -39,37 +38,6 @@ def test_random_keys_fill_and_overfill_a_partition_as_the_twin_does(seed, capaci
         train(shard, twin, rng.integers(2**64, size=count, dtype=np.uint64).tolist(), step)
 
 
-@pytest.mark.parametrize("capacity", [30, 300])
-def test_keys_move_along_paths_of_several_buckets_as_the_twins_do(capacity, monkeypatch):
-    lengths = []
-    pulled = naive_store.Store.pulled
-    monkeypatch.setattr(
-        naive_store.Store, "pulled", lambda self, path, place: lengths.append(len(path)) or pulled(self, path, place)
-    )
-    for seed in range(2 if capacity > 100 else 20):
-        shard, twin = pair(capacity)
-        keys = np.random.default_rng(seed).integers(2**64, size=capacity, dtype=np.uint64).tolist()
-        for start in range(0, capacity, 10):
-            train(shard, twin, keys[start : start + 10], 1)
-        assert shard.counters()["user"].rows == capacity
-    assert max(lengths) >= 2
-
-
-def test_keys_fill_their_two_buckets_and_then_evict_the_oldest():
-    shard, twin = pair(100)
-    layout = shard.layout
-    keys = colliding(layout, 12)
-    for step, key in enumerate(keys[:8], start=10):
-        train(shard, twin, [key], step)
-    assert alive(shard, keys) == [True] * 8 + [False] * 4
-    # The first key is used again; of two of the same age the one in the first slot goes.
-    train(shard, twin, [keys[0]], 30)
-    train(shard, twin, [keys[8]], 31)
-    assert alive(shard, keys[:9]) == [True, False] + [True] * 7
-    train(shard, twin, [keys[2], keys[9], keys[10]], 32)
-    assert alive(shard, keys[:11]) == [True, False, True, False, False] + [True] * 6
-
-
 def test_a_batch_never_evicts_what_itself_uses_nor_what_a_later_step_used():
     shard, twin = pair(8)
     keys = colliding(shard.layout, 12)
@@ -80,30 +48,6 @@ def test_a_batch_never_evicts_what_itself_uses_nor_what_a_later_step_used():
     train(shard, twin, [*keys[8:], *keys[:6]], 6)
     # Rows 6 and 7 were evicted; those that the batch itself uses were not.
     assert alive(shard, keys) == [True] * 6 + [False] * 2 + [True] * 2 + [False] * 2
-
-
-def test_without_eviction_a_full_partition_refuses_keys():
-    shard, twin = pair(4, when_full="refuse")
-    rng = np.random.default_rng(0)
-    train(shard, twin, rng.integers(2**64, size=50, dtype=np.uint64).tolist(), 1)
-    assert shard.stores[0].used == 4
-    assert shard.counters()["user"].refused == 46
-
-
-@pytest.mark.parametrize("capacity", [8, 400])
-def test_in_a_full_partition_an_empty_bucket_takes_anothers_row(capacity):
-    shard, twin = pair(capacity)
-    first = twin.buckets[0][0]
-    keys = np.random.default_rng(0).integers(2**64, size=20 * capacity, dtype=np.uint64).tolist()
-    others = [key for key in keys if all(bucket is not first for bucket in twin.candidates(key))]
-    train(shard, twin, others[: 3 * capacity], 1)
-    new = next(key for key in keys if twin.candidates(key)[0] is first)
-    assert (first, shard.counters()["user"].rows) == ([], capacity)
-    for step, evicted in ((1, 0), (2, 1)):
-        train(shard, twin, [new], step)
-        counters = shard.counters()["user"]
-        assert (counters.rows, counters.evicted) == (capacity, evicted)
-        assert alive(shard, [new]) == [bool(evicted)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -126,11 +70,3 @@ def test_a_capacity_is_never_exceeded_and_used_to_the_full(capacity, partitions,
         rows = sum(shard.counters()["user"].rows for shard in shards)
         assert rows == sum(shard.stores[0].used for shard in shards) <= most <= capacity
     assert rows > 0.8 * most - 3 * partitions
-
-
-def test_slots_are_taken_in_order_of_arrival():
-    shard, twin = pair(100)
-    keys = colliding(shard.layout, 6)
-    train(shard, twin, keys, 3)
-    filled = [bucket for bucket in slots_of(shard.stores[0]) if bucket]
-    assert sorted([[slot[0] for slot in bucket] for bucket in filled], key=len, reverse=True) == [keys[:4], keys[4:]]
