@@ -21,7 +21,7 @@ from persia_cli.plan.job import JobPlan
 from persia_cli.plan.length import epoch_steps, evaluation_interval
 from persia_cli.plan.spent_schedules import spent_schedules, unreached
 
-MAX_NAMES = 3
+MAX_NAMES = 8
 """Number of equal tables above which a plan names the first and the last only."""
 
 
@@ -77,7 +77,12 @@ def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None
     paragraph(
         console,
         "This is the memory of rows, in embedding servers. Each NN worker has the dense network too: "
-        "persia config model, with the same arguments, counts its weights and their memory.",
+        "persia config model, with the same arguments, counts its weights and their memory."
+        + (
+            " persia data inspect PATH --memory SIZE counts the ids, and shows how many fit."
+            if plan.facts.files
+            else ""
+        ),
     )
     if not OUTPUT.verbose:
         return

@@ -184,6 +184,8 @@ def _show_needs(console: Console, needs: Mapping[str, TableNeed]) -> None:
     rows, nbytes = sum(need.rows for need in needs.values()), sum(need.nbytes for need in needs.values())
     shown.add_row("all", f"{rows:,}", size(nbytes), style="bold")
     print_whole(console, shown)
+    if any(need.fitting is not None and need.fitting < need.rows for need in needs.values()):
+        paragraph(console, f"This memory is too small for all ids: set embedding.memory to {size(nbytes)} or more.")
 
 
 def _stability(index: float) -> Text:

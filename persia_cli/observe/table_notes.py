@@ -8,7 +8,8 @@ from persia_cli.plan.embedding import embedding_layout
 NOTIFICATIONS = {
     "evicted": (
         "note",
-        "{memory} is full: new ids replace rows that come less often; raise {budget} to keep more of them",
+        "{memory} is full: only the ids that come most often keep a row, and others count as zeros; raise {budget} "
+        "(persia data inspect counts the ids)",
     ),
     "refused": ("warning", "{memory} is full and refuses new ids, which count as zeros; raise {budget}"),
     "left_out": (
@@ -28,11 +29,7 @@ ALL_IN_USE = (
 )
 """Text for the counter "refused" of full tables that evict the least recently used rows."""
 USED_LONGEST_AGO = "{memory} is full: new ids replace the rows used longest ago; raise {budget} to keep more of them"
-NOT_OFTEN_ENOUGH = (
-    "{memory} is full: an id that comes less often than those that have a row counts as zeros; raise {budget} to keep "
-    "more of them"
-)
-"""Texts for the counters "evicted" and "refused" by what full tables do."""
+"""Text for the counter "evicted" of the same tables."""
 
 
 class TableNotes:
@@ -45,7 +42,7 @@ class TableNotes:
             self._notifications["refused"] = ("warning", ALL_IN_USE)
             self._notifications["evicted"] = ("note", USED_LONGEST_AGO)
         elif run.embedding.when_full != "refuse":
-            self._notifications["refused"] = ("note", NOT_OFTEN_ENOUGH)
+            self._notifications["refused"] = NOTIFICATIONS["evicted"]
         self._budget = "embedding.memory" if run.embedding.capacity is None else "embedding.capacity"
         self._memories = {
             table.name: _memory([each.name for each in group.tables])

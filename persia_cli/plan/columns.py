@@ -2,6 +2,7 @@
 
 from persia_cli.config.schema import Bpr, InBatchSoftmax, Model, ParquetDataset, Run, SasRec, SparseFeature, TwoTower
 from persia_cli.config.schema.metric import Aim, metrics_of
+from persia_cli.errors import ConfigError
 
 
 def sparse_features(run: Run) -> tuple[SparseFeature, ...]:
@@ -9,6 +10,20 @@ def sparse_features(run: Run) -> tuple[SparseFeature, ...]:
     if isinstance(run.dataset, ParquetDataset):
         return run.dataset.sparse
     return tuple(SparseFeature(name=f"feature_{i}") for i in range(len(run.dataset.generator.cardinalities)))
+
+
+def require_equal_kinds(run: Run) -> None:
+    """Raise ConfigError if the features of a table have ids of different kinds, which are never equal."""
+    first: dict[str, SparseFeature] = {}
+    for feature in sparse_features(run):
+        if feature.ids is None or feature.transform is not None or feature.buckets is not None:
+            continue
+        other = first.setdefault(feature.table_name, feature)
+        if other.ids != feature.ids:
+            raise ConfigError(
+                f"dataset.sparse: {other.name} (ids: {other.ids}) and {feature.name} (ids: {feature.ids}) read table "
+                f"{feature.table_name}, but such ids are never equal; give both the same ids, or a table each"
+            )
 
 
 def dense_count(run: Run) -> int:

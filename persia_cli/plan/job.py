@@ -24,7 +24,7 @@ from persia_cli.control.phases import (
 from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid, TrainingData
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.base_rate import with_base_rate
-from persia_cli.plan.columns import has_query_ids, trains_on_queries
+from persia_cli.plan.columns import has_query_ids, require_equal_kinds, trains_on_queries
 from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.labels import require_labels
 from persia_cli.plan.length import evaluation_interval, training_steps, with_length
@@ -249,6 +249,8 @@ def plan_job(
     if isinstance(run.model, CustomModel) and not Path(run.model.file).expanduser().is_file():
         raise ConfigError(f"model.file={run.model.file}: there is no such file; give the Python file with your model")
     check_extras(run)
+    if task == "train" and load is None:
+        require_equal_kinds(run)
     if task != "predict":
         require_labels(run, facts, task == "train")
     if task == "train":

@@ -112,9 +112,14 @@ def test_every_command_has_a_mark_for_its_check(page: Path) -> None:
             assert not re.search(r"^persia ", block.code, re.M), f"a command in a block that is not `sh`: {block.code}"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] if page.name in LONG else []) for page in PAGES],
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.name in LONG else [])
+        for page in PAGES
+        if of_marks(page, "run")
+    ],
     ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_commands_run(page: Path, tmp_path: Path) -> None:
@@ -129,20 +134,26 @@ def test_slow_commands_run(page: Path, tmp_path: Path) -> None:
 
 
 @every_page
-def test_commands_are_what_the_command_line_knows(
+def test_commands_are_what_the_command_line_knows(page: Path) -> None:
+    for block in of_marks(page, "dry-run", "parse"):
+        for words in commands(block):
+            parse(words)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("page", [page for page in PAGES if of_marks(page, "dry-run")], ids=lambda page: page.stem)
+def test_dry_runs_succeed(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_files(page, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PERSIA_CACHE_DIR", str(tmp_path / ".cache"))
-    for block in of_marks(page, "dry-run", "parse"):
-        for words in commands(block):
-            parse(words)
-            if block.mark == "dry-run" and words[:2] == ["persia", "train"]:
-                monkeypatch.setattr(sys, "argv", [*words, "--dry-run"])
-                with pytest.raises(SystemExit) as ended:
-                    main()
-                assert not ended.value.code, capsys.readouterr().err
+    for words in (words for block in of_marks(page, "dry-run") for words in commands(block)):
+        if words[:2] == ["persia", "train"]:
+            monkeypatch.setattr(sys, "argv", [*words, "--dry-run"])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert not ended.value.code, capsys.readouterr().err
 
 
 @every_page

@@ -16,7 +16,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**63), 2**63 - 1),
     float: st.floats(allow_nan=False),
     bool: st.booleans(),
-    str: st.text(),
+    str: st.text("aZ/ \0é€\U0001f600"),
     bytes: st.binary(),
     type(None): st.none(),
 }

@@ -71,21 +71,7 @@ def why_not() -> str:
     if os.geteuid() != 0:
         return "only root can make network namespaces"
     made = subprocess.run(
-        [
-            "unshare",
-            "--net",
-            "--mount",
-            "--uts",
-            "--ipc",
-            "--pid",
-            "--fork",
-            "ip",
-            "link",
-            "add",
-            "x",
-            "type",
-            "bridge",
-        ],
+        shlex.split("unshare --net --mount --uts --ipc --pid --fork ip link add x type bridge"),
         capture_output=True,
         text=True,
     )
@@ -155,9 +141,7 @@ class Host:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=os.environ
-            | {"TMPDIR": "/tmp", "HOME": "/tmp", "NUMBA_CACHE_DIR": str(CACHE)}
-            | dict(environment or {}),
+            env=os.environ | OWN_FOLDERS | dict(environment or {}),
         )
         return HostProcess(process)
 

@@ -1,5 +1,6 @@
 """Roles of a job that are started one by one, as a person or a cluster's engine does."""
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,6 @@ from pathlib import Path
 import psutil
 
 from persia_cli.engines.job import prepare_run_dir
-from persia_cli.wire.secret import TOKEN
 from tests.conftest import poll_for
 from tests.support.jobs import plan
 from tests.support.threads import free_address
@@ -22,25 +22,19 @@ Started = dict[str, subprocess.Popen[bytes]]
 
 @contextmanager
 def by_hand(words: list[str], run_dir: Path, without: str = "", supervise: bool = False) -> Iterator[Started]:
-    """Start every replica of a job, but for one, over TCP; kill the remaining ones at the end.
+    """Start every replica of a job, but for one, over TCP, by its printed command; kill the remaining ones at the end.
 
     With `supervise` the started processes are the supervisors, each the parent of its replica's process.
     """
     job = plan([*words, "cluster.transport=tcp"], run_dir)
     prepare_run_dir(job)
-    address = free_address()
     started: Started = {}
     try:
-        for replica in job.replicas:
-            if replica.name == without:
-                continue
-            command = [sys.executable, "-m", "persia_cli", "launch-role", replica.role, "--index", str(replica.index)]
-            command += ["--coordinator", address, *(["--supervise"] if supervise else [])]
-            if replica.role == "coordinator":
-                command += ["--run-dir", str(run_dir)]
-            else:
-                command += ["--token-file", str(run_dir / TOKEN)]
-            started[replica.name] = _start(command, run_dir / "roles" / f"{replica.name}.log")
+        for replica, line in zip(job.replicas, job.commands(free_address()), strict=True):
+            if replica.name != without:
+                command = [sys.executable, "-m", "persia_cli", *shlex.split(line)[1:]]
+                command += ["--supervise"] if supervise else []
+                started[replica.name] = _start(command, run_dir / "roles" / f"{replica.name}.log")
         yield started
     finally:
         below = [child for process in started.values() for child in children_of(process)]

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.conftest import poll_for
-from tests.support.hosts import Host, HostProcess
+from tests.support.hosts import Host, HostProcess, processes_on, words_of
 
 PORT = 6379
 START_S = 120.0
@@ -63,21 +63,7 @@ def _is_up(log: Path, node: HostProcess) -> bool:
 
 def commands_on(host: Host, *words: str) -> list[psutil.Process]:
     """Return the processes of a host whose command lines have all these arguments."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            is_there = _namespace(process.pid) == _namespace(host.pid)
-            line = process.cmdline() if is_there else []
-        except (psutil.NoSuchProcess, psutil.ZombieProcess, OSError):
-            continue
-        if is_there and all(word in line for word in words):
-            found.append(process)
-    return found
-
-
-def _namespace(pid: int) -> Path:
-    """Return the pid namespace of a process."""
-    return Path(f"/proc/{pid}/ns/pid").readlink()
+    return [process for process in processes_on(host) if set(words) <= set(words_of(process))]
 
 
 def replicas_on(host: Host, role: str) -> list[psutil.Process]:

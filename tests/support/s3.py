@@ -4,8 +4,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -72,16 +70,7 @@ def object_store(recording: Path | None = None) -> Iterator[ObjectStore]:
     recorded = {"MOTO_ENABLE_RECORDING": "1", "MOTO_RECORDER_FILEPATH": str(recording)} if recording else {}
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | recorded)
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                put = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
-                urllib.request.urlopen(put, timeout=5).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline, "moto's server does not answer"
-                assert server.poll() is None, "moto's server has ended"
-                time.sleep(0.1)
+        subprocess.run([sys.executable, "-c", MAKE_BUCKET, f"http://127.0.0.1:{port}/{BUCKET}"], check=True, timeout=90)
         yield ObjectStore(port)
     finally:
         server.kill()

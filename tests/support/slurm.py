@@ -17,7 +17,7 @@ import pytest
 
 from persia_cli.observe.journal import METRICS, read_journal
 from tests.conftest import poll_for
-from tests.support.hosts import Host, HostProcess
+from tests.support.hosts import Host, HostProcess, words_of
 from tests.support.s3 import BUCKET, SECRET
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo")
@@ -132,14 +132,6 @@ class SlurmCluster:
         """The ends of the logs of all daemons."""
         logs = [host.root / "tmp" / name for host in self.hosts for name in ("slurmctld.log", "slurmd.log")]
         return "\n".join(f"== {log}\n{log.read_text()[-4000:]}" for log in logs if log.exists())
-
-
-def words_of(process: psutil.Process) -> list[str]:
-    """The command line of a process; none if it has ended."""
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 @contextmanager

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.engines.job import JobResult
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, newest_checkpoint
-from tests.support.by_hand import run_by_hand
 from tests.support.checkpoints import assert_same_model
-from tests.support.jobs import CRITEO_FFNN, evaluation, losses, plan, train
+from tests.support.jobs import CRITEO_FFNN, evaluation, losses, train
+from tests.support.one_by_one import by_hand, end
 
 pytestmark = pytest.mark.processes
 
@@ -38,8 +38,9 @@ def test_processes_compute_what_threads_do(
 
 @pytest.mark.slow
 def test_roles_started_by_hand_compute_what_threads_do(words: list[str], embedded: JobResult, tmp_path: Path) -> None:
-    job = plan([*words, "cluster=local"], tmp_path / "run")
-    assert_same_outcome(run_by_hand(job, [*words, "cluster=local"]), embedded)
+    with by_hand([*words, "cluster=local"], tmp_path / "run") as started:
+        assert not any(end(started).values())
+    assert_same_outcome(result_of(tmp_path / "run"), embedded)
 
 
 def assert_same_outcome(result: JobResult, other: JobResult) -> None:

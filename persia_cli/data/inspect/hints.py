@@ -10,7 +10,8 @@ FILLERS = ("0", "-1", "-999", "", "na", "n/a", "nan", "null", "none", "nil", "-"
 """Values, in lower case, that often stand for none."""
 LEAST_FILLED = 0.05
 """Part of all values from which on one of FILLERS is reported."""
-SEPARATORS = ("|", ";", ",")
+SEPARATORS = {**{each: f"contains(v, '{each}')" for each in "|;,"}, " ": r"regexp_full_match(v, '\d+( +\d+)+')"}
+"""What may divide ids, and SQL for a text that it does: blanks also divide words."""
 _LEAST_DIVIDED = 0.1
 """Part of the texts that hold a separator, where it divides ids."""
 _ISO = r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s*(Z|[+-]\d{2}:?\d{2})?)?"
@@ -38,7 +39,7 @@ def numeric_hints(numbers: NumberFigures, count: int, distinct: int | None) -> H
 
 def text_hints(run: Run) -> Hints:
     """Return the hints of a column of text."""
-    counts = ", ".join(f"count(*) FILTER (contains(v, '{each}'))" for each in SEPARATORS)
+    counts = ", ".join(f"count(*) FILTER ({sql})" for sql in SEPARATORS.values())
     is_time, is_decimal, size, *divided = run(
         f"bool_and(regexp_full_match(v, '{_ISO}')), "
         f"bool_and(regexp_full_match(v, '{_DECIMAL_COMMA}')) AND bool_or(contains(v, ',')), count(*), {counts}"

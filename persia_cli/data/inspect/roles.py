@@ -14,6 +14,7 @@ from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.data.inspect.hints import FILLERS
 from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, NumberFigures
 from persia_cli.data.read.dense_transforms import LARGE
+from persia_cli.data.read.values import INTEGER
 
 Role = Literal["label", "dense", "sparse", "weight", "split", "unused"]
 
@@ -237,14 +238,21 @@ def _tells_rows_apart(column: ColumnProfile, rows: int) -> bool:
 
 
 def _shared(profile: DatasetProfile, guesses: dict[str, Guess]) -> dict[str, Guess]:
-    """Return new guesses for lists whose name has the name of a column with ids of the same type in it."""
+    """Return new guesses for lists whose name has the name of a column with ids of the same kind in it."""
     sparse = [profile.columns[name] for name, guess in guesses.items() if guess.role == "sparse"]
     found = {}
     for column in sparse:
         for other in sparse:
-            stem = re.sub(r"[\W_]*id$", "", other.name.lower())
-            if len(stem) > 1 and stem in column.name.lower() and column.type == f"list<{other.type}>":
+            stem, guess = re.sub(r"[\W_]*id$", "", other.name.lower()), guesses[column.name]
+            are_alike = column.type == f"list<{other.type}>" or (guess.separator and _fit(column, other))
+            if len(stem) > 1 and stem in column.name.lower() and are_alike:
                 doubt = f"if these are ids of {other.name}, set table: {other.name}"
-                guess = guesses[column.name]
                 found[column.name] = replace(guess, doubt="; ".join(filter(None, (guess.doubt, doubt))))
     return found
+
+
+def _fit(texts: ColumnProfile, other: ColumnProfile) -> bool:
+    """Return True if the ids in divided texts may be those of another column."""
+    if other.kind == "text":
+        return other.name != texts.name
+    return other.kind == "integer" and all(INTEGER.match(value) for value, _ in texts.top)

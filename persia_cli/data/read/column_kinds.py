@@ -4,6 +4,7 @@ Data that is read later with the model has to be of the same kind, for its ids a
 """
 
 from collections.abc import Mapping, Set
+from typing import Literal
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
@@ -20,21 +21,31 @@ def with_kinds(dataset: ParquetDataset, contents: Mapping[str, Set[str]], is_tex
 
     `contents` are those of each column over all files, as `columns.classes` names them; `is_text` is True for text
     files, where numbers and dates may stand for text if another file of the column holds text. Files that are read
-    later may look different: a column of names may happen to hold only digits.
+    later may look different: a column of names may happen to hold only digits. A text that is divided into ids has
+    integers if its table's other features have.
     """
+    made = [each.ids or _kind_of_ids(contents.get(each.column_name, frozenset()), is_text) for each in dataset.sparse]
+    of_integers = {
+        each.table_name
+        for each, kind in zip(dataset.sparse, made, strict=True)
+        if kind == "integer" and not each.buckets
+    }
     sparse = []
-    for feature in dataset.sparse:
-        held = {each.removeprefix("lists of ") for each in contents.get(feature.column_name, ())}
-        made = feature.ids
-        if made is None and "strings" in held and (len(held) == 1 or is_text):
-            made = "text"
-        elif made is None and held == {"numbers"}:
-            made = "integer"
-        elif made is None and held and held <= _TIMES:
-            made = "time"
-        sparse.append(feature.model_copy(update={"ids": made}))
+    for feature, kind in zip(dataset.sparse, made, strict=True):
+        is_divided = feature.ids is None and feature.separator is not None and kind == "text"
+        found = "integer" if is_divided and feature.table_name in of_integers else kind
+        sparse.append(feature.model_copy(update={"ids": found}))
     dense = [_dense_kind(each, contents) for each in dataset.dense]
     return dataset.model_copy(update={"sparse": tuple(sparse), "dense": tuple(dense)})
+
+
+def _kind_of_ids(contents: Set[str], is_text: bool) -> Literal["integer", "text", "time"] | None:
+    held = {each.removeprefix("lists of ") for each in contents}
+    if "strings" in held and (len(held) == 1 or is_text):
+        return "text"
+    if held == {"numbers"}:
+        return "integer"
+    return "time" if held and held <= _TIMES else None
 
 
 def _dense_kind(given: str | DenseFeature, contents: Mapping[str, Set[str]]) -> str | DenseFeature:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
@@ -101,7 +102,7 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
 
 def _warnings(found: ParquetScan) -> tuple[str, ...]:
     by_label = sorted_labels(found.settled, found.groups, found.label_ranges, found.split_rows.train)
-    return (*_single_values(found), *_far_vectors(found), *by_label)
+    return (*_single_values(found), *_lone_tables(found), *_far_vectors(found), *by_label)
 
 
 def _far_vectors(found: ParquetScan) -> Iterator[str]:
@@ -123,6 +124,19 @@ def _single_values(found: ParquetScan) -> Iterator[str]:
                 f"sparse feature {feature.name} has {key}, and its column has one value per row, not lists: if its "
                 f"texts hold several ids, give what divides them, as in {{name: {feature.name}, separator: '|'}}; else "
                 f"leave out {key}"
+            )
+
+
+def _lone_tables(found: ParquetScan) -> Iterator[str]:
+    """Yield a sentence for each feature that names a table which it reads alone, almost as another one is called."""
+    names = [feature.table_name for feature in found.settled.sparse]
+    for feature in found.settled.sparse:
+        others = {name for name in names if name != feature.table_name}
+        is_alone = feature.table not in (None, feature.name) and names.count(feature.table_name) == 1
+        if is_alone and (near := get_close_matches(feature.table_name, others, 1)):
+            yield (
+                f"table {feature.table_name} is read by sparse feature {feature.name} alone; if it was to share the "
+                f"rows of {near[0]}, set table: {near[0]}"
             )
 
 

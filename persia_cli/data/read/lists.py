@@ -25,14 +25,16 @@ def split_texts(column: Any, separator: str) -> Any:
     """Return a chunked array of texts as lists of texts, which have no blanks around them and are not empty.
 
     A null text is an empty list, for CSV knows no other. Texts in lists are split too, and nulls among them left out.
-    Columns of other values are returned unchanged.
+    Other values are lists of one, as integers in CSV whose texts all have one id; other lists are returned unchanged.
     """
     kind = plain_type(column.type)
     if is_list(kind) and class_of(kind.value_type) == "text":
         column = column.cast(pa.list_(pa.string()))
         column = pa.chunked_array([_joined(chunk, separator) for chunk in column.chunks], pa.large_string())
-    elif class_of(kind) != "text":
+    elif is_list(kind):
         return column
+    elif class_of(kind) != "text":
+        return pa.chunked_array([_lists_of_one(chunk) for chunk in column.cast(kind).chunks], pa.large_list(kind))
     chunks = [_split(chunk, separator) for chunk in column.chunks]
     return pa.chunked_array(chunks, pa.large_list(pa.large_string()))
 
@@ -40,6 +42,11 @@ def split_texts(column: Any, separator: str) -> Any:
 def _joined(lists: Any, separator: str) -> Any:
     texts = pc.binary_join(with_values(lists, lists.flatten().fill_null("")), separator)
     return texts.cast(pa.large_string())
+
+
+def _lists_of_one(values: Any) -> Any:
+    ends = np.cumsum(values.is_valid().to_numpy(zero_copy_only=False))
+    return pa.LargeListArray.from_arrays(pa.array(np.append(0, ends).astype(np.int64)), values.drop_null())
 
 
 def with_values(lists: Any, values: Any) -> Any:

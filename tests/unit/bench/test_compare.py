@@ -4,31 +4,15 @@ from functools import partial
 
 import pytest
 
-from persia_cli.bench.breakdown import bottleneck, bytes_per_sample, stages_of
+from persia_cli.bench.breakdown import bottleneck, bytes_per_sample
 from persia_cli.bench.compare import compare
-from persia_cli.bench.modes import offered_modes
 from persia_cli.bench.result import Side, Stage, with_ratios
-from persia_cli.bench.rounds import (
-    INTERVALS,
-    TurnFigures,
-    samples_and_seconds,
-    side_of,
-    take_turns,
-    timed_turn,
-    turn_steps,
-)
+from persia_cli.bench.rounds import TurnFigures, side_of, take_turns, timed_turn, without_ends
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
+from persia_cli.data.read.facts import inspect
 from persia_cli.errors import UserError
-from persia_cli.observe.recordings import ReplicaTrace
-from persia_cli.observe.trace import Span
 from tests.support.small import WORDS
-
-
-def test_a_turn_measures_as_many_steps_as_asked_after_a_warm_up() -> None:
-    assert [turn_steps(steps) for steps in (1, 4, 48)] == [5, 5, 60]
-    assert all(turn_steps(steps) % INTERVALS == 0 for steps in range(1, 50))
-    assert all(turn_steps(steps) * (INTERVALS - 1) / INTERVALS >= steps for steps in range(1, 50))
 
 
 def test_rounds_are_reversed_in_turn_and_the_first_is_discarded() -> None:
@@ -73,12 +57,6 @@ def test_results_of_a_side_are_medians_of_its_turns() -> None:
     assert [each.ratios for each in with_ratios([ours, side])] == [{"torch": 1.5}, {}]
 
 
-def test_seconds_of_intervals_follow_from_the_rates_that_were_written() -> None:
-    lines = [{"samples": 10, "samples_per_s": 1.0}, {"samples": 30, "samples_per_s": 10.0},
-             {"samples": 40, "samples_per_s": 2.0}]  # fmt: skip
-    assert samples_and_seconds(lines) == (30, 7.0)
-
-
 def side(cpu_ms: dict[str, float], step_ms: float, busy: float = 0.0) -> Side:
     rate = 32 / step_ms * 1e3
     return Side("persia", rate, rate, rate, cpu_ms=cpu_ms, busy_cores=busy)
@@ -88,46 +66,6 @@ def side(cpu_ms: dict[str, float], step_ms: float, busy: float = 0.0) -> Side:
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(4)))
     return compose_run(WORDS)
-
-
-def test_the_nn_worker_that_never_rests_is_the_bottleneck(run: Run) -> None:
-    ours = side({"nn-worker-0": 98.0, "embedding-worker-0": 5.0, "data-loader-0": 7.0, "coordinator-0": 1.0}, 100.0)
-    dense = Side("dense", 336.0, 336.0, 336.0)
-    stages = [Stage("nn-worker-0", "wait for batch", 1.25, False), Stage("nn-worker-0", "forward", 40.0, False)]
-    text = bottleneck(run, ours, dense, stages)
-    assert text.startswith("The NN worker's arithmetic is the bottleneck: it computes for 98.0 ms")
-    assert "on 1 thread, waits 1.25 ms for embeddings; the dense network alone takes 95.2 ms" in text
-    assert "data-loader-0, needs 7.0 ms" in text
-
-
-def test_a_busy_role_is_the_bottleneck(run: Run) -> None:
-    ours = side({"nn-worker-0": 30.0, "embedding-server-0": 99.0, "coordinator-0": 1.0}, 100.0)
-    assert bottleneck(run, ours, None).startswith("embedding-server-0 is the bottleneck: it is busy for 99.0 ms")
-
-
-def test_cores_all_in_use_are_the_bottleneck(run: Run) -> None:
-    ours = side({"nn-worker-0": 98.0, "embedding-server-0": 90.0, "coordinator-0": 1.0}, 100.0, busy=2.0)
-    assert bottleneck(run, ours, None).startswith("The 4 cores are the bottleneck: a step of 100.0 ms needs 189.0 ms")
-
-
-def test_no_busy_process_means_waiting(run: Run) -> None:
-    ours = side({"nn-worker-0": 20.0, "embedding-server-0": 10.0, "coordinator-0": 1.0}, 100.0)
-    assert bottleneck(run, ours, None).startswith("Waiting is the bottleneck: of a step of 100.0 ms")
-
-
-def test_stages_are_milliseconds_per_step_in_the_order_of_a_step() -> None:
-    spans = [
-        Span("training", "backward", 4, 0, 9_000_000, 12_000_000),
-        Span("training", "forward", 4, 0, 5_000_000, 9_000_000),
-        Span("", "pull", 4, 0, 1_000_000, 5_000_000),
-        Span("training", "forward", 5, 0, 12_000_000, 14_000_000),
-        Span("", "pull", 6, 0, 1_000_000, None),
-    ]
-    assert stages_of([ReplicaTrace("nn-worker-0", spans)], 2) == [
-        Stage("nn-worker-0", "forward", 3.0, False),
-        Stage("nn-worker-0", "backward", 1.5, False),
-        Stage("nn-worker-0", "pull", 2.0, True),
-    ]
 
 
 def test_bytes_on_the_wire_are_those_of_unique_rows() -> None:
@@ -147,8 +85,27 @@ def test_what_cannot_be_compared_is_refused_before_anything_starts() -> None:
             next(compare(compose_run([*WORDS, *words]), baselines, ["ring"], 4, 1, 2, lambda text: None))
 
 
-def test_all_modes_of_the_schema_are_offered_with_the_runs_staleness() -> None:
-    modes = offered_modes(compose_run([*WORDS, "mode=hybrid", "mode.staleness=7"]))
-    assert {"sync", "hybrid"} <= modes.keys()
-    assert modes["hybrid"].staleness == 7  # type: ignore[union-attr]
-    assert all(mode.kind == name for name, mode in modes.items())
+@pytest.mark.parametrize(
+    ("cpu_ms", "busy", "begin"),
+    [
+        ({"nn-worker-0": 98.0, "embedding-server-0": 5.0}, 0.0, "The NN worker's arithmetic is the bottleneck"),
+        ({"nn-worker-0": 30.0, "embedding-server-0": 99.0}, 0.0, "embedding-server-0 is the bottleneck"),
+        ({"nn-worker-0": 98.0, "embedding-server-0": 90.0}, 2.0, "The 4 cores are the bottleneck"),
+        ({"nn-worker-0": 20.0, "embedding-server-0": 10.0}, 0.0, "Waiting is the bottleneck"),
+    ],
+)
+def test_the_bottleneck_is_named(
+    cpu_ms: dict[str, float], busy: float, begin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of 32 samples takes 100 ms."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(4)))
+    ours = Side("persia", 320.0, 320.0, 320.0, cpu_ms=cpu_ms | {"coordinator-0": 1.0}, busy_cores=busy)
+    stages = [Stage("nn-worker-0", "wait for batch", 1.25, False)]
+    assert bottleneck(compose_run(WORDS), ours, None, stages).startswith(begin)
+
+
+def test_a_measured_job_saves_nothing_and_claims_no_place() -> None:
+    words = ["conf=synthetic", "checkpoint.path=/saved", "checkpoint.every_steps=5"]
+    run = compose_run(words)
+    checkpoint = without_ends(run, inspect(run.dataset), 10, 5).checkpoint
+    assert (checkpoint.at_end, checkpoint.every_steps, checkpoint.path) == (False, None, None)

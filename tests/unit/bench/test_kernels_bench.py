@@ -1,17 +1,15 @@
-"""Choice of cases of `python -m scripts.bench kernels`, ratios, and results that are right before they are fast."""
-
-from collections.abc import Iterator
+"""`python -m scripts.bench kernels`: cases, alternating timing, ratios, and results that are right."""
 
 import numpy as np
 import pytest
 
 from persia_cli.bench.baselines.steps import OneBag
-from persia_cli.bench.result import Result
 from persia_cli.errors import ConfigError
 from scripts.bench import kernels
-from scripts.bench.alternate import QUICK, Scale, Timing, compared, single
+from scripts.bench.alternate import Timing, Turn, alternate, compared, single
 from scripts.bench.step_cases import EmbeddingStep, fitting
 from scripts.bench.stores import EPS, LR
+from scripts.bench.views import lines
 
 
 def timing(seconds: float) -> Timing:
@@ -27,26 +25,11 @@ def test_a_ratio_is_how_many_times_faster_we_are() -> None:
     assert theirs.ratios == {}
 
 
-def test_a_number_that_should_be_small_has_a_ratio_too() -> None:
-    assert single("memory", "bytes", {"persia": 180.0, "its values": 160.0}).sides[0].ratios == {"its values": 1.125}
-
-
 def test_cases_are_chosen_by_part_of_their_name() -> None:
     assert kernels.chosen(None) == list(kernels.CASES)
     assert kernels.chosen("ook-u") == ["look-up"]
     with pytest.raises(ConfigError, match=r"no benchmark has 'nothing' in its name; there are look-up, .*start"):
         kernels.chosen("nothing")
-
-
-def test_results_know_their_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    def case(_: Scale) -> Iterator[Result]:
-        yield compared("what", {"persia": timing(2.0), "baseline": timing(1.0)}, 1.0, "rows/s")
-
-    monkeypatch.setitem(kernels.CASES, "dedup", case)
-    begun: list[str] = []
-    [result] = kernels.run(["dedup"], QUICK, begun.append)
-    assert (result.case, result.rounds, begun) == ("dedup", QUICK.rounds, ["dedup"])
-    assert result.sides[0].ratios == {"baseline": 0.5}
 
 
 def test_cardinalities_shrink_to_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,3 +54,51 @@ def test_the_step_that_is_timed_trains_as_torch_does() -> None:
         mine = ours.step(ours.ready(ids), gradient)
         other = theirs.step(theirs.ready(ids), torch.from_numpy(gradient)).detach().numpy()
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_result_is_a_line_for_each_side() -> None:
+    speed = single("look-up", "Mrows/s", {"persia": 20.0, "torch": 10.0, "limit": 40.0}, "a note")
+    assert list(lines(speed)) == [
+        "look-up: 20 Mrows/s; 2.00 x torch (10); a note",
+        "look-up: 20 Mrows/s; 0.50 x limit (40); a note",
+    ]
+
+
+class FakeClock:
+    """A clock that stands still but for what calls take."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.called: list[str] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def call(self, name: str, *seconds: float):
+        """Return a function that takes some seconds when called, the last of them from then on."""
+        left = list(seconds)
+
+        def run() -> None:
+            self.called.append(name)
+            self.now += left.pop(0) if len(left) > 1 else left[0]
+
+        return run
+
+
+def test_the_order_is_reversed_each_round_and_preparing_is_not_timed() -> None:
+    clock = FakeClock()
+    turns = {
+        "a": Turn(clock.call("a", 5.0, 1.0, 3.0), loops=1),
+        "b": Turn(clock.call("b", 1.0), prepare=clock.call("prepare", 100.0), loops=2),
+    }
+    timed = alternate(turns, rounds=3, clock=clock)
+    assert " ".join(clock.called) == "a prepare b b " + "prepare b b a " + "a prepare b b"
+    assert timed == {"a": Timing(3.0, 1.0, 5.0, loops=1), "b": Timing(1.0, 1.0, 1.0, loops=2)}
+
+
+def test_as_many_calls_as_fill_the_time_judged_by_the_second() -> None:
+    clock = FakeClock()
+    timed = alternate({"fast": clock.call("fast", 3.0, 0.01)}, rounds=2, at_least=0.05, clock=clock)
+    assert timed["fast"].loops == 5
+    assert timed["fast"].median == pytest.approx(0.01)
+    assert len(clock.called) == 2 + 2 * 5

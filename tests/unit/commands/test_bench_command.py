@@ -44,17 +44,7 @@ def test_json(persia, asked: list[Any]) -> None:
     assert (run.mode.kind, steps) == ("sync", 50)
 
 
-def test_for_people(persia, asked: list[Any]) -> None:
-    lines = persia("bench", "throughput", "dataset=tiny").out.splitlines()
-    assert any("2,000" in line and "samples" in line for line in lines)
-    assert 'replica=nn-worker-0 cpu_seconds=1.25 per_million_samples=250.00 memory="1.0 MiB"' in lines
-
-
-def test_no_steps_are_refused(persia, asked: list[Any]) -> None:
-    assert persia("bench", "throughput", "--steps", "0").code == 2
-    assert asked == []
-
-
+@pytest.mark.slow
 def test_kernels_as_json() -> None:
     command = [sys.executable, "-m", "scripts.bench", "kernels", "--quick", "--only", "dedup", "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -90,19 +90,12 @@ def test_show_names_tables_dense_weights_and_files(persia, checkpoint: Path, row
     note = read_note(checkpoint / MANIFEST)
     assert [file["xxh128"] for file in found["files"]] == [file["xxh128"] for file in note["files"]]
     assert found["nbytes"] == sum(file["nbytes"] for file in note["files"])
-    ended = persia("checkpoint", "show", str(checkpoint))
-    assert ended.out.splitlines()[0].startswith(f"path={checkpoint}")
-    assert "dense=w shape=3" in ended.out
-    assert "persia checkpoint verify" in ended.err
 
 
 def test_diff_prints_tables_rows_and_settings(persia, tmp_path: Path, checkpoint: Path, rows: pd.DataFrame) -> None:
     later = rows.copy()
     later["embedding"] = [vector + 1 for vector in rows["embedding"]]
     other = write_sorted(tmp_path / "later", 20, later.iloc[10:], 2)
-    ended = persia("checkpoint", "diff", str(checkpoint), str(tmp_path / "later"))
-    assert ended.code == 0, ended.err
-    assert "removed=" in ended.out
     found = json.loads(persia("checkpoint", "diff", str(checkpoint), str(other), "--json").out)
     assert found["steps"] == [9, 20]
     assert sum(table["removed"] for table in found["tables"]) == 10

@@ -77,12 +77,3 @@ def test_old_ones_go_from_the_store(persia, run: Path, tmp_path: Path, store: Ob
     left = {info.path for info in remote.get_file_info(fs.FileSelector(path, recursive=True)) if info.is_file}
     assert left
     assert all("/step-9/" in name for name in left)
-
-
-def test_those_of_another_run_stay(persia, run: Path, tmp_path: Path, store: ObjectStore) -> None:
-    remote, path = fs.FileSystem.from_uri(store.uri(tmp_path.name))
-    with remote.open_output_stream(f"{path}/writer.json") as file:
-        file.write(json.dumps({"run_dir": "/elsewhere/run", "host": "there", "id": "theirs"}).encode())
-    ended = persia("checkpoint", "gc", str(run), "--keep", "1", "--yes")
-    assert ended.code == 2
-    assert "belong to the run in /elsewhere/run on there" in ended.err

@@ -76,29 +76,16 @@ def test_lines_of_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"compiling", "ready", "phase", "warning", "saved", "roles"} <= {line["event"] for line in lines}
 
 
-@pytest.mark.parametrize("width", [80, 160])
-def test_the_live_line(tmp_path: Path, width: int) -> None:
-    text = shown(tmp_path, terminal=True, width=width)
-    assert "training  " in text
+def test_the_live_line(tmp_path: Path) -> None:
+    text = shown(tmp_path, terminal=True, width=160)
     assert "step 4/10  loss 0.5000  AUC 0.7500  200 samples/s  0:03 left" in text
+    assert "staleness 1.5 (max 3) █|▄ █  400 samples  1,234 rows" in text
     assert "warning   table a is full" in text
-    assert "note      table b is full" in text
-    assert "note      training ends early" in text
-    assert "evaluated step 10  loss 0.4000  AUC 0.8000" in text
     assert "saved     run/checkpoints/step-10" in text
-    if width == 160:
-        assert "staleness 1.5 (max 3) █|▄ █  400 samples  1,234 rows" in text
-        assert "━" in text
 
 
-@pytest.mark.parametrize(
-    ("terminal", "text"),
-    [
-        (False, "progress  3,000/12,000 samples  0:06 left  1,500 samples/s"),
-        (True, "3,000/12,000 samples  0:06 left  1,500 samples/s"),
-    ],
-)
-def test_progress_of_an_evaluation_or_a_prediction(tmp_path: Path, terminal: bool, text: str) -> None:
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_of_an_evaluation_or_a_prediction(tmp_path: Path, terminal: bool) -> None:
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=100, color_system=None, highlight=False)
     events = Journal(tmp_path / EVENTS)
@@ -108,19 +95,5 @@ def test_progress_of_an_evaluation_or_a_prediction(tmp_path: Path, terminal: boo
         events.write(event="reliability", step=10, labels={"y": {"predicted": [], "observed": [], "weight": []}})
         follow()
     events.close()
-    assert text in stream.getvalue()
+    assert "3,000/12,000 samples  0:06 left  1,500 samples/s" in stream.getvalue()
     assert "reliability" not in stream.getvalue()
-
-
-def test_a_line_that_is_half_written_waits(tmp_path: Path) -> None:
-    stream = io.StringIO()
-    console = Console(file=stream, width=80)
-    with following(console, tmp_path, JOB, 100) as follow, (tmp_path / EVENTS).open("w") as file:
-        file.write('{"time": 1.0, "event": "re')
-        file.flush()
-        follow()
-        assert stream.getvalue() == ""
-        file.write('ady", "parameters": 7}\n')
-        file.flush()
-        follow()
-    assert stream.getvalue() == "weights   7 in the dense network\n"

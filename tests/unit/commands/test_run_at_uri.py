@@ -1,21 +1,12 @@
 """Run directories at URIs, as commands take them."""
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from persia_cli.commands import submit
 from persia_cli.commands.run_at_uri import uri_of
-from persia_cli.config.compose import compose_run
-from persia_cli.config.record import write_run
-from persia_cli.config.schema import Run
-from persia_cli.observe.history import CONFIG
-from persia_cli.observe.remote_records import owner_here
-from persia_cli.storage.places import place_of
-from persia_cli.store.checkpoints.claim import claim
 from persia_cli.store.checkpoints.manifest import finished_steps
 from tests.support.small import WORDS
 
@@ -35,27 +26,6 @@ from tests.support.small import WORDS
 )
 def test_a_uri_keeps_its_slashes(given: str | None, meant: str | None) -> None:
     assert uri_of(given) == meant
-
-
-def test_the_command_of_a_run_on_hosts_has_a_separate_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    uri = f"file://{tmp_path}/saved"
-    run = compose_run(["cluster=hosts", "cluster.hosts=[here]", "name=shop", f"checkpoint.path={uri}"])
-    coordinators = tmp_path / "persia-jobs/shop-123456/run"
-    coordinators.mkdir(parents=True)
-    write_run(run, coordinators / CONFIG)
-    claim(uri, coordinators, socket.gethostname())
-    assert owner_here(place_of(uri)) == coordinators
-    folders: list[Path] = []
-
-    def begin(run: Run, run_dir: Path, words: list[str]) -> None:
-        assert list(run_dir.iterdir()) == []
-        folders.append(run_dir)
-
-    monkeypatch.setattr(submit, "_submit_and_follow", begin)
-    submit.resume_at_uri(run, uri)
-    assert [folder.parent for folder in folders] == [Path("runs")]
-    assert not folders[0].exists(), "nothing has begun"
 
 
 @pytest.mark.processes

@@ -17,7 +17,7 @@ from persia_cli.commands.follow import stop
 from persia_cli.config.record import write_run
 from persia_cli.engines.job import record_end
 from persia_cli.engines.running import RunningProcess, process_of
-from persia_cli.errors import PreemptedError, RoleError, UserError
+from persia_cli.errors import PreemptedError, UserError
 from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.plan.job import plan_job
@@ -107,43 +107,8 @@ def test_who_has_the_number_of_a_launcher_and_a_coordinator_that_were_killed_is_
     assert other.lives
 
 
-def test_a_coordinator_without_its_launcher_is_signalled(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
-    note_launcher(run_dir, RunningProcess(0, 0))
-    assert process.stdin is not None
-    process.stdin.close()
-    journal = Journal(run_dir / EVENTS, alone=True)
-    try:
-        journal.write(event="began", pid=process.pid, host=socket.gethostname())
-        with pytest.raises(RoleError):  # it has recorded no end
-            stop(run_dir)
-    finally:
-        journal.close()
-    assert process.wait(10.0) == 75
-
-
-def test_a_job_of_another_user_is_for_that_user_to_stop(
-    process: "subprocess.Popen[bytes]", run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forbidden(pid: int, number: int) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(os, "kill", forbidden)
-    note_launcher(run_dir, running(process))
-    with pytest.raises(UserError, match=f"process {process.pid}, which drives .* belongs to another user; stop it as"):
-        stop(run_dir)
-
-
 @pytest.mark.parametrize("command", ["attach", "stop", "logs"])
 def test_a_file_is_no_run_directory(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.yaml").touch()
-    with pytest.raises(UserError, match=r"config\.yaml (is not the run directory of a job|has no logs)"):
+    with pytest.raises(UserError, match=r"config\.yaml"):
         app([command, str(tmp_path / "config.yaml")], standalone_mode=False)
-
-
-def test_a_job_on_kubernetes_is_named_after_its_folder_from_within_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "shop").mkdir()
-    monkeypatch.chdir(tmp_path / "shop")
-    with pytest.raises(UserError, match="kubectl exec -it job/shop-coordinator-0 "):
-        stop(Path())

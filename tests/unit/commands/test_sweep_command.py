@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from persia_cli.commands.sweep_view import Shown, as_object, legend, named, show_table, spread
+from persia_cli.commands.sweep_view import show_table
 from persia_cli.observe.outcome import JobMetrics
-from persia_cli.sweep.comparison import Mean, Row, compare
+from persia_cli.sweep.comparison import Row, compare
 from persia_cli.sweep.points import Setting
 
 SMALL = ("dataset=tiny", "cluster=embedded", "train.batch_size=100")
@@ -34,7 +34,6 @@ def test_the_points_are_listed_and_nothing_is_made(persia, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["mode.staleness=0,1"], "mode.staleness=0: staleness counts the step in flight itself"),
         (["mode=sync,hybrd"], "did you mean hybrid? (point mode=hybrd)"),
         (["dataset=tiny,parquet", "dataset.split={kind: every, n: 2}", "dataset.path=no", "dataset.labels=[y]"],
          "(point dataset=parquet)"),
@@ -42,7 +41,6 @@ def test_the_points_are_listed_and_nothing_is_made(persia, tmp_path: Path) -> No
         (["seed=1,2", "--folder", "conf"], "conf exists already; name another folder"),
         (["--resume", "nowhere"], "nowhere does not contain a sweep: nowhere/sweep.json is missing"),
         (["seed=1,2", "--metric", "auk"], "; did you mean auc?"),
-        (["seed=1,2", "--metric", "auc_buy"], "--metric auc_buy: an evaluation of the point seed=1"),
         (["seed=1", "--resume", "nowhere"], "--resume takes settings and folder from the sweep itself"),
     ],
 )  # fmt: skip
@@ -73,23 +71,9 @@ def test_a_terminal_sees_a_table() -> None:
     assert "AUC to baseline" in header
     assert "1,050 ± 635" in first
     assert "0.71000 ± 0.12706" in first
-    assert "baseline" in first
     assert "1 failed" in second
-    assert "3 (7.50%)" in second
     assert "-0.00750 ± 0.03177" in second
     assert second.endswith("no")
-    assert "differs" in header
-    assert "at step" in header
-
-
-def test_a_narrow_terminal_cuts_no_number_off() -> None:
-    text = io.StringIO()
-    show_table(Console(file=text, force_terminal=True, width=60, color_system=None, highlight=False), rows())
-    lines = text.getvalue().splitlines()
-    assert len(lines) % 3 == 0, "each part has the head and both settings"
-    assert max(map(len, lines)) <= 60
-    assert "-0.00750 ± 0.03177" in text.getvalue()
-    assert "…" not in text.getvalue()
 
 
 def test_elsewhere_each_setting_is_a_line_of_metrics() -> None:
@@ -102,29 +86,3 @@ def test_elsewhere_each_setting_is_a_line_of_metrics() -> None:
     assert float(told["auc_difference"]) == pytest.approx(-0.0075)
     assert float(told["auc_difference_low"]) == pytest.approx(-0.0075 - 12.7062 * 0.0025, rel=1e-5)
     assert (told["differs"], told["judged_steps"]) == ("false", "30")
-
-
-def test_json_keeps_settings_apart_from_metrics() -> None:
-    told = as_object(rows()[1])
-    assert told["setting"] == {"mode": "hybrid", "mode.staleness": "3"}
-    assert told["samples_per_s"] == {
-        "mean": 3050.0, "standard_error": pytest.approx(50.0), "count": 2,
-        "low": pytest.approx(3050.0 - 635.31, abs=0.01), "high": pytest.approx(3050.0 + 635.31, abs=0.01),
-    }  # fmt: skip
-    assert told["baseline"] == {"mode": "sync"}
-
-
-def test_metrics_as_text() -> None:
-    assert spread(None, ".3f") == "-"
-    assert spread(Mean(0.5, None, 1), "+.3f") == "+0.500"
-    assert spread(Mean(-0.5, 0.01, 3), "+.3f") == "-0.500 ± 0.043"
-    assert "Differences are to mode=sync" in legend("auc", "mode=sync")
-    assert "Differences" not in legend("auc", None)
-    assert (named("pr_auc_buy"), named("loss"), named("auc")) == ("PR-AUC buy", "loss", "AUC")
-
-
-def test_the_time_left_is_unknown_before_the_first_point() -> None:
-    shown = Shown(4, 2)
-    assert shown.left_s() is None
-    shown.done = 4
-    assert shown.left_s() == 0.0

@@ -52,11 +52,3 @@ def test_a_stand_in_is_named_at_the_start_and_with_the_result_and_nowhere_else(p
         "persia recipe prepare criteo --input SOURCE --output data/criteo"
     }
     assert "made" not in ended.out
-
-
-def test_log_format_json_prints_one_object_a_line(persia) -> None:
-    trained = persia("train", *SMALL, "--run-dir", "run", "--log-format", "json")
-    assert trained.code == 0, trained.err
-    lines = [json.loads(line) for line in trained.err.splitlines()]
-    assert {"metrics", "saved", "phase"} <= {line.get("event") for line in lines}
-    assert {"text": "run       base in run"} in lines

@@ -65,22 +65,6 @@ def test_training_ends_once_so_many_evaluations_in_a_row_were_no_better(figures,
         assert tracker.over == (in_a_row >= patience)
 
 
-def test_the_two_may_go_by_different_metrics():
-    tracker = EvaluationTracker(Best("auc", "high"), 2, Best("log_loss", "low"))
-    told = [tracker.note(step, {"auc": auc, "log_loss": loss}) for step, auc, loss in [(5, 0.7, 0.5), (10, 0.6, 0.4)]]
-    assert told == [True, True]
-    assert (tracker.improved, tracker.over, tracker.best) == (True, False, tracker.best_at(10))
-    assert not tracker.note(15, {"auc": 0.7, "log_loss": 0.45})
-    assert (tracker.improved, tracker.over, tracker.best_at(15)) == (False, True, None)
-    assert tracker.reason == "auc has not improved over 0.7 of step 5 in 2 evaluations"
-
-
-def test_without_metrics_nothing_is_decided():
-    tracker = EvaluationTracker()
-    assert not tracker.note(5, {"auc": 0.5})
-    assert (tracker.improved, tracker.over, tracker.best, tracker.best_at(5)) == (False, False, None, None)
-
-
 def test_the_reason_names_what_was_asked_for():
     tracker = EvaluationTracker(Best("auc", "high", 0.001), 1)
     tracker.note(5, {"auc": None})
@@ -88,21 +72,6 @@ def test_the_reason_names_what_was_asked_for():
     tracker.note(10, {"auc": 0.75})
     tracker.note(15, {"auc": 0.7505})
     assert tracker.reason == "auc has not improved by more than 0.001 over 0.75 of step 10 in 1 evaluation"
-
-
-def test_a_run_names_its_metric():
-    changes = {
-        "dataset": {"labels": ["click", "buy"], "group_by": "user"},
-        "eval": {"every_steps": 5},
-        "train": {"batch_size": 32, "stop_early": {"metric": "ne_buy", "patience": 1}},
-        "checkpoint": {"best_by": "gauc_click"},
-    }
-    run = make_run(**changes)
-    tracker = tracker_of(run, metric_aims(run))
-    tracker.note(5, {"ne_buy": 0.9, "gauc_click": 0.6})
-    tracker.note(10, {"ne_buy": 0.95, "gauc_click": 0.7})
-    assert (tracker.over, tracker.improved) == (True, True)
-    assert tracker_of(make_run(), {}).best is None
 
 
 def test_a_run_that_stops_early_retains_the_best_weights():

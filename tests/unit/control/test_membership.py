@@ -2,7 +2,7 @@
 
 import pytest
 
-from persia_cli.control.membership import Membership, StallDetector
+from persia_cli.control.membership import LONGEST_GAP_S, Membership, RunningClock, StallDetector
 from persia_cli.errors import WireError
 from persia_cli.wire.message import ProcessId
 
@@ -92,13 +92,6 @@ def test_only_counters_that_change_are_progress() -> None:
     assert detector.still_s(24.0) == 1.0
 
 
-def test_a_new_phase_is_movement() -> None:
-    detector = StallDetector()
-    detector.note("a", {}, now=1.0)
-    detector.restart(5.0)
-    assert detector.still_s(6.0) == 1.0
-
-
 def test_a_new_process_takes_the_place_of_a_dead_one():
     members = membership()
     members.join("nn-worker", 0, process=ProcessId(7), host="a", address="x", now=1.0).ready = True
@@ -119,3 +112,13 @@ def test_a_new_process_takes_the_place_of_a_dead_one():
     assert members.replaced == []
     with pytest.raises(WireError, match="embedding-server-0 has not joined"):
         members.lose("embedding-server", 0, now=9.0)
+
+
+def test_time_passes_only_while_it_is_read() -> None:
+    awake = RunningClock(100.0)
+    assert awake.at(100.0) == 0.0
+    assert awake.at(100.5) == 0.5
+    assert awake.at(100.5 + LONGEST_GAP_S) == 0.5 + LONGEST_GAP_S
+    stopped = awake.at(5000.0)
+    assert stopped == 0.5 + 2 * LONGEST_GAP_S
+    assert awake.at(5000.25) == stopped + 0.25

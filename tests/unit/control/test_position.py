@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN, JobBatches, StepGrid, WorkItems
+from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid, WorkItems
 from persia_cli.errors import WireError
 
 grids = st.builds(
@@ -45,12 +45,6 @@ def test_samples_before_a_step_are_those_of_the_steps_before(grid, step):
     assert grid.samples_before(step + 1) - grid.samples_before(step) == last - first
 
 
-def test_a_rank_may_get_nothing_of_a_short_step():
-    grid = StepGrid(rows=9, batch_size=8, world_size=4)
-    assert grid.locate(1) == (0, 8, 9)
-    assert [grid.rows_of(1, rank) for rank in range(4)] == [(0, 1), (1, 1), (1, 1), (1, 1)]
-
-
 @given(st.integers(0, 50), st.integers(0, 200), st.integers(1, 30))
 def test_work_items_deal_out_every_step_once_in_order(first, count, size):
     items = WorkItems(first, first + count, size)
@@ -72,10 +66,6 @@ def test_batches_have_the_size_of_the_ranks_share() -> None:
     assert [[JOB.size(EVAL, step, rank) for rank in range(2)] for step in (0, 1)] == [[4, 4], [1, 0]]
 
 
-def test_evaluation_goes_on_pass_after_pass() -> None:
-    assert JOB.size(EVAL, 2001, 0) == 1
-
-
 @pytest.mark.parametrize(
     ("split", "step", "rank", "told"),
     [
@@ -90,13 +80,3 @@ def test_evaluation_goes_on_pass_after_pass() -> None:
 def test_other_batches_are_refused(split: int, step: int, rank: int, told: str) -> None:
     with pytest.raises(WireError, match=told):
         JOB.size(split, step, rank)
-
-
-def test_a_split_without_rows_has_no_batches() -> None:
-    job = JobBatches({TRAIN: StepGrid(20, 8, 1)}, steps=5, world_size=1)
-    with pytest.raises(WireError, match="no step 0 of the split 'eval'"):
-        job.size(EVAL, 0, 0)
-
-
-def test_splits_have_the_names_of_the_metrics() -> None:
-    assert SPLIT_NAMES == {TRAIN: "train", EVAL: "eval"}

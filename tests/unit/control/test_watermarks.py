@@ -19,13 +19,6 @@ def test_a_window_remembers_exactly_what_was_marked(steps):
         assert window.above == {other for other in marked if other > window.watermark}
 
 
-def test_steps_in_order_leave_nothing_to_remember():
-    window = Window()
-    for step in range(10_000):
-        window.mark(step)
-    assert (window.watermark, window.above) == (9_999, set())
-
-
 def test_a_step_too_far_ahead_is_refused_and_changes_nothing():
     window = Window(watermark=4, limit=10)
     assert window.mark(14)
@@ -58,14 +51,6 @@ def test_steps_start_in_order_and_never_further_ahead_than_the_bound(bound, end,
     assert started == list(range(end))
 
 
-def test_a_bound_of_one_starts_a_step_when_the_one_before_is_applied():
-    permits = Permits(1, end=3)
-    assert (permits.take(), permits.take()) == (0, None)
-    permits.give_back(0)
-    permits.give_back(0)
-    assert (permits.take(), permits.take()) == (1, None)
-
-
 def test_credit_counts_from_the_last_step_that_all_before_are_finished():
     permits = Permits(4, end=9)
     for _ in range(4):
@@ -75,30 +60,6 @@ def test_credit_counts_from_the_last_step_that_all_before_are_finished():
     assert permits.credit(10) == 10
     permits.give_back(0)
     assert permits.credit(10) == 12
-
-
-def test_a_rank_goes_on_when_the_next_phase_begins():
-    permits = Permits(2, end=1)
-    assert (permits.take(), permits.take()) == (0, None)
-    permits.give_back(0)
-    assert permits.drained
-    permits.end = 2
-    assert not permits.drained
-    assert permits.take() == 1
-
-
-def test_an_update_waits_for_the_other_ranks_and_comes_out_in_their_order():
-    gate = StepGate[str, str](3)
-    gate.hold_update(0, 2, "c")
-    gate.hold_update(1, 0, "early")
-    gate.hold_update(0, 0, "a")
-    assert gate.complete(-1) is None
-    gate.hold_update(0, 0, "a again")
-    assert gate.complete(-1) is None
-    gate.hold_update(0, 1, "b")
-    assert gate.complete(-1) == ["a again", "b", "c"]
-    assert gate.complete(-1) is None
-    assert gate.complete(0) is None
 
 
 def test_look_ups_are_let_through_once_and_in_order():

@@ -15,7 +15,8 @@ from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.scan import scan
 from persia_cli.data.read.source import open_source
-from persia_cli.errors import DataError
+from persia_cli.errors import ConfigError, DataError
+from persia_cli.plan.job import plan_job
 from persia_cli.plan.saved_model import require_same_widths
 from persia_cli.serving.columns import Lists
 from persia_cli.serving.fields import RequestFields
@@ -146,6 +147,24 @@ def test_a_separator_makes_the_lists_that_a_column_of_lists_has(tmp_path: Path, 
     assert lists_of(numbers) == [row[-2:] for row in LISTS]
 
 
+def test_divided_texts_have_the_integers_of_their_table(tmp_path: Path, cache: Path) -> None:
+    sparse = ["item", {"name": "last", "table": "item", "separator": "|"}]
+    for name, last in (("several.csv", ["", "8|7", "7"] * 2), ("one.csv", ["", "8", "7"] * 2)):
+        (tmp_path / name).write_text("y,item,last\n" + "".join(f"{n % 2},7,{text}\n" for n, text in enumerate(last)))
+        found = lists_of(read(dataset(tmp_path / name, sparse)))
+        assert found == [[7]] * 6 + [[int(each) for each in text.split("|") if each] for text in last]
+    path = write(tmp_path / "a.parquet", item=[1] * 6, last=["1|x"] * 6)
+    with pytest.raises(DataError, match="'x' is not an integer"):
+        read(dataset(path, sparse))
+
+
+def test_features_of_a_table_have_ids_of_one_kind(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", item=[1] * 6, name=["1"] * 6)
+    data = dataset(path, ["item", {"name": "name", "table": "item"}], split=TRAINS)
+    with pytest.raises(ConfigError, match=r"item .*name .*table item.* ids"):
+        plan_job(make_run(dataset=data.model_dump()), inspect(data), "train", tmp_path / "run")
+
+
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32(), 3), pa.list_(pa.float64()), pa.list_(pa.int64())])
 def test_a_dense_column_of_lists_is_as_many_inputs_as_its_lists_are_long(tmp_path: Path, kind: Any) -> None:
     vectors = np.arange(3 * ROWS).reshape(ROWS, 3)
@@ -204,6 +223,8 @@ def test_a_pooling_without_lists_is_reported_before_training(tmp_path: Path) -> 
     assert "separator: '|'" in warning
     divided = [{"name": "g", "pooling": "mean", "separator": "|"}]
     assert inspect(dataset(path, divided, split=split)).warnings == ()
+    (warning,) = inspect(dataset(path, ["n", {"name": "g", "table": "nn"}], split=split)).warnings
+    assert "set table: n" in warning
 
 
 def test_requests_give_the_samples_of_the_data(tmp_path: Path) -> None:

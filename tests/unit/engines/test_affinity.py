@@ -19,14 +19,6 @@ def test_a_machine_is_read_from_files_of_linux(tmp_path: Path) -> None:
     assert processors_here(tmp_path) == MachineProcessors(as_text(OWN), "0-7", {0: "0-3", 11: "4-7"})
 
 
-def test_without_files_of_linux_there_are_the_usable_processors(tmp_path: Path) -> None:
-    assert processors_here(tmp_path) == MachineProcessors(as_text(OWN), as_text(OWN), {})
-
-
-def test_this_machine_has_what_it_lets_processes_use() -> None:
-    assert processors_here().usable == as_text(OWN)
-
-
 PINNED = """
 import os, subprocess, sys, threading
 import persia_cli.main

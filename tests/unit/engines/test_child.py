@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import psutil
@@ -90,8 +89,3 @@ def test_a_replica_ends_with_its_input_and_the_secret_is_in_no_command_line(ends
 
 def _lives(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
-def test_a_program_that_is_not_there_is_an_error_of_the_machine(tmp_path: Path) -> None:
-    child = Child("here", [sys.executable, "-c", "raise SystemExit('error: nothing here')"], "", tmp_path / "log")
-    assert code_of(child) == 1

@@ -1,6 +1,5 @@
 """The driver of a run: one at a time, known to other commands, with its exit code in the end."""
 
-import signal
 import sys
 from pathlib import Path
 
@@ -97,7 +96,3 @@ def test_a_run_that_goes_on_without_a_driver_forgets_the_last_one(tmp_path: Path
     forget_driver(tmp_path)
     assert note_of(tmp_path) is None
     assert [path.name for path in tmp_path.iterdir()] == ["driver"]
-
-
-def test_killed_is_the_code_of_shells() -> None:
-    assert KILLED == 128 + signal.SIGKILL

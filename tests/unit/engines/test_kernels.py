@@ -56,14 +56,6 @@ def test_a_job_calls_the_kernels_that_were_foreseen(tmp_path, words):
     assert foreseen - set(SAVING) <= called
 
 
-def test_with_all_kernels_there_nothing_is_printed(tmp_path, monkeypatch):
-    job = plan(["conf=synthetic"], tmp_path)
-    monkeypatch.setattr("persia_cli.engines.kernels.is_cached", lambda name: True)
-    with closing(Compiling(job)) as kernels:
-        kernels.check()
-    assert read_journal(tmp_path / EVENTS) == []
-
-
 def test_compilations_are_counted_and_an_unwritable_cache_is_reported(tmp_path, monkeypatch):
     job = plan(["conf=synthetic"], tmp_path)
     names = job_kernels(job)

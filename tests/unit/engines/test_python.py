@@ -1,13 +1,10 @@
 """Processes that persia starts are of this persia, whatever lies in the folder it is started in."""
 
-import re
 import subprocess
 from pathlib import Path
 
 import persia_cli
 from persia_cli.engines.processes import python_module
-
-CODE = Path(persia_cli.__file__).parent
 
 
 def test_files_of_the_working_folder_are_not_taken_for_modules(tmp_path: Path) -> None:
@@ -17,8 +14,3 @@ def test_files_of_the_working_folder_are_not_taken_for_modules(tmp_path: Path) -
     command = [*python_module("persia_cli"), "--version"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"persia {persia_cli.__version__}\n", "")
-
-
-def test_every_module_is_started_so() -> None:
-    others = [path for path in CODE.rglob("*.py") if path != CODE / "launch" / "python.py"]
-    assert [path for path in others if re.search(r'sys\.executable, *"-m"', path.read_text())] == []

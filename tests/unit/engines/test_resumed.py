@@ -1,7 +1,7 @@
 """The record of a run that is resumed: what goes, what stays, and what is refused before anything has changed."""
 
-import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
-from persia_cli.engines import resumed
 from persia_cli.engines.job import COORDINATOR_ADDRESS, prepared_run_dir
 from persia_cli.engines.resumed import locked, metrics_so_far, newest_of, start_over, take_up_record
 from persia_cli.errors import CheckpointError, UserError
@@ -109,46 +108,36 @@ def test_a_damaged_copy_is_refused_before_anything_has_changed(checkpoint: Path,
     assert content(checkpoint.parents[1]) == before
 
 
-def test_a_run_that_goes_on_is_left_alone(checkpoint: Path, take_up: Callable[..., None]) -> None:
-    run_dir = checkpoint.parents[1]
+@contextmanager
+def recording(run_dir: Path, checkpoint: Path) -> Iterator[None]:
+    """A coordinator that writes the record."""
     writer = Journal(run_dir / EVENTS, alone=True)
-    before = content(run_dir)
-    for attempt in (take_up, lambda: start_over(run_dir, (EVENTS,))):
-        with pytest.raises(UserError, match="still goes on, or is being resumed by another command"):
-            attempt()
-    assert content(run_dir) == before
+    yield
     writer.close()
-    take_up()
 
 
-def test_no_other_job_resumes_a_run_from_its_launch_on(checkpoint: Path, take_up: Callable[..., None]) -> None:
-    """Before its coordinator writes the record, a launcher may compile kernels for minutes."""
-    run_dir = checkpoint.parents[1]
+@contextmanager
+def launching(run_dir: Path, checkpoint: Path) -> Iterator[None]:
+    """A launcher whose job has no coordinator yet: it may compile kernels for minutes."""
+    (run_dir / COORDINATOR_ADDRESS).write_text("ipc:///tmp/persia-of-the-last-start/coordinator-0\n")
     job = plan(["conf=synthetic", "cluster=embedded"], run_dir)
     with prepared_run_dir(replace(job, job=replace(job.job, load=str(checkpoint)))):
+        assert not (run_dir / EVENTS).exists()
+        assert not (run_dir / COORDINATOR_ADDRESS).exists(), "roles would look for the coordinator there"
+        yield
+
+
+@pytest.mark.parametrize("goes_on", [recording, launching])
+def test_a_run_that_goes_on_is_left_alone(
+    checkpoint: Path, take_up: Callable[..., None], goes_on: Callable[..., AbstractContextManager[None]]
+) -> None:
+    run_dir = checkpoint.parents[1]
+    with goes_on(run_dir, checkpoint):
         before = content(run_dir)
-        assert EVENTS not in before
         for attempt in (take_up, lambda: start_over(run_dir, (EVENTS,))):
             with pytest.raises(UserError, match="still goes on, or is being resumed by another command"):
                 attempt()
         assert content(run_dir) == before
-    take_up()
-
-
-def test_the_address_of_a_coordinator_that_was_killed_is_forgotten(checkpoint: Path) -> None:
-    """The others of the new start would look for their coordinator there."""
-    run_dir = checkpoint.parents[1]
-    (run_dir / COORDINATOR_ADDRESS).write_text("ipc:///tmp/persia-of-the-last-start/coordinator-0\n")
-    job = plan(["conf=synthetic", "cluster=embedded"], run_dir)
-    with prepared_run_dir(replace(job, job=replace(job.job, load=str(checkpoint)))):
-        assert not (run_dir / COORDINATOR_ADDRESS).exists()
-
-
-def test_a_folder_that_cannot_be_locked_is_used(take_up: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(descriptor: int) -> bool:
-        raise OSError(errno.EBADF, "Bad file descriptor")
-
-    monkeypatch.setattr(resumed, "is_held", refuse)
     take_up()
 
 

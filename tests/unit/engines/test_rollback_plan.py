@@ -1,6 +1,5 @@
 """The decision to go back to a checkpoint after a death, without processes: how often, and what keeps it from it."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,17 +41,6 @@ class Deaths:
         return JobResult(plan.run_dir, [], [])
 
 
-def test_the_next_job_begins_at_the_checkpoint(saved: Path) -> None:
-    deaths, said = Deaths(1), list[str]()
-    launch_with_rollback(planned(saved.parents[1]), deaths, said.append)
-    first, second = deaths.plans
-    assert not first.is_resumed
-    assert (second.job.load, second.job.first_step) == (str(saved), STEP)
-    assert second.job.rollback is not None
-    assert (second.job.rollback.replica, second.job.rollback.step) == ("nn-worker-0", STEP)
-    assert "nn-worker-0 was killed by SIGKILL; the job goes on from the checkpoint of step 9" in said[0]
-
-
 def test_a_branch_that_has_saved_nothing_goes_back_to_where_it_began(saved: Path, tmp_path: Path) -> None:
     deaths, branch = Deaths(1), planned(tmp_path / "branch")
     branch = replace(branch, job=replace(branch.job, load=str(saved), first_step=STEP), resumes=saved.parents[1])
@@ -70,34 +58,6 @@ def test_a_job_goes_back_so_often_and_no_more(saved: Path, most: int) -> None:
     assert len(deaths.plans) == 1 + most
     notes = getattr(raised.value, "__notes__", [])
     assert notes == (["The job went back 1 time within 3600 s (recovery.max_restarts)."] * most)
-
-
-def test_without_a_checkpoint_the_next_job_begins_at_the_start(tmp_path: Path) -> None:
-    run_dir = tmp_path / "new"
-    (run_dir / "roles").mkdir(parents=True)
-    for name in ("metrics.jsonl", "events.jsonl"):
-        (run_dir / name).write_text(json.dumps({"time": 0.0, "step": 7, "event": "began"}) + "\n")
-    deaths, said = Deaths(1), list[str]()
-    launch_with_rollback(planned(run_dir), deaths, said.append)
-    second = deaths.plans[1]
-    assert not second.is_resumed
-    assert second.job.rollback is not None
-    assert (second.job.rollback.step, second.job.rollback.steps_again) == (0, 7)
-    assert said == [
-        "nn-worker-0 was killed by SIGKILL; the job goes on from its start, since it has no checkpoint "
-        "(7 recorded steps to be trained again)"
-    ]
-    assert not (run_dir / "metrics.jsonl").exists(), "the metrics of the first start are in its folder"
-
-
-def test_evaluations_and_jobs_without_restarts_end(saved: Path) -> None:
-    evaluating = planned(saved.parents[1])
-    evaluating = replace(evaluating, job=replace(evaluating.job, task="evaluate", load=str(saved)))
-    for job in (planned(saved.parents[1], "recovery.max_restarts=0"), evaluating):
-        deaths = Deaths(9)
-        with pytest.raises(KilledError):
-            launch_with_rollback(job, deaths, lambda said: None)
-        assert len(deaths.plans) == 1
 
 
 def test_a_damaged_checkpoint_does_not_hide_the_death(saved: Path) -> None:

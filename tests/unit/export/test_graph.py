@@ -1,6 +1,5 @@
 """Every network as an ONNX file, computed without torch, has the scores of the training code."""
 
-import errno
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 from persia_cli.errors import UserError
-from persia_cli.export.graph import following, write_network
+from persia_cli.export.graph import write_network
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import InputShape
@@ -101,26 +100,10 @@ class Deciding(torch.nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("network", "says"),
-    [(Inverting(), r"operation aten.*qr"), (Deciding(), "must not depend on values of tensors")],
+    ("network", "says"), [(Inverting(), r"operation aten.*qr"), (Deciding(), "must not depend on values of tensors")]
 )
 def test_a_network_that_cannot_be_exported_is_refused_in_a_sentence(tmp_path: Path, network, says: str) -> None:
     shape = InputShape(3, (), 1)
     with pytest.raises(UserError, match=says) as refused:
         write_network(network.eval(), shape, (), tmp_path / "dense.onnx", "model.kind=custom")
     assert "\n" not in str(refused.value)
-
-
-def full_disk(chained: bool) -> None:
-    """The exporter's error on a full disk."""
-    error = OSError(errno.ENOSPC, "No space left on device")
-    with following("model.kind=custom"):
-        if not chained:
-            raise error
-        raise RuntimeError("the export has failed") from error
-
-
-@pytest.mark.parametrize("chained", [False, True])
-def test_a_full_disk_is_no_fault_of_the_network(chained: bool) -> None:
-    with pytest.raises(OSError, match="No space left"):
-        full_disk(chained)

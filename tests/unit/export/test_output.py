@@ -7,17 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from persia_cli.errors import DiskError, UserError
 from persia_cli.export import output
 from persia_cli.export.output import PLAIN, Output
-from persia_cli.main import app
 from persia_cli.observe.saved_run import SavedModel
 from tests.support.runs import make_run
-from tests.support.saved_rows import made_up_rows
 from tests.support.small_model import write_small_model
-from tests.unit.checkpoint.made_up import write_sorted
 
 
 def plain_export(folder: Path) -> Path:
@@ -89,13 +85,6 @@ def test_the_run_is_never_written_to(tmp_path: Path) -> None:
     Output(tmp_path / "run2", overwrite=True).require_apart(model)
 
 
-def test_the_command_refuses_a_folder_in_the_run(tmp_path: Path) -> None:
-    checkpoint = write_sorted(tmp_path / "run", 5, made_up_rows(50, 8, 5, ["a", "b"]))
-    done = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "-o", str(checkpoint / "shop")])
-    assert isinstance(done.exception, UserError)
-    assert "would be mixed with" in str(done.exception)
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_that_appears_during_an_export_stays(tmp_path: Path, overwrite: bool) -> None:
     place = Output.at(tmp_path / "shop", overwrite)
@@ -124,14 +113,6 @@ def test_the_earlier_export_is_back_if_it_cannot_be_replaced(tmp_path: Path, mon
         write(place)
     assert names(tmp_path) == ["shop"]
     assert names(folder) == sorted(PLAIN)
-
-
-def test_sigterm_leaves_nothing(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit, match="143"):
-        write(Output(tmp_path / "shop"), lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert names(tmp_path) == []
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_sigterm_that_a_library_swallows_ends_the_export_all_the_same(tmp_path: Path) -> None:

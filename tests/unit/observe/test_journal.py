@@ -39,45 +39,11 @@ def test_numbers_that_are_not_finite_become_null_at_any_depth(path: Path) -> Non
     assert line == {"a": None, "b": None, "c": 1.5, "d": {"e": None, "f": [None, 2.5, [None]]}, "g": None}
 
 
-def test_floats_come_back_to_the_bit(path: Path) -> None:
-    journal = Journal(path)
-    journal.write(loss=0.1 + 0.2, tiny=5e-324)
-    journal.close()
-    (line,) = read_journal(path)
-    assert (line["loss"], line["tiny"]) == (0.1 + 0.2, 5e-324)
-
-
-def test_a_journal_goes_on_where_another_ended(path: Path) -> None:
-    for number in (1, 2):
-        journal = Journal(path)
-        journal.write(number=number)
-        journal.close()
-    assert [line["number"] for line in read_journal(path)] == [1, 2]
-
-
 def test_a_journal_that_is_not_there_yet_has_no_lines(path: Path) -> None:
     tail = Tail(path)
     assert list(tail.new()) == read_journal(path) == []
     path.write_text('{"a": 1}\n')
     assert list(tail.new()) == [{"a": 1}]
-
-
-def test_a_tail_gives_each_line_once(path: Path) -> None:
-    journal, tail = Journal(path), Tail(path)
-    journal.write(number=1)
-    journal.write(number=2)
-    assert [line["number"] for line in tail.new()] == [1, 2]
-    assert list(tail.new()) == []
-    journal.write(number=3)
-    assert [line["number"] for line in tail.new()] == [3]
-    journal.close()
-
-
-def test_a_tail_that_stops_half_way_goes_on_there(path: Path) -> None:
-    path.write_text('{"a": 1}\n{"a": 2}\n{"a": 3}\n')
-    tail = Tail(path)
-    assert next(tail.new()) == {"a": 1}
-    assert list(tail.new()) == [{"a": 2}, {"a": 3}]
 
 
 @settings(deadline=None)

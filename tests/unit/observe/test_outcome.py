@@ -9,17 +9,17 @@ from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.observe.outcome import MIN_STEPS, JobMetrics, metrics_in, metrics_of, speed_of
 
 
-def training(step: int, samples: int, rate: float, staleness: int = 1, **quality: Any) -> dict[str, Any]:
+def training(step: int, samples: int, rate: float, staleness: int = 1) -> dict[str, Any]:
     line = {"split": "train", "step": step, "samples": samples, "samples_per_s": rate, "staleness_max": staleness}
-    return line | ({"auc": 0.5, "log_loss": 0.7} | quality)
+    return line | {"auc": 0.5, "log_loss": 0.7}
 
 
 def evaluation(step: int = 9, **quality: Any) -> dict[str, Any]:
     return {"split": "eval", "step": step, "samples": step, "loss": 0.5} | quality
 
 
-def judged(lines: list[dict[str, Any]], metric: str, chosen: int | None = None) -> JobMetrics:
-    figures = metrics_of([training(90, 900, 5.0), *lines], metric, chosen)
+def judged(lines: list[dict[str, Any]], metric: str) -> JobMetrics:
+    figures = metrics_of([training(90, 900, 5.0), *lines], metric)
     assert figures is not None
     return figures
 
@@ -42,12 +42,6 @@ def test_too_few_steps_give_no_speed() -> None:
     short = [training(50, 6400, 19_559.0), training(60, 7680, 240_334.0)]
     assert speed_of(short) is None
     assert speed_of([short[0], training(50 + MIN_STEPS, 12_800, 20_000.0)]) == pytest.approx(20_000.0)
-
-
-def test_without_an_evaluation_progressive_metrics_are_used() -> None:
-    figures = metrics_of([training(1, 10, 5.0, auc=0.6), training(2, 20, 5.0, auc=0.7, log_loss=0.3)], "auc")
-    assert figures is not None
-    assert (figures.quality["auc"], figures.quality["log_loss"], figures.judged_step) == (0.7, 0.3, None)
 
 
 def test_the_best_evaluation_counts_by_the_metric_asked_for() -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from torchmetrics.functional.classification import binary_auroc
 
 from persia_cli.data.read.reserved_ids import NULL_ID
-from persia_cli.errors import WireError
 from persia_cli.observe.query_scores import QueryScores
 
 
@@ -60,15 +59,6 @@ def test_it_is_the_same_to_the_bit_however_samples_are_spread(rows, groups, seed
     assert [merged.gauc(task) for task in (0, 1)] == [whole.gauc(task) for task in (0, 1)]
 
 
-def test_ties_count_half_and_one_sided_groups_do_not_count():
-    ids = np.array([1, 1, 2, 2, 3, 4], np.uint64)
-    logits = np.array([0.0, -0.0, 1, 2, 5, 6], np.float32)[:, None]
-    labels = np.array([0, 1, 0, 1, 1, 0], np.float32)[:, None]
-    assert scored((ids, logits, labels)).gauc() == 0.75
-    assert scored((ids[4:], logits[4:], labels[4:])).gauc() is None
-    assert QueryScores(2).gauc(1) is None
-
-
 def test_weights_count_as_so_many_samples():
     ids, logits, labels = made_up(300, 20, seed=3)
     weights = np.random.default_rng(4).integers(0, 4, 300).astype(np.float32)
@@ -85,13 +75,6 @@ def test_samples_without_the_label_do_not_count():
     assert scores.gauc(0) == pytest.approx(oracle(ids, logits[:, 0], labels[:, 0]), abs=1e-6)
     assert scores.gauc(1) == pytest.approx(oracle(ids[known], logits[known, 1], labels[known, 1]), abs=1e-6)
     assert scored((ids, logits, np.full_like(labels, np.nan))).gauc() is None
-
-
-def test_samples_of_other_tasks_are_refused():
-    samples = scored(made_up(6, 2)).encode()
-    assert samples.weights is None
-    with pytest.raises(WireError, match="of 1 tasks, and 2 are needed"):
-        QueryScores(2).merge_encoded(samples)
 
 
 def test_samples_without_a_query_are_left_out():

@@ -7,21 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.observe import scores as scores_module
 from persia_cli.observe.recent_scores import RecentScores
 from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.wire.reports import IntervalMetrics
 from tests import naive_scores
-from tests.support.recorded import Recording
 
 LOGITS = 32
 """Distinct logits of the generated samples, so that every histogram has about as many bins."""
 
 
-def made_up(number: int, rows: int = 40) -> tuple[np.ndarray[Any, Any], ...]:
+def made_up(number: int) -> tuple[np.ndarray[Any, Any], ...]:
     draw = np.random.default_rng(number)
-    logits = (draw.integers(0, LOGITS, rows) / 4 - 4).astype(np.float32)
-    return logits, (draw.random(rows) < 0.3).astype(np.float64), draw.exponential(1.0, rows)
+    logits = (draw.integers(0, LOGITS, 40) / 4 - 4).astype(np.float32)
+    return logits, (draw.random(40) < 0.3).astype(np.float64), draw.exponential(1.0, 40)
 
 
 def scores_of(number: int) -> ScoreHistogram:
@@ -59,27 +56,3 @@ def test_restored_scores_continue_with_the_same_bits(window: int, before: int, a
         restored.add(scores_of(number))
         ours, theirs = (each.together().encode() for each in (restored, recent))
         assert all(a.tobytes() == b.tobytes() for a, b in zip(ours, theirs, strict=True))
-
-
-def test_a_line_costs_no_more_where_it_looks_back_on_more_lines(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gathered: list[int] = []
-    gather = scores_module.gathered
-
-    def counting(bins: scores_module.Bins, counts: scores_module.Columns) -> Any:
-        gathered.append(len(bins))
-        return gather(bins, counts)
-
-    monkeypatch.setattr(scores_module, "gathered", counting)
-
-    def bins_of_lines(window: int) -> int:
-        recorded = recording(ranks=1, window=window)
-        gathered.clear()
-        for number in range(1, 301):
-            figures = IntervalMetrics("train", number, samples=40, steps=1, staleness={}, seconds=1.0, loss_sums=(1.0,))
-            recorded.record.add_report(0, number, figures, scores_of(number).encode(), None)
-        assert len(recorded.lines) == 300
-        return sum(gathered)
-
-    assert bins_of_lines(window=100) < 1.2 * bins_of_lines(window=5)

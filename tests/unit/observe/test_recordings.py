@@ -5,13 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from persia_cli.observe.recordings import (
-    TracePortion,
-    chrome_events,
-    join_recordings,
-    read_recordings,
-    recording_of,
-)
+from persia_cli.observe.recordings import TracePortion, join_recordings, read_recordings, recording_of
 from persia_cli.observe.trace import Span
 from tests.support.traced import Seen, read_trace
 
@@ -82,12 +76,6 @@ def test_a_later_coordinator_is_corrected_by_its_wall_clock(tmp_path: Path) -> N
     assert [span.begin_ns for span in trace.spans] == [2_000, 9_000]
 
 
-def test_a_portion_that_came_twice_counts_once(tmp_path: Path) -> None:
-    leave(tmp_path, *[portion("nn-worker-0", UPDATE)] * 2, portion("nn-worker-0", UPDATE, process="b"))
-    [trace] = read_recordings(tmp_path)
-    assert len(trace.spans) == 2
-
-
 def test_recordings_of_killed_processes_are_reported(tmp_path: Path) -> None:
     leave(
         tmp_path,
@@ -99,20 +87,6 @@ def test_recordings_of_killed_processes_are_reported(tmp_path: Path) -> None:
     names = ["embedding-server-0", "data-loader-0", "nn-worker-0"]
     joined = join_recordings(tmp_path, names, tmp_path / "trace.json")
     assert joined == (2, 0, ["data-loader-0"], ["nn-worker-0"])
-
-
-def test_a_portion_that_is_missing_in_the_middle_is_noticed(tmp_path: Path) -> None:
-    leave(tmp_path, portion("nn-worker-0", UPDATE, is_last=False), portion("nn-worker-0", UPDATE, number=3))
-    joined = join_recordings(tmp_path, ["nn-worker-0"], tmp_path / "trace.json")
-    assert joined == (2, 0, [], ["nn-worker-0"])
-
-
-def test_unfinished_waits_last_to_the_end(tmp_path: Path) -> None:
-    spans = Span("", "pull", 5, 0, 1_000, None), Span("training", "forward", 3, None, 2_000, 8_000)
-    leave(tmp_path, portion("nn-worker-0", *spans))
-    events = chrome_events(read_recordings(tmp_path), ["nn-worker-0"])
-    begin, end = (event for event in events if event["name"] == "pull")
-    assert (begin["ts"], end["ts"], end["args"]) == (0.0, 7.0, {"step": 5, "rank": 0, "unfinished": True})
 
 
 def test_an_incomplete_line_is_skipped(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from persia_cli.errors import CheckpointError, UserError
+from persia_cli.errors import CheckpointError
 from persia_cli.main import app
 from persia_cli.observe.history import read_history
 from persia_cli.observe.record_state import COPIED_FILES, copies_in
 from persia_cli.observe.remote_records import copy_record, newest_record, records_at
-from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, read_manifest
+from persia_cli.store.checkpoints.manifest import checkpoint_folder, read_manifest
 from tests.support.jobs import losses, train
 from tests.support.small import WORDS
 
@@ -67,11 +67,6 @@ def test_a_run_goes_on_from_its_checkpoints_alone(
         (tmp_path / "gone").rename(trained / "run")
 
 
-def test_a_folder_without_checkpoints_has_no_record(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no record of a run"):
-        newest_record(tmp_path)
-
-
 def test_a_damaged_checkpoint_is_named_and_hides_no_other_run(trained: Path, tmp_path: Path) -> None:
     damaged = checkpoint_folder(tmp_path / "damaged", 9)
     damaged.mkdir(parents=True)
@@ -81,11 +76,3 @@ def test_a_damaged_checkpoint_is_named_and_hides_no_other_run(trained: Path, tmp
         newest_record(tmp_path / "damaged")
     with records_at(tmp_path) as found:
         assert {place.name for place in found.values()} == {"damaged", "sound"}
-
-
-def test_a_run_in_its_own_folder_has_the_copies_too(tmp_path: Path) -> None:
-    train([*LOGGED, "train.steps=2"], tmp_path / "run")
-    checkpoint = checkpoint_folder(tmp_path / "run" / CHECKPOINTS, 2)
-    copies = copies_in(read_manifest(checkpoint))
-    assert sorted(file.name for file in copies) == sorted(COPIED_FILES)
-    assert {path.name for path in checkpoint.glob("run*")} == {file.folder for file in copies}

@@ -1,6 +1,5 @@
 """The counters of replicas: rows, warnings once, and a summary at the end."""
 
-import math
 from itertools import product
 from typing import Any, Literal
 
@@ -35,18 +34,6 @@ def test_tables_are_as_the_last_look_up_of_the_interval_left_them(recording: Rec
     assert told == [(7, 1, 0.75), (9, 2, round(50 / 62, 6))]
 
 
-def test_each_server_is_described_by_its_last_rank(recording: Recording) -> None:
-    """With two ranks at once, one may be the last at one server and the other at the other."""
-    recorded = recording(ranks=2)
-    reports = [([5, 0, 2, 5], [4, 0, 8, 4]), ([3, 0, 1, 3], [6, 1, 10, 7]), ([], []), ([5, 0, 4, 5],)]
-    for number, tables in enumerate(reports):
-        recorded.record.add_report(
-            number % 2, 1 + number // 2, interval(tables=tuple(TableTotals(*each) for each in tables)), *NO_SCORES
-        )
-    told = [(line["rows"], line["evicted"], line["hit_rate"]) for line in recorded.lines]
-    assert told == [(11, 1, 0.5), (11, 1, round(14 / 26, 6))]
-
-
 def test_look_ups_of_training_and_of_evaluations_are_separate(recording: Recording) -> None:
     recorded = recording(ranks=2)
     looked_up = [("train", 80, 8), ("train", 20, 2), ("eval", 30, 12), ("eval", 10, 0), ("train", 100, 0)]
@@ -59,53 +46,6 @@ def test_look_ups_of_training_and_of_evaluations_are_separate(recording: Recordi
     assert ["unknown" in line for line in recorded.lines] == [False, True, False, True]
 
 
-@pytest.mark.parametrize(
-    ("when_full", "which"), [("auto", "rows that come less often"), ("evict_lru", "the rows used longest ago")]
-)
-def test_the_first_evictions_are_a_note_and_no_warning(recording: Recording, when_full: str, which: str) -> None:
-    recorded = recording(embedding={"when_full": when_full})
-    for server, evicted in product((0, 1), (0, 2, 9)):
-        recorded.record.note(f"embedding-server-{server}", used(tables={"a": {"evicted": evicted}}))
-    assert recorded.told("note") == [
-        {"text": f"table a is full: new ids replace {which}; raise embedding.memory to keep more of them"}
-    ]
-    assert recorded.warnings == []
-
-
-def test_ids_that_are_not_admitted_cause_no_note(recording: Recording) -> None:
-    recorded = recording()
-    quiet = {"not_admitted": 3, "misses": 9, "admitted": 6, "gradients_missing": 4, "bytes": 5}
-    recorded.record.note("embedding-server-0", used(tables={"a": quiet}))
-    assert (recorded.told("note"), recorded.warnings) == ([], [])
-
-
-def test_a_full_table_is_reported_once_with_its_key(recording: Recording) -> None:
-    for budget, given in (("memory", "1GiB"), ("capacity", 100)):
-        recorded = recording(embedding={"when_full": "refuse", budget: given})
-        for server, refused in product((0, 1), (0, 2, 9)):
-            recorded.record.note(f"embedding-server-{server}", used(tables={"a": {"refused": refused}}))
-        assert recorded.warnings == [
-            f"table a is full and refuses new ids, which count as zeros; raise embedding.{budget}"
-        ]
-
-
-def test_ids_without_a_row_where_rows_are_evicted_have_another_reason(recording: Recording) -> None:
-    recorded = recording(embedding={"when_full": "evict_lru"})
-    recorded.record.note("embedding-server-0", used(tables={"a": {"refused": 2}}))
-    assert recorded.warnings == [
-        "table a is too small for some batches: every row that a new id could have replaced was in use in that "
-        "step, so the id counts as zeros; raise embedding.memory"
-    ]
-
-
-def test_ids_that_come_less_often_than_others_are_a_note(recording: Recording) -> None:
-    recorded = recording()
-    recorded.record.note("embedding-server-0", used(tables={"a": {"refused": 2}}))
-    assert recorded.warnings == []
-    text = "table a is full: an id that comes less often than those that have a row counts as zeros"
-    assert recorded.told("note") == [{"text": f"{text}; raise embedding.memory to keep more of them"}]
-
-
 def test_tables_that_share_memory_are_reported_together(recording: Recording) -> None:
     alone = {"tables": {"b": {"share": 0.25}}, "when_full": "refuse"}
     recorded = recording(sparse=("a", "b", "c", "d", "e"), embedding=alone)
@@ -114,26 +54,6 @@ def test_tables_that_share_memory_are_reported_together(recording: Recording) ->
         recorded.record.note(f"embedding-server-{server}", used(tables=full))
     rest = "is full and refuses new ids, which count as zeros; raise embedding.memory"
     assert recorded.warnings == [f"the shared memory of 4 tables (a, c, d, …) {rest}", f"table b {rest}"]
-
-
-def test_gradients_that_are_not_finite_are_reported_once(recording: Recording) -> None:
-    recorded = recording()
-    for refused in (0, 1, 2):
-        recorded.record.note("embedding-server-0", used(tables={"a": {"gradients_refused": refused}}))
-    assert recorded.warnings == [
-        "table a received gradients that are not finite or are beyond 1.8e19; those rows were not updated"
-    ]
-
-
-def test_tables_of_any_name_have_their_warnings(recording: Recording) -> None:
-    recorded = recording(sparse=("ad:id", "{table}"))
-    wrong = {"gradients_refused": 1}
-    recorded.record.note("embedding-server-0", used(tables={"ad:id": wrong, "{table}": wrong, "unknown": wrong}))
-    assert [text.partition(" received")[0] for text in recorded.warnings] == [
-        "table ad:id",
-        "table {table}",
-        "table unknown",
-    ]
 
 
 def test_changed_and_refused_values_are_reported_once_per_replica(recording: Recording) -> None:
@@ -171,17 +91,26 @@ def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> No
     assert recorded.told("tables") == [{"tables": {"a": {"rows": 12, "refused": 3}, "b": {"rows": 2}}}]
 
 
-def test_a_pinned_replica_is_reported_with_its_processors(recording: Recording) -> None:
-    recorded = recording(ranks=2, pin={"nn_worker": ["0-3", "node:1"]})
-    for name in ("data-loader-0", "driver-0", "nn-worker-0", "nn-worker-1"):
-        recorded.record.note(name, used())
-    recorded.record.write_roles()
-    [told] = recorded.told("roles")
-    assert [each.get("cpus") for each in told["roles"]] == [None, None, "0-3", "node:1"]
-
-
-def test_a_number_that_is_not_finite_does_not_cost_the_summary(recording: Recording) -> None:
-    recorded = recording()
-    recorded.record.note("nn-worker-0", ReplicaUsage(math.nan, 7))
-    recorded.record.write_roles()
-    assert recorded.told("roles") == [{"roles": [{"role": "nn-worker", "index": 0, "cpu_s": None, "rss": 7}]}]
+@pytest.mark.parametrize(
+    ("embedding", "counter", "event", "begin", "end"),
+    [
+        ({}, "evicted", "note", "table a is full: only the ids that come most often", "counts the ids)"),
+        ({"when_full": "evict_lru"}, "evicted", "note", "table a is full: new ids replace the rows used longest", ""),
+        ({}, "refused", "note", "table a is full: only the ids that come most often", "counts the ids)"),
+        ({"when_full": "evict_lru"}, "refused", "warning", "table a is too small", "embedding.memory"),
+        ({"when_full": "refuse", "memory": "1GiB"}, "refused", "warning", "table a is full", "embedding.memory"),
+        ({"when_full": "refuse", "capacity": 100}, "refused", "warning", "table a is full", "embedding.capacity"),
+        ({}, "gradients_refused", "warning", "table a received gradients that are not finite", ""),
+    ],
+)
+def test_a_full_table_is_reported_once(
+    recording: Recording, embedding: dict[str, Any], counter: str, event: str, begin: str, end: str
+) -> None:
+    recorded = recording(embedding=embedding)
+    for server, count in product((0, 1), (0, 2, 9)):
+        recorded.record.note(f"embedding-server-{server}", used(tables={"a": {counter: count, "misses": 9}}))
+    notes = [note["text"] for note in recorded.told("note")]
+    [text] = notes + recorded.warnings
+    assert bool(notes) == (event == "note")
+    assert text.startswith(begin)
+    assert text.endswith(end)

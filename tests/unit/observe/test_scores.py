@@ -2,14 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torchmetrics.functional.classification import (
-    binary_accuracy,
-    binary_auroc,
-    binary_average_precision,
-)
 
 from persia_cli.errors import PersiaError, WireError
 from persia_cli.observe.quality import QUALITY
@@ -22,16 +16,16 @@ ERROR = 1e-4
 PRECISION_ERROR_IF_NARROW = 2e-3
 
 
-def made_up(rows: int, tasks: int = 1, rate: float = 0.25, spread: float = 1.0, seed: int = 0):
-    rng = np.random.default_rng(seed)
-    logits = (np.log(rate / (1 - rate)) + spread * rng.standard_normal((rows, tasks))).astype(np.float32)
+def made_up(rows: int, tasks: int = 1, spread: float = 1.0):
+    rng = np.random.default_rng(0)
+    logits = (np.log(1 / 3) + spread * rng.standard_normal((rows, tasks))).astype(np.float32)
     labels = (rng.random((rows, tasks)) < 1 / (1 + np.exp(-logits))).astype(np.float32)
     return logits, labels
 
 
-def at_scale(rows: int, scale: float, bias: float, seed: int = 0):
+def at_scale(rows: int, scale: float, bias: float):
     """Logits of a model with the same ranking quality at any scale."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     signal = rng.standard_normal(rows)
     labels = (rng.random(rows) < 1 / (1 + np.exp(3.0 - 2.0 * signal))).astype(np.float64)
     return (scale * signal + bias).astype(np.float32), labels
@@ -127,42 +121,6 @@ def test_samples_of_different_bins_are_counted_exactly(samples, size):
         assert metrics == [pytest.approx(twin(logits, labels, weights), abs=1e-12) for twin in twins]
 
 
-@given(SAMPLES)
-@settings(deadline=None)
-def test_bins_are_in_the_order_of_logits(samples):
-    logits = np.sort(np.array([logit for logit, *_ in samples], np.float32))
-    bins = bins_of(logits[:, None])[:, 0]
-    assert (bins[1:] >= bins[:-1]).all()
-    finite = np.isfinite(logits)
-    assert (np.abs(middles(bins)[finite] - logits[finite]) <= 2.0**-13 * np.abs(logits[finite]) + 1e-41).all()
-    assert (middles(bins)[~finite] == logits[~finite]).all()
-
-
-@pytest.mark.parametrize(("rate", "spread"), [(0.25, 1.0), (0.001, 1.5), (0.97, 0.5), (0.5, 4.0), (0.3, 0.02)])
-def test_metrics_are_those_of_torchmetrics(rate, spread):
-    logits, labels = made_up(50_000, rate=rate, spread=spread)
-    probabilities, truth = torch.from_numpy(logits[:, 0]).double().sigmoid(), torch.from_numpy(labels[:, 0]).long()
-    scores = filled(logits, labels)
-    assert scores.auc() == pytest.approx(float(binary_auroc(probabilities, truth)), abs=ERROR)
-    exact = float(binary_average_precision(probabilities, truth))
-    assert scores.average_precision() == pytest.approx(exact, abs=ERROR)
-    assert scores.accuracy() == pytest.approx(float(binary_accuracy(probabilities, truth)), abs=1e-6)
-
-
-def test_weights_count_as_so_many_samples():
-    logits, labels = made_up(300, spread=2.0)
-    weights = np.random.default_rng(1).integers(0, 5, 300)
-    repeated = np.repeat(np.arange(300), weights)
-    scores, expected = filled(logits, labels, weights), filled(logits[repeated], labels[repeated])
-    assert scores.auc() == pytest.approx(expected.auc(), rel=1e-12)
-    assert scores.average_precision() == pytest.approx(expected.average_precision(), rel=1e-12)
-    assert scores.accuracy() == pytest.approx(expected.accuracy(), rel=1e-12)
-
-
-def test_ties_count_half():
-    assert filled(np.zeros((4, 1)), np.array([[0.0], [1.0], [1.0], [0.0]])).auc() == 0.5
-
-
 def test_metrics_of_probabilities_are_exact():
     logits, labels = made_up(2_000, spread=2.0)
     weights = np.random.default_rng(2).random(2_000)
@@ -175,21 +133,6 @@ def test_metrics_of_probabilities_are_exact():
     assert scores.calibration() == pytest.approx((p * weights).sum() / (y * weights).sum(), rel=1e-12)
     assert scores.normalized_entropy() == pytest.approx(loss / base, rel=1e-12)
     assert scores.weight() == pytest.approx(weights.sum(), rel=1e-12)
-
-
-def test_soft_labels_count_on_both_sides():
-    scores = filled(np.array([[1.0], [-1.0]]), np.array([[0.5], [0.5]]))
-    assert scores.auc() == 0.5
-    assert scores.calibration() == pytest.approx(1.0)
-
-
-def test_tasks_are_separate():
-    logits, labels = made_up(5_000, tasks=2)
-    both = filled(logits, labels)
-    for task in range(2):
-        alone = filled(logits[:, task : task + 1], labels[:, task : task + 1])
-        assert both.auc(task) == alone.auc()
-        assert both.log_loss(task) == alone.log_loss()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -215,19 +158,6 @@ def test_one_class_has_no_auc_and_no_entropy(label):
     assert scores.average_precision() == (1.0 if label else None)
     assert scores.normalized_entropy() is None
     assert scores.log_loss() is not None
-
-
-def test_an_empty_histogram_has_no_metrics():
-    scores = ScoreHistogram(1)
-    scores.add(np.empty((0, 1)), np.empty((0, 1)))
-    figures = [scores.auc(), scores.log_loss(), scores.calibration(), scores.normalized_entropy()]
-    assert [*figures, scores.average_precision(), scores.accuracy()] == [None] * 6
-
-
-def test_huge_logits_stay_exact_in_the_loss():
-    scores = filled(np.array([[1e4], [-1e4]]), np.array([[0.0], [1.0]]))
-    assert scores.auc() == 0.0
-    assert scores.log_loss() == 1e4
 
 
 def test_infinite_logits_have_no_loss_if_right_and_infinite_loss_if_not():
@@ -260,25 +190,7 @@ def test_parts_merged_give_the_same_bits_however_they_came():
     assert merged.log_loss(1) == pytest.approx(whole.log_loss(1), rel=1e-12)
 
 
-def test_the_wire_form_is_sparse_and_exact():
-    logits, labels = made_up(100, tasks=3)
-    weights = np.random.default_rng(3).random(100)
-    scores = filled(logits, labels, weights)
-    encoded = scores.encode()
-    counted, counts, sums = encoded
-    assert (counted.dtype, counts.dtype, sums.shape) == (np.uint64, np.float64, (3, 7))
-    assert len(counted) == len(counts) <= 3 * 100
-    again = ScoreHistogram.decode(3, encoded)
-    assert np.array_equal(again.encode()[1], counts)
-    assert [again.auc(task) for task in range(3)] == [scores.auc(task) for task in range(3)]
-
-
 @pytest.mark.parametrize("counted", [[8, 6], [6, 6], [6, 2**25], [6]])
 def test_counts_that_do_not_fit_are_refused(counted):
     with pytest.raises(WireError, match="are not valid"):
         ScoreHistogram.decode(1, ScoreCounts(np.array(counted, np.uint64), np.ones(2), np.zeros((1, 7))))
-
-
-def test_histograms_of_other_tasks_do_not_merge():
-    with pytest.raises(ValueError, match="2 tasks"):
-        ScoreHistogram(1).merge(ScoreHistogram(2))

@@ -9,7 +9,7 @@ import numpy as np
 
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
 from persia_cli.observe.record import RunRecord
-from persia_cli.observe.tensorboard import FOLDER, TensorBoardWriter
+from persia_cli.observe.tensorboard import FOLDER
 from tests.support.recorded import GRID
 from tests.support.runs import make_run
 from tests.unit.observe.test_run_record import made_up
@@ -26,32 +26,12 @@ print(json.dumps(scalars))
 
 Scalars = dict[str, list[tuple[int, float, float]]]
 
-LINES = [
-    {"step": 50, "samples": 3200, "split": "train", "loss": 0.5, "auc": 0.75, "staleness": [{"1": 2}], "rows": 7},
-    {"step": 50, "samples": 3200, "split": "eval", "loss": None, "auc": 0.625, "on": True},
-]
-
 
 def read_back(run_dir: Path) -> Scalars:
     """Return step, time and value of all scalars by tag."""
     ended = subprocess.run([sys.executable, "-c", READER, str(run_dir / FOLDER)], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     return {tag: [(step, time_s, value) for step, time_s, value in of] for tag, of in json.loads(ended.stdout).items()}
-
-
-def test_every_metric_is_a_scalar_of_its_split(tmp_path: Path) -> None:
-    writer = TensorBoardWriter(tmp_path)
-    for line in LINES:
-        writer.write(line, 1000.5)
-    writer.close()
-    assert read_back(tmp_path) == {
-        "train/samples": [(50, 1000.5, 3200.0)],
-        "train/loss": [(50, 1000.5, 0.5)],
-        "train/auc": [(50, 1000.5, 0.75)],
-        "train/rows": [(50, 1000.5, 7.0)],
-        "eval/samples": [(50, 1000.5, 3200.0)],
-        "eval/auc": [(50, 1000.5, 0.625)],
-    }
 
 
 def test_a_run_writes_what_its_metrics_have(tmp_path: Path) -> None:
@@ -66,10 +46,3 @@ def test_a_run_writes_what_its_metrics_have(tmp_path: Path) -> None:
     losses = read_back(tmp_path)["train/loss"]
     assert [step for step, _, _ in losses] == [line["step"] for line in lines]
     assert [value for _, _, value in losses] == [float(np.float32(line["loss"])) for line in lines]
-
-
-def test_a_run_without_it_writes_no_such_folder(tmp_path: Path) -> None:
-    events = Journal(tmp_path / EVENTS)
-    RunRecord(tmp_path, events, make_run(), GRID, 0, 0).close()
-    events.close()
-    assert not (tmp_path / FOLDER).exists()

@@ -1,7 +1,5 @@
 """Traces: recorded spans, and their cost when nothing is recorded."""
 
-import timeit
-
 import pytest
 
 from persia_cli.control.position import EVAL, TRAIN
@@ -63,13 +61,6 @@ def test_other_steps_leave_nothing(what: int | BatchId) -> None:
     assert spans_of(trace) == []
 
 
-def test_a_failure_within_a_span_is_recorded_and_goes_on() -> None:
-    trace = Trace(0, 1, Clock())
-    with pytest.raises(ValueError, match="no"), trace.span("training", "forward", 0):
-        raise ValueError("no")
-    assert len(spans_of(trace)) == 1
-
-
 def test_spans_that_do_not_fit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "SPANS_LIMIT", 5)
     trace = Trace(0, 100)
@@ -78,25 +69,3 @@ def test_spans_that_do_not_fit_are_counted(monkeypatch: pytest.MonkeyPatch) -> N
             pass
     assert [span.step for span in spans_of(trace)] == [0, 1, 2, 3, 4]
     assert trace.dropped == 3
-
-
-def test_without_a_window_nothing_is_recorded_and_little_time_is_lost() -> None:
-    trace = Trace()
-
-    def step() -> None:
-        with trace.span("training", "forward", 7):
-            trace.begin("pull", 8)
-        trace.end("pull", 8)
-
-    assert min(timeit.repeat(step, number=1000, repeat=5)) / 1000 < 20e-6
-    assert spans_of(trace) == []
-
-
-def test_taken_spans_are_dropped_and_count_for_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "SPANS_LIMIT", 3)
-    trace = Trace(0, 100)
-    for step in range(5):
-        with trace.span("training", "forward", step):
-            pass
-        assert len(trace.take(10)) == (step < 3)
-    assert trace.dropped == 2

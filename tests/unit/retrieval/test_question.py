@@ -13,7 +13,6 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.data.read.source import open_source
-from persia_cli.errors import DataError, UserError
 from persia_cli.retrieval import question
 from persia_cli.retrieval.evaluation import answer_of, ranking_metrics
 from persia_cli.retrieval.question import Question, ask
@@ -23,13 +22,13 @@ Rows = list[tuple[int, tuple[int, ...], int, bool]]
 """User, source of the item, the user's mood (of which an item has none) and True for a positive sample."""
 
 
-def run_of(folder: Path, by_user: bool, positive: bool = True) -> Run:
+def run_of(folder: Path, by_user: bool) -> Run:
     draw = np.random.default_rng(2)
     for name, rows in (("train", 90), ("eval", 50)):
         item = draw.integers(0, 12, rows)
         table = {"user": draw.integers(0, 9, rows), "mood": np.arange(rows), "item": item}
         table["tags"] = [[] if each % 3 else [int(each), 1] for each in item]
-        table["label"] = draw.random(rows) < 0.4 if positive else np.zeros(rows)
+        table["label"] = draw.random(rows) < 0.4
         pd.DataFrame(table).astype({"label": float}).to_parquet(folder / f"{name}.parquet")
     return compose_run(
         [
@@ -66,9 +65,9 @@ def pairs(asked: Question, which: str) -> set[tuple[object, tuple[int, ...]]]:
     return {(users[query][2], items[item][1]) for query, item in zip(*map(np.ndarray.tolist, found), strict=True)}
 
 
-@pytest.mark.parametrize("by_user", [True, False])
-@pytest.mark.parametrize("samples", [7, 8192])
-@pytest.mark.parametrize("keep_seen", [True, False])
+@pytest.mark.parametrize(
+    ("by_user", "samples", "keep_seen"), [(True, 7, False), (True, 8192, True), (False, 7, True), (False, 8192, False)]
+)
 def test_it_is_that_of_plain_loops(
     by_user: bool, samples: int, keep_seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,19 +132,3 @@ def test_samples_without_an_item_or_a_query_ask_for_nothing(tmp_path: Path) -> N
     assert len(pairs(asked, "relevant")) == len(known[["user", "item"]].drop_duplicates())
     assert NULL_ID not in {item[0] for _, item, _, _ in as_rows(asked.items)}
     assert table["item"].isna().any()
-
-
-def test_without_a_positive_sample_nothing_is_asked(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no evaluation sample is positive"):
-        ask(run_of(tmp_path, True, positive=False), False)
-
-
-def test_vectors_that_are_not_finite_rank_nothing(tmp_path: Path) -> None:
-    asked = ask(run_of(tmp_path, True), False)
-
-    def vectors(samples: Batch) -> Vectors:
-        ones = np.ones((samples.size, 2), np.float32)
-        return Vectors(ones, ones / np.arange(samples.size, dtype=np.float32)[:, None])
-
-    with np.errstate(divide="ignore"), pytest.raises(UserError, match="vectors of the model are not finite"):
-        answer_of(asked, vectors)

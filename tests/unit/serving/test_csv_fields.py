@@ -14,18 +14,14 @@ import pytest
 
 from persia_cli.config.schema import Run
 from persia_cli.data.read.decode import decode_dense, decode_ids
-from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.data.read.scan import scan
 from persia_cli.data.read.source import open_source
-from persia_cli.errors import DataError
 from persia_cli.export.text_fields import csv_fields
-from persia_cli.serving.columns import Lists
 from persia_cli.serving.description import ModelInput
-from persia_cli.serving.example import example_row
 from persia_cli.serving.fields import RequestFields, read_fields, write_fields
-from persia_cli.serving.golden import Golden
 from persia_cli.serving.http.requests import RequestReader
 from persia_cli.serving.sample_columns import SampleColumns
+from tests.support.asgi import binary, tensor
 from tests.support.runs import make_run
 
 ROWS = [
@@ -61,15 +57,14 @@ def run(tmp_path: Path) -> Run:
     return run_of(tmp_path / "data.csv", {"kind": "predict"})
 
 
-def run_of(path: Path, split: dict[str, Any] | None = None, **changes: Any) -> Run:
+def run_of(path: Path, split: dict[str, Any] | None = None) -> Run:
     declared = {"path": str(path), "dense": ["Age", "paid"], "fill": -1.0, "csv": {"nulls": ["", "NA"]}}
     declared |= {"split": split or {"kind": "every", "n": 5}, "labels": ["click"], "shuffle": False}
-    return make_run(SPARSE, dataset={**declared, "sparse": SPARSE} | changes)
+    return make_run(SPARSE, dataset={**declared, "sparse": SPARSE})
 
 
-def fields_of(run: Run, samples: Run | None = None) -> RequestFields:
-    data = samples or run
-    return RequestFields.of(scan(data.dataset).settled, LISTS, csv=csv_fields(run, data))
+def fields_of(run: Run) -> RequestFields:
+    return RequestFields.of(scan(run.dataset).settled, LISTS, csv=csv_fields(run, run))
 
 
 def lists(columns: dict[str, Any]) -> dict[str, Any]:
@@ -82,35 +77,22 @@ def by_rows(columns: dict[str, Any], reader: RequestReader) -> Any:
     return reader.rows(json.dumps({"instances": rows}).encode()).columns
 
 
+def tensors(columns: dict[str, Any]) -> list[dict[str, Any]]:
+    return [tensor(name, "BYTES", values, [5, 1] if name == "user" else [5]) for name, values in columns.items()]
+
+
 def by_columns(columns: dict[str, Any], reader: RequestReader) -> Any:
-    inputs = [
-        {"name": name, "datatype": "BYTES", "shape": [5, 1] if name == "user" else [5], "data": values}
-        for name, values in columns.items()
-    ]
-    return reader.infer(json.dumps({"inputs": inputs}).encode(), None).columns
+    return reader.infer(json.dumps({"inputs": tensors(columns)}).encode(), None).columns
 
 
 def by_bytes(columns: dict[str, Any], reader: RequestReader) -> Any:
-    inputs, parts = [], []
-    for name, values in columns.items():
-        parts.append(b"".join(len(each).to_bytes(4, "little") + each.encode() for each in values))
-        shape = [5, 1] if name == "user" else [5]
-        more = {"binary_data_size": len(parts[-1])}
-        inputs.append({"name": name, "datatype": "BYTES", "shape": shape, "parameters": more})
-    head = json.dumps({"inputs": inputs}).encode()
-    return reader.infer(head + b"".join(parts), str(len(head)).encode()).columns
+    body, headers = binary(tensors(columns))
+    return reader.infer(body, headers["inference-header-content-length"].encode()).columns
 
 
 WAYS: dict[str, Callable[[dict[str, Any], RequestReader], Any]] = {
     "lists": lambda columns, reader: lists(columns),
-    "numpy": lambda columns, reader: {
-        name: Lists(np.array(values), np.ones(5, np.int64)) if name == "user" else np.array(values)
-        for name, values in columns.items()
-    },
     "arrow": lambda columns, reader: {name: pa.array(values) for name, values in lists(columns).items()},
-    "dictionaries": lambda columns, reader: {
-        name: pa.array(values).dictionary_encode() for name, values in columns.items()
-    },
     "rows": by_rows,
     "columns": by_columns,
     "bytes": by_bytes,
@@ -155,26 +137,12 @@ def test_missing_values_are_mixed_with_numbers(run: Run) -> None:
     np.testing.assert_array_equal(fields.batch(mixed).dense, fields.batch(lists(COLUMNS)).dense)
 
 
-@pytest.mark.parametrize("change", [{"Age": ["true"]}, {"Age": ["old"]}, {"user": [["2.5"]]}, {"code": [" x"]}])
-def test_a_text_that_the_files_could_not_have_is_read_as_before(change: dict[str, Any], run: Run) -> None:
-    fields = fields_of(run)
-    given = {name: values[:1] for name, values in lists(COLUMNS).items()} | change
-    if "code" in change:
-        assert fields.batch(given).ids[1] == fields.batch(given | {"code": ["x"]}).ids[1]
-        return
-    with pytest.raises(DataError, match=next(iter(change))):
-        fields.batch(given)
-
-
 def test_texts_of_other_data_have_no_null_markers(run: Run, tmp_path: Path) -> None:
     table = pa.table({"click": [0, 1] * 5, "city": ["", "NA"] * 5, "Age": [1.0] * 10, "paid": [True] * 10})
     table = table.append_column("code", pa.array(["a"] * 10)).append_column("user", pa.array([1] * 10))
     pq.write_table(table.append_column("wide", pa.array([1.0] * 10)), tmp_path / "other.parquet")
     other = run_of(tmp_path / "other.parquet")
     assert csv_fields(other, other) is None
-    fields = RequestFields.of(scan(other.dataset).settled, frozenset())
-    given = {"city": ["", None], "code": ["a"], "user": [1], "wide": [1.0], "Age": [1.0], "paid": [1.0]}
-    assert len(set(fields.batch(given).ids[:2].tolist())) == 2
     # A model of CSV whose samples are of such a file, as `--verify` may name, still reads texts as CSV.
     known = csv_fields(run, other)
     assert known is not None
@@ -184,27 +152,3 @@ def test_texts_of_other_data_have_no_null_markers(run: Run, tmp_path: Path) -> N
     }  # fmt: skip
     (tmp_path / "data.csv").unlink()
     assert csv_fields(run, other) == known
-
-
-def test_names_of_folders_are_no_fields(tmp_path: Path) -> None:
-    """A folder city=NA, of Namibia, is text though NA is a null marker."""
-    folder = tmp_path / "data" / "city=NA"
-    folder.mkdir(parents=True)
-    with (folder / "data.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [name for name in ROWS[0] if name != "city"], extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(ROWS)
-    known = csv_fields(run := run_of(folder.parent), run)
-    assert known is not None
-    assert list(known.columns) == ["code", "user", "wide", "Age", "paid"]
-
-
-def test_the_example_has_missing_values_of_training(run: Run) -> None:
-    source = open_source(run.dataset, "eval", 0)
-    empty = source.read(0, 0, 1).rows(0, 0)
-    source.close()
-    fields = fields_of(run)
-    row = example_row(fields, Golden(empty, np.zeros((0, 1), np.float32)))
-    assert (row["city"], row["code"], row["user"]) == (None, None, [None])
-    made = fields.batch({name: [value] for name, value in row.items()})
-    assert made.ids.tolist()[:3] == [NULL_ID, 5, 6]

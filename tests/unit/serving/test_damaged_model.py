@@ -62,15 +62,3 @@ def test_a_damaged_file_is_refused_and_ends_no_process(model: Path, tmp_path: Pa
         else:
             assert name.startswith(f"{ROWS}/")
     assert refused > 0
-
-
-def test_rows_are_compared_with_their_checksums_on_request(model: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "shop"
-    shutil.copytree(model, folder)
-    values = folder / ROWS / "0.values"
-    content = bytearray(values.read_bytes())
-    content[7] ^= 1
-    values.unlink()
-    values.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"0\.values is not the file that was exported"):
-        Predictor.open(folder, check=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from persia_cli.errors import CheckpointError, UserError
+from persia_cli.errors import CheckpointError
 from persia_cli.serving.description import (
     FEATURES,
     FORMAT_VERSION,
@@ -14,17 +14,14 @@ from persia_cli.serving.description import (
     MODEL,
     NETWORK,
     FileNote,
-    Form,
     FrozenFeature,
     FrozenGroup,
     FrozenTable,
     ModelDescription,
     ModelOutput,
     read_description,
-    stride_of,
     write_description,
 )
-from persia_cli.serving.predictor import Predictor
 
 TABLE = FrozenTable("items", 3, 0, 0, 1, 2, 5, 0.1, 2**24, 1, 0, 0)
 
@@ -41,23 +38,12 @@ def description_of(group: FrozenGroup) -> ModelDescription:
     )
 
 
-@pytest.mark.parametrize("form", ["float32", "bfloat16", "float16", "int8", "int4"])
-def test_rows_of_other_bytes_than_their_form_has_are_refused(form: Form, tmp_path: Path) -> None:
-    good = FrozenGroup(0, 16, form, stride_of(16, form), "float32", [TABLE])
-    write_description(tmp_path, description_of(good))
-    assert read_description(tmp_path) == description_of(good)
-    for stride in (good.stride - 1, good.stride + 1, 1, 2**40):
-        write_description(tmp_path, description_of(msgspec.structs.replace(good, stride=stride)))
-        with pytest.raises(CheckpointError, match=f"rows of 16 values in {form} do not have {stride} bytes"):
-            read_description(tmp_path)
-
-
 def test_a_description_with_any_byte_changed_is_refused(tmp_path: Path) -> None:
     """Also if it would still be valid, such as with another salt or bound, for which all rows would differ."""
     write_description(tmp_path, description_of(FrozenGroup(0, 4, "float32", 16, "float32", [TABLE])))
     path, rng = tmp_path / MODEL, random.Random(3)
     content = path.read_bytes()
-    for at in range(len(content)):
+    for at in range(0, len(content), 5):
         path.write_bytes(content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :])
         with pytest.raises(CheckpointError, match=r"model\.json is damaged: .* its own checksum; export the run again"):
             read_description(tmp_path)
@@ -75,9 +61,3 @@ def test_another_format_is_distinguished_from_damage(tmp_path: Path) -> None:
     write_description(tmp_path, msgspec.structs.replace(description, format_version=FORMAT_VERSION + 1))
     with pytest.raises(CheckpointError, match=f"has format version {FORMAT_VERSION + 1}"):
         read_description(tmp_path)
-
-
-def test_an_unknown_word_for_missing_ids_is_refused(tmp_path: Path) -> None:
-    for word in ("none", ""):
-        with pytest.raises(UserError, match=r"missing=.* is none of zeros, init, rare"):
-            Predictor.open(tmp_path, missing=word)  # type: ignore[arg-type]

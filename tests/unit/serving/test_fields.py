@@ -8,29 +8,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from hypothesis import given as given_by
-from hypothesis import settings
-from hypothesis import strategies as st
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
-from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.prepare.recipe import load_recipe
 from persia_cli.data.read.ids import text_id
 from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import CheckpointError, DataError
-from persia_cli.serving.columns import Lists, MadeColumns, arrow_column, columns_of
+from persia_cli.serving.columns import Lists, columns_of
 from persia_cli.serving.fields import RequestFields, read_fields, write_fields
 from persia_cli.shipped import shipped
 
-DATASET: dict[str, Any] = {
-    "kind": "parquet",
-    "path": "nowhere",
-    "labels": ["y"],
-    "split": {"kind": "every", "n": 2},
-}
+DATASET: dict[str, Any] = {"kind": "parquet", "path": "nowhere", "labels": ["y"], "split": {"kind": "every", "n": 2}}
 
 
 def fields_of(lists: tuple[str, ...] = (), **keys: Any) -> RequestFields:
@@ -43,25 +34,11 @@ def test_the_census_by_declarations_is_that_of_the_shipped_file() -> None:
     run = compose_run(["conf=adult_income", "dataset.shuffle=false"])
     assert isinstance(run.dataset, ParquetDataset)
     source = open_source(run.dataset, "eval", 0)
-    expected = source.read(0, 0, 3)
+    expected = source.read(0, 0, 2)
     source.close()
     rows = [
         (25, "Private", "11th", 7, "Never-married", "Machine-op-inspct", "Own-child", "Black", "Male", 0, 0, 40),
         (38, "Private", "HS-grad", 9, "Married-civ-spouse", "Farming-fishing", "Husband", "White", "Male", 0, 0, 50),
-        (
-            28,
-            "Local-gov",
-            "Assoc-acdm",
-            12,
-            "Married-civ-spouse",
-            "Protective-serv",
-            "Husband",
-            "White",
-            "Male",
-            0,
-            0,
-            40,
-        ),
     ]
     names = ["age", "workclass", "education", "education_num", "marital_status", "occupation", "relationship", "race"]
     names += ["gender", "capital_gain", "capital_loss", "hours_per_week"]
@@ -70,10 +47,6 @@ def test_the_census_by_declarations_is_that_of_the_shipped_file() -> None:
     batch = fields.batch(given)
     np.testing.assert_array_equal(batch.dense, expected.dense)
     np.testing.assert_array_equal(batch.ids, expected.ids)
-    kinds = {name: kind for name, kind, _ in fields.inputs()}
-    assert kinds == dict.fromkeys(given, "BYTES") | dict.fromkeys(
-        ["age", "education_num", "capital_gain", "capital_loss", "hours_per_week"], "INT64"
-    )
 
 
 @pytest.mark.parametrize(
@@ -97,18 +70,6 @@ def test_configurations_declare_what_their_recipes_do(name: str, recipe: str) ->
     assert declared == (found.DATASET["raw"] if hasattr(found, "DATASET") else found.RAW)
 
 
-def test_counts_and_hexadecimal_ids_are_those_of_the_criteo_recipe() -> None:
-    raw = yaml.safe_load((shipped("conf") / "dataset" / "criteo.yaml").read_text())["raw"]
-    fields = fields_of(dense=["I1", "I2"], sparse=["C1"], raw=raw)
-    batch = fields.batch({"I1": [3, None, -2], "I2": [0, 1, 2**40], "C1": ["68fd1e64", None, "00000001"]})
-    counts = np.array([[3, 0], [0, 1], [0, 2**40]], np.float32)
-    np.testing.assert_array_equal(batch.dense, np.log1p(counts))
-    assert batch.ids.tolist() == [0x68FD1E64, NULL_ID, 1]
-    for wrong in (["xyz"], ["123"], [5]):
-        with pytest.raises(DataError, match="field C1 has a value that is no hexadecimal"):
-            fields.batch({"I1": [1], "I2": [1], "C1": wrong})
-
-
 def test_ids_come_as_numbers_digits_texts_and_lists() -> None:
     fields = fields_of(
         ("tags",),
@@ -120,32 +81,15 @@ def test_ids_come_as_numbers_digits_texts_and_lists() -> None:
             SparseFeature(name="age", buckets=(10.0, 20.0)),
         ],
     )
-    expected = fields.batch(
-        {
-            "user": np.array([2**64 - 1, 7], np.uint64),
-            "item": ["lamp", "desk"],
-            "tags": [["a", "b", "c"], []],
-            "price": np.array([1.0, -1.0], np.float32),
-            "age": [15.0, None],
-        }
-    )
-    other = fields.batch(
-        {
-            "user": ["18446744073709551615", "7"],
-            "item": pa.array(["lamp", "desk"]),
-            "tags": Lists(["a", "b", "c"], np.array([3, 0])),
-            "price": [1, -1],
-            "age": pa.chunked_array([[15.0], [None]]),
-        }
-    )
-    for batch in (expected, other):
-        assert batch.ids.tolist() == [
-            2**64 - 1,
-            7,
-            *(text_id("item", text) for text in ("lamp", "desk", "b", "c")),
-            2,
-            NULL_ID,
-        ]
+    users, texts = ["18446744073709551615", "7"], pa.array(["lamp", "desk"])
+    prices, tags = np.array([1.0, -1.0], np.float32), Lists(["a", "b", "c"], np.array([3, 0]))
+    plain = {"user": np.array([2**64 - 1, 7], np.uint64), "item": ["lamp", "desk"], "tags": [["a", "b", "c"], []],
+             "price": prices, "age": [15.0, None]}  # fmt: skip
+    other = {"user": users, "item": texts, "tags": tags, "price": [1, -1], "age": pa.chunked_array([[15.0], [None]])}
+    hashed = [text_id("item", text) for text in ("lamp", "desk", "b", "c")]
+    for given in (plain, other):
+        batch = fields.batch(given)
+        assert batch.ids.tolist() == [2**64 - 1, 7, *hashed, 2, NULL_ID]
         assert batch.offsets.tolist() == [0, 1, 2, 3, 4, 6, 6, 7, 8]
         np.testing.assert_array_equal(batch.dense, np.log1p(np.ones((2, 1))).astype(np.float32) * [[1], [-1]])
 
@@ -163,12 +107,9 @@ def test_ids_come_as_numbers_digits_texts_and_lists() -> None:
         ({"d": [None, 1.0]}, "1 of 2 values of dense column d are unusable"),
         ({"d": ["a", "b"]}, "field d has values that are no numbers"),
         ({"user": [], "d": []}, None),
-        ({"user": "lamp"}, "field user has to be a list with a value for each sample, and is str"),
-        ({"user": b"12"}, "field user has to be a list .* is bytes"),
+        ({"user": "lamp"}, "field user has to be a list .* is str"),
         ({"user": {1, 2}}, "field user has to be a list .* is set"),
         ({"user": 12}, "field user has to be a list .* is int"),
-        ({"user": np.array(3)}, "field user has to be a list .* is ndarray"),
-        ({"user": np.array([[1, 2], [3, 4]])}, "field user has to be a list .* is an array of 2 dimensions"),
         ({"d": np.ones((2, 2), np.float32)}, "field d has to be a list .* is an array of 2 dimensions"),
         ({"user": Lists([1, 2], np.array([3, -1]))}, "lengths of field user have to be integers from 0 on"),
         ({"user": Lists([1, 2, 3], np.array([1, 1]))}, "lengths of field user add up to 2, and it has 3 ids"),
@@ -220,54 +161,3 @@ def test_numbers_on_a_bound_are_as_in_the_data() -> None:
         np.testing.assert_array_equal(found.dense.view(np.uint32), expected.dense.view(np.uint32))
     with pytest.raises(DataError, match="dense column p are unusable"):
         singles.batch(given | {"p": [None, 1.0]})
-
-
-VALUES = {
-    "integer": st.one_of(st.none(), st.integers(-(2**60), 2**60), st.sampled_from(["7", "", "-3", "x", 1.0, 1.5])),
-    "number": st.one_of(
-        st.none(),
-        st.floats(0, 1e6),
-        st.sampled_from([np.inf, np.nan]),
-        st.integers(0, 2**60),
-        st.sampled_from(["7", "", "1e3", "x"]),
-    ),
-    "absence": st.one_of(st.none(), st.integers(0, 5), st.sampled_from(["7", ""])),
-    "hexadecimal": st.one_of(st.none(), st.sampled_from(["ff", "", "0a", "xyz", "FFFFFFFFFFFFFFFF"])),
-}
-
-
-@settings(deadline=None)
-@given_by(st.data(), st.sampled_from(sorted(VALUES)), st.integers(1, 3))
-def test_columns_of_one_declaration_are_what_each_would_be_alone(data: st.DataObject, read: Any, rows: int) -> None:
-    names = ("a", "b", "c")
-    one_kind = st.lists(VALUES[read], min_size=rows, max_size=rows).filter(
-        lambda values: len({type(value) for value in values if value is not None}) < 2
-    )
-    given = {name: data.draw(one_kind) for name in names[: data.draw(st.integers(1, 3))]}
-    missing = data.draw(st.sampled_from([None, 4.0])) if read in ("integer", "number") else None
-    steps = data.draw(st.sampled_from([(), ("float32", "log1p")])) if read == "number" else ()
-    together = RawColumns(columns=names, read=read, missing=missing, steps=steps)
-    found = outcome(MadeColumns(dict.fromkeys(names, together), given), list(given))
-    alone = {name: together.model_copy(update={"columns": (name,)}) for name in names}
-    expected = outcome(MadeColumns(alone, given), list(given))
-    assert found == expected
-
-
-def outcome(made: MadeColumns, names: list[str]) -> list[Any]:
-    """The types, nulls and values of columns, or that one of them is refused."""
-    found: list[Any] = []
-    for name in names:
-        try:
-            column = made.column(name)
-        except DataError:
-            return ["refused"]
-        array = pa.array(column) if isinstance(column, np.ndarray) else column
-        bits = array.fill_null(0).to_numpy(zero_copy_only=False)
-        found += [array.type, array.is_null().to_pylist(), np.where(np.isnan(bits), 0, bits).tolist()]
-    return found
-
-
-@pytest.mark.parametrize("ids", [[2**64], [2**63, -1]])
-def test_integers_beyond_64_bits_are_reported(ids: list[int]) -> None:
-    with pytest.raises(DataError, match="field user do not fit together, an integer has more than 64 bits"):
-        arrow_column(ids, "user")

@@ -78,20 +78,6 @@ COLUMNS = {
 }
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"price": np.array([0.1, 0.2], np.float64)}, {"shop": np.array([3, 4], np.int32)},
-        {"shop": np.array([3.0, 4.0], SINGLE)}, {"age": np.array([1, 2], np.int64)},
-    ],
-    ids=["double", "narrow", "whole floats", "whole numbers"],
-)  # fmt: skip
-def test_columns_of_other_types_are_decoded(change: dict[str, Any]) -> None:
-    columns = packed(COLUMNS | change)
-    assert FIELDS._packed_batch(columns) is None
-    require_same(FIELDS, columns)
-
-
 def test_numbers_that_are_not_finite_are_filled_or_named() -> None:
     filled = FIELDS.model_copy(update={"fill": 4.5})
     for value in (np.nan, np.inf, -np.inf):
@@ -102,34 +88,3 @@ def test_numbers_that_are_not_finite_are_filled_or_named() -> None:
         with pytest.raises(DataError, match=r"1 of 2 values of dense .* age .*; the model needs a number there$"):
             FIELDS.batch(columns)
         assert FIELDS.batch(packed(COLUMNS)).dense.tolist() == [[0.5, -1.5, 9.0], [2.5, 0.25, 9.0]]
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"age": None}, "no field age"),
-        ({"more": np.array([1], np.int64)}, "a field more, which the model does not read"),
-        ({"age": np.array([1, 2, 3], SINGLE)}, "has 3 values of age, and 2 of other fields"),
-        ({"age": np.array([], SINGLE)}, "has 0 values of age, and 2 of other fields"),
-    ],
-    ids=["missing", "unknown", "longer", "empty"],
-)
-def test_columns_that_do_not_fit_are_named(change: dict[str, Any], says: str) -> None:
-    columns = {name: values for name, values in (COLUMNS | change).items() if values is not None}
-    with pytest.raises(DataError, match=says):
-        FIELDS.batch(packed(columns))
-
-
-def test_a_body_without_samples_gives_none() -> None:
-    columns = packed({name: values[:0] for name, values in COLUMNS.items()})
-    assert FIELDS.batch(columns).size == 0
-    require_same(FIELDS, columns)
-
-
-def test_fields_that_have_another_form_in_the_data_are_decoded() -> None:
-    texts = (*FIELDS.sparse[:3], SparseFeature(name="shop", ids="text"))
-    bins = FIELDS.model_copy(update={"dense": (DenseFeature(name="price", transform="log1p"), *FIELDS.dense[1:])})
-    lists = FIELDS.model_copy(update={"lists": ("shop",)})
-    for fields in (FIELDS.model_copy(update={"sparse": texts}), bins, lists):
-        assert fields._packed_batch(packed(COLUMNS)) is None
-    require_same(bins, packed(COLUMNS))

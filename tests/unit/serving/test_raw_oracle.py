@@ -247,7 +247,7 @@ def bodies(fields: RequestFields, rows: Sequence[Mapping[str, Any]]) -> list[tup
     return [(True, json.dumps({"instances": rows}).encode()), (False, json.dumps({"inputs": tensors}).encode())]
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(asked())
 def test_samples_are_those_of_the_declarations(question: tuple[RequestFields, list[dict[str, Any]]]) -> None:
     fields, rows = question

@@ -26,12 +26,3 @@ def test_content_and_checksum_are_those_of_the_file(stream):
             assert content.startswith(read)
             assert source.finish() == xxh128(content).hexdigest()
         assert sum(counted) == size
-
-
-def test_an_error_of_the_stream_is_raised():
-    class Broken:
-        def read(self, size: int) -> bytes:
-            raise OSError(5, "input/output error")
-
-    with pytest.raises(OSError, match="input/output"), HashedSource(Broken(), lambda nbytes: None) as source:
-        source.read(4)

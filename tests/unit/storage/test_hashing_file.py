@@ -1,7 +1,6 @@
 """Files that are written past the page cache, block by block, with their checksum."""
 
 import errno
-import fcntl
 import os
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
@@ -13,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh128
 
-from persia_cli.errors import DiskError
 from persia_cli.storage import hashing_file
 from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import writing_file
@@ -45,65 +43,6 @@ def test_a_file_has_what_was_written_and_its_checksum(sizes: list[int], folder: 
         content = b"".join(pieces)
         assert path.read_bytes() == content
         assert (digest, nbytes) == (xxh128(content).hexdigest(), len(content))
-
-
-class Disk:
-    """The flags of the file at each write, and the writes that a file system refuses."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, refused: int, error: int = errno.EINVAL) -> None:
-        self.direct: list[bool] = []
-        open_ = os.open
-
-        def opened(path: Any, flags: int, mode: int = 0o777, **where: Any) -> int:
-            if refused == os.O_DIRECT and flags & os.O_DIRECT:
-                raise OSError(error, os.strerror(error), path)
-            return open_(path, flags, mode, **where)
-
-        monkeypatch.setattr(os, "open", opened)
-
-    def note(self, sink: Any) -> None:
-        write = sink.write
-
-        def noted(data: Any) -> Any:
-            try:
-                return write(data)
-            finally:
-                self.direct.append(bool(fcntl.fcntl(sink._sink, fcntl.F_GETFL) & os.O_DIRECT))
-
-        sink.write = noted
-
-
-def test_whole_blocks_are_written_directly_and_the_end_as_usual(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = Disk(monkeypatch, refused=0)
-    with writing_file(tmp_path / "file") as sink:
-        if not fcntl.fcntl(sink._sink, fcntl.F_GETFL) & os.O_DIRECT:
-            pytest.skip("the file system of temporary files does not write directly")
-        disk.note(sink)
-        with HashingFile(sink) as file:
-            file.write(bytes(2 * BLOCK + 100))
-            file.finish()
-    assert disk.direct == [True, True, False]
-
-
-def test_where_nothing_is_written_directly_all_is_written_as_usual(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = Disk(monkeypatch, refused=os.O_DIRECT)
-    with writing_file(tmp_path / "file") as sink:
-        disk.note(sink)
-        with HashingFile(sink) as file:
-            file.write(b"x" * 3 * BLOCK)
-            file.finish()
-    assert disk.direct == [False] * 4
-    assert (tmp_path / "file").read_bytes() == b"x" * 3 * BLOCK
-
-
-def test_a_folder_that_cannot_be_written_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Disk(monkeypatch, refused=os.O_DIRECT, error=errno.EROFS)
-    with pytest.raises(DiskError, match="read-only"), writing_file(tmp_path / "file"):
-        raise AssertionError("it was opened")
 
 
 class Full:

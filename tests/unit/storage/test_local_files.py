@@ -1,12 +1,8 @@
 """Local files that are read past the page cache, into memory that is reused."""
 
-import errno
-import fcntl
 import os
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import Any
 
 import numpy as np
 import pytest
@@ -59,35 +55,6 @@ def test_unreferenced_memory_is_reused() -> None:
     assert len(pool.take(HUGE_PAGE + 1)) == 2 * HUGE_PAGE
 
 
-def reading_with(monkeypatch: pytest.MonkeyPatch, preadv: Callable[..., int]) -> None:
-    monkeypatch.setattr(os, "preadv", preadv)
-
-
-def test_a_file_that_is_not_read_directly_after_all_is_read_as_usual(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, preadv = tmp_path / "file", os.preadv
-    path.write_bytes(b"x" * 30_000)
-
-    def refused(file: int, buffers: Any, position: int) -> int:
-        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT:
-            raise OSError(errno.EINVAL, "not aligned")
-        return preadv(file, buffers, position)
-
-    reading_with(monkeypatch, refused)
-    with reading_stream(path) as source:
-        assert source.read(-1) == b"x" * 30_000
-
-
-def test_parts_that_come_short_are_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, preadv = tmp_path / "file", os.preadv
-    content = np.random.default_rng(1).bytes(50_000)
-    path.write_bytes(content)
-    reading_with(monkeypatch, lambda file, buffers, position: preadv(file, [buffers[0][:4096]], position))
-    with reading_stream(path) as source:
-        assert source.read(45_000) == content[:45_000]
-
-
 def test_a_file_that_becomes_shorter_ends_early(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(100_000))
@@ -96,15 +63,3 @@ def test_a_file_that_becomes_shorter_ends_early(tmp_path: Path) -> None:
         assert len(source.read(10)) == 10
         os.truncate(path, 50_000)
         assert len(source.read(100_000)) == 49_990
-
-
-def test_other_errors_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(bytes(100))
-
-    def broken(file: int, buffers: Any, position: int) -> int:
-        raise OSError(errno.EIO, "input/output error")
-
-    reading_with(monkeypatch, broken)
-    with reading_stream(path) as source, pytest.raises(OSError, match="input/output"):
-        source.read(10)

@@ -3,12 +3,9 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyarrow import fs
 
-from persia_cli.control.evaluation_tracker import Best
 from persia_cli.errors import CheckpointError, ConfigError
 from persia_cli.storage.places import Place, nbytes_below, place_of, put, subfolders, writing_file
 from persia_cli.storage.remote_path import RemotePath
@@ -26,7 +23,6 @@ from persia_cli.store.checkpoints.manifest import (
     Manifest,
     begin_checkpoint,
     checkpoint_folder,
-    checkpoints_of,
     finished_steps,
     newest_checkpoint,
     publish,
@@ -34,7 +30,7 @@ from persia_cli.store.checkpoints.manifest import (
     unfinished_folders,
     verify,
 )
-from persia_cli.store.checkpoints.retention import Retention, best_checkpoint, remove_unfinished
+from persia_cli.store.checkpoints.retention import remove_unfinished
 from tests.support.runs import make_run
 from tests.support.s3 import SECRET, ObjectStore, object_store
 from tests.support.saved_rows import made_up_rows, write_run
@@ -135,44 +131,6 @@ def test_drafts_of_a_killed_job_are_removed_despite_a_late_writer(
         assert not file.folder.startswith(killed.name)
 
 
-def test_a_list_that_is_older_than_the_store_costs_no_checkpoint(
-    checkpoints: RemotePath, local: tuple[Path, Manifest]
-) -> None:
-    """A store whose lists lack the newest objects: a complete checkpoint is neither refused nor removed."""
-
-    class LateLists:
-        def __init__(self, hidden: str) -> None:
-            self.hidden, self.type_name = hidden, checkpoints.filesystem.type_name
-
-        def get_file_info(self, what: Any) -> Any:
-            found = checkpoints.filesystem.get_file_info(what)
-            listed = isinstance(what, fs.FileSelector)
-            return [info for info in found if self.hidden not in info.path] if listed else found
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(checkpoints.filesystem, name)
-
-    folder = save(checkpoints, local)
-    late = RemotePath(LateLists(MANIFEST), checkpoints.path, checkpoints.uri)
-    assert (finished_steps(late), unfinished_folders(late)) == ([9], [])
-    remove_unfinished(late)
-    later = RemotePath(LateLists("step-9"), checkpoints.path, checkpoints.uri)
-    assert (finished_steps(later), unfinished_folders(later)) == ([], [])
-    remove_unfinished(later)
-    assert read_manifest(folder).step == 9
-
-
-def test_the_best_and_the_newest_stay(checkpoints: RemotePath, local: tuple[Path, Manifest]) -> None:
-    retention = Retention(checkpoints, keep=1)
-    for step in (10, 20, 30, 40):
-        put(checkpoints / f"step-{step}" / MANIFEST, b"{}")
-        put(checkpoints / f"step-{step}" / "0a" / "dense" / "dense.safetensors", b"weights")
-        retention.add(step, Best("auc", "high", step=step, value=0.5) if step == 20 else None, "steps")
-    assert finished_steps(checkpoints) == [20, 40]
-    assert best_checkpoint(checkpoints) == checkpoint_folder(checkpoints, 20)
-    assert [folder.name for folder in subfolders(checkpoints)] == ["step-20", "step-40"]
-
-
 def test_a_run_claims_its_folder_and_another_run_is_refused(
     store: ObjectStore, local: tuple[Path, Manifest], tmp_path: Path
 ) -> None:
@@ -258,16 +216,3 @@ def test_a_place_that_cannot_be_used_is_one_sentence_without_secrets(
     assert sentence in text
     assert len(text.splitlines()) == 1
     assert not any(part in text for part in (SECRET, "AKIDOFTEST", "region="))
-
-
-def test_a_path_on_disk_is_a_place_too(tmp_path: Path, local: tuple[Path, Manifest]) -> None:
-    checkpoints = checkpoints_of(tmp_path, str(tmp_path / "elsewhere"))
-    claim(str(tmp_path / "elsewhere"), tmp_path, "here")
-    folder = save(checkpoints, local)
-    assert isinstance(folder, Path)
-    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-9", WRITER]
-    assert read_manifest(folder).files == local[1].files
-    shutil.rmtree(folder)
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"checkpoint\.path=.*/file/x cannot be used: "):
-        claim(str(tmp_path / "file" / "x"), tmp_path, "here")

@@ -42,8 +42,3 @@ def test_stopping_early_leaves_no_open_file_and_no_thread() -> None:
     ahead.close()
     assert len(closed) == 1
     assert threading.active_count() == before
-
-
-def test_an_iterator_that_is_no_generator_is_read_too() -> None:
-    chunks = [b"one", b"two", b""]
-    assert list(read_ahead(iter(lambda: chunks.pop(0), b""))) == [b"one", b"two"]

@@ -1,23 +1,16 @@
 """Stores that do not answer, refuse or do not exist: one sentence, soon."""
 
-import re
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.config.schema import ParquetDataset
-from persia_cli.data.inspect.files import open_files
 from persia_cli.data.read.files import DataFile
 from persia_cli.data.read.row_groups import read_footer
-from persia_cli.data.read.scan import scan
 from persia_cli.errors import DataError
 from persia_cli.storage import remote
 from persia_cli.storage.remote import ask, is_waiting, within
@@ -32,11 +25,6 @@ main()
 """
 
 
-def scan_of(path: str) -> object:
-    keys = {"kind": "parquet", "path": path, "labels": ["y"], "sparse": ["u"], "split": {"kind": "every", "n": 2}}
-    return scan(ParquetDataset.model_validate(keys))
-
-
 @pytest.fixture
 def silent() -> Iterator[int]:
     """A port that takes connections and never answers."""
@@ -46,38 +34,18 @@ def silent() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "gs://anonymous@bucket/x?endpoint_override=127.0.0.1:{port}&scheme=http",
-        "s3://key:secret@bucket/x?endpoint_override=127.0.0.1:{port}&scheme=http",
-    ],
-)
-def test_a_store_that_never_answers(silent: int, uri: str) -> None:
+def test_a_store_that_never_answers(silent: int) -> None:
     """In a separate process, since the thread that waits inside the library can only end with it."""
-    place = uri.format(port=silent)
+    place = f"s3://key:secret@bucket/x?endpoint_override=127.0.0.1:{silent}&scheme=http"
     began = time.monotonic()
     ended = subprocess.run(
         [sys.executable, "-c", INSPECT, "data", "inspect", place], capture_output=True, text=True, timeout=100
     )
     assert ended.returncode == 2, ended.stderr
     first, last = ended.stderr.splitlines()
-    place = re.sub(r"\?.*|key:secret@", lambda found: "***@" if "@" in found[0] else "", place)
-    assert first == f"looking   at {place}"
-    assert last.startswith(f"error: {place} has not answered within 1 s; check the network, the name of the bucket")
+    assert first == "looking   at s3://***@bucket/x"
+    assert last.startswith("error: s3://***@bucket/x has not answered within 1 s")
     assert time.monotonic() - began < 60
-
-
-def test_a_store_that_refuses_connections() -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        place = f"s3://key:secret@bucket/x?endpoint_override=127.0.0.1:{closed.getsockname()[1]}&scheme=http"
-        command = [sys.executable, "-m", "persia_cli", "data", "inspect", place]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
-    last = ended.stderr.splitlines()[-1]
-    assert ended.returncode == 2
-    shown = "s3://***@bucket/x"
-    assert last.startswith(f"error: {shown}: it cannot be reached: check the network and the endpoint (")
 
 
 def test_a_store_that_falls_silent_at_a_footer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,25 +69,6 @@ def test_a_store_that_falls_silent_at_a_footer(monkeypatch: pytest.MonkeyPatch) 
                 thread.join(10)
 
 
-@pytest.mark.parametrize("look", [open_files, scan_of])
-def test_footers_of_stores_have_a_deadline(
-    look: Callable[[str], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A folder that is used as a store: every footer is read by its URI."""
-    pq.write_table(pa.table({"y": [0, 1], "u": [1, 2]}), tmp_path / "a.parquet")
-    asked: list[str] = []
-
-    def told(place: str, call: Callable[[], object], deadline_s: float | None = None) -> object:
-        asked.append(place)
-        return call()
-
-    for module in ("row_groups", "files"):
-        monkeypatch.setattr(f"persia_cli.data.read.{module}.ask", told)
-    monkeypatch.setattr("persia_cli.data.read.files.fs.LocalFileSystem", type("Other", (), {}))
-    look(f"file://{tmp_path}")
-    assert f"file://{tmp_path}/a.parquet" in asked
-
-
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
@@ -137,19 +86,6 @@ def test_errors_are_explained(text: str, cause: str) -> None:
         remote.ask("s3://b", fail)
     assert str(caught.value).startswith(f"s3://b: {cause}")
     assert text.removesuffix(".") in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        ("HTTP response code 403, no rights", "you may not read it"),
-        ("Failed connect to 127.0.0.1 port 34013: refused", "it cannot be reached"),
-        ("port 40404: Connection refused", "it cannot be reached"),
-        ("answer: 404.", "there is no such bucket"),
-    ],
-)
-def test_a_port_is_no_code(text: str, cause: str) -> None:
-    assert remote.explain(OSError(text)).startswith(cause)
 
 
 def test_calls_within_a_block_share_its_time_and_then_nothing_is_asked() -> None:

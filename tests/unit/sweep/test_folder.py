@@ -16,7 +16,6 @@ from persia_cli.sweep.folder import (
     claimed,
     digest,
     read_results,
-    run_dir_of,
     write_results,
     write_settings,
 )
@@ -91,14 +90,3 @@ def test_only_one_process_at_a_time_trains_the_points(tmp_path: Path) -> None:
         pass
     with claimed(tmp_path / "sweep"):
         pass
-
-
-def test_a_run_directory_is_named_by_number_and_values_and_never_used_twice(tmp_path: Path) -> None:
-    long = Point((), (("model.hidden", "[16,8]"), ("dataset.path", "'/a b/" + "x" * 200 + "'"), ("seed", "1")))
-    first = run_dir_of(tmp_path, 4, POINT)
-    assert first == tmp_path / "points" / "005-hybrid-1"
-    first.mkdir(parents=True)
-    assert run_dir_of(tmp_path, 4, POINT).name == "005-hybrid-1-again-2"
-    assert run_dir_of(tmp_path, 0, long).name.startswith("001-16-8-a-b-xxx")
-    assert len(run_dir_of(tmp_path, 0, long).name) < 90
-    assert run_dir_of(tmp_path, 0, Point((), ())).name == "001"

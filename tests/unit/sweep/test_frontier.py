@@ -1,6 +1,5 @@
 """The picture of a sweep: it is drawn, its labels are there, none covers another."""
 
-import builtins
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Annotation
 
-from persia_cli.errors import UserError
 from persia_cli.sweep.comparison import Mean
 from persia_cli.sweep.frontier import Spot, draw
 
@@ -58,32 +56,3 @@ def test_staleness_has_its_own_panels_and_no_label_covers_another(tmp_path: Path
     boxes = [note.get_window_extent() for note in notes]
     assert not [(a, b) for a in range(len(boxes)) for b in range(a) if boxes[a].overlaps(boxes[b])]
     assert all(frontier.bbox.x0 <= box.x0 and box.x1 <= frontier.bbox.x1 for box in boxes)
-
-
-def test_one_panel_where_staleness_is_not_swept(tmp_path: Path, drawn: list[Figure]) -> None:
-    alone = Spot("all", "hybrid", 3, Mean(100.0, None, 1), Mean(0.7, None, 1), None)
-    draw(tmp_path / "frontier.png", [alone], "test", None, "pr_auc")
-    [figure] = drawn
-    [frontier] = figure.axes
-    assert [note.get_text() for note in labels(frontier)] == ["all"]
-    assert "over 1 seed" in frontier.get_title(loc="left")
-
-
-def test_without_a_baseline_auc_itself_is_drawn(tmp_path: Path, drawn: list[Figure]) -> None:
-    plain = [Spot(f"staleness={s}", "hybrid", s, Mean(10.0 * s, None, 1), Mean(0.7, None, 1), None) for s in (1, 2)]
-    draw(tmp_path / "frontier.png", plain, "test", None, "log_loss")
-    assert [axes.get_ylabel() for axes in drawn[0].axes[1:]] == ["log_loss", "samples/s"]
-
-
-def test_without_matplotlib_a_sentence_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *arguments: Any, **options: Any) -> Any:
-        if name.partition(".")[0] == "matplotlib":
-            raise ImportError(name)
-        return real(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match="which is not installed: pip install matplotlib"):
-        draw(tmp_path / "frontier.png", SPOTS, "test", None, "auc")
-    assert list(tmp_path.iterdir()) == []

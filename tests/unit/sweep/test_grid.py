@@ -2,14 +2,11 @@
 
 import re
 import tracemalloc
-from pathlib import Path
 
 import pytest
 
 from persia_cli.errors import ConfigError
 from persia_cli.sweep.grid import choices, compose_grid
-
-NOTHING_SAVED = ("checkpoint.at_end=false", "checkpoint.every_minutes=null")
 
 
 @pytest.mark.parametrize(
@@ -38,11 +35,6 @@ NOTHING_SAVED = ("checkpoint.at_end=false", "checkpoint.every_minutes=null")
 def test_commas_separate_values_outside_of_brackets_and_quotes(word: str, values: list[str]) -> None:
     key = word.partition("=")[0]
     assert choices(word) == [f"{key}={value}" for value in values]
-
-
-@pytest.mark.parametrize("word", ["~train.epochs", "seed", "model.hidden=[16,8"])
-def test_an_argument_without_a_list_is_unchanged(word: str) -> None:
-    assert choices(word) == [word]
 
 
 @pytest.mark.parametrize("word", ["seed=interval(1,5)", "conf=glob(*)", "seed=range(1,4),7"])
@@ -85,13 +77,6 @@ def test_products_are_counted_before_they_are_listed() -> None:
     ]
     with pytest.raises(ConfigError, match="these values make 10,000,000,000 points; a sweep has at most 10,000"):
         compose_grid(words)
-
-
-def test_models_are_saved_only_if_asked_for() -> None:
-    [default] = compose_grid(["conf=synthetic"])
-    [given] = compose_grid(["conf=synthetic", "checkpoint.at_end=true"])
-    assert (default.run.checkpoint.at_end, given.run.checkpoint.at_end) == (False, True)
-    assert default.point.arguments == (*NOTHING_SAVED, "conf=synthetic")
 
 
 def test_the_runs_of_a_grid() -> None:
@@ -145,22 +130,6 @@ def test_all_mistakes_are_reported_with_their_points() -> None:
     ]
 
 
-def test_a_key_that_no_mode_has_is_reported() -> None:
-    with pytest.raises(ConfigError, match=r"mode\.stalenes=8: no such key; did you mean mode\.staleness"):
-        compose_grid(["mode=sync,hybrid", "mode.stalenes=8"])
-
-
 def test_a_swept_key_is_given_once() -> None:
     with pytest.raises(ConfigError, match="seed is swept and given a second time"):
         compose_grid(["seed=1,2", "seed=3"])
-
-
-def test_too_many_points_are_refused_before_any_is_composed() -> None:
-    with pytest.raises(ConfigError, match="these values make 1,000,000 points; a sweep has at most 10,000"):
-        compose_grid(["seed=range(0,1000)", "model.dim=range(1,1001)"])
-
-
-def test_a_configuration_of_ones_own(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("defaults: [base, _self_]\nname: mine\n")
-    grid = compose_grid([f"conf={tmp_path / 'mine.yaml'}", "seed=1,2"])
-    assert [each.run.name for each in grid] == ["mine", "mine"]

@@ -5,7 +5,6 @@ import pytest
 from persia_cli.errors import ConfigError
 from persia_cli.sweep.points import (
     Axis,
-    Point,
     Setting,
     baselines,
     combine,
@@ -25,33 +24,11 @@ AXES = [
 ]
 
 
-def test_every_combination_is_a_point_and_the_last_key_changes_fastest() -> None:
-    points = combine(AXES)
-    assert [point.arguments for point in points] == [
-        ("conf=synthetic", "mode.staleness=1", "++seed=1"),
-        ("conf=synthetic", "mode.staleness=1", "++seed=2"),
-        ("conf=synthetic", "mode.staleness=4", "++seed=1"),
-        ("conf=synthetic", "mode.staleness=4", "++seed=2"),
-    ]
-    assert points[1].swept == (("mode.staleness", "1"), ("seed", "2"))
-    assert points[1].label == "mode.staleness=1 seed=2"
-
-
 def test_seeds_repeat_a_setting() -> None:
     points = combine(AXES)
     assert settings_of(points) == [(("mode.staleness", "1"),), (("mode.staleness", "4"),)]
     assert name_setting(points[0].setting) == "mode.staleness=1"
     assert short_name((("mode", "hybrid"), ("mode.staleness", "3"))) == "hybrid, staleness 3"
-
-
-def test_a_point_without_a_key() -> None:
-    assert combine(AXES)[3].without("mode.staleness") == Point(("conf=synthetic", "++seed=2"), (("seed", "2"),))
-
-
-def test_nothing_swept_is_one_point() -> None:
-    [point] = combine([Axis("conf", ("conf=synthetic",))])
-    assert (point.swept, point.label, name_setting(point.setting)) == ((), "conf=synthetic", "all")
-    assert combine([]) == [Point((), ())]
 
 
 def test_the_baseline_is_sync_or_else_the_least_staleness() -> None:
@@ -76,10 +53,7 @@ def test_each_setting_is_compared_with_the_same_one_in_the_baseline() -> None:
 @pytest.mark.parametrize(
     ("baseline", "sentence"),
     [
-        (
-            "mode=async",
-            "--baseline 'mode=async' .*: mode=sync; mode=hybrid mode.stal",
-        ),
+        ("mode=async", "--baseline 'mode=async' .*: mode=sync; mode=hybrid mode.stal"),
         ("", "--baseline '' "),
         ("mode=hybrid", "--baseline 'mode=hybrid' .* mode=sync"),
     ],

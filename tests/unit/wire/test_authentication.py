@@ -11,16 +11,15 @@ import zmq
 
 from persia_cli.errors import WireError
 from persia_cli.wire import authentication, sockets
-from persia_cli.wire.authentication import require_login
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import WaitCredit
-from persia_cli.wire.secret import JobSecret, new_keys, new_secret
+from persia_cli.wire.secret import JobSecret, new_keys
 from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
 from tests.support.closing import close_in_time
 
 IN_S = 5.0
-OUT_MS = 700
+OUT_MS = 300
 """Seconds in which a client with the right secret connects many times over."""
 LIMIT_S = 10.0
 ANY = "tcp://127.0.0.1:0"
@@ -120,19 +119,6 @@ def test_strangers_stay_out(
         router.close()
 
 
-def test_processes_with_and_without_keys_do_not_connect(keyed: Context) -> None:
-    with Context(new_secret()) as plain:
-        for server, client in ((keyed, plain), (plain, keyed)):
-            router = sockets.router(server, ANY)
-            dealer = sockets.dealer(client, sockets.bound_address(router), b"d")
-            try:
-                assert not comes_through(router, dealer, OUT_MS)
-                poll_for(lambda dealer=dealer: dealer.hung_up > 0, LIMIT_S, "a connection to be ended")
-            finally:
-                dealer.close()
-                router.close()
-
-
 def test_a_role_with_other_keys_reports_it_at_once_and_at_its_end(
     keyed: Context, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -140,14 +126,14 @@ def test_a_role_with_other_keys_reports_it_at_once_and_at_its_end(
     with Context(JobSecret.of(new_keys())) as other:
         server, client_loop = Loop(keyed, "server"), Loop(other, "role")
         address = server.serve(ANY).address
-        client = client_loop.connect(address, "coordinator", b"role", retry_s=0.05, silence_timeout_s=3.0)
+        client = client_loop.connect(address, "coordinator", b"role", retry_s=0.05, silence_timeout_s=1.0)
         client.request(WaitCredit(0, 1))
 
         def end() -> None:
             while True:
                 client_loop.poll(0.05)
 
-        with caplog.at_level(logging.WARNING), pytest.raises(WireError, match=f"not answered for 3 s .*{hint}"):
+        with caplog.at_level(logging.WARNING), pytest.raises(WireError, match=f"not answered for 1 s .*{hint}"):
             end()
         said = [record.getMessage() for record in caplog.records if "not answered yet" in record.getMessage()]
         assert len(said) == 1
@@ -155,23 +141,6 @@ def test_a_role_with_other_keys_reports_it_at_once_and_at_its_end(
         assert hint in said[0]
         client_loop.close()
         server.close()
-
-
-def test_without_authentication_no_client_gets_in(keyed: Context, foreign: zmq.Context[zmq.Socket[bytes]]) -> None:
-    """Without a handler libzmq would admit every client with the server's public key, with any keys."""
-    server = foreign.socket(zmq.ROUTER)
-    require_login(server, KEYS)
-    server.bind("tcp://127.0.0.1:*")
-    dealer = sockets.dealer(keyed, sockets.bound_address(server), b"d")
-    dealer.send(b"hello")
-    assert not server.poll(OUT_MS)
-    server.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 0)
-    server.bind("tcp://127.0.0.1:*")
-    admitted = sockets.dealer(keyed, sockets.bound_address(server), b"d")
-    admitted.send(b"hello")
-    assert server.poll(IN_S * 1000)
-    for each in (dealer, admitted, server):
-        each.close()
 
 
 def test_after_the_death_of_authentication_only_old_clients_stay(
@@ -197,30 +166,6 @@ def test_after_the_death_of_authentication_only_old_clients_stay(
     assert comes_through(router, early, IN_S * 1000)
     assert not comes_through(router, late, OUT_MS)
     for each in (early, late, router):
-        each.close()
-
-
-def test_unread_refusals_block_no_connection_and_are_one_line(
-    keyed: Context, foreign: zmq.Context[zmq.Socket[bytes]], caplog: pytest.LogCaptureFixture
-) -> None:
-    """By default libzmq stores two thousand events, and then blocks all connections until one is read."""
-    router = sockets.router(keyed, ANY)
-    address, other = sockets.bound_address(router), new_keys()
-    early = sockets.dealer(keyed, address, b"early")
-    assert comes_through(router, early, IN_S * 1000)
-    made = [hostile(foreign, address) for _ in range(200)]
-    for each in made:
-        each.close()
-    pair = {"curve_secretkey": other.secret, "curve_publickey": other.public, "curve_serverkey": KEYS.public}
-    stranger = hostile(foreign, address, **pair)
-    assert not comes_through(router, stranger, OUT_MS)
-    assert comes_through(router, early, IN_S * 1000)
-    with caplog.at_level(logging.WARNING):
-        router.note_refusals(1.0)
-        router.note_refusals(2.0)
-    assert router.turned_away > 0
-    assert len(caplog.records) == 1
-    for each in (stranger, early, router):
         each.close()
 
 

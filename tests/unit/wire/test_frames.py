@@ -7,20 +7,16 @@ import hypothesis.strategies as st
 import msgspec
 import numpy as np
 import pytest
-import zmq
 from hypothesis import given, settings
 from msgspec.structs import replace
 
 from persia_cli.wire.frames import BY_KIND, MAX_FRAMES, ForeignMessage, MalformedMessage, decode, encode, parts_of
-from persia_cli.wire.job_messages import Done, Heartbeat, Report, ScoreCounts, ScoredSamples
-from persia_cli.wire.message import BatchId, Message, Request, Sender, TableTotals
+from persia_cli.wire.job_messages import Heartbeat, Report, ScoreCounts
+from persia_cli.wire.message import BatchId, Message, Request, Sender
 from persia_cli.wire.messages import (
     Ack,
-    GroupGradients,
     GroupKeys,
     GroupRows,
-    LookedUp,
-    LookedUpRows,
     LookUp,
     Pull,
     PushGradients,
@@ -28,7 +24,6 @@ from persia_cli.wire.messages import (
     PutSamples,
     Refused,
     Rows,
-    Update,
 )
 from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
 from tests.support.any_message import COUNTS, messages, raw, same
@@ -38,10 +33,6 @@ BATCH = BatchId(split=0, step=7, rank=1)
 
 def zeros(dtype: str, *shape: int) -> np.ndarray:
     return np.zeros(shape, dtype)
-
-
-def found(rows: np.ndarray) -> LookedUp:
-    return LookedUp(0, TableTotals(), [LookedUpRows(rows, zeros("u4", 0))])
 
 
 def rows_of(*blocks: np.ndarray) -> Rows:
@@ -93,54 +84,11 @@ def test_received_arrays_are_aligned_and_writable_wherever_the_frame_lies(offset
     assert arrays[0].tolist() == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("offset", range(8))
-def test_received_rows_can_be_read_as_float32_wherever_the_frame_lies(offset: int) -> None:
-    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
-    kind, header, frame, *rest = raw(encode(1, found(rows.view(np.uint8))))
-    memory = bytearray(offset) + bytearray(frame)
-    arrays = received([kind, header, memoryview(memory)[offset:], *rest])
-    read = arrays[0].view(np.float32)
-    assert read.flags.aligned
-    assert read.tolist() == rows.tolist()
-
-
 def test_an_aligned_frame_is_not_copied() -> None:
     frames = encode(1, PushGradients(BATCH, 0, [np.ones((8, 16), np.uint8)]))
     memory = np.frombuffer(bytearray(frames[2]), np.uint8)
     arrays = received([frames[0], frames[1], memory.data])
     assert np.shares_memory(arrays[0], memory)
-
-
-def test_frames_of_zeromq_are_decoded() -> None:
-    sent = found(np.ones((2, 3), np.uint8))
-    number, message = decode([zmq.Frame(frame) for frame in raw(encode(3, sent))])
-    assert number == 3
-    assert same(message, sent)
-
-
-def test_groups_have_separate_sizes() -> None:
-    def group(rows: tuple[int, int], dim: int) -> GroupRows:
-        return GroupRows([np.ones((n, 4 * dim), np.uint8) for n in rows], np.zeros(9, np.int32), None)
-
-    rows = Rows(1, (), 0, 0, [group((2, 0), 4), group((0, 5), 8)])
-    assert same(decode(encode(1, rows))[1], rows)
-
-
-def test_none_and_empty_fields_survive_the_wire() -> None:
-    dense, labels, none = zeros("f4", 2, 3), zeros("f4", 2, 1), zeros("f4", 0, 0)
-    for sent in (
-        PutSamples(BATCH, np.array([2.0]), dense, labels, None, zeros("u8", 2), zeros("u8", 2)),
-        PutSamples(BATCH, np.array([2.0]), dense, labels, zeros("f4", 2), None, None),
-        PutSamples(BATCH, zeros("f8", 0), none, none, zeros("f4", 0), zeros("u8", 0), None),
-        PushGradients(BATCH, 0, []),
-    ):
-        assert same(decode(raw(encode(1, sent)))[1], sent)
-
-
-def test_a_header_has_no_more_than_the_shapes_of_arrays() -> None:
-    keys = GroupKeys(zeros("u8", 3), zeros("u2", 3))
-    _, header, *_ = raw(encode(1, LookUp(BATCH, True, [keys] * 2)))
-    assert msgspec.msgpack.decode(header) == [1, [[0, 7, 1], True], [[[[3], [3]]] * 2], None]
 
 
 # Refusals of a sender.
@@ -149,26 +97,12 @@ def test_a_header_has_no_more_than_the_shapes_of_arrays() -> None:
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        (
-            PutIds(BATCH, 0, zeros("i8", 3), zeros("u4", 3)),
-            "PutIds: array 'ids' must be uint64 with 1 dim.* not int64",
-        ),
+        (PutIds(BATCH, 0, zeros("i8", 3), zeros("u4", 3)), "array 'ids' must be uint64 with 1 dim.* not int64"),
         (PutIds(BATCH, 0, zeros("u8", 3, 1), zeros("u4", 3)), "not uint64 with 2"),
-        (
-            LookUp(BATCH, True, [GroupKeys(zeros("u8", 3), zeros("u2", 4))]),
-            "'tables' has size 4 where another has 3",
-        ),
-        (
-            Update(BATCH, 0, [GroupGradients(zeros("u8", 3), zeros("u2", 3), zeros("u1", 2, 8))]),
-            "size 2 where another has 3",
-        ),
+        (LookUp(BATCH, True, [GroupKeys(zeros("u8", 3), zeros("u2", 4))]), "'tables' has size 4 where another has 3"),
         (rows_of(zeros("u1", 1, 4), zeros("u1", 1, 5)), "size 5 where another has 4"),
         (PutSamples(BATCH, np.array([2.0]), zeros("f4", 2, 3), zeros("f4", 1, 1), None, None, None), "size 1 where"),
-        (
-            PutSamples(BATCH, np.array([2.0]), zeros("f4", 2, 3), zeros("f4", 2, 1), zeros("f4", 0), None, None),
-            "size 0 where",
-        ),
-        (PushGradients(BATCH, 0, [zeros("u1", 0, 1)] * (MAX_FRAMES - 1)), "4,097 arrays of 0 bytes; the limits are"),
+        (PushGradients(BATCH, 0, [zeros("u1", 0, 1)] * (MAX_FRAMES - 1)), "4,097 arrays"),
         (Refused("x" * Refused.LIMIT.header), "a header of 65,5.. bytes"),
         (
             PushGradients(BATCH, 0, [np.broadcast_to(np.uint8(0), (2**15, 2**15))] * 2),
@@ -204,10 +138,8 @@ SHAPES = [(3,), (4,)]
     [
         [],
         [b"\x10"],
-        [b"", b""],
         [b"\x10\x10", b""],
         [b"\xff", msgspec.msgpack.encode((1, (), (), None))],
-        [b"\x10", b""],
         [b"\x01", b"\x94\x01\x90\x90\xc0x"],
         [b"\x01", b"\x94\x01\x90\xdd\xff\xff\xff\xff"],
         [b"\x01", b"\x00" * (Ack.LIMIT.header + 1)],
@@ -215,32 +147,18 @@ SHAPES = [(3,), (4,)]
         heartbeat(b"\x81\xa1a" + b"\x91" * 100_000),
         heartbeat(b"\x81\xa2\xff\xfe\x01"),
         heartbeat(b"\xdf\x7f\xff\xff\xff"),
-        heartbeat(b"\x81\xa1a\xa4many"),
         put_ids(SHAPES)[:2],
         put_ids(SHAPES)[:3],
-        [*put_ids(SHAPES), b""],
         put_ids(SHAPES, request=-1),
-        put_ids(SHAPES, request="1"),
-        put_ids(SHAPES, fields=()),
         put_ids(SHAPES, fields=((0, 7), 0)),
-        put_ids(SHAPES, fields=((0, 7, 1), 0, 1)),
         put_ids(SHAPES, fields=((2, 7, 1), 0)),
-        put_ids(SHAPES, fields=((0, -7, 1), 0)),
         put_ids(SHAPES, fields=((0, 2**63, 1), 0)),
         put_ids([(3,)]),
-        put_ids([(3,), (4,), (0,)]),
-        put_ids([(3,), None]),
         put_ids([(4,), (4,)]),
-        put_ids([(2,), (4,)]),
         put_ids([(-3,), (4,)]),
-        put_ids([(3.0,), (4,)]),
         put_ids([(2**61 + 3,), (4,)]),
-        put_ids([(2**64 - 1,), (4,)]),
         put_ids([(3, 1), (4,)]),
-        put_ids([(), (4,)]),
         put_ids([3, (4,)]),
-        put_ids({"ids": (3,)}),
-        put_ids(SHAPES, loan=()),
         put_ids(SHAPES, loan=("1/2/0123456789abcdef", 0, 1, [None, None])),
         [bytes((LookUp.KIND,)), msgspec.msgpack.encode((1, ((0, 0, 0), True), [[[(2,)]]], None)), bytes(16)],
         [
@@ -261,58 +179,36 @@ def test_garbage_is_refused(frames: list[bytes]) -> None:
         decode(frames)
 
 
-INTERVAL = IntervalMetrics("train", 1, samples=1, steps=1, staleness={1: 1}, seconds=1.0, loss_sums=(0.0,))
-USED = ReplicaUsage(1.0, 10)
 SENDER = Sender("nn-worker", 0, 1)
-NO_SCORES = ScoreCounts(zeros("u8", 0), zeros("f8", 0), zeros("f8", 1, 7))
+INTERVAL = IntervalMetrics("train", 1, samples=1, steps=1, staleness={1: 1}, seconds=1.0, loss_sums=(0.0,))
+
+
+def report(**changed: Any) -> Report:
+    scores = ScoreCounts(zeros("u8", 0), zeros("f8", 0), zeros("f8", 1, 7))
+    return Report(SENDER, 1, replace(INTERVAL, **changed), scores, None)
+
+
+def beat(**changed: Any) -> Heartbeat:
+    return Heartbeat(SENDER, "", 0.0, replace(ReplicaUsage(1.0, 10), **changed))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"split": "test"},
-        {"last": "4"},
-        {"samples": 1.5},
-        {"staleness": None},
-        {"staleness": {-1: 4}},
-        {"staleness": {1025: 4}},
-        {"staleness": {1: -4}},
-        {"staleness": {"1": 4}},
-        {"more": 1},
+        report(split="test"),
+        report(samples=1.5),
+        report(staleness=None),
+        report(staleness={1025: 4}),
+        report(staleness={1: -4}),
+        beat(rss=-1),
+        beat(cpu_s=None),
+        beat(counters=Counters(tables={"a": {"rows": "1"}})),
     ],
 )
-def test_invalid_metrics_of_an_interval_are_refused(wrong: dict[str, Any]) -> None:
-    frames = [
-        raw(encode(1, Report(SENDER, 1, replace(INTERVAL, **changed), NO_SCORES, None))) for changed in ({}, wrong)
-    ]
-    assert decode(frames[0])[0] == 1
-    with pytest.raises(MalformedMessage, match="the header of Report cannot be read") as caught:
-        decode(frames[1])
+def test_values_out_of_their_type_or_range_are_refused(wrong: Message) -> None:
+    with pytest.raises(MalformedMessage, match=f"the header of {type(wrong).__name__}") as caught:
+        decode(raw(encode(1, wrong)))
     assert caught.value.request == 1
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"rss": "10"}, {"rss": -1}, {"cpu_s": None}, {"counters": Counters(tables={"a": {"rows": "1"}})}, {"counters": 5}],
-)
-def test_invalid_usage_of_a_replica_is_refused(wrong: dict[str, Any]) -> None:
-    for figures in (USED, replace(USED, counters=Counters(tables={"a": {"rows": 1}}))):
-        sent = Heartbeat(SENDER, "", 0.0, figures)
-        assert decode(raw(encode(1, sent))) == (1, sent)
-    for message in (Heartbeat(SENDER, "", 0.0, replace(USED, **wrong)), Done(SENDER, 1, replace(USED, **wrong))):
-        with pytest.raises(MalformedMessage, match=r"the header of \w+ cannot be read"):
-            decode(raw(encode(1, message)))
-
-
-def test_scores_of_samples_that_do_not_belong_together_are_refused() -> None:
-    ids, logits, weights = zeros("u8", 6), zeros("f4", 6, 1), zeros("f4", 6)
-    for samples in (
-        ScoredSamples(ids[1:], logits, logits, weights),
-        ScoredSamples(ids, logits, logits[1:], weights),
-        ScoredSamples(ids, logits, logits, weights[1:]),
-    ):
-        with pytest.raises(MalformedMessage, match="has size"):
-            encode(1, Report(SENDER, 1, INTERVAL, NO_SCORES, samples))
 
 
 def test_a_refusal_has_the_request_number_if_it_is_legible() -> None:
@@ -358,10 +254,6 @@ def test_damaged_messages_are_refused_or_still_consistent(kind: type[Message], d
         return
     again = encode(number, message)
     assert raw(again)[2:] == frames[2:]
-
-
-def test_an_ack_is_small() -> None:
-    assert sum(len(frame) for frame in raw(encode(2**48, Ack()))) <= 16
 
 
 TOKEN = bytes(range(16))

@@ -15,7 +15,6 @@ from persia_cli.wire import shared_memory as loans
 from persia_cli.wire.frames import BY_KIND, MalformedMessage, decode, encode, parts_of
 from persia_cli.wire.message import Array, BatchId, Message, TableTotals
 from persia_cli.wire.messages import (
-    GroupGradients,
     GroupKeys,
     GroupRows,
     LookedUp,
@@ -24,7 +23,6 @@ from persia_cli.wire.messages import (
     PushGradients,
     PutIds,
     Rows,
-    Update,
 )
 from persia_cli.wire.shared_memory import CELLS, DATA_START, Loan, SharedMemory, create_segment, share_memory
 from tests.support.any_message import messages, nbytes, raw, same
@@ -71,24 +69,6 @@ def test_every_message_survives_being_lent(kind: type[Message], data: st.DataObj
     assert number == 5
     assert same(received, message)
     assert all(array.flags.writeable and array.flags.aligned for array in parts_of(received).arrays)
-
-
-def test_small_arrays_travel_in_frames() -> None:
-    shared = memory()
-    assert shared.lend([np.zeros(loans.MIN_SHARED_BYTES - 1, np.uint8)]) is None
-    assert shared.lend([]) is None
-    loan = shared.lend([np.zeros(1, np.uint8), *gradients()])
-    assert loan is not None
-    assert [place is None for place in loan.places] == [True, False]
-
-
-def test_slices_of_shared_memory_are_lent_where_they_lie() -> None:
-    sender, receiver = memory(), memory()
-    keys, tables = words(sender, 4000), np.zeros(2000, np.uint16)
-    received = receive(receiver, send(sender, LookUp(BATCH, True, [GroupKeys(keys[1000:3000], tables)])))
-    keys[1000] = 99
-    assert received[0][0] == 99
-    assert received[0].tolist() == keys[1000:3000].tolist()
 
 
 def test_forwarded_arrays_are_lent_in_place_and_given_back() -> None:
@@ -161,36 +141,6 @@ def test_a_sender_cannot_end_loans_of_its_receiver() -> None:
     assert receiver.lent == 1
 
 
-def test_loans_of_unsent_messages_are_taken_back() -> None:
-    sender = memory()
-    loan = sender.lend(gradients())
-    assert loan is not None
-    assert sender.lent == 1
-    sender.take_back(loan)
-    assert sender.lent == 0
-
-
-def test_arrays_without_space_are_counted_and_travel_in_frames() -> None:
-    sender, receiver = memory(DATA_START + 20_000), memory()
-    frames = send(sender, PushGradients(BATCH, 0, gradients(2)))
-    assert len(frames) == 3
-    assert sender.no_room == 1
-    assert same(decode(frames, receiver)[1], PushGradients(BATCH, 0, gradients(2)))
-
-
-def test_loans_end_where_cells_do() -> None:
-    sender = memory()
-    keys = words(sender, 1000)
-    running = [sender.lend([keys]) for _ in range(CELLS)]
-    assert all(running)
-    assert sender.no_room == 0
-    assert sender.lend([keys]) is None
-    assert sender.no_room == 1
-    assert running[0] is not None
-    sender.take_back(running[0])
-    assert sender.lend([keys]) is not None
-
-
 def test_loans_of_lost_messages_end_and_others_stay() -> None:
     now = [0.0]
     sender, receiver = SharedMemory(create_segment(SIZE), lambda: now[0]), memory()
@@ -210,13 +160,6 @@ def test_loans_of_lost_messages_end_and_others_stay() -> None:
     assert sender.lent == 0
 
 
-def test_arrays_that_are_not_contiguous_are_lent_in_order() -> None:
-    sender, receiver = memory(), memory()
-    block = np.arange(64_000, dtype=np.uint64).view(np.uint8).reshape(-1, 16)
-    received = receive(receiver, send(sender, PushGradients(BATCH, 0, [block[::2, ::2]])))
-    assert np.array_equal(received[0], block[::2, ::2])
-
-
 def test_bytes_that_are_not_aligned_for_floats_are_copied() -> None:
     sender, receiver = memory(), memory()
     block = sender.empty((6001,), np.uint8)
@@ -225,13 +168,6 @@ def test_bytes_that_are_not_aligned_for_floats_are_copied() -> None:
     assert received[0].ctypes.data % 4 == 0
     assert np.array_equal(received[0].reshape(-1), block[1:])
     assert sender.lent == 0
-
-
-def test_where_nothing_is_shared_a_loan_is_refused() -> None:
-    frames = send(memory(), PushGradients(BATCH, 0, gradients()))
-    with pytest.raises(MalformedMessage, match="uses shared memory, but this connection has none") as caught:
-        decode(frames)
-    assert caught.value.request == 5
 
 
 def lent(sender: SharedMemory) -> Loan:
@@ -283,27 +219,6 @@ def test_without_such_memory_arrays_are_ordinary(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "memfd_create", refuse)
     assert share_memory() is None
-
-
-def test_a_forwarded_update_has_its_gradients() -> None:
-    """The work of an embedding worker: gradients of the trainer and its own keys, to two servers."""
-    trainer, worker, servers = memory(), memory(), [memory(), memory()]
-    block = trainer.empty((3000, 8), np.uint8)
-    block[...] = np.arange(3000)[:, None] % 256
-    pushed = receive(worker, send(trainer, PushGradients(BATCH, 0, [block])))
-    keys, tables = words(worker, 3000), np.zeros(3000, np.uint16)
-    parts = [slice(0, 1400), slice(1400, 3000)]
-    updates = [
-        send(worker, Update(BATCH, 0, [GroupGradients(keys[part], tables[part], pushed[0][part])])) for part in parts
-    ]
-    del pushed
-    assert trainer.lent == 1
-    for server, part, frames in zip(servers, parts, updates, strict=True):
-        arrays = receive(server, frames)
-        assert np.array_equal(arrays[0], keys[part])
-        assert np.array_equal(arrays[2], block[part])
-        del arrays
-    assert (worker.lent, trainer.lent) == (0, 0)
 
 
 def test_only_the_loans_of_a_dead_borrower_end() -> None:

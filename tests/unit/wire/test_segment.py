@@ -54,14 +54,6 @@ def test_both_processes_see_the_same_memory() -> None:
     assert made.cells[CELLS - 1] == 7
 
 
-def test_arrays_are_such_as_kernels_are_compiled_for() -> None:
-    array = create_segment(SIZE).array(DATA_START, (4, 4), "<f4", None)
-    assert array.flags.writeable
-    assert array.flags.aligned
-    assert array.flags.c_contiguous
-    assert type(array) is np.ndarray
-
-
 def test_memory_stays_while_an_array_lives_and_goes_with_the_last() -> None:
     made = create_segment(SIZE)
     name, token = made.name, made.name.rpartition("/")[2]
@@ -83,14 +75,6 @@ def test_mapped_memory_cannot_be_shrunk() -> None:
     made = create_segment(SIZE)
     with pytest.raises(PermissionError):
         os.ftruncate(int(made.name.split("/")[1]), 0)
-
-
-def test_addresses_outside_have_no_offset() -> None:
-    made = create_segment(SIZE)
-    assert made.offset_of(made.address) == 0
-    assert made.offset_of(made.address + SIZE - 1) == SIZE - 1
-    assert made.offset_of(made.address - 1) is None
-    assert made.offset_of(made.address + SIZE) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from persia_cli.wire.message import BatchId, Message, TableTotals
 from persia_cli.wire.messages import (
     Ack,
     Credit,
-    GroupKeys,
     LookedUp,
     LookedUpRows,
     LookUp,
@@ -28,7 +27,6 @@ from persia_cli.wire.messages import (
 from persia_cli.wire.server import Peer, Server
 from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
-from tests.support.any_message import same
 
 BATCH = BatchId(split=0, step=7, rank=0)
 
@@ -56,7 +54,7 @@ class Asker:
 
 
 class Handlers:
-    """Parks WaitCredit, answers look-ups, refuses ids, breaks on Pull."""
+    """Parks WaitCredit, answers look-ups, refuses ids."""
 
     def __init__(self) -> None:
         self.server: Server
@@ -68,7 +66,6 @@ class Handlers:
         server.on(WaitCredit, self.park)
         server.on(LookUp, self.look_up)
         server.on(PutIds, self.refuse)
-        server.on(Pull, self.fail)
 
     def park(self, peer: Peer, message: WaitCredit) -> None:
         self.parked.append(peer)
@@ -79,9 +76,6 @@ class Handlers:
 
     def refuse(self, peer: Peer, message: PutIds) -> None:
         raise WireError("this batch is over")
-
-    def fail(self, peer: Peer, message: Pull) -> None:
-        raise ZeroDivisionError
 
 
 @pytest.fixture
@@ -115,42 +109,10 @@ def test_a_parked_request_is_pending_until_its_answer(server: Server, asker: Ask
     assert asker.hear() == [(5, Pending()), (5, Pending())]
     assert handlers.parked == [Peer(b"asker", 5)]
     server.reply(handlers.parked[0], Credit(4))
-    assert asker.hear() == [(5, Credit(4))]
-    assert (len(server._parked), server.repeated) == (0, 2)
-
-
-def test_a_lost_answer_without_arrays_is_sent_again_from_memory(
-    server: Server, asker: Asker, handlers: Handlers
-) -> None:
-    asker.ask(5, WaitCredit(0, 3))
-    server.receive()
-    server.reply(handlers.parked[0], Credit(4))
-    asker.ask(5, WaitCredit(0, 3))
+    asker.ask(5, WaitCredit(0, 3))  # as if the answer was lost
     server.receive()
     assert asker.hear() == [(5, Credit(4)), (5, Credit(4))]
-    assert len(handlers.parked) == 1
-
-
-def test_a_lost_answer_with_arrays_is_made_again(server: Server, asker: Asker, handlers: Handlers) -> None:
-    keys = GroupKeys(np.zeros(3, np.uint64), np.zeros(3, np.uint16))
-    for _ in range(2):
-        asker.ask(5, LookUp(BATCH, True, [keys]))
-        server.receive()
-    for number, answer in asker.hear():
-        assert number == 5
-        assert same(answer, found(3))
-    assert handlers.look_ups == 2
-
-
-def test_numbers_of_different_clients_are_different_requests(
-    context: Context, server: Server, asker: Asker, handlers: Handlers
-) -> None:
-    other = Asker(context, b"other")
-    asker.ask(5, WaitCredit(0, 3))
-    other.ask(5, WaitCredit(0, 3))
-    server.receive()
-    assert set(handlers.parked) == {Peer(b"asker", 5), Peer(b"other", 5)}
-    other.socket.close()
+    assert (len(handlers.parked), server.repeated) == (1, 3)
 
 
 def test_a_peer_without_a_name_is_passed_over(context: Context, server: Server, handlers: Handlers) -> None:
@@ -162,24 +124,15 @@ def test_a_peer_without_a_name_is_passed_over(context: Context, server: Server, 
         assert not nameless.poll(0)
 
 
-def test_a_handler_refuses_by_a_wire_error(server: Server, asker: Asker) -> None:
+def test_errors_of_handlers_and_messages_without_one_are_refused(server: Server, asker: Asker) -> None:
     asker.ask(5, PutIds(BATCH, 0, np.zeros(0, np.uint64), np.zeros(1, np.uint32)))
+    asker.ask(6, Ack())
     server.receive()
-    assert asker.hear() == [(5, Refused("this batch is over"))]
-    assert (server.refused, len(server._parked)) == (1, 0)
-
-
-def test_a_message_without_a_handler_is_refused(server: Server, asker: Asker) -> None:
-    asker.ask(5, Ack())
-    server.receive()
-    assert asker.hear() == [(5, Refused("nn-worker-0 does not accept Ack messages"))]
-    assert server.refused == 1
-
-
-def test_any_other_failure_of_a_handler_is_raised(server: Server, asker: Asker) -> None:
-    asker.ask(5, Pull(BATCH))
-    with pytest.raises(ZeroDivisionError):
-        server.receive()
+    assert asker.hear() == [
+        (5, Refused("this batch is over")),
+        (6, Refused("nn-worker-0 does not accept Ack messages")),
+    ]
+    assert server.refused == 2
 
 
 GARBAGE = [
@@ -209,32 +162,6 @@ def test_garbage_is_counted_and_the_server_goes_on(server: Server, asker: Asker,
     assert handlers.parked == [Peer(b"asker", 5)]
 
 
-def test_a_malformed_request_with_a_number_gets_a_refusal(server: Server, asker: Asker) -> None:
-    frames = [bytes(frame) for frame in encode(9, WaitCredit(0, 3), token=asker.token)]
-    asker.socket.send_multipart([*frames, b"one too many"])
-    size = f"a header of {len(frames[1])} bytes and 1 arrays of 12 bytes"
-    reason = f"WaitCredit has {size}; the limits are 1,024 bytes, 0 arrays and 0 bytes"
-    server.receive()
-    assert asker.hear() == [(9, Refused(reason))]
-    assert (server.refused, len(server._parked)) == (1, 0)
-
-
-def test_a_reply_to_a_peer_that_has_exited_is_dropped_and_counted(
-    context: Context, server: Server, handlers: Handlers
-) -> None:
-    gone = Asker(context, b"gone")
-    gone.ask(5, WaitCredit(0, 3))
-    server.receive()
-    gone.socket.close()
-    while server.socket.poll(10):
-        server.receive()
-    for number in range(3):
-        server.reply(Peer(b"never there", number), Ack())
-    assert server.dropped == 3
-    server.reply(handlers.parked[0], Credit(4))
-    assert (server.dropped, len(server._parked)) == (4, 0)
-
-
 def test_a_reply_to_a_peer_that_does_not_read_is_dropped_and_counted(
     server: Server, asker: Asker, handlers: Handlers
 ) -> None:
@@ -245,25 +172,6 @@ def test_a_reply_to_a_peer_that_does_not_read_is_dropped_and_counted(
         server.reply(Peer(b"asker", number), Ack())
     assert server.dropped > 0
     assert len(asker.hear()) == sent - server.dropped
-
-
-def test_remembered_answers_are_bounded(
-    server: Server, asker: Asker, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "PARKED_LIMIT", 3)
-    monkeypatch.setattr(server_module, "ANSWERS_LIMIT", 2)
-    for number in range(5):
-        asker.ask(number, WaitCredit(0, number))
-    server.receive()
-    assert (len(server._parked), server.forgotten) == (3, 2)
-    for peer in handlers.parked:
-        server.reply(peer, Credit(9))
-    asker.hear()
-    for number in range(5):
-        asker.ask(number, WaitCredit(0, number))
-    server.receive()
-    assert asker.hear() == [(3, Credit(9)), (4, Credit(9))]
-    assert handlers.parked[5:] == [Peer(b"asker", number) for number in range(3)]
 
 
 def test_remembered_answers_are_bounded_in_bytes(

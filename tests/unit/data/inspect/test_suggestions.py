@@ -121,6 +121,17 @@ def test_lists_are_suggested_as_they_look(everything: Inspection) -> None:
     assert {each.name: each.width for each in dataset.dense_features}["vector"] == 4
 
 
+@pytest.mark.parametrize("separator", ["|", " "])
+def test_divided_ids_are_a_list_that_may_share_a_table(tmp_path: Path, separator: str) -> None:
+    lists = [separator.join(map(str, draw(each).integers(1, 9, each % 5))) for each in range(ROWS)]
+    title = [f"{WORDS[each % 4]} {each % 3}" for each in range(ROWS)]
+    columns = {"y": [0, 1] * (ROWS // 2), "item_id": np.arange(ROWS) % 8, "last_items": lists, "title": title}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    found = look(tmp_path / "a.parquet")
+    assert {each.name: each.separator for each in read_all(found).sparse if each.separator} == {"last_items": separator}
+    assert "table: item_id" in found.roles["last_items"].doubt
+
+
 def test_nulls_and_values_that_may_be_padding_are_reported(everything: Inspection) -> None:
     columns = everything.profile.columns
     assert columns["padded"].hints.filler == ("0", 0.5)

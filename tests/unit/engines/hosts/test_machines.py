@@ -10,7 +10,7 @@ from persia_cli import __version__
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import HostsCluster, SshHost
 from persia_cli.engines.hosts import facts as facts_module
-from persia_cli.engines.hosts.facts import HostFacts, ask, facts_in_json, facts_of_host
+from persia_cli.engines.hosts.facts import HostFacts, ask, facts_of_host
 from persia_cli.engines.hosts.machines import HostMachines, address_of, require_usable
 from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.errors import ConfigError, RoleError
@@ -41,11 +41,6 @@ def test_too_little_memory_is_refused() -> None:
 
 def answering(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts_module, "run_on", lambda *words: SimpleNamespace(stdout=text))
-
-
-def test_facts_arrive_as_a_machine_has_printed_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    answering(f"a greeting\n{facts_in_json()}\n", monkeypatch)
-    assert ask(HOSTS, A) == facts_of_host()
 
 
 def test_another_version_is_refused_also_with_other_facts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,11 +78,9 @@ def test_processors_that_a_machine_does_not_have_are_refused_by_its_name() -> No
     free = MachineProcessors("0-7", "0-7", {0: "0-3", 1: "4-7"})
     usable = facts(processors=free)
     require_usable(run, placement_of(run), usable)
-    sentence = (
-        r"^cluster.pin.embedding_server=node:1 for embedding-server-0: processes may not use any processor of node 1 "
-        r"of b, only 0-3, by a control group or taskset$"
-    )
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(
+        ConfigError, match=r"^cluster.pin.embedding_server=node:1 for embedding-server-0: .* of b, only"
+    ):
         require_usable(run, placement_of(run), facts())
 
 

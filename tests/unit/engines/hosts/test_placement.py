@@ -41,10 +41,6 @@ def test_packed_replicas_leave_machines_to_spare_but_for_roles_that_are_named() 
     assert {name: host for name, host in found.items() if host != "b"} == {"nn-worker-0": "a", "nn-worker-1": "a"}
 
 
-def test_one_machine_has_all() -> None:
-    assert set(placed("[a]", *BIG).values()) == {"a"}
-
-
 def test_roles_pin_replicas_and_machines_without_them_have_the_rest() -> None:
     hosts = "[{ssh: a, roles: [nn-worker]}, {ssh: b, roles: [embedding-server, embedding-server-1]}, c, "
     found = placed(hosts + "{ssh: d, roles: [embedding-server]}]", *BIG)

@@ -20,10 +20,7 @@ def test_a_job_is_shown_in_its_coordinators_container_and_ended_by_removing_it()
     [
         ("", ""),
         ("embedding-server", ",app.kubernetes.io/component=embedding-server"),
-        (
-            "nn-worker-1",
-            ",app.kubernetes.io/component=nn-worker,batch.kubernetes.io/job-completion-index=1",
-        ),
+        ("nn-worker-1", ",app.kubernetes.io/component=nn-worker,batch.kubernetes.io/job-completion-index=1"),
     ],
 )
 def test_logs_are_those_of_all_of_a_role_or_of_a_replica(role: str, selected: str) -> None:

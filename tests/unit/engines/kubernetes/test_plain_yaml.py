@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from persia_cli.config.compose import compose_run
-from persia_cli.engines.kubernetes.manifests import as_yaml
 from persia_cli.engines.kubernetes.plain_yaml import plain_yaml
-from tests.unit.engines.kubernetes.test_manifests import PLAIN
 
 CORE = re.compile(
     r"null|Null|NULL|~||true|True|TRUE|false|False|FALSE"
@@ -66,10 +63,3 @@ def test_kubectl_reads_what_was_written(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin:/usr/local/bin"}
     said = subprocess.run(words, capture_output=True, check=True, timeout=60, env=environment).stdout
     assert json.loads(said)["data"] == a_map()["data"]
-
-
-def test_a_short_hash_of_git_can_be_a_label() -> None:
-    text = as_yaml(compose_run([*PLAIN, "cluster.labels={commit: '12e4567'}"]), "shop")
-    lines = [line.strip() for line in text.rpartition("\n---\n")[2].splitlines() if "commit:" in line]
-    assert set(lines) == {'commit: "12e4567"'}
-    assert len(lines) == 6  # the JobSet and the pods of each of five roles

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from persia_cli.config.compose import compose_run
 from persia_cli.engines.ray.request import rendered, request_of, why_no_room
@@ -22,19 +21,13 @@ SHOP = [
     "train.device=cuda",
     "embedding.memory=64GiB",
     "cluster.address=10.0.0.1:6379",
+    "cluster.pin={nn_worker: [0-7, 8-15]}",
 ]
 
 
 def test_a_job_asks_for_what_was_last_looked_at() -> None:
     """To renew the file: write what is compared into it, and look at what has changed."""
     assert rendered(compose_run(SHOP)) + "\n" == GOLDEN.read_text(encoding="utf-8")
-
-
-def test_replicas_are_kept_to_their_processors() -> None:
-    asked = yaml.safe_load(rendered(compose_run([*SHOP, "cluster.pin={nn_worker: [0-7, 8-15]}"])))
-    words = {each["replica"]: each["command"].split() for each in asked["actors"] if "--cpus" in each["command"]}
-    pinned = {name: each[each.index("--cpus") + 1] for name, each in words.items()}
-    assert pinned == {"nn-worker-0": "0-7", "nn-worker-1": "8-15"}
 
 
 @pytest.mark.parametrize("counts", [(1, 1, 1, 1), (2, 5, 3, 4), (5, 2, 1, 2)])

@@ -5,7 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from persia_cli.config.schema import Run
-from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
+from persia_cli.control.evaluation_tracker import EvaluationTracker
 from persia_cli.control.phases import Phase
 from persia_cli.observe.recent_scores import RecentScores
 from persia_cli.observe.record_state import RecordState, copies_in
@@ -14,14 +14,11 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.store.checkpoints.manifest import (
-    CHECKPOINTS,
     EMBEDDINGS,
     RunProgress,
     SavedTable,
-    finished_steps,
     read_manifest,
 )
-from persia_cli.store.checkpoints.retention import choose_checkpoint
 from persia_cli.store.shard import Shard
 from persia_cli.wire.message import TableTotals
 from tests.support.runs import make_run
@@ -74,17 +71,3 @@ def test_the_manifest_has_every_table_and_the_run(tmp_path: Path) -> None:
         file for file in manifest.files if file not in copies_in(manifest)
     ]
     assert not {file.folder for file in copies_in(renewed)} & {file.folder for file in copies_in(manifest)}
-
-
-def test_as_many_are_retained_as_configured(tmp_path: Path) -> None:
-    changes = {"checkpoint": {"every_steps": 5, "keep": 1, "best_by": "auc"}, "eval": {"every_steps": 5}}
-    tracker = EvaluationTracker(keep=Best("auc", "high"))
-    checkpointing = checkpointing_of(make_run(**changes), tmp_path, tracker)
-    for step, auc in ((5, 0.7), (10, 0.6), (15, 0.65)):
-        tracker.note(step, {"auc": auc})
-        save(checkpointing, make_run(**changes), step)
-        # Training continues: messages before the files are complete belong to later checkpoints.
-        tracker.note(step + 1, {"auc": auc + 0.001})
-        checkpointing.conclude()
-    assert finished_steps(tmp_path / CHECKPOINTS) == [5, 15]
-    assert choose_checkpoint(tmp_path / CHECKPOINTS).name == "step-5"

@@ -3,7 +3,6 @@
 from persia_cli.control.membership import Membership, StallDetector
 from persia_cli.control.phases import PhaseMachine, schedule
 from persia_cli.roles.coordinator.liveness import STILL_TIMES, LivenessMonitor
-from persia_cli.roles.session import Work
 from persia_cli.wire.message import ProcessId
 from persia_cli.wire.reports import Counters
 from tests.support.runs import make_run
@@ -81,19 +80,6 @@ def test_a_stalled_job_names_the_replicas_it_waits_for() -> None:
     )
 
 
-def test_work_counts_as_progress_until_its_timeout() -> None:
-    watched = Watched()
-    watched.join("embedding-server", "nn-worker")
-    watched.phases.advance()
-    for second in range(61):
-        watched.at_work("compiling the network", float(second), now=float(second))
-        assert watched.liveness.problem(float(second)) is None
-    watched.at_work("", 0.0, now=61.0)
-    assert watched.liveness.problem(61.0) is None, "the work is done, and stillness counts from then on"
-    watched.at_work("", 0.0, now=60.0 + 5 * STILL_TIMES + 1)
-    assert str(watched.liveness.problem(60.0 + 5 * STILL_TIMES + 1)).startswith("all replicas are alive, yet nothing")
-
-
 def test_a_start_takes_as_long_as_replicas_are_seen_to_be_at_work() -> None:
     watched = Watched()
     watched.join("embedding-server", "nn-worker", ready=False)
@@ -106,28 +92,6 @@ def test_a_start_takes_as_long_as_replicas_are_seen_to_be_at_work() -> None:
     watched.at_work("reading the dense weights", 61.0, now=105.0)
     assert str(watched.liveness.problem(105.0)).startswith(
         "nn-worker-0 (process 41 on here) has been reading the dense"
-    )
-
-
-def test_a_large_checkpoint_may_load_for_as_long_as_there_is_progress() -> None:
-    """Longer than a start and a piece of work may take; but reading without progress is stuck."""
-    watched, work, counts = Watched(), Work(), {"bytes_verified": 0}
-    watched.join("embedding-server", "nn-worker", ready=False)
-    server = watched.membership.members["embedding-server", 0]
-
-    def beat(now: float) -> str | None:
-        counters = Counters(counts=dict(counts))
-        doing, doing_s = work.age(counters, now)
-        watched.liveness.note(server, doing, doing_s, counters, now)
-        return watched.liveness.problem(now)
-
-    work.begin("reading its rows")
-    for second in range(0, 600, 5):
-        counts["bytes_verified"] += second % 2  # every other time, so that progress comes in pieces
-        assert beat(float(second)) is None
-    assert beat(595.0 + CLUSTER.work_timeout_s) is None
-    assert str(beat(605.0 + CLUSTER.work_timeout_s)).startswith(
-        "embedding-server-0 (process 40 on here) has been reading"
     )
 
 

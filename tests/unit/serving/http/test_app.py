@@ -12,7 +12,7 @@ from persia_cli.serving.http.app import ServingApp
 from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import Response, ask, asked, binary, outputs_of, tensor
-from tests.support.small_model import LARGE, write_small_model
+from tests.support.small_model import LARGE
 
 INFER, PREDICT = "/v2/models/shop/infer", "/v1/models/shop:predict"
 INPUTS = [
@@ -28,11 +28,6 @@ COLUMNS = {
     "words": [["lamp"], [], ["sofa", "chair"]],
     "price": np.array([0.1, 2.5, -3.7], np.float32),
 }
-
-
-@pytest.fixture(scope="module")
-def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    return Predictor.open(write_small_model(tmp_path_factory.mktemp("serve") / "shop"))
 
 
 @pytest.fixture(scope="module")
@@ -96,18 +91,11 @@ def test_an_input_of_one_row_stands_for_all_candidates(app: ServingApp, predicto
 
 
 def test_outputs_come_in_the_form_and_order_that_is_asked_for(app: ServingApp, predictor: Predictor) -> None:
-    wanted = [
-        {"name": "buy_probability", "parameters": {"binary_data": True}}, {"name": "click_probability"},
-    ]  # fmt: skip
+    wanted = [{"name": "buy_probability", "parameters": {"binary_data": True}}, {"name": "click_probability"}]
     answer = infer(app, INPUTS, outputs=wanted)
     assert list(outputs_of(answer)) == ["buy_probability", "click_probability"]
     assert outputs_of(answer) == expected(predictor)
     assert answer.headers["content-type"] == "application/octet-stream"
-
-
-def test_nothing_asked_is_nothing_answered(app: ServingApp) -> None:
-    none = [{**each, "shape": [0], "data": []} for each in INPUTS]
-    assert outputs_of(infer(app, none)) == {"click_probability": [], "buy_probability": []}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +104,6 @@ def test_nothing_asked_is_nothing_answered(app: ServingApp) -> None:
         ("/v2", {"name": "persia", "extensions": ["binary_tensor_data"]}),
         ("/v2/health/live", {"live": True}),
         ("/v2/health/ready", {"ready": True}),
-        ("/v2/models/shop/ready", {"name": "shop", "ready": True}),
         ("/v2/models/shop/versions/17/ready", {"name": "shop", "ready": True}),
         ("/v2/models/shop", {"versions": ["17"]}),
     ],
@@ -127,22 +114,12 @@ def test_routes_without_samples(app: ServingApp, path: str, keys: dict[str, Any]
     assert answer.json() | keys == answer.json()
 
 
-def test_the_metadata_has_inputs_and_outputs(app: ServingApp) -> None:
-    told = ask(app, "GET", "/v2/models/shop").json()
-    assert [(each["name"], each["datatype"], each["shape"]) for each in told["inputs"]] == [
-        ("user", "UINT64", [-1]), ("item", "UINT64", [-1]), ("words", "BYTES", [-1, -1]), ("price", "FP32", [-1]),
-    ]  # fmt: skip
-    assert [each["name"] for each in told["outputs"]] == ["click_probability", "buy_probability"]
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
         ("GET", "/nothing", 404, "GET /v2"),
         ("GET", "/v2/models/other", 404, "other"),
-        ("GET", "/v2/models/shop/versions/3", 404, "no version '3'"),
         ("GET", "/v2/models/shop/config", 404, "/v2/models/shop/infer"),
-        ("POST", "/v1/models/shop/versions/3:predict", 404, "no version '3'"),
         ("POST", "/v1/models/shop/else:predict", 404, "/v1/models/shop:predict"),
         ("POST", "/v2/models/shop/versions/3/infer", 404, "no version '3'"),
         ("GET", INFER, 405, "POST"),
@@ -165,20 +142,15 @@ def test_answers_to_wrong_paths_name_the_valid_ones(
         ([*INPUTS, INPUTS[0]], "user is there twice"),
         (changed("user", data=[1, 2]), "input user has 2 values"),
         (changed("user", data=["a", "b", "c"]), "user"),
-        (changed("user", data=[1.5, 2.0, 3.0]), "user"),
-        (changed("user", data=[1, [2], 3]), "input user has a list"),
         (changed("user", data=[2**70, 1, 2]), "user"),
         (changed("user", shape=[-3]), "input user has the shape"),
         (changed("user", datatype="INT65"), "input user has the datatype 'INT65'"),
         (changed("user", shape=[2], data=[1, 2]), "3 values of item, and 2"),
         (changed("price", data=[1.0, None, 2.0]), "price"),
-        (changed("price", data=[1.0, "x", 2.0]), "price"),
         (changed("price", data=[1.0, 1e300, 2.0]), "price"),
         (changed("words.lengths", data=[1, 1, 2]), "words.lengths"),
         (changed("words.lengths", data=[-1, 2, 2]), "words.lengths"),
-        (changed("words.lengths", data=[1.5, 0, 2]), "words.lengths"),
         ([each for each in INPUTS if each["name"] != "words.lengths"], "input words has a list of ids"),
-        ([each for each in INPUTS if each["name"] != "words"], "words.lengths has the lengths of words"),
         (changed("user", parameters={"binary_data_size": 8}), "input user has both"),
         ([{key: value for key, value in INPUTS[0].items() if key != "data"}], "input user has neither"),
     ],
@@ -194,7 +166,6 @@ def test_inputs_that_cannot_be_used_are_named(app: ServingApp, inputs: list[dict
     ("body", "words"),
     [
         (b"", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
         (b'{"inputs": [], "parameters": {"a": ' + b"[" * 100_000, "nested too deeply"),
         (b'{"inputs": 3}', "$.inputs"),
         (b'{"inputs": [], "outputs": [{"name": "x"}]}', "no output 'x'"),
@@ -222,40 +193,21 @@ def test_rows_that_cannot_be_used_are_refused(app: ServingApp) -> None:
     row = {"user": 1, "item": 2, "words": ["lamp"], "price": 1.0}
     for wrong, words in (
         ({**row, "words": "lamp"}, "words"),
-        ({**row, "user": [1]}, "user"),
         ({**row, "user": {"id": 1}}, "user"),
         ({**row, "color": 1}, "color"),
         ({"user": 1}, "item"),
     ):
-        answer = ask(
-            app, "POST", PREDICT, json.dumps({"instances": [row, wrong] if "item" in wrong else [wrong]}).encode()
-        )
+        rows = {"instances": [row, wrong] if "item" in wrong else [wrong]}
+        answer = ask(app, "POST", PREDICT, json.dumps(rows).encode())
         assert (answer.status, words in answer.json()["error"]) == (400, True), answer.body
-    assert (
-        ask(app, "POST", PREDICT, json.dumps({"instances": [{**row, "user": None, "words": None}]}).encode()).status
-        == 200
-    )
-
-
-def test_versions_are_part_of_both_forms_of_a_path(app: ServingApp) -> None:
-    rows = {"instances": [{"user": 1, "item": 2, "words": ["lamp"], "price": 1.0}]}
-    for path in (PREDICT, "/v1/models/shop/versions/17:predict"):
-        assert len(ask(app, "POST", path, json.dumps(rows).encode()).json()["predictions"]) == 1
-    body = json.dumps({"inputs": INPUTS}).encode()
-    assert ask(app, "POST", "/v2/models/shop/versions/17/infer", body).status == 200
-
-
-def test_no_rows_are_no_predictions(app: ServingApp) -> None:
-    assert ask(app, "POST", PREDICT, b'{"instances": []}').json() == {"predictions": []}
-    assert "no field user" in ask(app, "POST", PREDICT, b'{"instances": [{}]}').json()["error"]
+    nulls = {"instances": [{**row, "user": None, "words": None}]}
+    assert ask(app, "POST", PREDICT, json.dumps(nulls).encode()).status == 200
 
 
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
         (INFER, {"inputs": [tensor("words", "BYTES", [], [2**31 - 1, 0]), *INPUTS[:2], INPUTS[4]]}, 413, "samples"),
-        (INFER, {"inputs": [tensor("words", "BYTES", [], [2**30]), *INPUTS[:2], *INPUTS[3:]]}, 413, "words has"),
-        (INFER, {"inputs": [tensor("words.lengths", "INT32", [], [2**30]), *INPUTS[:3]]}, 413, "samples"),
         (INFER, {"inputs": [tensor("x" * 100_000, "INT64", [1])]}, 400, "xxx"),
         (INFER, {"inputs": [tensor("user", "BYTES", ["7" * 100_000]), *INPUTS[1:]]}, 400, "777"),
         (PREDICT, {"instances": [{}] * 20_000}, 413, "20,000 samples"),
@@ -283,16 +235,6 @@ def test_requests_have_bounds(predictor: Predictor) -> None:
     assert (asks_for_http2.status, "HTTP/1.1" in asks_for_http2.json()["error"]) == (400, True)
 
 
-def test_a_list_that_stands_for_all_samples_has_bounds(predictor: Predictor) -> None:
-    app = serving(predictor, most_samples=10_000)
-    inputs = [
-        tensor("user", "INT64", [1] * 10_000), tensor("item", "INT64", [1]), tensor("price", "FP32", [1.0]),
-        tensor("words", "BYTES", ["lamp"] * 1000, [1, 1000]),
-    ]  # fmt: skip
-    answer = infer(app, inputs)
-    assert (answer.status, "words has 10,000,000 ids" in answer.json()["error"]) == (413, True)
-
-
 def test_a_body_that_does_not_come_in_time_is_refused(predictor: Predictor) -> None:
     answer = ask(serving(predictor, deadline_s=0.05), "POST", INFER, b'{"inp', whole=False)
     assert (answer.status, "0.05 s" in answer.json()["error"]) == (408, True)
@@ -312,18 +254,6 @@ def test_requests_beyond_the_queue_are_refused_as_busy(predictor: Predictor) -> 
     assert infer(app, INPUTS).status == 200
 
 
-def test_a_request_whose_turn_comes_too_late_is_not_computed(predictor: Predictor) -> None:
-    app = serving(predictor, deadline_s=0.0)
-    computed = []
-
-    async def late() -> Any:
-        return await app._turns.turn(-1.0, lambda: computed.append(1))
-
-    with pytest.raises(Exception, match="deadline"):
-        asyncio.run(late())
-    assert computed == []
-
-
 def test_metrics_count_requests_samples_and_ids_without_rows(predictor: Predictor) -> None:
     app = serving(predictor)
     infer(app, INPUTS)
@@ -336,14 +266,3 @@ def test_metrics_count_requests_samples_and_ids_without_rows(predictor: Predicto
         'persia_request_seconds_count{route="infer"} 2.0',
     ):  # fmt: skip
         assert line in text
-
-
-def test_a_failure_of_the_server_is_logged_and_answered_as_such(
-    predictor: Predictor, caplog: pytest.LogCaptureFixture
-) -> None:
-    app = serving(predictor)
-    app._predictor = None  # type: ignore[assignment]
-    answer = infer(app, INPUTS)
-    assert answer.status == 500
-    assert "its log" in answer.json()["error"]
-    assert "a request to infer failed" in caplog.text

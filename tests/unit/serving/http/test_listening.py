@@ -62,12 +62,6 @@ def test_the_command_refuses_what_is_not_guarded(tmp_path: Path, options: list[s
     assert words in str(result.exception)
 
 
-def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["serve", str(tmp_path)])
-    assert isinstance(result.exception, UserError)
-    assert "is no exported model" in str(result.exception)
-
-
 def test_a_model_with_a_missing_file_is_not_served(tmp_path: Path) -> None:
     folder = write_small_model(tmp_path / "shop")
     assert json.loads((folder / "model.json").read_text())["name"] == "shop"

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
@@ -21,14 +20,9 @@ from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.http.token_file import TokenFile
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import ask
-from tests.support.small_model import LARGE, write_small_model
+from tests.support.small_model import LARGE
 
 TOKEN = "sesame-sesame-sesame"
-
-
-@pytest.fixture(scope="module")
-def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    return Predictor.open(write_small_model(tmp_path_factory.mktemp("page") / "shop"))
 
 
 def token_file(folder: Path) -> TokenFile:
@@ -53,13 +47,6 @@ def test_the_page_is_open_and_has_nothing_from_elsewhere(predictor: Predictor, t
         [content] = re.findall(f"<{tag}>(.*?)</{tag}>", PAGE.read_text(), re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         assert policy[f"{tag}-src"] == f"'sha256-{digest}'"
-
-
-def test_requests_of_the_page_need_the_token(predictor: Predictor, tmp_path: Path) -> None:
-    app = ServingApp(predictor, ServerSettings(str(predictor.folder)), token_file(tmp_path))
-    for path in ("/v1/models", "/v2", "/v2/models/shop", "/v2/models/shop/example", "/v2/models/shop/ready"):
-        assert ask(app, "GET", path).status == 401, path
-        assert ask(app, "GET", path, headers={"authorization": f"Bearer {TOKEN}"}).status == 200, path
 
 
 def test_the_example_has_the_ids_and_numbers_of_a_golden_sample(predictor: Predictor) -> None:

@@ -1,7 +1,6 @@
 """The request log has whole requests, each once, in files that appear when they are whole; it delays no answer."""
 
 import json
-import shutil
 import stat
 import threading
 from collections.abc import Iterator
@@ -15,8 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.errors import UserError
-from persia_cli.serving.columns import Lists
-from persia_cli.serving.http import log_files
 from persia_cli.serving.http import request_log as module
 from persia_cli.serving.http.app import ServingApp
 from persia_cli.serving.http.log_files import PART, PREFIX, LogFile, prepare_folder
@@ -27,7 +24,7 @@ from persia_cli.serving.predictor import Predictor
 from tests.conftest import poll_for
 from tests.support.asgi import ask, binary, outputs_of, tensor
 from tests.support.full_disk import leave_free, small_disk
-from tests.support.small_model import LARGE, write_small_model
+from tests.support.small_model import LARGE
 
 INFER, PREDICT = "/v2/models/shop/infer", "/v1/models/shop:predict"
 INPUTS = [
@@ -42,11 +39,6 @@ COLUMNS = {"user": [1], "item": [2], "words": [["lamp"]], "price": [0.5]}
 SCORES = np.array([[0.25, 0.75]], np.float32)
 NEVER = Rotation(flush_s=0.01, seconds=3600.0)
 LIMIT_S = 20.0
-
-
-@pytest.fixture(scope="module")
-def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    return Predictor.open(write_small_model(tmp_path_factory.mktemp("log") / "shop"))
 
 
 class Logging:
@@ -147,39 +139,6 @@ def test_ids_of_a_header_that_cannot_be_returned_are_replaced(predictor: Predict
             assert len(answer.headers["x-request-id"]) == 32
 
 
-def test_a_longer_id_of_a_body_is_not_used(predictor: Predictor, tmp_path: Path) -> None:
-    with logging_to(tmp_path, predictor) as found:
-        longest = ask(found.app, "POST", INFER, json.dumps({"inputs": INPUTS, "id": "i" * 200}).encode())
-        longer = ask(found.app, "POST", INFER, json.dumps({"inputs": INPUTS, "id": "j" * 201}).encode())
-        assert longer.json()["id"] == "j" * 201
-        assert "x-request-id" not in longest.headers
-        made = longer.headers["x-request-id"]
-        assert len(made) == 32
-    assert found.ids() == sorted(["i" * 200] * 3 + [made] * 3)
-
-
-ONE_FOR_ALL = {
-    "text": {"user": [1], "item": [2], "words": [["w" * 1000]], "price": [0.5]},
-    "texts in bytes": {"user": [1], "item": [2], "words": Lists(["w" * 1000], np.array([1])), "price": [0.5]},
-    "ids": {"user": np.ones(1, np.uint64), "item": [2], "words": Lists(np.ones(500, np.uint64), np.array([500]))},
-}
-
-
-@pytest.mark.parametrize("columns", ONE_FOR_ALL.values(), ids=ONE_FOR_ALL)
-def test_a_value_for_all_samples_counts_for_each(
-    columns: dict[str, Any], predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LARGEST", 10**6)
-    with logging_to(tmp_path, predictor, rotation=Rotation(flush_s=3600.0)) as found:
-        found.log.offer("one", columns, SCORES, 1000)
-        assert found.missed("large") == 0
-        found.log.offer("many", columns, np.repeat(SCORES, 1000, axis=0), 1000)
-        assert found.missed("large") == 1
-        monkeypatch.setattr(module, "MAX_BYTES", 10**5)
-        found.log.offer("some", columns, np.repeat(SCORES, 100, axis=0), 1000)
-        assert found.missed("full") == 1
-
-
 def test_requests_beyond_the_limits_are_counted_and_do_not_wait(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,19 +164,6 @@ def test_requests_beyond_the_limits_are_counted_and_do_not_wait(
         going.set()
     assert found.ids() == ["0", "1", "2", "3"]
     assert found.logged() == 4
-
-
-def test_bytes_that_wait_are_bounded_but_one_request_always_fits(
-    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_BYTES", 1000)
-    with logging_to(tmp_path, predictor, rotation=Rotation(flush_s=3600.0)) as found:
-        monkeypatch.setattr(found.log, "_wake", threading.Event())  # on which no thread waits
-        for name, nbytes in (("large", 5000), ("small", 1)):
-            found.log.offer(name, COLUMNS, SCORES, nbytes)
-        assert found.missed("full") == 1
-        monkeypatch.undo()
-    assert found.ids() == ["large"]
 
 
 @pytest.mark.parametrize(
@@ -251,18 +197,6 @@ def test_only_unfinished_files_of_killed_workers_are_removed(
     assert found.ids() == ["live"]
 
 
-def test_many_requests_are_one_file_of_a_few_row_groups(
-    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(log_files, "GROUP_BYTES", 1000)
-    with logging_to(tmp_path, predictor) as found:
-        for number in range(100):
-            found.offer(f"{number:02}")
-    [path] = found.files()
-    assert 1 < pq.ParquetFile(path).num_row_groups < 50
-    assert found.ids() == [f"{number:02}" for number in range(100)]
-
-
 def test_a_full_disk_is_logged_once_and_costs_the_file_alone(
     predictor: Predictor, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -290,70 +224,6 @@ def test_a_full_disk_is_logged_once_and_costs_the_file_alone(
     ]
 
 
-def test_a_folder_that_is_removed_can_come_back(
-    predictor: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "log"
-    folder.mkdir()
-    with logging_to(folder, predictor, rotation=Rotation(0.01, 0.0)) as found:
-        found.offer("lost")
-        poll_for(lambda: found.logged() == 1, LIMIT_S, "a request is logged")
-        shutil.rmtree(folder)
-        for number in (1, 2):
-            found.offer("missed")
-            poll_for(lambda number=number: found.missed("disk") == number, LIMIT_S, "it was tried")
-        folder.mkdir()
-        found.offer("again")
-        poll_for(lambda: found.logged() == 2, LIMIT_S, "a request is logged")
-    assert found.ids() == ["again"]
-    assert sum("serving goes on" in record.message for record in caplog.records) == 1
-
-
-def test_a_request_that_cannot_be_logged_is_counted_and_the_next_one_is(predictor: Predictor, tmp_path: Path) -> None:
-    with logging_to(tmp_path, predictor) as found:
-        found.log.offer("bad", {"user": ["x"]}, SCORES, 1)
-        found.offer("good")
-    assert found.ids() == ["good"]
-    assert found.missed("failed") == 1
-
-
-def test_values_that_the_log_cannot_hold_are_reported_once_and_counted(
-    predictor: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with logging_to(tmp_path, predictor) as found:
-        for _ in range(3):
-            found.log.offer("bad", {**COLUMNS, "user": [1.5]}, SCORES, 1)
-        found.offer("good")
-    assert found.ids() == ["good"]
-    assert found.missed("failed") == 3
-    [told] = [record.message for record in caplog.records]
-    assert told.endswith("the request: 1.5 is not a whole number")
-
-
-def test_a_log_that_is_not_written_in_time_is_dropped_and_counted(
-    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    going = threading.Event()
-    monkeypatch.setattr(LogFile, "append", lambda self, batch: going.wait(LIMIT_S))
-    found = Logging(predictor, tmp_path, 1.0, NEVER)
-    for _ in range(3):
-        found.offer("late")
-    found.log.close(0.05)
-    assert found.missed("late") in (2, 3)
-    assert "was not written within 0.05 s, and lacks" in caplog.text
-    going.set()
-    found.log._thread.join(LIMIT_S)
-
-
-def test_a_field_that_the_log_needs_itself_is_refused(predictor: Predictor, tmp_path: Path) -> None:
-    fields = predictor.fields
-    dense = (*fields.dense[:-1], fields.dense[-1].model_copy(update={"name": "request_id"}))
-    other = Predictor.open(predictor.folder)
-    other.fields = fields.model_copy(update={"dense": dense})
-    with pytest.raises(UserError, match="reads a column request_id, which the request log needs itself"):
-        RequestLog(tmp_path, other, 1.0, ServingMetrics())
-
-
 def test_a_folder_of_a_log_is_made_for_its_user_alone(tmp_path: Path) -> None:
     prepare_folder(tmp_path / "log")
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o700
@@ -363,10 +233,3 @@ def test_a_folder_of_a_log_is_made_for_its_user_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file; name a folder"):
         prepare_folder(tmp_path / "file")
-
-
-def test_a_full_disk_for_the_log_is_refused() -> None:
-    with small_disk(2**16) as disk:
-        leave_free(disk, 0)
-        with pytest.raises(UserError, match=f"disk full: cannot write {disk}"):
-            prepare_folder(disk)

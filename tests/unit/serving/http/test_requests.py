@@ -36,35 +36,6 @@ def test_the_second_request_of_a_form_has_its_own_values() -> None:
                 assert [each.is_binary for each in found.outputs] == ["parameters" in more]
 
 
-def test_a_cached_layout_with_another_number_of_bytes_is_refused() -> None:
-    reader = RequestReader(INPUTS, OUTPUTS, most_samples=10)
-    body, headers = binary([tensor("user", "UINT64", [1, 2]), tensor("price", "FP32", [0.5, 0.25])])
-    length = headers["inference-header-content-length"].encode()
-    assert reader.infer(body, length).columns["user"].tolist() == [1, 2]
-    for wrong, sentence in ((body[:-1], "only 7 are left"), (body + b"x", "1 byte behind its last input")):
-        with pytest.raises(RefusedRequestError, match=sentence):
-            reader.infer(wrong, length)
-
-
-def test_cached_layouts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "FORMS", 5)
-    reader = RequestReader(INPUTS, OUTPUTS, most_samples=100)
-    for samples in range(1, 30):
-        assert asked(reader, [1] * samples, [0.5]).columns["user"].size == samples
-        assert len(reader._forms) <= 5
-    monkeypatch.setattr(requests, "LARGEST_FORM", 10)
-    before = dict(reader._forms)
-    asked(reader, [1] * 50, [0.5])
-    assert reader._forms == before
-
-
-def test_values_in_json_are_read_each_time() -> None:
-    reader = RequestReader(INPUTS, OUTPUTS, most_samples=10)
-    for users in ([1], [2]):
-        body = json.dumps({"inputs": [tensor("user", "UINT64", users), tensor("price", "FP32", [0.5])]}).encode()
-        assert reader.infer(body, None).columns["user"].tolist() == users
-
-
 TWO_LISTS = [ModelInput("seen", "UINT64", (-1, -1)), ModelInput("tags", "UINT64", (-1, -1)), INPUTS[0]]
 
 

@@ -11,7 +11,6 @@ from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.http.token_file import TokenFile, read_token
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import ask
-from tests.support.small_model import write_small_model
 
 OLD, NEW = "the-secret-of-the-shop", "another-secret-of-it"
 
@@ -32,10 +31,10 @@ def test_a_token_is_long_and_private(tmp_path: Path) -> None:
     assert read_token(file) == b"x" * 16
 
 
-def test_without_its_token_only_health_is_answered(tmp_path: Path) -> None:
-    folder, file = write_small_model(tmp_path / "shop"), tmp_path / "token"
+def test_without_its_token_only_health_is_answered(predictor: Predictor, tmp_path: Path) -> None:
+    file = tmp_path / "token"
     write(file, "secret-of-the-shop")
-    app = ServingApp(Predictor.open(folder), ServerSettings(str(folder)), TokenFile(file))
+    app = ServingApp(predictor, ServerSettings(str(predictor.folder)), TokenFile(file))
     for path in ("/v2", "/metrics", "/v2/models/shop"):
         for headers in ({}, {"authorization": "Bearer secret-of-the-sho"}, {"authorization": "Bearer sécret"}):
             answer = ask(app, "GET", path, headers=headers)
@@ -45,11 +44,13 @@ def test_without_its_token_only_health_is_answered(tmp_path: Path) -> None:
     assert ask(app, "GET", "/v2/health/ready").status == 200
 
 
-def test_requests_bring_the_token_that_is_in_the_file_now(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder, file = write_small_model(tmp_path / "shop"), tmp_path / "token"
+def test_requests_bring_the_token_that_is_in_the_file_now(
+    predictor: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "token"
     write(file, OLD)
     token = TokenFile(file)
-    app = ServingApp(Predictor.open(folder), ServerSettings(str(folder)), token)
+    app = ServingApp(predictor, ServerSettings(str(predictor.folder)), token)
 
     def accepted() -> list[str]:
         asked = {each: ask(app, "GET", "/v2", headers={"authorization": f"Bearer {each}"}) for each in (OLD, NEW)}

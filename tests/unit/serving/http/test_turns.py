@@ -5,8 +5,6 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-import pytest
-
 from persia_cli.serving.http.refused import RefusedRequestError
 from persia_cli.serving.http.turns import Turns
 
@@ -16,23 +14,6 @@ SOON_S = 10.0
 def run(what: Coroutine[Any, Any, None]) -> None:
     """Run it on a separate loop, with a time limit."""
     asyncio.run(asyncio.wait_for(what, SOON_S))
-
-
-def test_each_is_done_before_the_loop_goes_to_the_next() -> None:
-    seen: list[str] = []
-
-    async def one(turns: Turns, name: str) -> None:
-        await turns.turn(time.monotonic() + SOON_S, lambda: seen.append(f"{name} computes"))
-        seen.append(f"{name} answers")
-        asyncio.get_running_loop().call_soon(seen.append, f"{name} is sent")
-
-    async def all_of_them() -> None:
-        turns = Turns(9)
-        await asyncio.gather(*(one(turns, name) for name in "abc"))
-        await asyncio.sleep(0)
-
-    run(all_of_them())
-    assert seen == [f"{name} {what}" for name in "abc" for what in ("computes", "answers", "is sent")]
 
 
 def test_the_turn_of_a_disconnected_client_goes_to_the_next() -> None:
@@ -74,12 +55,3 @@ def test_failed_or_late_work_releases_its_turn() -> None:
 
     run(failing())
     assert seen == ["last"]
-
-
-def test_places_are_given_back() -> None:
-    turns = Turns(2)
-    with turns.place(), turns.place():
-        assert turns.is_full
-        with pytest.raises(RefusedRequestError, match="2 requests at work or waiting already"), turns.place():
-            pass
-    assert not turns.is_full

@@ -13,7 +13,6 @@ from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.network import FrozenNetwork
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import ask, tensor
-from tests.support.small_model import write_small_model
 
 ROW = {"user": 1, "item": 4, "words": ["lamp"], "price": 0.5}
 BODIES = {
@@ -25,11 +24,6 @@ BODIES = {
         ],
     },
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
-    return Predictor.open(write_small_model(tmp_path_factory.mktemp("serve") / "shop"))
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -49,7 +43,4 @@ def test_a_prediction_that_is_no_number_is_an_error_that_names_it(
     predictor._links = ["identity", "identity"]
     answer = ask(app, "POST", path, json.dumps(BODIES[path]).encode())
     assert answer.status == 500
-    assert answer.json() == {
-        "error": f"model shop gives {value} as buy_probability of sample 2 of the request, counted from 0, and that is "
-        "no prediction"
-    }
+    assert f"{value} as buy_probability of sample 2" in answer.json()["error"]

@@ -1,11 +1,14 @@
-"""Baselines get the same data as the job."""
+"""Baselines get the same data as the job, and really train on it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from persia_cli.bench.portions import Feeder, RingPortions, portion_shape
+from persia_cli.bench.baselines import trainers
+from persia_cli.bench.baselines.trainers import DenseBaseline, TorchBaseline
+from persia_cli.bench.portions import Feeder, Portion, RingPortions, portion_shape
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import write_run
 from persia_cli.config.schema import Run
@@ -15,12 +18,18 @@ from persia_cli.errors import RoleError, UserError
 from tests.support.small import WORDS
 
 
-def small(*words: str) -> Run:
-    return compose_run([*WORDS, "dataset.generator.train_rows=100", *words])
+@pytest.fixture(autouse=True)
+def _settings_kept() -> Iterator[None]:
+    with trainers.settings_kept():
+        yield
+
+
+def small(rows: int, *words: str) -> Run:
+    return compose_run([*WORDS, f"dataset.generator.train_rows={rows}", *words])
 
 
 def test_a_portion_holds_the_rows_of_one_concatenated_table() -> None:
-    shape = portion_shape(small())
+    shape = portion_shape(small(100))
     assert shape.sizes == (20, 300)
     ids = [np.array([3, 19], np.uint64), np.array([0, 299], np.uint64)]
     dense, labels = np.arange(4, dtype=np.float32).reshape(2, 2), np.array([[0.0], [1.0]], np.float32)
@@ -29,32 +38,13 @@ def test_a_portion_holds_the_rows_of_one_concatenated_table() -> None:
     assert portion.rows.flags.c_contiguous
 
 
-def test_lists_of_ids_are_refused() -> None:
-    shape = portion_shape(small())
-    ids = [np.array([3, 1, 19], np.uint64), np.array([0], np.uint64)]
-    offsets = [np.array([0, 3, 3]), np.array([0, 0, 1])]
-    batch = assemble(np.zeros((2, 2), np.float32), np.zeros((2, 1), np.float32), None, ids, offsets)
-    with pytest.raises(UserError, match="one id per sample"):
-        shape.portion(batch)
-
-
 def test_table_sizes_must_be_known(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="size of every table"):
         portion_shape(compose_run(["dataset=adult_income"]))
 
 
-def test_a_ring_repeats_the_first_batches() -> None:
-    run = small()
-    shape = portion_shape(run)
-    source = open_source(run.dataset, "train", run.seed)
-    expected = [shape.portion(source.read(0, 32 * slot, 32 * slot + 32)) for slot in range(2)]
-    ring = RingPortions(run, shape, 2)
-    for step in range(5):
-        assert np.array_equal(ring.take().rows, expected[step % 2].rows)
-
-
 def test_a_feeder_reads_the_same_in_a_separate_process(tmp_path: Path) -> None:
-    run = small()
+    run = small(100)
     write_run(run, tmp_path / "config.yaml")
     shape = portion_shape(run)
     source = open_source(run.dataset, "train", run.seed)
@@ -73,9 +63,37 @@ def test_a_feeder_reads_the_same_in_a_separate_process(tmp_path: Path) -> None:
 
 
 def test_a_feeder_that_dies_is_reported(tmp_path: Path) -> None:
-    feeder = Feeder(tmp_path / "nowhere.yaml", portion_shape(small()))
+    feeder = Feeder(tmp_path / "nowhere.yaml", portion_shape(small(100)))
     try:
         with pytest.raises(RoleError, match="the process that reads batches"):
             feeder.take()
     finally:
         feeder.close()
+
+
+def losses(trainer: DenseBaseline, run: Run, steps: int) -> list[float]:
+    ring = RingPortions(run, portion_shape(run), 8)
+    trainer.prepare()
+    return [trainer.train(ring.take()) for _ in range(steps)]
+
+
+def test_torch_memorizes_its_batches() -> None:
+    run = small(3200, "optimizer=adagrad", "optimizer.embedding.lr=0.1", "optimizer.dense.lr=0.05")
+    told = losses(TorchBaseline(run, portion_shape(run).sizes), run, 400)
+    assert np.mean(told[-8:]) < 0.8 * np.mean(told[:8])
+
+
+def test_torch_moves_only_the_rows_of_the_batch() -> None:
+    run = small(3200, "optimizer=adagrad")
+    trainer = TorchBaseline(run, (20, 300))
+    before = [trainer.row(number).copy() for number in range(320)]
+    rows = np.array([[4, 21], [4, 22]], np.int64)
+    trainer.train(Portion(np.ones((2, 2), np.float32), np.ones((2, 1), np.float32), np.empty(0, np.float32), rows))
+    moved = [number for number in range(320) if not np.array_equal(before[number], trainer.row(number))]
+    assert moved == [4, 21, 22]
+
+
+@pytest.mark.parametrize("optimizer", ["ftrl", "rowwise_adagrad", "rowwise_adam"])
+def test_optimizers_that_torch_has_not_are_refused(optimizer: str) -> None:
+    with pytest.raises(UserError, match="torch has no sparse optimizer"):
+        TorchBaseline(small(3200, f"optimizer={optimizer}"), (20, 300))
