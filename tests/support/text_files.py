@@ -7,14 +7,11 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.prepare.text import TextBlock, TextFormat, block_of
 from persia_cli.data.read.bad_rows import Reject
-from persia_cli.data.read.batch import Batch
-from persia_cli.data.read.source import open_source
 from persia_cli.data.read.text import TextFile, read_rows
 
 ROWS = 500
@@ -32,19 +29,6 @@ def block_of_text(data: bytes, format: TextFormat, reject: Reject) -> TextBlock:
 def dataset(path: Any, **changes: Any) -> ParquetDataset:
     keys: dict[str, Any] = {"kind": "parquet", "path": str(path), "labels": ["y"], "dense": ["d"], "sparse": ["c"]}
     return ParquetDataset.model_validate({**keys, "split": {"kind": "every", "n": 5}, "fill": -1.0, **changes})
-
-
-def read(data: ParquetDataset, split: Any = "train") -> Batch:
-    source = open_source(data, split, 3)
-    try:
-        return source.read(1, 0, source.rows)
-    finally:
-        source.close()
-
-
-def same(one: Batch, other: Batch) -> None:
-    for name in ("dense", "labels", "ids", "offsets"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
 def rows(first: int = 0) -> list[dict[str, Any]]:

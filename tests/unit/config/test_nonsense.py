@@ -4,7 +4,6 @@ import copy
 import math
 from typing import Any
 
-import pytest
 from pydantic import ValidationError
 
 from persia_cli.config.compose import compose_run
@@ -38,16 +37,21 @@ SETTINGS = (
 )
 
 
-@pytest.mark.parametrize("words", SETTINGS, ids=" ".join)
-def test_no_key_takes_nonsense(words: tuple[str, ...]) -> None:
-    base = compose_run(["conf=adult_income", *words]).model_dump(mode="json")
-    for key, field in keys(Run, base):
-        expected = field_expectation(field)
-        is_number = expected.startswith(("a number", "a whole number"))
-        for place, value in enumerate(NONSENSE):
-            taken = outcome(base, key, value)
-            if is_number and place < len(NO_NUMBERS):
-                assert not taken, f"{key}={value} is taken, where {expected} is expected"
+def test_no_key_takes_nonsense() -> None:
+    """Settings later in the list try only the keys that those before do not have."""
+    tried = set()
+    for words in SETTINGS:
+        base = compose_run(["conf=adult_income", *words]).model_dump(mode="json")
+        for key, field in keys(Run, base):
+            if key in tried:
+                continue
+            tried.add(key)
+            expected = field_expectation(field)
+            is_number = expected.startswith(("a number", "a whole number"))
+            for place, value in enumerate(NONSENSE):
+                taken = outcome(base, key, value)
+                if is_number and place < len(NO_NUMBERS):
+                    assert not taken, f"{key}={value} is taken, where {expected} is expected"
 
 
 def outcome(base: dict[str, Any], key: str, value: Any) -> bool:
@@ -72,14 +76,3 @@ def outcome(base: dict[str, Any], key: str, value: Any) -> bool:
     except UserError:
         return False
     return True
-
-
-def test_a_size_of_many_digits_is_read_exactly() -> None:
-    assert compose_run(["embedding.memory=1.5GiB"]).embedding.memory == 3 * 2**29
-    assert compose_run(["embedding.memory=1152921504606846976"]).embedding.memory == 2**60
-
-
-@pytest.mark.parametrize("word", ["embedding.memory=.", "embedding.memory=1.2.3GiB", "embedding.memory=GiB"])
-def test_a_size_that_is_none(word: str) -> None:
-    with pytest.raises(UserError, match="expected a size such as 512MiB or 2GiB"):
-        compose_run([word])

@@ -6,7 +6,8 @@ import yaml
 from persia_cli.config import expected, offers
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import keys
-from persia_cli.config.schema import CosineSchedule, Embedding, Ffnn, Optimizer, ParquetDataset, Run
+from persia_cli.config.schema import CosineSchedule, Optimizer, Run
+from persia_cli.data.read.facts import inspect
 from persia_cli.errors import ConfigError
 
 PRIMARIES = offers.primaries()
@@ -33,91 +34,6 @@ PAIRS = [
     if name == "base" or option.partition("=")[0] in yaml.safe_load(file.read_text())
 ]
 """Every option with the base, and with the configurations that have separate keys in its group."""
-
-
-def test_what_ships() -> None:
-    assert list(PRIMARIES) == [
-        "adult_income",
-        "adult_income_original",
-        "avazu",
-        "avazu_x1",
-        "avazu_x4",
-        "base",
-        "criteo",
-        "criteo_1tb",
-        "criteo_x1",
-        "criteo_x4",
-        "movielens_100k",
-        "movielens_1m",
-        "movielens_25m",
-        "synthetic",
-        "taobao",
-    ]
-    assert OPTIONS == [
-        "cluster=embedded",
-        "cluster=hosts",
-        "cluster=kubernetes",
-        "cluster=local",
-        "cluster=ray",
-        "cluster=slurm",
-        "dataset=adult_income",
-        "dataset=adult_income_original",
-        "dataset=avazu",
-        "dataset=avazu_x1",
-        "dataset=avazu_x4",
-        "dataset=criteo",
-        "dataset=criteo_1tb",
-        "dataset=criteo_x1",
-        "dataset=criteo_x4",
-        "dataset=movielens_100k",
-        "dataset=movielens_1m",
-        "dataset=movielens_25m",
-        "dataset=parquet",
-        "dataset=synthetic",
-        "dataset=taobao",
-        "dataset=taobao_pooled",
-        "mode=async",
-        "mode=hybrid",
-        "mode=sync",
-        "model=afm",
-        "model=autoint",
-        "model=branches",
-        "model=bst",
-        "model=custom",
-        "model=dcn_v2",
-        "model=dcn_v2_mix",
-        "model=deepfm",
-        "model=dien",
-        "model=din",
-        "model=din_taobao",
-        "model=dlrm",
-        "model=esmm",
-        "model=ffnn",
-        "model=ffnn_paper",
-        "model=ffnn_small",
-        "model=fibinet",
-        "model=finalmlp",
-        "model=finalnet",
-        "model=fm",
-        "model=gdcn",
-        "model=lr",
-        "model=masknet",
-        "model=mmoe",
-        "model=ple",
-        "model=sasrec",
-        "model=two_tower",
-        "model=wide_deep",
-        "model=xdeepfm",
-        "optimizer=adagrad",
-        "optimizer=adam",
-        "optimizer=adamw",
-        "optimizer=adult_income_original",
-        "optimizer=ftrl",
-        "optimizer=mixed",
-        "optimizer=rowwise_adagrad",
-        "optimizer=rowwise_adam",
-        "optimizer=sgd",
-    ]
 
 
 @pytest.mark.parametrize("name", PRIMARIES)
@@ -175,28 +91,15 @@ def test_every_optimizer_of_rows_ships_and_its_schedule_takes_single_keys() -> N
     assert kinds == set(expected.kinds(Optimizer))
 
 
-def test_neutral_values_are_those_of_the_schema() -> None:
-    assert compose_run([]).embedding == Embedding()
-
-
-def test_plain_train_runs_on_real_data_that_ships() -> None:
-    dataset = compose_run([]).dataset
-    assert isinstance(dataset, ParquetDataset)
-    assert dataset.path == "builtin:adult_income"
-
-
-def test_criteo_has_the_networks_of_the_papers() -> None:
-    run = compose_run(["conf=criteo"])
-    assert (run.model.kind, run.model.dim) == ("dlrm", 16)
-    for option, hidden in {"ffnn": (400, 400, 400), "ffnn_paper": (4096, 2048, 1024, 512, 256)}.items():
-        model = compose_run(["conf=criteo", f"model={option}"]).model
-        assert isinstance(model, Ffnn)
-        assert model.hidden == hidden
-    assert isinstance(run.dataset, ParquetDataset)
-    assert run.dataset.generator is not None
-
-
-def test_every_other_data_set_refuses_to_be_made_up() -> None:
-    options = [f"dataset={name}" for name in offers.groups()["dataset"] if name != "criteo"]
-    datasets = [compose_run([option, *OWN.get(option, [])]).dataset for option in options]
-    assert all(d.generator is None for d in datasets if isinstance(d, ParquetDataset))
+@pytest.mark.parametrize(
+    ("name", "rows", "columns"),
+    [
+        ("adult_income", (32_561, 16_281), (5, 12)),
+        ("adult_income_original", (32_561, 16_281), (5, 8)),
+        ("synthetic", (200_000, 20_000), (8, 16)),
+    ],
+)
+def test_shipped_data_sets_are_ready(name: str, rows: tuple[int, int], columns: tuple[int, int]) -> None:
+    facts = inspect(compose_run([f"conf={name}"]).dataset)
+    assert ((facts.train_rows, facts.eval_rows), (facts.dense, len(facts.sparse))) == (rows, columns)
+    assert not facts.stand_in

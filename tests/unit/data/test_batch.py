@@ -1,4 +1,4 @@
-"""Batches: cutting, joining and telling one-hot batches apart."""
+"""Batches: cutting, joining, telling one-hot batches apart, and keys of their items."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.data.read.batch import Batch, assemble, join
+from persia_cli.data.read.item_keys import item_keys
 from persia_cli.errors import DataError
+from tests.support.samples import ids_by_sample
 
 Samples = list[list[list[int]]]
 """Ids by sample and feature."""
@@ -21,15 +23,6 @@ def make(samples: Samples, features: int, weighted: bool = False) -> Batch:
     dense = np.arange(2 * n, dtype=np.float32).reshape(n, 2)
     weights = np.arange(n, dtype=np.float32) if weighted else None
     return assemble(dense, labels, weights, ids, offsets, np.arange(n, dtype=np.uint64) if weighted else None)
-
-
-def taken_apart(batch: Batch) -> Samples:
-    """Return the ids by sample and feature, by the definition of offsets."""
-    n = batch.size
-    return [
-        [batch.ids[batch.offsets[f * n + s] : batch.offsets[f * n + s + 1]].tolist() for f in range(batch.features)]
-        for s in range(n)
-    ]
 
 
 @st.composite
@@ -47,7 +40,7 @@ def test_taken_samples_come_in_the_order_that_was_asked_for(
     chosen = [place % len(whole) for place in places] if whole else []
     batch = make(whole, features, weighted)
     taken = batch.take(np.array(chosen, np.int64))
-    assert taken_apart(taken) == [whole[place] for place in chosen]
+    assert ids_by_sample(taken) == [whole[place] for place in chosen]
     for own, all_ in ((taken.dense, batch.dense), (taken.labels, batch.labels), (taken.query_ids, batch.query_ids)):
         assert (own is None) == (all_ is None)
         assert own is None or own.tolist() == all_[chosen].tolist()
@@ -59,11 +52,9 @@ def test_rows_are_a_slice_of_the_samples(made: tuple[Samples, int], one: int, ot
     values, features = made
     start, stop = sorted(min(edge, len(values)) for edge in (one, other))
     part = make(values, features, weighted=True).rows(start, stop)
-    assert taken_apart(part) == values[start:stop]
+    assert ids_by_sample(part) == values[start:stop]
     assert part.labels[:, 0].tolist() == list(range(start, stop))
-    assert part.weights is not None
     assert part.weights.tolist() == list(range(start, stop))
-    assert part.query_ids is not None
     assert part.query_ids.tolist() == list(range(start, stop))
     assert part.offsets.dtype == np.uint32
     assert part.ids.flags.c_contiguous
@@ -75,7 +66,7 @@ def test_joining_the_parts_gives_the_whole(made: tuple[Samples, int], cut: int, 
     whole = make(values, features, weighted)
     cut = min(cut, len(values))
     joined = join([whole.rows(0, cut), whole.rows(cut, len(values))])
-    assert taken_apart(joined) == values
+    assert ids_by_sample(joined) == values
     np.testing.assert_array_equal(joined.dense, whole.dense)
     np.testing.assert_array_equal(joined.offsets, whole.offsets)
     np.testing.assert_array_equal(joined.weights, whole.weights)
@@ -85,10 +76,26 @@ def test_joining_the_parts_gives_the_whole(made: tuple[Samples, int], cut: int, 
 def test_features_of_one_id_need_no_offsets() -> None:
     ids = [np.array([1, 2], np.uint64), np.array([3, 4, 5], np.uint64)]
     batch = assemble(np.zeros((2, 0), np.float32), np.zeros((2, 1), np.float32), None, ids, [None, np.array([0, 3, 3])])
-    assert taken_apart(batch) == [[[1], [3, 4, 5]], [[2], []]]
+    assert ids_by_sample(batch) == [[[1], [3, 4, 5]], [[2], []]]
 
 
 def test_more_ids_than_offsets_can_count_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("persia_cli.data.read.batch._MAX_IDS", 3)
     with pytest.raises(DataError, match=r"2 samples hold 4 ids.*max_length"):
         make([[[1, 2]], [[3, 4]]], 1)
+
+
+IDS = st.lists(st.integers(0, 3) | st.integers(0, 2**64 - 1), max_size=3)
+
+
+@given(st.lists(st.tuples(IDS, IDS, IDS), max_size=12), st.sampled_from([(0,), (1, 2), (2, 0, 1)]))
+def test_they_distinguish_items_by_their_features(samples, features):
+    columns = list(zip(*samples, strict=True)) or [()] * 3
+    offsets = [np.cumsum([0, *map(len, column)]) for column in columns]
+    ids = [np.array([id_ for ids in column for id_ in ids], np.uint64) for column in columns]
+    empty = np.empty((len(samples), 1), np.float32)
+    batch = assemble(empty, empty, None, ids, offsets)
+    keys = item_keys(batch, features).tolist()
+    items = [tuple(tuple(sorted(sample[feature])) for feature in features) for sample in samples]
+    assert len(keys) == len(items)
+    assert [keys.index(key) for key in keys] == [items.index(item) for item in items]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -16,32 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from persia_cli.config.compose import compose_run
-from persia_cli.config.record import write_run
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature
+from persia_cli.config.schema.split import PredictSplit
 from persia_cli.data.inspect.inspection import inspect_data
-from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.dense_transforms import bucket_ids, piecewise, transform
 from persia_cli.data.read.facts import inspect
-from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
-from tests.support.runs import make_run
+from tests.support.samples import read
 
 ROWS = 2000
+LOGARITHM = {"name": "x", "transform": "log1p"}
 
 
 def dataset(path: Any, **changes: Any) -> ParquetDataset:
     keys: dict[str, Any] = {"kind": "parquet", "path": str(path), "labels": ["y"], "dense": ["x"], "shuffle": False}
     return ParquetDataset.model_validate({**keys, "split": {"kind": "every", "n": 4}, "fill": 9.0, **changes})
-
-
-def read(data: ParquetDataset, split: Any) -> Batch:
-    source = open_source(data, split, 0)
-    try:
-        return source.read(0, 0, source.rows)
-    finally:
-        source.close()
 
 
 @pytest.fixture
@@ -78,7 +67,6 @@ def test_statistics_are_of_training_rows_and_stay_with_the_data_set(folder: Path
     table = pq.read_table(folder / "a.parquet").to_pandas()
     train = table[np.arange(ROWS) % 4 != 0].x
     settled = inspect(data).settled
-    assert settled is not None
     known, bucket = settled.dense_features[0], settled.sparse[0]
     assert known.mean == pytest.approx(train.mean(), rel=1e-12)
     assert known.deviation == pytest.approx(train.std(ddof=0), rel=1e-9)
@@ -94,101 +82,40 @@ def test_statistics_are_of_training_rows_and_stay_with_the_data_set(folder: Path
     again = ParquetDataset.model_validate(json.loads(settled.model_dump_json()))
     assert (again.dense, again.sparse) == (settled.dense, settled.sparse)
     pq.write_table(pa.table({"x": [known.mean, known.mean + known.deviation]}), tmp_path / "later.parquet")
-    later = again.model_copy(update={"path": str(tmp_path / "later.parquet"), "split": yaml_split("predict")})
+    later = again.model_copy(update={"path": str(tmp_path / "later.parquet"), "split": PredictSplit(kind="predict")})
     assert read(later, "eval").dense.ravel().tolist() == [0.0, 1.0]
     assert bucket.buckets == again.sparse[0].buckets
-
-
-def test_a_run_with_the_configuration_of_another_has_its_statistics(folder: Path, tmp_path: Path) -> None:
-    standardised, buckets = [{"name": "x", "transform": "standardise"}], {"name": "b", "column": "x", "buckets": 4}
-    data = dataset(folder / "a.parquet", dense=standardised, sparse=[buckets])
-    first = inspect(data).settled
-    assert first is not None
-    write_run(make_run(dataset=first.model_dump()), tmp_path / "config.yaml")
-    whole = pq.read_table(folder / "a.parquet")
-    later = whole.set_column(whole.column_names.index("x"), "x", pc.add(whole["x"], 500.0))
-    pq.write_table(later, tmp_path / "later.parquet")
-    second = compose_run([f"conf={tmp_path / 'config.yaml'}", f"dataset.path={tmp_path / 'later.parquet'}"]).dataset
-    assert isinstance(second, ParquetDataset)
-    known = inspect(second).settled or second
-    assert (known.dense, known.sparse) == (first.dense, first.sparse)
-    anew = inspect(data.model_copy(update={"path": second.path})).settled
-    assert anew is not None
-    assert anew.dense_features[0].mean == pytest.approx((first.dense_features[0].mean or 0.0) + 500.0)
-
-
-def test_statistics_of_any_size_are_read_again(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"y": [0, 1, 0, 1], "x": [1e18, 3e18, 0.0, 7e18]}), tmp_path / "a.parquet")
-    settled = inspect(dataset(tmp_path, dense=[{"name": "x", "transform": "standardise"}])).settled
-    assert settled is not None
-    assert ParquetDataset.model_validate_json(settled.model_dump_json()) == settled
-    assert np.abs(read(settled, "train").dense).max() < 2.0
-
-
-def yaml_split(kind: str) -> Any:
-    return dataset("x", split={"kind": kind}).split
 
 
 def test_without_training_rows_there_are_no_statistics(folder: Path) -> None:
     data = dataset(folder, dense=[{"name": "x", "transform": "standardise"}], split={"kind": "predict"})
     with pytest.raises(DataError, match="x is transformed by statistics of the training rows, but there are none here"):
         inspect(data)
-    constant = dataset(folder, dense=[{"name": "one", "transform": "standardise"}])
-    table = pq.read_table(folder / "a.parquet")
-    pq.write_table(table.append_column("one", pa.array([1.0] * ROWS)), folder / "a.parquet")
-    with pytest.raises(DataError, match="dense feature one cannot be standardised"):
-        inspect(constant)
 
 
-@pytest.mark.parametrize("value", [0.1, 1e10 + 0.1, -3.3e-7])
-def test_a_column_that_is_always_the_same_is_not_standardised(tmp_path: Path, value: float) -> None:
+@pytest.mark.parametrize("value", [0.1, 1e10 + 0.1, None])
+def test_a_column_that_is_always_the_same_has_no_statistics(tmp_path: Path, value: float | None) -> None:
     """Its mean may not be a float64, and then no value is the mean."""
-    pq.write_table(pa.table({"y": [0, 1] * 50, "x": [value] * 100}), tmp_path / "a.parquet", row_group_size=7)
-    with pytest.raises(DataError, match="feature x cannot be standardised: its values are the same"):
-        inspect(dataset(tmp_path, dense=[{"name": "x", "transform": "standardise"}]))
-
-
-def test_statistics_of_numbers_far_from_zero_are_exact(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"y": [0, 1] * 50, "x": [1e15, 1e15 + 1] * 50}), tmp_path / "a.parquet", row_group_size=7)
-    split = {"kind": "files", "train": ["*"]}
-    found = inspect(dataset(tmp_path, split=split, dense=[{"name": "x", "transform": "standardise"}])).settled
-    assert found is not None
-    assert (found.dense_features[0].mean, found.dense_features[0].deviation) == (1e15 + 0.5, 0.5)
-
-
-@pytest.mark.parametrize("boundaries", [[0.0, float("nan")], [0.0, float("inf")]])
-def test_boundaries_are_numbers(boundaries: list[float]) -> None:
-    with pytest.raises(ValidationError, match="finite number"):
-        dataset(".", sparse=[{"name": "x", "buckets": boundaries}])
-
-
-def test_dates_and_decimals_are_scaled_as_well(tmp_path: Path) -> None:
-    day = pa.array([19000, 20000, 20000, 19000], pa.date32())
-    table = {"y": [0, 1, 0, 1], "at": day.cast(pa.timestamp("us")), "day": day, "price": pa.array([5000, 6000] * 2)}
-    table["price"] = table["price"].cast(pa.decimal128(21, 2))
-    pq.write_table(pa.table(table), tmp_path / "a.parquet")
-    rows = read(dataset(tmp_path, dense=["price"], split={"kind": "eval"}), "eval").dense
-    assert np.abs(rows).min() > 20, "nothing is known of training rows"
-    settled = inspect(dataset(tmp_path, dense=["at", "day", "price"], split={"kind": "every", "n": 4})).settled
-    assert settled is not None
-    assert [each.transform for each in settled.dense_features] == ["standardise"] * 3
-    assert np.abs(read(settled, "train").dense).max() < 2
+    table = pa.table({"y": [0, 1] * 50, "x": pa.array([value] * 100, pa.float64())})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=7)
+    for keys, told in (
+        ({"dense": [{"name": "x", "transform": "standardise"}]}, "feature x cannot be standardised: its values are"),
+        ({"dense": [{"name": "x", "transform": "piecewise", "bins": 3}]}, "dense feature x cannot have bins"),
+        ({"sparse": [{"name": "b", "column": "x", "buckets": 4}]}, "feature b cannot have buckets: its values are"),
+    ):
+        with pytest.raises(DataError, match=told):
+            inspect(dataset(tmp_path, **{"dense": [], **keys}))
 
 
 def test_numbers_far_from_1_are_scaled_by_the_training_rows(folder: Path) -> None:
     settled = inspect(dataset(folder, dense=["x", "stars"])).settled
-    assert settled is not None
     [x, stars] = settled.dense_features
     assert (x.transform, settled.rescale, stars.transform) == ("standardise", False, None)
     assert x.mean == pytest.approx(1e6, abs=200)
     assert inspect(settled).settled == settled, "the choice is kept"
-    for data in (dataset(folder, rescale=False), dataset(folder, dense=[{"name": "x", "transform": "log1p"}])):
-        found = inspect(data).found
-        assert found is not None
-        assert found.rescaled == ()
-        assert [each.transform for each in found.settled.dense_features] == [
-            each.transform for each in data.dense_features
-        ]
+    for transform_, data in ((None, dataset(folder, rescale=False)), ("log1p", dataset(folder, dense=[LOGARITHM]))):
+        found = inspect(data).settled
+        assert [each.transform for each in found.dense_features] == [transform_]
 
 
 def test_a_long_tail_is_taken_by_its_logarithm(tmp_path: Path) -> None:
@@ -196,7 +123,6 @@ def test_a_long_tail_is_taken_by_its_logarithm(tmp_path: Path) -> None:
     columns = {"y": np.arange(ROWS) % 2, "gain": draw.pareto(1.0, ROWS) * 100, "age": draw.integers(17, 90, ROWS)}
     pq.write_table(pa.table(columns | {"small": draw.normal(0, 3, ROWS)}), tmp_path / "a.parquet")
     settled = inspect(dataset(tmp_path, dense=["gain", "age", "small"])).settled
-    assert settled is not None
     assert [each.transform for each in settled.dense_features] == ["log1p", "standardise", None]
 
 
@@ -214,14 +140,13 @@ def test_labels_are_made_of_other_values(folder: Path, label: dict[str, Any]) ->
 
 
 def test_labels_that_need_a_rule_are_reported(folder: Path) -> None:
-    with pytest.raises(DataError, match=r"declare which one is positive: dataset.labels=\[\{name: word, positive: VAL"):
-        inspect(dataset(folder, labels=["word"]))
-    with pytest.raises(
-        DataError, match=r"or declare which values are positive: dataset.labels=\[\{name: sign, positive: 1\}\]"
+    for labels, remedy in (
+        (["word"], r"dataset.labels=\[\{name: word, positive: VAL"),
+        (["sign"], r"dataset.labels=\[\{name: sign, positive: 1\}\]"),
+        ([{"name": "word", "positive": 1}], "column word holds strings; write the positive value .* in quotes"),
     ):
-        read(dataset(folder, labels=["sign"]), "train")
-    with pytest.raises(DataError, match="column word holds strings; write the positive value of this label in quotes"):
-        inspect(dataset(folder, labels=[{"name": "word", "positive": 1}]))
+        with pytest.raises(DataError, match=remedy):
+            read(dataset(folder, labels=labels))
     with pytest.raises(ValidationError, match="positive or at_least, not both"):
         dataset(folder, labels=[{"name": "y", "positive": 1, "at_least": 1}])
 
@@ -266,7 +191,6 @@ def test_bins_are_those_of_the_paper(values: list[float], edges: list[float]) ->
 def test_edges_of_bins_are_of_training_rows_and_stay_with_the_data_set(folder: Path) -> None:
     data = dataset(folder, dense=["sign", {"name": "x", "transform": "piecewise", "bins": 8}, "stars"])
     settled = inspect(data).settled
-    assert settled is not None
     table = pq.read_table(folder / "a.parquet").to_pandas()
     train = table[np.arange(ROWS) % 4 != 0].x.dropna()
     edges = settled.dense_features[1].bins
@@ -283,25 +207,12 @@ def test_edges_of_bins_are_of_training_rows_and_stay_with_the_data_set(folder: P
         assert (found[~known, 1:9] == 9.0).all()
 
 
-def test_a_missing_value_without_fill_is_named_and_counts_once(folder: Path) -> None:
-    words: dict[str, Any] = {"dense": [{"name": "x", "transform": "piecewise", "bins": 8}]}
-    with pytest.raises(DataError, match="of dense column x are unusable, the first is null or NaN in row 1;"):
-        read(dataset(folder, **words, fill=None), "train")
-    source = open_source(dataset(folder, **words), "train", 0)
-    source.read(0, 0, source.rows)
-    assert source.counts["filled_dense_values"] == pq.read_table(folder / "a.parquet").column("x").null_count
-    source.close()
-
-
-def test_bins_of_equal_edges_become_one_and_a_constant_has_none(tmp_path: Path) -> None:
-    table = {"y": [0, 1] * 20, "x": [0.0] * 36 + [1.0, 2.0, 3.0, 4.0], "same": [5.0] * 40}
+def test_bins_of_equal_edges_become_one(tmp_path: Path) -> None:
+    table = {"y": [0, 1] * 20, "x": [0.0] * 36 + [1.0, 2.0, 3.0, 4.0]}
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
     settled = inspect(dataset(tmp_path, dense=[{"name": "x", "transform": "piecewise", "bins": 10}])).settled
-    assert settled is not None
     assert settled.dense_features[0].bins is not None
     assert 1 <= settled.dense_width < 5
-    with pytest.raises(DataError, match="dense feature same cannot have bins"):
-        inspect(dataset(tmp_path, dense=[{"name": "same", "transform": "piecewise", "bins": 3}]))
 
 
 @pytest.mark.parametrize(
@@ -309,11 +220,9 @@ def test_bins_of_equal_edges_become_one_and_a_constant_has_none(tmp_path: Path) 
     [
         ([*range(100)], 4, [25, 25, 25, 25]),
         ([0] * 80 + [*range(1, 21)], 4, [80, 20]),
-        ([0] * 60 + [1] * 40, 2, [60, 40]),
         ([0] * 60 + [1] * 40, 3, [60, 40]),
         ([0] * 40 + [1] * 60, 2, [40, 60]),
         ([0] * 48 + [1] * 24 + [2] * 12 + [3] * 8 + [4] * 8, 3, [48, 24, 28]),
-        ([7] * 99 + [8], 5, [99, 1]),
         ([1, 2] + [9] * 98, 3, [2, 98]),
     ],
 )
@@ -324,14 +233,6 @@ def test_buckets_part_the_rows_as_evenly_as_their_values_can_be(
     split = {"kind": "files", "train": ["*"]}
     data = dataset(tmp_path, split=split, sparse=[{"name": "bucket", "column": "x", "buckets": buckets}])
     assert np.bincount(read(data, "train").ids.astype(np.int64)).tolist() == [0, *rows]
-
-
-@pytest.mark.parametrize("value", [3.0, None])
-def test_a_column_without_two_values_has_no_buckets(value: float | None, tmp_path: Path) -> None:
-    table = pa.table({"y": [0, 1] * 50, "x": pa.array([value] * 100, pa.float64())})
-    pq.write_table(table, tmp_path / "a.parquet")
-    with pytest.raises(DataError, match="sparse feature bucket cannot have buckets: its values are missing, or equal"):
-        inspect(dataset(tmp_path, sparse=[{"name": "bucket", "column": "x", "buckets": 4}]))
 
 
 @pytest.mark.parametrize(
@@ -363,7 +264,6 @@ def test_numbers_far_from_1_are_scaled_where_footers_do_not_show_them(tmp_path: 
         pq.write_table(pa.table(columns), tmp_path / "a.parquet", write_statistics=lack != "statistics")
     dense = ["year" if lack == "folder" else "x", "near"]
     settled = inspect(dataset(tmp_path, dense=dense, fill=0.0, split={"kind": "every", "n": 4})).settled
-    assert settled is not None
     assert [each.transform for each in settled.dense_features] == ["standardise", None]
     assert np.abs(read(settled, "train").dense).max() < 6
 

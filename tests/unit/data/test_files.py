@@ -1,6 +1,7 @@
 """The files that a path means."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,20 +15,18 @@ from persia_cli.shipped import shipped
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     for name in (
-        "day_1/b.parquet",
-        "day_1/a.pq",
-        "day_2/c.parquet",
-        "day_2/_metadata",
-        "day_2/.hidden.parquet",
-        "_temporary/d.parquet",
-        ".partial/e.parquet",
-        "README.md",
-        "rows.bin",
+        *("day_1/b.parquet", "day_1/a.pq", "day_2/c.parquet", "day_2/_metadata", "day_2/.hidden.parquet"),
+        *("_temporary/d.parquet", ".partial/e.parquet", "README.md", "rows.bin"),
     ):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"12345")
     return tmp_path
+
+
+def dataset(tree: Path, **changes: Any) -> ParquetDataset:
+    keys = {"kind": "parquet", "path": str(tree), "labels": ["y"], "sparse": ["u"], "split": {"kind": "every", "n": 2}}
+    return ParquetDataset.model_validate(keys | changes)
 
 
 def names(tree: Path, path: str) -> list[str]:
@@ -81,12 +80,7 @@ def test_links_that_lead_nowhere_or_back_are_errors(tree: Path) -> None:
     assert names(tree, str(tree / "day_1")) == ["day_1/a.pq", "day_1/b.parquet"]  # hidden ones do not matter
     (tree / "day_2" / "d.parquet").symlink_to(tree / "day_1" / "b.parquet")
     (tree / "day_2" / "more").symlink_to(tree / "day_1")
-    assert names(tree, str(tree / "day_2")) == [
-        "day_2/c.parquet",
-        "day_2/d.parquet",
-        "day_2/more/a.pq",
-        "day_2/more/b.parquet",
-    ]
+    assert names(tree, str(tree / "day_2" / "more")) == ["day_2/more/a.pq", "day_2/more/b.parquet"]
     (tree / "day_1" / "e.parquet").symlink_to("nowhere")
     with pytest.raises(DataError, match=r"day_1/e\.parquet is a link to nowhere, which does not exist"):
         names(tree, str(tree))
@@ -99,9 +93,7 @@ def test_links_that_lead_nowhere_or_back_are_errors(tree: Path) -> None:
 def test_data_files_that_are_left_out_are_named_and_files_of_systems_are_not(tree: Path) -> None:
     for name in ("_SUCCESS", ".a.parquet.crc", "LICENSE.txt", "dataset.yaml", "part-0001", "x.csv"):
         (tree / name).write_bytes(b"")
-    data = ParquetDataset.model_validate(
-        {"kind": "parquet", "path": str(tree), "labels": ["y"], "sparse": ["u"], "split": {"kind": "every", "n": 2}}
-    )
+    data = dataset(tree)
     with pytest.raises(DataError, match=r"CSV \(x\.csv\).*set dataset\.format"):
         members_of(data, [locate(str(tree))])
     found = members_of(data.model_copy(update={"format": "parquet"}), [locate(str(tree))])
@@ -124,9 +116,7 @@ def test_runs_and_sweeps_in_a_folder_of_data_are_passed_over_and_named(tree: Pat
         assert names(tree, path) == expected
     assert names(tree, f"{tree}/run*") == names(tree, f"{tree}/runs/*") == []
     assert names(tree, f"{run}/settings.csv") == ["runs/first/settings.csv"]  # a file that is named is read
-    data = ParquetDataset.model_validate(
-        {"kind": "parquet", "path": str(tree), "labels": ["y"], "sparse": ["u"], "split": {"kind": "every", "n": 2}}
-    )
+    data = dataset(tree)
     assert f"1 run of persia in {tree} (first)" in members_of(data, [locate(str(tree))]).left_out
     (tree / "config.yaml").write_bytes(b"")  # a file that data may have too
     assert names(tree, str(tree)) == expected
@@ -135,9 +125,7 @@ def test_runs_and_sweeps_in_a_folder_of_data_are_passed_over_and_named(tree: Pat
 def test_a_split_by_files_leaves_out_only_what_its_patterns_name(tree: Path) -> None:
     split = {"kind": "files", "train": ["day_1/*.p*"], "eval": ["day_2"]}
     (tree / "day_1" / "c.csv").write_bytes(b"")  # no pattern names it
-    data = ParquetDataset.model_validate(
-        {"kind": "parquet", "path": str(tree), "labels": ["y"], "sparse": ["u"], "split": split}
-    )
+    data = dataset(tree, split=split)
     found = members_of(data, [locate(str(tree))])
     assert [(name, len(files)) for name, files in found.parts] == [("train", 2), ("eval", 1)]
     assert "1 hidden (.hidden.parquet)" in found.left_out

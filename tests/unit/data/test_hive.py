@@ -10,16 +10,14 @@ from pydantic import ValidationError
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit
-from persia_cli.data.inspect.inspection import inspect_data
-from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.hive import HiveColumns, folder_values
 from persia_cli.data.read.ids import text_id
 from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.data.read.scan import scan
 from persia_cli.data.read.scores_file import KeptColumns
-from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
+from tests.support.samples import read
 
 DAYS = ("2024-01-01", "2024-01-02", "__HIVE_DEFAULT_PARTITION__")
 
@@ -46,14 +44,6 @@ def dataset(path: Any, **changes: Any) -> ParquetDataset:
     return ParquetDataset.model_validate({**keys, "split": split, **changes})
 
 
-def read(data: ParquetDataset, split: Any) -> Batch:
-    source = open_source(data, split, 0)
-    try:
-        return source.read(0, 0, source.rows)
-    finally:
-        source.close()
-
-
 def test_folders_are_features_and_make_the_split(folder: Path) -> None:
     features = ["day", {"name": "shop", "missing_id": 7}, "name"]
     data = dataset(str(folder), dense=["d", "shop"], sparse=features, group_by="day")
@@ -62,7 +52,6 @@ def test_folders_are_features_and_make_the_split(folder: Path) -> None:
     batch = read(data, "eval")
     assert batch.dense[:, 0].tolist() == [*range(12, 16), *range(8, 12)]
     assert batch.dense[:, 1].tolist() == [12.0] * 4 + [3.0] * 4  # files by name
-    assert batch.query_ids is not None
     assert set(batch.query_ids.tolist()) == {text_id("day", "2024-01-02")}
     assert batch.ids.tolist() == [
         *[text_id("day", "2024-01-02")] * 8, *[12] * 4, *[3] * 4,
@@ -94,11 +83,6 @@ def test_a_column_of_the_file_comes_before_its_folder(tmp_path: Path) -> None:
     assert read(data, "train").ids.tolist() == [1]
 
 
-def test_a_part_alone_knows_its_folders(folder: Path) -> None:
-    data = dataset(str(folder / "day=2024-01-02" / "shop=3"), sparse=["day", "shop"], split={"kind": "predict"})
-    assert set(read(data, "eval").ids.tolist()) == {text_id("day", "2024-01-02"), 3}
-
-
 def test_folders_are_kept(folder: Path) -> None:
     found = scan(dataset(str(folder)))
     kept = KeptColumns(found, ["day", "shop", "d"])
@@ -107,13 +91,6 @@ def test_folders_are_kept(folder: Path) -> None:
     assert columns[0].to_pylist() == ["2024-01-01"] * 8 + ["2024-01-02"] * 8 + [None] * 8
     assert columns[1].to_pylist() == ([12] * 4 + [3] * 4) * 3
     assert [str(field.type) for field in kept.fields] == ["string", "int64", "double"]
-
-
-def test_folders_are_inspected(folder: Path) -> None:
-    columns = inspect_data(str(folder), lambda done, total: None).profile.columns
-    assert (columns["day"].distinct, columns["day"].nulls, columns["day"].count) == (2, 8, 16)
-    assert (columns["shop"].distinct, columns["shop"].kind) == (2, "integer")
-    assert columns["name"].top[0][0] in ("a b", "a/b")
 
 
 def test_types_of_folders() -> None:
@@ -143,10 +120,3 @@ def test_dates_without_quotes_are_text() -> None:
     assert (split.values("train"), split.values("eval")) == (("2024-01-01",), ("2024-01-02", "2024-01-03"))
     with pytest.raises(ValidationError, match="would have samples in common"):
         ColumnSplit.model_validate({**values, "eval": ["2024-01-01"]})
-
-
-def test_a_column_of_dates_makes_the_split(tmp_path: Path) -> None:
-    days = pa.array(["2024-01-01", "2024-01-02", None]).cast(pa.date32())
-    pq.write_table(pa.table({"y": [0, 1, 0], "d": [0.0, 1.0, 2.0], "day": days}), tmp_path / "a.parquet")
-    facts = inspect(dataset(str(tmp_path)))
-    assert (facts.train_rows, facts.eval_rows) == (2, 1)

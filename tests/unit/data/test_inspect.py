@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
-from persia_cli.data.read.facts import DatasetFacts, inspect
+from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.ids import text_id
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
@@ -49,31 +49,14 @@ def test_facts_of_files(tmp_path: Path) -> None:
 
 
 def test_facts_name_the_columns_with_nulls(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", c=[1, None, 3, 4], part=[None] * 4)
-    write(tmp_path / "b.parquet", c=[None, None, 3, 4])
-    assert inspect(dataset(tmp_path)).source.endswith(", nulls in c 37.5%")
-
-
-def test_facts_name_the_share_of_labels_that_are_not_known(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", part=[1, None, None, 0])
-    assert inspect(dataset(tmp_path, labels=["y", "part"])).source.endswith(", nulls in part 50%")
+    write(tmp_path / "a.parquet", c=[1, None, 3, 4], part=[1, None, None, 0])
+    assert inspect(dataset(tmp_path, labels=["y", "part"])).source.endswith(", nulls in part 50%, c 25%")
 
 
 def test_facts_of_a_generator() -> None:
     generator = {"train_rows": 10, "eval_rows": 5, "dense": 3, "cardinalities": [4, 6]}
     facts = inspect(GeneratedDataset.model_validate({"kind": "generated", "generator": generator}))
-    assert facts == DatasetFacts(
-        train_rows=10,
-        eval_rows=5,
-        unused_rows=0,
-        files=0,
-        nbytes=0,
-        dense=3,
-        sparse=facts.sparse,
-        tasks=1,
-        stand_in=False,
-        source="generated samples with a planted model",
-    )
+    assert (facts.train_rows, facts.eval_rows, facts.dense, facts.tasks, facts.stand_in) == (10, 5, 3, 1, False)
     assert [feature.name for feature in facts.sparse] == ["feature_0", "feature_1"]
 
 
@@ -97,12 +80,6 @@ def test_a_stand_in_replaces_missing_files_and_is_reported(tmp_path: Path, with_
     source.close()
 
 
-def test_files_that_are_there_are_never_replaced(tmp_path: Path, with_stand_in: dict[str, Any]) -> None:
-    write(tmp_path / "a.parquet")
-    (line,) = problems(dataset(tmp_path, **with_stand_in))
-    assert "there is no column z" in line
-
-
 def test_a_missing_path_names_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert problems(dataset("data/criteo", recipe="criteo")) == [
@@ -119,16 +96,8 @@ def test_a_missing_path_names_the_recipe(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
     text = ["x", "y", "x", "y"]
-    write(
-        tmp_path / "a.parquet",
-        label=COLUMNS["y"],
-        y=None,
-        price=text,
-        word=text,
-        nested=[{"a": 1}] * 4,
-        when=[["a"]] * 4,
-        D=[1.0] * 4,
-    )
+    own = {"price": text, "word": text, "nested": [{"a": 1}] * 4, "when": [["a"]] * 4, "D": [1.0] * 4}
+    write(tmp_path / "a.parquet", label=COLUMNS["y"], y=None, **own)
     (tmp_path / "b.parquet").write_bytes(b"")
     (tmp_path / "c.parquet").write_bytes(b"PAR1 and then nothing of use PAR1")
     data = dataset(
@@ -137,27 +106,21 @@ def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
         weight="part",
         dense=["price", "when", "weather", "d"],
         sparse=["word", "d", "nested", "C"],
-        recipe="criteo",
     )
-    a = f"{tmp_path}/a.parquet"
-    told = problems(data)
-    assert told[2:] == [
-        f"{a}: there is no column lable (label column of dataset.labels); did you mean label?",
-        f"{a}: column part holds strings, but a weight is a number that is not negative, one per row; write numbers in "
-        "its place",
-        f"{a}: column price holds strings, but a dense feature is a number; list it under dataset.sparse, where "
-        "strings are hashed, write numbers in its place, or declare times: {name: price, values: time}",
-        f"{a}: column when is list<element: string>, but a dense feature is a number, or a list of numbers of one "
-        "length; list it under dataset.sparse, where lists of ids are pooled",
-        f"{a}: there is no column weather (dense column of dataset.dense); correct dataset.dense; columns there are: "
-        "d, c, part, label, price, word, nested, when, D",
-        f"{a}: column nested holds structs, whose fields are not read; write each as a separate column, as DuckDB "
-        'does by SELECT *, "nested".a AS nested_a',
-        f"{a}: there is no column C (sparse column of dataset.sparse); did you mean c?",
+    expected = [
+        ("b.parquet: the file is empty (0 bytes)", "; delete it or prepare it again"),
+        ("c.parquet: this is not a readable Parquet file (", "; prepare it again"),
+        ("a.parquet: there is no column lable (label column", "; did you mean label?"),
+        ("a.parquet: column part holds strings, but a weight", "; write numbers in its place"),
+        ("a.parquet: column price holds strings, but a dense", "dataset.sparse, where strings are hashed"),
+        ("a.parquet: column when is list<element: string>", "dataset.sparse, where lists of ids are pooled"),
+        ("a.parquet: there is no column weather (dense column", ": d, c, part, label, price, word, nested, when, D"),
+        ("a.parquet: column nested holds structs", 'SELECT *, "nested".a AS nested_a'),
+        ("a.parquet: there is no column C (sparse column", "; did you mean c?"),
     ]
-    assert told[0] == f"{tmp_path}/b.parquet: the file is empty (0 bytes); delete it or prepare it again"
-    assert told[1].startswith(f"{tmp_path}/c.parquet: this is not a readable Parquet file (")
-    assert told[1].endswith("); prepare it again")
+    for line, (start, remedy) in zip(problems(data), expected, strict=True):
+        assert line.startswith(f"{tmp_path}/{start}")
+        assert remedy in line
 
 
 def test_the_same_problem_of_many_files_is_one_line(tmp_path: Path) -> None:
@@ -167,12 +130,6 @@ def test_the_same_problem_of_many_files_is_one_line(tmp_path: Path) -> None:
     assert line.startswith(f"{tmp_path}/a.parquet and 2 more files: there is no column d")
 
 
-def test_a_wrong_label_is_reported_with_what_a_label_is(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", y=["no", "yes", "no", "yes"])
-    (line,) = problems(dataset(tmp_path))
-    assert "column y holds strings, but a label is a number from 0 to 1" in line
-
-
 def test_a_column_named_twice_is_ambiguous(tmp_path: Path) -> None:
     arrays = [pa.array(values) for values in ([0, 1], [0.5, 0.5], [1, 2], [3, 4])]
     pq.write_table(pa.table(arrays, ["y", "d", "c", "c"]), tmp_path / "a.parquet")
@@ -180,30 +137,20 @@ def test_a_column_named_twice_is_ambiguous(tmp_path: Path) -> None:
     assert "there are several columns c (dataset.sparse); give each a different name" in line
 
 
-def test_files_agree_on_what_is_a_list(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet")
-    write(tmp_path / "b.parquet", c=[[1], [2], [], [3]])
-    (line,) = problems(dataset(tmp_path))
-    assert line == (
-        f"{tmp_path}/b.parquet: column c holds lists of numbers here and numbers in {tmp_path}/a.parquet; make the "
-        "files agree"
-    )
-
-
 @pytest.mark.parametrize(
     ("one", "other", "words"),
     [
-        (pa.array([1, 2, 3, 4], pa.int32()), pa.array(["1", "2", "3", "4"]), ("strings", "numbers")),
-        (pa.array([1, 2, 3, 4]).cast(pa.timestamp("s")), pa.array([1, 2, 3, 4]), ("numbers", "timestamps")),
+        (pa.array([1, 2, 3, 4], pa.int32()), pa.array(["1", "2", "3", "4"]), "strings here and numbers"),
+        (pa.array([1, 2, 3, 4]).cast(pa.timestamp("s")), pa.array([1, 2, 3, 4]), "numbers here and timestamps"),
+        (pa.array([1, 2, 3, 4]), [[1], [2], [], [3]], "lists of numbers here and numbers"),
     ],
 )
-def test_files_agree_on_what_a_column_holds(tmp_path: Path, one: Any, other: Any, words: tuple[str, str]) -> None:
+def test_files_agree_on_what_a_column_holds(tmp_path: Path, one: Any, other: Any, words: str) -> None:
     write(tmp_path / "a.parquet", c=one)
     write(tmp_path / "b.parquet", c=other)
     write(tmp_path / "c.parquet", c=pa.nulls(4))
     (line,) = problems(dataset(tmp_path))
-    text = f"column c holds {words[0]} here and {words[1]} in {tmp_path}/a.parquet; make the files agree"
-    assert line == f"{tmp_path}/b.parquet: {text}"
+    assert line.startswith(f"{tmp_path}/b.parquet: column c holds {words} in {tmp_path}/a.parquet; ")
 
 
 def test_text_and_integers_stand_together_where_ids_are_made_of_text(tmp_path: Path) -> None:
@@ -216,66 +163,33 @@ def test_text_and_integers_stand_together_where_ids_are_made_of_text(tmp_path: P
     assert ids.tolist() == [text_id("c", text) for text in texts[1::2]]
 
 
-def test_no_rows_at_all(tmp_path: Path) -> None:
-    schema = pa.schema([("y", pa.int64()), ("d", pa.float64()), ("c", pa.int64())])
-    pq.write_table(schema.empty_table(), tmp_path / "a.parquet")
-    (line,) = problems(dataset(tmp_path))
-    assert line == f"dataset.path={tmp_path}: the files hold no rows; prepare them again"
+def test_no_rows_and_one_row_are_too_few(tmp_path: Path) -> None:
+    for rows, told in ((0, "the files hold no rows"), (1, "dataset.split leaves nothing to train on of 1 row")):
+        pq.write_table(pa.table(COLUMNS).slice(0, rows), tmp_path / "a.parquet")
+        (line,) = problems(dataset(tmp_path))
+        assert told in line
 
 
 @pytest.mark.parametrize(
     ("split", "text"),
     [
-        (
-            {"kind": "column", "column": "part", "train": "tain", "eval": "b"},
-            "leaves nothing to train on: column part is never tain, but a, b, c; correct dataset.split.train",
-        ),
-        (
-            {"kind": "column", "column": "part", "train": "a", "eval": "bb"},
-            "leaves nothing to evaluate on: column part is never bb, but a, b, c; correct dataset.split.eval",
-        ),
-        (
-            {"kind": "column", "column": "part", "train": 1, "eval": 2},
-            'column part holds strings; write dataset.split.train in quotes: "1"',
-        ),
-        (
-            {"kind": "column", "column": "c", "train": 1, "eval": "b"},
-            'column c holds integers; dataset.split.eval must be one, not "b"',
-        ),
-        (
-            {"kind": "column", "column": "d", "train": 1, "eval": 2},
-            "column d is double, but a split column holds strings, integers or times",
-        ),
-        ({"kind": "column", "column": "prt", "train": "a", "eval": "b"}, "there is no column prt (split column of"),
+        ({"column": "part", "train": "tain", "eval": "b"}, "train on: column part is never tain, but a, b, c; correct"),
+        ({"column": "part", "train": "a", "eval": "bb"}, "evaluate on: column part is never bb, but a, b, c; correct"),
+        ({"column": "part", "train": 1, "eval": 2}, 'holds strings; write dataset.split.train in quotes: "1"'),
+        ({"column": "c", "train": 1, "eval": "b"}, 'holds integers; dataset.split.eval must be one, not "b"'),
+        ({"column": "d", "train": 1, "eval": 2}, "column d is double, but a split column holds strings, integers"),
+        ({"column": "prt", "train": "a", "eval": "b"}, "there is no column prt (split column of"),
         ({"kind": "files", "train": ["z*"], "eval": ["a.*"]}, "dataset.split.train: no file below"),
         ({"kind": "files", "train": ["*"], "eval": ["a.*"]}, "a.parquet: the file is in both splits"),
     ],
 )
 def test_splits_that_do_not_fit(tmp_path: Path, split: dict[str, Any], text: str) -> None:
     write(tmp_path / "a.parquet")
-    (line,) = problems(dataset(tmp_path, split=split))
+    (line,) = problems(dataset(tmp_path, split={"kind": "column", **split}))
     assert text in line
 
 
 def test_a_model_that_is_trained_can_be_evaluated_on_every_row(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet")
-    everything = dataset(tmp_path, split={"kind": "eval"})
-    facts = inspect(everything)
+    facts = inspect(dataset(tmp_path, split={"kind": "eval"}))
     assert (facts.train_rows, facts.eval_rows, facts.unused_rows) == (0, 4, 0)
-    source = open_source(everything, "eval", seed=0)
-    try:
-        assert source.read(0, 0, 4).size == 4
-    finally:
-        source.close()
-
-
-def test_every_second_of_one_row_leaves_nothing_to_train_on(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"y": [1], "d": [1.0], "c": [1]}), tmp_path / "a.parquet")
-    (line,) = problems(dataset(tmp_path))
-    assert line == "dataset.split leaves nothing to train on of 1 row; correct dataset.split"
-
-
-def test_dictionaries_of_strings_split_too(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", part=pa.array(["a", "b", "a", None]).dictionary_encode())
-    facts = inspect(dataset(tmp_path, split={"kind": "column", "column": "part", "train": "a", "eval": "b"}))
-    assert (facts.train_rows, facts.eval_rows, facts.unused_rows) == (2, 1, 1)

@@ -14,13 +14,13 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.scan import scan
-from persia_cli.data.read.source import open_source
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.job import plan_job
 from persia_cli.plan.saved_model import require_same_widths
 from persia_cli.serving.columns import Lists
 from persia_cli.serving.fields import RequestFields
 from tests.support.runs import make_run
+from tests.support.samples import read
 
 LISTS = [[3, 1, 2], [], [5], [7, 7, 4, 9], [1], [2, 6]]
 ROWS = len(LISTS)
@@ -28,31 +28,17 @@ TRAINS = {"kind": "every", "n": 2}
 
 
 def dataset(path: Path, sparse: object = (), dense: object = (), **keys: Any) -> ParquetDataset:
-    split = {"kind": "eval"}
-    return ParquetDataset.model_validate(
-        {
-            "kind": "parquet",
-            "path": str(path),
-            "labels": ["y"],
-            "sparse": sparse,
-            "dense": dense,
-            "split": split,
-            **keys,
-        }
-    )
+    own = {"path": str(path), "labels": ["y"], "sparse": sparse, "dense": dense, "split": {"kind": "eval"}}
+    return ParquetDataset.model_validate({"kind": "parquet", **own, **keys})
+
+
+def read_eval(data: ParquetDataset) -> Batch:
+    return read(data, "eval")
 
 
 def write(path: Path, **columns: Any) -> Path:
     pq.write_table(pa.table({"y": [0, 1] * (ROWS // 2), **columns}), path, row_group_size=4)
     return path
-
-
-def read(data: ParquetDataset) -> Batch:
-    source = open_source(data, "eval", 0)
-    try:
-        return source.read(0, 0, source.rows)
-    finally:
-        source.close()
 
 
 def lists_of(batch: Batch) -> list[list[int]]:
@@ -71,58 +57,47 @@ def test_padding_is_left_out_before_the_newest_ids_are_kept(tmp_path: Path, max_
         floats=pa.array(padded, pa.list_(pa.float32())),
     )
     rest = {"max_length": max_length}
-    plain = read(dataset(path, [{"name": "plain", **rest}]))
+    plain = read_eval(dataset(path, [{"name": "plain", **rest}]))
     for column in ("padded", "fixed", "floats"):
-        found = read(dataset(path, [{"name": column, "padding": 0, **rest}]))
+        found = read_eval(dataset(path, [{"name": column, "padding": 0, **rest}]))
         assert lists_of(found) == lists_of(plain) == [each[-(max_length or 9) :] for each in LISTS]
-    before = read(dataset(path, [{"name": "before", "padding": 0, **rest}]))
+    before = read_eval(dataset(path, [{"name": "before", "padding": 0, **rest}]))
     assert lists_of(before) == [each[::-1][-(max_length or 9) :] for each in LISTS]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
-@pytest.mark.parametrize("separator", ["|", None])
-def test_a_padding_of_text_among_integers_is_left_out(tmp_path: Path, separator: str | None, suffix: str) -> None:
-    if separator is not None:
-        texts = ["|".join([*map(str, row), *["NA"] * (5 - len(row))]) for row in LISTS]
-    else:
-        texts = ["NA" if not row else str(row[0]) for row in LISTS]
+def test_a_padding_of_text_among_integers_is_left_out(tmp_path: Path, suffix: str) -> None:
+    texts = ["|".join([*map(str, row), *["NA"] * (5 - len(row))]) for row in LISTS]
     path = tmp_path / f"a.{suffix}"
     if suffix == "csv":
         path.write_text("y,p\n" + "".join(f"{number % 2},{text}\n" for number, text in enumerate(texts)))
     else:
-        write(path, p=pa.array(texts).dictionary_encode() if separator is None else texts)
-    expected = LISTS if separator else [row[:1] for row in LISTS]
-    feature = {"name": "p", "ids": "integer", "separator": separator, "padding": "NA"}
-    assert lists_of(read(dataset(path, [feature]))) == expected
+        write(path, p=texts)
+    feature = {"name": "p", "ids": "integer", "separator": "|", "padding": "NA"}
+    assert lists_of(read_eval(dataset(path, [feature]))) == LISTS
     with pytest.raises(DataError, match="'NA' is not an integer"):
-        read(dataset(path, [feature | {"padding": "none"}]))
-
-
-def test_a_padding_of_text_among_integers_in_lists_is_left_out(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", p=[[*map(str, row), "NA"] for row in LISTS])
-    assert lists_of(read(dataset(path, [{"name": "p", "ids": "integer", "padding": "NA"}]))) == LISTS
+        read_eval(dataset(path, [feature | {"padding": "none"}]))
 
 
 def test_padding_of_text_and_of_single_values(tmp_path: Path) -> None:
     words = [[f"w{each}" for each in row] for row in LISTS]
-    padded = [row + ["PAD"] * (5 - len(row)) for row in words]
-    zeros = [[str(each) for each in row] + ["0"] * (5 - len(row)) for row in LISTS]
     texts = [[str(each) for each in row] for row in LISTS]
     path = write(
         tmp_path / "a.parquet",
         a=pa.array(words, pa.list_(pa.string())),
-        b=padded,
+        b=[row + ["PAD"] * (5 - len(row)) for row in words],
         c=pa.array(texts, pa.list_(pa.string())),
-        d=zeros,
+        d=[row + ["0"] * (5 - len(row)) for row in texts],
         one=[4, 0, 5, 0, 0, 6],
     )
-    assert lists_of(read(dataset(path, [{"name": "a", "table": "t"}]))) == lists_of(
-        read(dataset(path, [{"name": "b", "table": "t", "padding": "PAD"}]))
-    )
+
+    def lists(name: str, **keys: Any) -> list[list[int]]:
+        return lists_of(read_eval(dataset(path, [{"name": name, "table": "t", **keys}])))
+
+    assert lists("b", padding="PAD") == lists("a")
     for ids in (None, "integer"):
-        plain = read(dataset(path, [{"name": "c", "table": "t", "ids": ids}]))
-        assert lists_of(read(dataset(path, [{"name": "d", "table": "t", "padding": 0, "ids": ids}]))) == lists_of(plain)
-    assert lists_of(read(dataset(path, [{"name": "one", "padding": 0}]))) == [[4], [], [5], [], [], [6]]
+        assert lists("d", padding=0, ids=ids) == lists("c", ids=ids)
+    assert lists("one", padding=0) == [[4], [], [5], [], [], [6]]
 
 
 def test_a_separator_makes_the_lists_that_a_column_of_lists_has(tmp_path: Path, cache: Path) -> None:
@@ -137,13 +112,13 @@ def test_a_separator_makes_the_lists_that_a_column_of_lists_has(tmp_path: Path, 
         n=[",".join(map(str, row)) for row in LISTS],
     )
     (tmp_path / "b.csv").write_text("y,j\n" + "".join(f"{n % 2},{text}\n" for n, text in enumerate(joined)))
-    plain = lists_of(read(dataset(path, [{"name": "w", "table": "t"}])))
+    plain = lists_of(read_eval(dataset(path, [{"name": "w", "table": "t"}])))
     assert [len(each) for each in plain] == [3, 0, 1, 4, 1, 2]
     split = {"table": "t", "separator": "|"}
     for column in ("j", "coded", "nulls", "w"):
-        assert lists_of(read(dataset(path, [{"name": column, **split}]))) == plain
-    assert lists_of(read(dataset(tmp_path / "b.csv", [{"name": "j", **split}]))) == plain
-    numbers = read(dataset(path, [{"name": "n", "separator": ",", "ids": "integer", "max_length": 2}]))
+        assert lists_of(read_eval(dataset(path, [{"name": column, **split}]))) == plain
+    assert lists_of(read_eval(dataset(tmp_path / "b.csv", [{"name": "j", **split}]))) == plain
+    numbers = read_eval(dataset(path, [{"name": "n", "separator": ",", "ids": "integer", "max_length": 2}]))
     assert lists_of(numbers) == [row[-2:] for row in LISTS]
 
 
@@ -151,11 +126,11 @@ def test_divided_texts_have_the_integers_of_their_table(tmp_path: Path, cache: P
     sparse = ["item", {"name": "last", "table": "item", "separator": "|"}]
     for name, last in (("several.csv", ["", "8|7", "7"] * 2), ("one.csv", ["", "8", "7"] * 2)):
         (tmp_path / name).write_text("y,item,last\n" + "".join(f"{n % 2},7,{text}\n" for n, text in enumerate(last)))
-        found = lists_of(read(dataset(tmp_path / name, sparse)))
+        found = lists_of(read_eval(dataset(tmp_path / name, sparse)))
         assert found == [[7]] * 6 + [[int(each) for each in text.split("|") if each] for text in last]
     path = write(tmp_path / "a.parquet", item=[1] * 6, last=["1|x"] * 6)
     with pytest.raises(DataError, match="'x' is not an integer"):
-        read(dataset(path, sparse))
+        read_eval(dataset(path, sparse))
 
 
 def test_features_of_a_table_have_ids_of_one_kind(tmp_path: Path) -> None:
@@ -172,12 +147,11 @@ def test_a_dense_column_of_lists_is_as_many_inputs_as_its_lists_are_long(tmp_pat
     data = dataset(path, dense=["x", "v"], fill=-1.0)
     facts = inspect(data)
     assert facts.dense == 4
-    assert facts.settled is not None
     assert [each.width for each in facts.settled.dense_features] == [None, 3]
-    batch = read(data)
+    batch = read_eval(data)
     vectors[-1] = -1
     assert batch.dense.tolist() == np.column_stack([np.arange(ROWS) / 2, vectors]).tolist()
-    assert read(facts.settled).dense.tolist() == batch.dense.tolist()
+    assert read_eval(facts.settled).dense.tolist() == batch.dense.tolist()
 
 
 def test_lists_of_several_lengths_are_refused_with_the_row(tmp_path: Path) -> None:
@@ -185,33 +159,30 @@ def test_lists_of_several_lengths_are_refused_with_the_row(tmp_path: Path) -> No
         tmp_path / "a.parquet", v=[[1.0, 2.0]] * 5 + [[1.0]], f=pa.array([[1.0, 2.0]] * 6, pa.list_(pa.float64(), 2))
     )
     with pytest.raises(DataError, match=r"row group 1: a list of 1 numbers in row 1 of dense column v.*need 2 each"):
-        read(dataset(path, dense=["v"]))
+        read_eval(dataset(path, dense=["v"]))
     with pytest.raises(DataError, match="dense feature f has lists of 2 and 3 numbers"):
         inspect(dataset(path, dense=[{"name": "f", "width": 3}], split=TRAINS))
     with pytest.raises(DataError, match=r"row group 0: a list of 2 numbers in row 0 of dense column v.*need 3 each"):
-        read(dataset(path, dense=[{"name": "v", "width": 3}]))
+        read_eval(dataset(path, dense=[{"name": "v", "width": 3}]))
 
 
-def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("features", "says"),
+    [
+        ({"dense": [{"name": "v", "transform": "log1p"}]}, "transform: log1p, which is of one number per row"),
+        ({"dense": [{"name": "x", "width": 2}]}, "column x holds numbers .*, and dataset.dense gives it width: 2"),
+        ({"dense": ["t"]}, "list it under dataset.sparse"),
+        ({"sparse": [{"name": "i", "padding": "PAD"}]}, "padding: 'PAD' of i is no number"),
+        ({"sparse": [{"name": "x", "separator": "|"}]}, "separator is of texts; leave it out of x"),
+        ({"sparse": [{"name": "x", "buckets": 3, "padding": 0}]}, "padding"),
+        ({"sparse": [{"name": "i", "separator": ""}]}, "separator"),
+        ({"dense": [{"name": "v", "width": 2, "transform": "log1p"}]}, "leave out transform, or width"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(tmp_path: Path, features: dict[str, Any], says: str) -> None:
     path = write(tmp_path / "a.parquet", v=[[1.0, 2.0]] * ROWS, x=[0.5] * ROWS, i=[1] * ROWS, t=[["a"]] * ROWS)
-    for dense, says in (
-        ([{"name": "v", "transform": "log1p"}], "transform: log1p, which is of one number per row"),
-        ([{"name": "x", "width": 2}], "column x holds numbers with a fraction, and dataset.dense gives it width: 2"),
-        (["t"], "list it under dataset.sparse"),
-    ):
-        with pytest.raises(DataError, match=says):
-            inspect(dataset(path, dense=dense, split=TRAINS))
-    for sparse, says in (
-        ({"name": "i", "padding": "PAD"}, "padding: 'PAD' of i is no number"),
-        ({"name": "x", "separator": "|"}, "separator is of texts; leave it out of x"),
-    ):
-        with pytest.raises(DataError, match=says):
-            inspect(dataset(path, sparse=[sparse]))
-    for feature in ({"name": "x", "buckets": 3, "padding": 0}, {"name": "i", "separator": ""}):
-        with pytest.raises(ValidationError):
-            dataset(path, sparse=[feature])
-    with pytest.raises(ValidationError, match="leave out transform, or width"):
-        dataset(path, dense=[{"name": "v", "width": 2, "transform": "log1p"}])
+    with pytest.raises((DataError, ValidationError), match=says):
+        inspect(dataset(path, **features, split=TRAINS))
 
 
 def test_a_pooling_without_lists_is_reported_before_training(tmp_path: Path) -> None:
@@ -238,7 +209,7 @@ def test_requests_give_the_samples_of_the_data(tmp_path: Path) -> None:
     )
     sparse = [{"name": "g", "separator": "|"}, {"name": "p", "padding": 0, "max_length": 2, "pooling": "mean"}]
     data = dataset(path, sparse, ["v"])
-    settled, trained = scan(data).settled, read(data)
+    settled, trained = scan(data).settled, read_eval(data)
     fields = RequestFields.of(settled, frozenset({"g", "p"}))
     assert [shape for _, _, shape in fields.inputs()] == [(-1, -1), (-1, -1), (-1, 3)]
     table = pq.read_table(path)
@@ -272,3 +243,10 @@ def test_vectors_of_other_data_are_those_of_the_model(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds .*, and the model was trained with lists of 2 numbers; write"):
         scan(dataset(tmp_path, dense=[of_two]))
     require_same_widths(saved, scan(dataset(tmp_path, dense=[of_one])).settled)
+
+
+@pytest.mark.parametrize("texts", [["2024-01-01|1970-01-01", "1970-01-01"], ["1970-01-01T00:00:00Z", "2024-01-01"]])
+def test_padding_among_times_is_a_time(tmp_path: Path, texts: list[str]) -> None:
+    path = write(tmp_path / "a.parquet", a=texts * (ROWS // 2))
+    feature = {"name": "a", "ids": "time", "separator": "|", "padding": "1970-01-01"}
+    assert set(read_eval(dataset(path, [feature])).ids.tolist()) == {1_704_067_200_000_000}

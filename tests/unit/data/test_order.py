@@ -1,7 +1,5 @@
 """The order of samples: complete, pure, bounded, and mixed as far as promised."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -53,19 +51,6 @@ def test_blocks_are_without_gaps_and_of_bounded_size(
         assert (block.last - block.first).sum() == block.stop - block.start
         # Half of a block more at most, and one row more of every group.
         assert block.stop - block.start < 1.5 * size.rows + 1 + block.groups.size
-
-
-@given(ROWS, SIZES, st.integers(0, 3))
-def test_slices_of_a_group_follow_each_other(rows: list[int], size: BlockSize, epoch: int) -> None:
-    read: dict[int, list[tuple[int, int]]] = {}
-    for block in SampleOrder(rows, size, True, 5).blocks(epoch):
-        for group, *bounds in zip(block.groups.tolist(), block.first.tolist(), block.last.tolist(), strict=True):
-            read.setdefault(group, []).append((bounds[0], bounds[1]))
-    assert sorted(read) == [group for group, count in enumerate(rows) if count]
-    for group, slices in read.items():
-        assert slices[0][0] == 0
-        assert slices[-1][1] == rows[group]
-        assert all(one[1] == other[0] for one, other in pairwise(slices))
 
 
 def test_seed_and_epoch_change_the_order() -> None:

@@ -10,8 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from persia_cli.config.schema.raw import RawColumns
-from persia_cli.data.read.ids import text_id
-from persia_cli.data.read.raw_values import column_of_request, log_buckets, made_of
+from persia_cli.data.read.raw_values import column_of_request, made_of
 
 VALUES = np.array([-5, 0, 1, 2, 3, 10, 1_000_000])
 
@@ -42,14 +41,6 @@ def test_numbers_become_the_results_of_the_steps(steps: list[Any], expected: np.
     np.testing.assert_array_equal(column_of_request(raw(*steps), "n", pa.array(VALUES)).to_numpy(), expected)
 
 
-def test_numbers_as_categories_are_hashed_as_text() -> None:
-    expected = [text_id("n", str(value)) for value in VALUES.tolist()]
-    assert made_of(raw("text"), "n", VALUES, refuse).to_pylist() == expected
-    given = pa.array([*VALUES.tolist(), None])
-    assert column_of_request(raw("text"), "n", given).to_pylist() == [*expected, None]
-    assert column_of_request(raw("text", missing=10), "n", given).to_pylist() == [*expected, text_id("n", "10")]
-
-
 def test_hours_of_times_that_are_none_are_refused_and_missing_ones_are_null() -> None:
     hour = raw("hours", {"remainder": 24}, field="hour")
     day = raw("hours", {"floor_divide": 24}, field="hour")
@@ -63,46 +54,10 @@ def test_hours_of_times_that_are_none_are_refused_and_missing_ones_are_null() ->
             column_of_request(hour, "n", pa.array([14102123, wrong]))
 
 
-def test_missing_numbers_are_reported_or_filled_and_a_nan_is_one() -> None:
-    """Bytes of a request have no null."""
-    years = raw({"subtract": 40}, {"divide": 15}, "float32", read="number", missing=40, field="age")
-    absence = raw(read="absence", field="age")
-    for given in (pa.array([25.0, None]), pa.array([25.0, math.nan]), pa.array([25, None])):
-        assert column_of_request(years, "n", given).to_pylist() == [-1.0, 0.0]
-        assert column_of_request(absence, "n", given).to_pylist() == [0.0, 1.0]
-    assert column_of_request(absence, "n", pa.array([None, None])).to_pylist() == [1.0, 1.0]
-    unfilled = raw("float32", read="number")
-    assert column_of_request(unfilled, "n", pa.array([1.0, math.nan])).to_pylist() == [1.0, None]
-
-
-def test_texts_are_hashed_under_a_table_and_empty_ones_are_missing() -> None:
-    text = raw(read="text", table="item")
-    assert column_of_request(text, "n", pa.array(["lamp", "", None])).to_pylist() == [
-        text_id("item", "lamp"),
-        None,
-        None,
-    ]
-    texts = raw(read="texts", separator="|")
-    red, new = text_id("n", "red"), text_id("n", "new")
-    given = pa.array([["red", "new"], [], None, ["", "new", None]])
-    assert column_of_request(texts, "n", given).to_pylist() == [[red, new], [], [], [new]]
-    assert column_of_request(texts, "n", given.slice(3)).to_pylist() == [[new]]
-    assert column_of_request(texts, "n", pa.array([None, None])).to_pylist() == [[], []]
-    assert column_of_request(texts, "n", pa.array([[5]])).to_pylist() == [[text_id("n", "5")]]
-    for wrong in (pa.array(["red"]), pa.array([[1.5]]), pa.array([[["red"]]])):
-        with pytest.raises(TypeError, match="text"):
-            column_of_request(texts, "n", wrong)
-    assert column_of_request(raw(read="hexadecimal", digits=2), "n", pa.array(["", "1f"])).to_pylist() == [None, 31]
-
-
 @pytest.mark.parametrize(
     ("read", "given", "says"),
     [
-        (
-            "integer",
-            pa.array([np.float32(25102101)]),
-            "25102100 is beyond the whole numbers that float can represent",
-        ),
+        ("integer", pa.array([np.float32(25102101)]), "25102100 is beyond the whole numbers that float can represent"),
         ("integer", pa.array([1.5]), "1.5 is not a whole number"),
         ("integer", pa.array(["1", "0x1F"]), "'0x1F': n is not an integer of at most 18 digits"),
         ("number", pa.array([1.0, math.inf]), "inf is too large a number"),
@@ -116,37 +71,6 @@ def test_values_that_a_file_may_not_have_are_refused_by_name(read: str, given: A
         column_of_request(raw(read=read), "n", given)
     with pytest.raises(TypeError, match="integer is of numbers, not date32"):
         column_of_request(raw(), "n", pa.array([date(2024, 1, 1)]))
-
-
-def test_missing_values_are_missing_in_each_of_their_forms() -> None:
-    for given in (
-        pa.array([math.nan, 5.0]),
-        pa.array(["", "5"]),
-        pa.array([None, 5]),
-        pa.array(["", "5"]).dictionary_encode(),
-    ):
-        assert column_of_request(raw(missing=0), "n", given).to_pylist() == [0, 5]
-        assert column_of_request(raw(), "n", given).to_pylist() == [None, 5]
-        assert column_of_request(raw(read="number"), "n", given).to_pylist() == [None, 5.0]
-        assert column_of_request(raw(read="absence"), "n", given).to_pylist() == [1.0, 0.0]
-    assert column_of_request(raw(read="absence"), "n", pa.array([2**53 + 1, None])).to_pylist() == [0.0, 1.0]
-
-
-def test_blanks_are_removed_where_declared() -> None:
-    state, empty = text_id("n", "State-gov"), raw(read="text", stripped=True)
-    assert column_of_request(empty, "n", pa.array([" State-gov", "State-gov ", " "])).to_pylist() == [
-        state,
-        state,
-        None,
-    ]
-    assert column_of_request(raw(read="text"), "n", pa.array([" State-gov"])).to_pylist() != [state]
-    texts = raw(read="texts", separator="|", stripped=True)
-    assert column_of_request(texts, "n", pa.array([[" State-gov ", " "]])).to_pylist() == [[state]]
-    assert column_of_request(raw(stripped=True), "n", pa.array([" 39"])).to_pylist() == [39]
-
-
-def test_buckets_of_logarithms() -> None:
-    assert log_buckets(VALUES).tolist() == [-5, 0, 1, 2, math.floor(math.log(3) ** 2), 5, 190]
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from persia_cli.data.inspect.inspection import inspect_data
 from persia_cli.data.read.dataset_yaml import to_yaml
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.scan import scan
-from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
+from tests.support.samples import read
 
 ROWS = 300
 START = datetime(2024, 1, 30, 22)
@@ -38,11 +38,7 @@ def dataset(folder: Path, split: dict[str, Any]) -> ParquetDataset:
 
 
 def rows_of(data: ParquetDataset, name: Any) -> list[int]:
-    source = open_source(data, name, 0)
-    try:
-        return sorted(source.read(0, 0, source.rows).dense[:, 0].astype(int).tolist())
-    finally:
-        source.close()
+    return sorted(read(data, name).dense[:, 0].astype(int).tolist())
 
 
 def parts_of(data: ParquetDataset) -> tuple[list[int], list[int]]:
@@ -57,7 +53,7 @@ def all_but(rows: Sequence[int], among: int = ROWS) -> list[int]:
     return sorted({*range(among)} - {*rows})
 
 
-@pytest.mark.parametrize("kind", [pa.timestamp("ms"), pa.timestamp("ns", "Asia/Tokyo"), pa.date64(), "csv"])
+@pytest.mark.parametrize("kind", [pa.timestamp("ns", "Asia/Tokyo"), pa.date64(), "csv"])
 def test_times_may_name_the_split_and_the_queries(tmp_path: Path, kind: Any) -> None:
     days = [START.replace(hour=0) + timedelta(days=n % 3) for n in range(ROWS)]
     if kind == "csv":
@@ -71,10 +67,7 @@ def test_times_may_name_the_split_and_the_queries(tmp_path: Path, kind: Any) -> 
         assert parts_of(data) == (all_but(evaluating), evaluating)
         (tmp_path / "dataset.yaml").write_text(to_yaml(data))
         assert inspect_data(str(tmp_path), lambda done, total: None).profile.split_rows["eval"] == len(evaluating)
-        source = open_source(data.model_copy(update={"group_by": "at"}), "eval", 0)
-        queries = source.read(0, 0, source.rows).query_ids
-        source.close()
-        assert queries is not None
+        queries = read(data.model_copy(update={"group_by": "at"}), "eval").query_ids
         assert np.unique(queries).size == 1
     with pytest.raises(DataError, match=r"dataset\.split\.eval: 'soon' is not a date or time"):
         scan(dataset(tmp_path, {"kind": "column", "column": "at", "eval": "soon"}))
@@ -102,13 +95,6 @@ def test_times_of_every_kind_split_at_the_same_rows(tmp_path: Path, kind: Any, f
     assert train == all_but(evaluation)
 
 
-def test_dates_split_too(tmp_path: Path) -> None:
-    write(tmp_path, {"day": [time.date() for time in TIMES]})
-    assert parts_of(dataset(tmp_path, {"kind": "time", "column": "day", "eval_from": "2024-02-01"}))[1] == [
-        *range(260, ROWS)
-    ]
-
-
 @pytest.mark.parametrize("is_integer", [True, False])
 def test_the_last_fraction_by_time_keeps_ties_together(tmp_path: Path, is_integer: bool) -> None:
     order = np.random.default_rng(0).permutation(ROWS)
@@ -119,7 +105,6 @@ def test_the_last_fraction_by_time_keeps_ties_together(tmp_path: Path, is_intege
     ranks = [sorted(int(order[row]) for row in rows) for rows in (train, evaluation)]
     assert ranks == [[*range(210)], [*range(210, 240)]]
     tested = scan(data).settled.split.of_test()
-    assert tested is not None
     test = rows_of(data.model_copy(update={"split": tested}), "eval")
     assert sorted(order[test].tolist()) == [*range(240, ROWS)]
     settled = scan(data).settled.split
@@ -130,15 +115,12 @@ def test_the_last_fraction_by_time_keeps_ties_together(tmp_path: Path, is_intege
     ("counts", "rule", "parts"),
     [
         ([50, 50], {"eval_fraction": 0.1}, [50, 50]),
-        ([1, 99], {"eval_fraction": 0.1}, [1, 99]),
         ([99, 1], {"eval_fraction": 0.9}, [99, 1]),
         ([60, 25, 15], {"eval_fraction": 0.2}, [85, 15]),
-        ([60, 15, 25], {"eval_fraction": 0.21}, [75, 25]),
         ([90, 5, 5], {"eval_fraction": 0.4, "test_fraction": 0.4}, [90, 5, 5]),
         ([10, 10, 80], {"eval_fraction": 0.1, "test_fraction": 0.1}, [10, 10, 80]),
         ([40, 30, 20, 10], {"eval_from": 2, "test_fraction": 0.5}, [70, 20, 10]),
         ([40, 30, 20, 10], {"eval_fraction": 0.3, "test_from": 2}, [40, 30, 30]),
-        ([40, 30, 20, 10], {"eval_fraction": 0.3, "test_from": 99}, [70, 30, 0]),
     ],
 )
 def test_a_fraction_by_time_is_the_nearest_that_leaves_no_part_empty(
@@ -147,23 +129,6 @@ def test_a_fraction_by_time_is_the_nearest_that_leaves_no_part_empty(
     write(tmp_path, {"ts": np.repeat(np.arange(len(counts)), counts)})
     found = scan(dataset(tmp_path, {"kind": "time", "column": "ts"} | rule)).split_rows
     assert [sum(found.train), sum(found.eval), found.test] == [*parts, 0][:3]
-
-
-@pytest.mark.parametrize(
-    ("times", "rule", "key"),
-    [
-        ([5] * 9, {"eval_fraction": 0.2}, "eval_fraction"),
-        ([1, 2] * 9, {"eval_fraction": 0.2, "test_fraction": 0.2}, "test_fraction"),
-        ([1, 2, 3], {"eval_fraction": 0.2, "test_from": 1}, "eval_fraction"),
-        ([1, 2, 3], {"eval_from": 3, "test_fraction": 0.2}, "test_fraction"),
-    ],
-)
-def test_a_part_for_which_no_time_is_left_is_refused_by_its_key(
-    tmp_path: Path, times: list[int], rule: dict[str, Any], key: str
-) -> None:
-    write(tmp_path, {"ts": times})
-    with pytest.raises(DataError, match=rf"^dataset\.split\.{key}: "):
-        scan(dataset(tmp_path, {"kind": "time", "column": "ts"} | rule))
 
 
 @pytest.mark.parametrize(
@@ -181,28 +146,30 @@ def test_every_row_is_counted_in_one_part(tmp_path: Path, split: dict[str, Any])
     data = dataset(tmp_path, split)
     facts = inspect(data)
     tested = data.split.of_test()
-    assert tested is not None
     assert facts.test_rows == inspect(data.model_copy(update={"split": tested})).eval_rows > 0
     assert facts.train_rows + facts.eval_rows + facts.test_rows + facts.unused_rows == 100
     assert facts.unused_rows == (25 if "train" in split else 0)
 
 
 @pytest.mark.parametrize(
-    ("times", "first", "message"),
+    ("times", "rule", "message"),
     [
-        ([1, 2], "2024-02-01", "eval_from is 2024-02-01T00:00:00, but the column holds integers"),
-        ([START, START], 5, "eval_from is 5, but the column holds times"),
-        ([START, None], "2024-02-01", "column ts has nulls"),
-        (["x", "y"], "2024-02-01", "column ts has a value that is no time"),
-        ([0.5, 1.5], 1, "column ts is double, but times are dates"),
-        ([1, 2], 9, "leaves nothing to evaluate on"),
-        ([1, 2], 0, "leaves nothing to train on"),
+        ([5] * 9, {"eval_fraction": 0.2}, r"^dataset\.split\.eval_fraction: "),
+        ([1, 2] * 9, {"eval_fraction": 0.2, "test_fraction": 0.2}, r"^dataset\.split\.test_fraction: "),
+        ([1, 2, 3], {"eval_from": 3, "test_fraction": 0.2}, r"^dataset\.split\.test_fraction: "),
+        ([1, 2], {"eval_from": "2024-02-01"}, "eval_from is 2024-02-01T00:00:00, but the column holds integers"),
+        ([START, START], {"eval_from": 5}, "eval_from is 5, but the column holds times"),
+        ([START, None], {"eval_from": "2024-02-01"}, "column ts has nulls"),
+        (["x", "y"], {"eval_from": "2024-02-01"}, "column ts has a value that is no time"),
+        ([0.5, 1.5], {"eval_from": 1}, "column ts is double, but times are dates"),
+        ([1, 2], {"eval_from": 9}, "leaves nothing to evaluate on"),
+        ([1, 2], {"eval_from": 0}, "leaves nothing to train on"),
     ],
 )
-def test_times_that_cannot_split_are_refused(tmp_path: Path, times: Any, first: Any, message: str) -> None:
+def test_times_that_cannot_split_are_refused(tmp_path: Path, times: Any, rule: dict[str, Any], message: str) -> None:
     write(tmp_path, {"ts": times})
     with pytest.raises(DataError, match=message):
-        scan(dataset(tmp_path, {"kind": "time", "column": "ts", "eval_from": first}))
+        scan(dataset(tmp_path, {"kind": "time", "column": "ts"} | rule))
 
 
 @pytest.mark.parametrize(
@@ -216,6 +183,8 @@ def test_times_that_cannot_split_are_refused(tmp_path: Path, times: Any, first: 
         {"kind": "time", "column": "ts", "eval_fraction": 1.0},
         {"kind": "hash", "eval_fraction": 0.5, "test_fraction": 0.5},
         {"kind": "column", "column": "ts", "eval": "a", "test": "a"},
+        {"kind": "column", "column": "ts", "train": 1, "eval": 1},
+        {"kind": "every", "n": 3, "offset": 3},
     ],
 )
 def test_splits_without_one_meaning_are_refused(tmp_path: Path, split: dict[str, Any]) -> None:
@@ -223,30 +192,22 @@ def test_splits_without_one_meaning_are_refused(tmp_path: Path, split: dict[str,
         dataset(tmp_path, split)
 
 
-@pytest.mark.parametrize("kind", [pa.int32(), pa.string(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize("kind", [pa.int32(), pa.dictionary(pa.int32(), pa.string())])
 def test_all_rows_of_a_user_are_in_one_split(tmp_path: Path, kind: Any) -> None:
-    rows = 6000
-    users = [None if n % 50 == 0 else n * 7919 % 1000 for n in range(rows)]
+    rows = 3000
+    users = [None if n % 50 == 0 else n * 7919 % 500 for n in range(rows)]
     plain = pa.array(users, pa.int32())
     write(tmp_path, {"user": plain if kind == pa.int32() else plain.cast(pa.string()).cast(kind)}, group_rows=701)
     data = dataset(tmp_path, {"kind": "hash", "column": "user", "eval_fraction": 0.2, "test_fraction": 0.1})
     train, evaluation = parts_of(data)
     tested = data.split.of_test()
-    assert tested is not None
     test = rows_of(data.model_copy(update={"split": tested}), "eval")
     sides = [{users[row] for row in rows} for rows in (train, evaluation, test)]
     assert sorted(train + evaluation + test) == [*range(rows)]
     assert not sides[0] & sides[1]
     assert not sides[2] & (sides[0] | sides[1])
-    assert abs(len(sides[1]) - 200) < 60
-    assert abs(len(sides[2]) - 100) < 45
-
-
-def test_a_random_part_of_the_rows_evaluates(tmp_path: Path) -> None:
-    write(tmp_path, {"x": [0] * 5000})
-    train, evaluation = parts_of(dataset(tmp_path, {"kind": "hash", "eval_fraction": 0.1}))
-    assert abs(len(evaluation) - 500) < 100
-    assert train == all_but(evaluation, 5000)
+    assert abs(len(sides[1]) - 100) < 40
+    assert abs(len(sides[2]) - 50) < 30
 
 
 @pytest.mark.parametrize("test", [False, True])
@@ -272,13 +233,8 @@ def test_the_last_row_of_each_user_evaluates(tmp_path: Path, test: bool) -> None
         assert rows_of(data.model_copy(update={"split": tested}), "eval") == last
 
 
-def test_test_values_and_files_are_in_no_other_split(tmp_path: Path) -> None:
-    write(tmp_path, {"part": ["train", "eval", "test"] * 100})
-    by_value = dataset(tmp_path, {"kind": "column", "column": "part", "eval": "eval", "test": "test"})
-    train, evaluation = parts_of(by_value)
-    assert (train, evaluation) == ([*range(0, ROWS, 3)], [*range(1, ROWS, 3)])
-    tested = by_value.split.of_test()
-    assert rows_of(by_value.model_copy(update={"split": tested}), "eval") == [*range(2, ROWS, 3)]
+def test_test_files_are_in_no_other_split(tmp_path: Path) -> None:
+    write(tmp_path, {"x": [0] * ROWS})
     by_file = dataset(tmp_path, {"kind": "files", "train": ["a*"], "test": ["b*"]})
     assert rows_of(by_file, "train") == [*range(150)]
     tested = by_file.split.of_test()

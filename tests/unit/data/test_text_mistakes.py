@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.read.converted import CACHE
 from persia_cli.data.read.facts import inspect
 from persia_cli.errors import DataError
-from tests.support.text_files import dataset, read, rows, write_csv, write_jsonl
+from tests.support.samples import read
+from tests.support.text_files import dataset, rows, write_csv, write_jsonl
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -67,15 +69,6 @@ def test_lines_of_json_are_those_of_the_file(tmp_path: Path) -> None:
         inspect(dataset(tmp_path, **keys))
 
 
-def test_the_row_is_reported_where_its_line_takes_too_long_to_find(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.csv").write_text("y,d,c\n" + "1,1,a\n" * 5 + "1,,a\n")
-    monkeypatch.setattr("persia_cli.data.read.converted.PATIENCE_S", -1.0)
-    with pytest.raises(DataError, match=r"a.csv, in its rows from 0 on: .* the first is null or NaN in row 5;"):
-        read(dataset(tmp_path, fill=None, split={"kind": "files", "train": ["*"]}), "train")
-
-
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -110,12 +103,6 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
         inspect(dataset(tmp_path / "a.csv"))
 
 
-def test_a_single_row_is_one_row(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("y,d,c\n1,2,x\n")
-    with pytest.raises(DataError, match="leaves nothing to train on of 1 row; correct"):
-        inspect(dataset(tmp_path))
-
-
 @pytest.mark.parametrize("kind", ["predict", "eval"])
 def test_a_column_of_the_model_that_other_data_lack_is_no_mistake_of_settings(tmp_path: Path, kind: str) -> None:
     (tmp_path / "a.csv").write_text("y,D,e\n1,2,x\n")
@@ -131,21 +118,42 @@ def test_a_column_of_the_model_that_other_data_lack_is_no_mistake_of_settings(tm
     ]
 
 
-def test_a_line_of_two_objects_is_no_row(tmp_path: Path) -> None:
-    good = '{"y": 1, "d": 1, "c": 1}'
-    (tmp_path / "a.jsonl").write_text(f"{good}\n{good}{good}\n{good}\n")
-    with pytest.raises(DataError, match=r"line 2: not a JSON object"):
-        inspect(dataset(tmp_path))
-
-
-def test_a_line_nested_too_deeply_is_no_row(tmp_path: Path) -> None:
-    good, depth = '{"y": 1, "d": 1, "c": 1}', 3000
-    (tmp_path / "a.jsonl").write_text(f'{good}\njunk\n{{"y": {"[" * depth}{"]" * depth}}}\n{good}\n')
-    with pytest.raises(DataError, match=r"line 3: not a JSON object"):
-        inspect(dataset(tmp_path))
-
-
 def test_a_text_column_that_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("y,d,c\n1,1,1\n0,2,2\n")
     with pytest.raises(DataError, match=r"dataset.csv.text=\['nope'\]"):
         inspect(dataset(tmp_path, csv={"text": ["nope"]}))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"y": 1, "d": 1, "c": 1}{"y": 1, "d": 1, "c": 1}',
+        b'{"y": ' + b"[" * 3000 + b"]" * 3000 + b"}",
+        b'{"y": 1, "d": 2, "c": "\xe9"}',
+    ],
+    ids=["two objects", "nested too deeply", "not UTF-8"],
+)
+def test_a_line_of_json_that_is_no_object_is_named(tmp_path: Path, line: bytes) -> None:
+    good = b'{"y": 1, "d": 1, "c": 1}\n'
+    (tmp_path / "a.jsonl").write_bytes(good + line + b"\n" + good)
+    with pytest.raises(DataError, match=r"line 2: not a JSON object"):
+        inspect(dataset(tmp_path))
+
+
+def column_of(folder: Path, values: list[str], **keys: Any) -> ParquetDataset:
+    """A CSV of labels and the dense column d."""
+    delimiter = keys.get("csv", {}).get("delimiter", ",")
+    lines = ["y,d", *(f"{number % 2},{value}" for number, value in enumerate(values))]
+    (folder / "a.csv").write_text("".join(line.replace(",", delimiter, 1) + "\n" for line in lines))
+    return dataset(folder, sparse=[], split={"kind": "every", "n": 2}, **keys)
+
+
+def test_the_remedy_of_texts_among_numbers_is_named_and_helps(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"numbers with a comma, such as '0,5'; write them with a point"):
+        inspect(column_of(tmp_path, ["0,5", "1,25", "3", "-0,1"], csv={"delimiter": ";"}))
+    values = ["0.5", "NULL", "3", r"\N", "1e3", ""]
+    with pytest.raises(DataError, match=r"dataset\.csv\.nulls=\['', 'NULL', '\\N'\]"):
+        inspect(column_of(tmp_path, values))
+    assert inspect(column_of(tmp_path, values, csv={"nulls": ["", "NULL", r"\N"]})).train_rows == 3
+    with pytest.raises(DataError, match=r"list it under dataset\.sparse"):
+        inspect(column_of(tmp_path, ["red", "blue", "green"]))

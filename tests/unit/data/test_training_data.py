@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.config.schema.dataset import GeneratedDataset
-from persia_cli.control.position import MADE_UP, TrainingData
+from persia_cli.control.position import TrainingData
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.source import open_source
 from tests.support.text_files import dataset, rows, write_csv
@@ -48,11 +47,13 @@ def test_it_is_the_same_elsewhere(folder: Path, tmp_path: Path) -> None:
     assert found(tmp_path / "disk" / "*", split=SPLIT) == before
 
 
-def test_files_without_training_samples_may_change(folder: Path) -> None:
-    before = found(folder, split=SPLIT)
+def test_files_without_training_samples_and_row_groups_without_shuffle_may_change(folder: Path) -> None:
+    before, in_order = found(folder, split=SPLIT), found(folder, split=SPLIT, shuffle=False)
     write(folder / "last.parquet", group_rows=7)
     write(folder / "last-2.parquet")
     assert found(folder, split=SPLIT) == before
+    write(folder / "day-2.parquet", group_rows=20)
+    assert found(folder, split=SPLIT, shuffle=False) == in_order
 
 
 @pytest.mark.parametrize("split", [SPLIT, {"kind": "every", "n": 5}])
@@ -69,13 +70,6 @@ def test_other_row_groups_names_and_orders_are_reported(folder: Path, split: Any
     assert renamed != before
 
 
-def test_another_order_of_files_is_reported(folder: Path) -> None:
-    paths = [str(folder / f"{name}.parquet") for name in ("day-2", "day-1", "last")]
-    one, other = (inspect(dataset(folder).model_copy(update={"path": each})) for each in (paths, sorted(paths)))
-    assert (one.train_rows, one.train_data.row_groups) == (other.train_rows, other.train_data.row_groups)
-    assert one.train_data != other.train_data
-
-
 def test_rows_that_change_the_split_are_reported(folder: Path) -> None:
     """Of a split by column the rows of each group count, of every n-th row the number of rows before a file."""
     by_column = {"kind": "column", "column": "part", "train": 1, "eval": 0}
@@ -89,22 +83,9 @@ def test_rows_that_change_the_split_are_reported(folder: Path) -> None:
     assert found(folder, **every) != before
 
 
-def test_row_groups_do_not_count_without_shuffle(folder: Path) -> None:
-    before = found(folder, split=SPLIT, shuffle=False)
-    write(folder / "day-2.parquet", group_rows=20)
-    assert found(folder, split=SPLIT, shuffle=False) == before
-    assert (before.files, before.row_groups) == (2, 0)
-
-
 def test_text_that_is_converted_again_is_the_same(tmp_path: Path, cache: Path) -> None:
     write_csv(tmp_path / "a.csv", rows())
     before = found(tmp_path)
     shutil.rmtree(cache)
     assert found(tmp_path) == before
     assert before.files == 1
-
-
-def test_generated_samples_are_in_no_file() -> None:
-    generator = {"train_rows": 10, "eval_rows": 5, "dense": 3, "cardinalities": [4, 6]}
-    data = GeneratedDataset.model_validate({"kind": "generated", "generator": generator})
-    assert inspect(data).train_data == open_source(data, "train", 0).train_data == MADE_UP

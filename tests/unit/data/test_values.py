@@ -1,7 +1,6 @@
 """Ids and numbers of values of every Arrow type, against the documented rules, and against preparation."""
 
 import datetime
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,18 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.inspect.inspection import inspect_data
-from persia_cli.data.prepare.recipe import PrepareOptions, load_recipe
-from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.reserved_ids import NULL_ID
-from persia_cli.data.read.row_groups import RowGroup, RowGroupReader
-from persia_cli.data.read.source import open_source
 from persia_cli.data.read.values import NotAnIdError, float_values, id_values
 from persia_cli.errors import DataError
 from tests import naive_text
+from tests.support.samples import ids_by_sample, read
 
 MISSING = np.uint64(77)
 DAY = datetime.date(1970, 1, 11)
@@ -60,13 +55,10 @@ def test_text_of_any_type_is_hashed(texts: list[str | None], kind: Any, encoded:
     [
         (pa.array([True, None, False]), [1, 77, 0]),
         (pa.array([DAY, None]), [10 * 86_400_000_000, 77]),
-        (pa.array([DAY, None], pa.date64()), [10 * 86_400_000_000, 77]),
         (pa.array([3, None], pa.timestamp("s")), [3_000_000, 77]),
         (pa.array([3_000_001_999], pa.timestamp("ns", "Asia/Tokyo")), [3_000_001]),
         (pa.array([1.0, float("nan"), None, -2.0, 2.0**53 - 1]), [1, 77, 77, 2**64 - 2, 2**53 - 1]),
-        (pa.array([7.0], pa.float32()), [7]),
         (pa.array([Decimal("5.00"), None], pa.decimal128(9, 2)), [5, 77]),
-        (pa.array([Decimal("5.00"), None], pa.decimal32(6, 2)), [5, 77]),
         (pa.array([Decimal(2**64 - 1)], pa.decimal128(20, 0)), [2**64 - 1]),
         (pa.nulls(2), [77, 77]),
         (pa.array([2.0, None, 2.0]).dictionary_encode(), [2, 77, 2]),
@@ -96,20 +88,10 @@ def test_the_source_of_ids_can_be_set() -> None:
         (pa.array([1.0, 1.5]), None, 1, "1.5 is not a whole number"),
         (pa.array([1.0, float("inf")]), None, 1, "inf is not a whole number"),
         (pa.array([2.0**53]), None, 0, "9007199254740992 is beyond the whole numbers that double can represent"),
-        (pa.array([2.0**53 + 2]), None, 0, "9007199254740994 is beyond the whole numbers that double can represent"),
-        (
-            pa.array([1.0, 2.0**25], pa.float32()),
-            None,
-            1,
-            "33554432 is beyond the whole numbers that float can represent",
-        ),
         (pa.array([Decimal("1.00"), None, Decimal("1.50")]), None, 2, "1.50 is not a whole number"),
-        (pa.array([Decimal("1.50")], pa.decimal64(9, 2)), None, 0, "1.50 is not a whole number"),
         (pa.array(["1", None, "x"]), "integer", 2, "'x' is not an integer"),
         (pa.array(["1", "0x1F"]), "integer", 1, "'0x1F' is not an integer"),
         (pa.array(["-1", str(2**64 - 1), str(2**64)]), "integer", 2, f"'{2**64}' is not an integer"),
-        (pa.array([str(2**64 - 1), str(-(2**63) - 1)]), "integer", 1, f"'{-(2**63) - 1}' is not an integer"),
-        (pa.array(["1", "1" * 5000]), "integer", 1, f"'{'1' * 5000}' is not an integer"),
         (pa.array(["1", ""]), "integer", 1, "'' is not an integer"),
         (pa.chunked_array([pa.array([1.0, 2.0]), pa.array([3.0, 0.5])]), None, 3, "0.5 is not a whole number"),
         (pa.array([1.0, 0.5, 1.0, 0.5]).dictionary_encode(), None, 1, "0.5 is not a whole number"),
@@ -136,14 +118,10 @@ def test_numbers_of_any_type() -> None:
         np.testing.assert_array_equal(float_values(pa.chunked_array([array, array])), expected * 2)
 
 
-def read(path: Path, **keys: Any) -> Batch:
+def dataset(path: Path, **keys: Any) -> ParquetDataset:
     split = {"kind": "every", "n": 1000, "offset": 999}
     values = {"kind": "parquet", "path": str(path), "split": split, "shuffle": False, **keys}
-    source = open_source(ParquetDataset.model_validate(values), "train", 0)
-    try:
-        return source.read(0, 0, source.rows)
-    finally:
-        source.close()
+    return ParquetDataset.model_validate(values)
 
 
 def test_a_data_frame_is_read_as_it_is(tmp_path: Path) -> None:
@@ -165,17 +143,12 @@ def test_a_data_frame_is_read_as_it_is(tmp_path: Path) -> None:
     features = [{"name": name, "missing_id": 77} for name in names] + [{"name": "t", "column": "tags", "table": "city"}]
     days = {"transform": "standardise", "mean": 0.0, "deviation": 1.0}
     dense = ["new", {"name": "day", **days}, {"name": "seen", **days}]
-    batch = read(tmp_path, labels=["y"], dense=dense, sparse=features, fill=-1.0)
+    batch = read(dataset(tmp_path, labels=["y"], dense=dense, sparse=features, fill=-1.0))
     assert batch.labels.ravel().tolist() == [1.0, 0.0, 1.0]
     assert batch.dense.tolist() == [[1.0, 10.0, 1.0], [0.0, 10.0, 0.25], [1.0, -1.0, -1.0]]
-    n = batch.size
-    rows = [
-        [batch.ids[batch.offsets[f * n + s] : batch.offsets[f * n + s + 1]].tolist() for f in range(6)]
-        for s in range(n)
-    ]
     tags = [hashed("tags", "a"), hashed("tags", "b")]
     shared = [hashed("city", "a"), hashed("city", "b")]
-    assert rows == [
+    assert ids_by_sample(batch) == [
         [[hashed("city", "Bern")], [40], [3], [1], tags, shared],
         [[77], [42], [77], [0], [], []],
         [[hashed("city", "Rome")], [40], [5], [1], [77], [NULL_ID]],
@@ -187,44 +160,10 @@ def test_a_value_that_is_no_id_names_file_row_group_and_row(tmp_path: Path) -> N
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
     for name, value in (("c", "4.5"), ("l", "0.25")):
         with pytest.raises(DataError) as caught:
-            read(tmp_path, labels=["y"], sparse=[name])
+            read(dataset(tmp_path, labels=["y"], sparse=[name]))
         assert str(caught.value).startswith(
             f"{tmp_path}/a.parquet, row group 1: {value} is not a whole number in row 1 of column {name}"
         )
-
-
-def test_ids_are_those_that_a_recipe_prepares(tmp_path: Path) -> None:
-    recipe = load_recipe("my_data")
-    recipe.prepare(recipe.folder / "purchases.csv", tmp_path / "prepared", PrepareOptions(), lambda done, total: None)
-    text = pyarrow.csv.ConvertOptions(strings_can_be_null=True, null_values=[""], auto_dict_encode=True)
-    rows = pyarrow.csv.read_csv(recipe.folder / "purchases.csv", convert_options=text)
-    rows = rows.set_column(rows.column_names.index("bought"), "label", pa.compute.equal(rows["bought"], "yes"))
-    tags = pa.compute.split_pattern(pa.compute.coalesce(rows["tags"].cast(pa.string()), ""), "|")
-    tags = pa.array([[tag for tag in each if tag] for each in tags.to_pylist()], pa.list_(pa.string()))
-    rows = rows.set_column(rows.column_names.index("tags"), "tags", tags)
-    pq.write_table(rows, tmp_path / "raw.parquet", row_group_size=300)
-    keys = {"labels": ["label"], "sparse": ["user", "item", {"name": "last_item", "table": "item"}, "category", "tags"]}
-    prepared, raw = read(tmp_path / "prepared", **keys), read(tmp_path / "raw.parquet", **keys)
-    assert raw.size > 1900
-    np.testing.assert_array_equal(raw.ids, prepared.ids)
-    np.testing.assert_array_equal(raw.offsets, prepared.offsets)
-
-
-def test_a_whole_column_is_hashed_at_once(tmp_path: Path) -> None:
-    """No Python runs per value: the calls of a read do not grow with the rows."""
-    calls = []
-    for rows in (1000, 10_000):
-        pq.write_table(pa.table({"y": [0.0] * rows, "c": [f"id{n}" for n in range(rows)]}), tmp_path / "a.parquet")
-        data = pq.read_table(tmp_path / "a.parquet")["c"]
-        id_values(data, "c", None, MISSING)
-        count = [0]
-        sys.setprofile(lambda *_, count=count: count.__setitem__(0, count[0] + 1))
-        try:
-            id_values(data, "c", None, MISSING)
-        finally:
-            sys.setprofile(None)
-        calls.append(count[0])
-    assert calls[1] <= calls[0] + 5
 
 
 def test_what_extension_types_store_is_read(tmp_path: Path) -> None:
@@ -232,17 +171,5 @@ def test_what_extension_types_store_is_read(tmp_path: Path) -> None:
     uuid, flags = bytes(range(16)), pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1], pa.int8()))
     pq.write_table(pa.table({"y": [1], "u": pa.array([uuid], pa.uuid()), "flag": flags}), tmp_path / "a.parquet")
     expected = naive_text.xxh64(uuid, naive_text.xxh64(b"u", 0))
-    assert read(tmp_path / "a.parquet", labels=["y"], sparse=["u", "flag"]).ids.tolist() == [expected, 1]
+    assert read(dataset(tmp_path, labels=["y"], sparse=["u", "flag"])).ids.tolist() == [expected, 1]
     assert inspect_data(str(tmp_path), lambda done, total: None).profile.columns["u"].kind == "text"
-
-
-def test_text_that_repeats_is_read_as_a_dictionary(tmp_path: Path) -> None:
-    rows = 5000
-    few, many = [f"value {n % 7}" for n in range(rows)], [f"value {n}" for n in range(rows)]
-    table = pa.table({"y": [1] * rows, "few": few, "many": many, "list": [[each] for each in few]})
-    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2000)
-    with RowGroupReader(LocalFileSystem()) as reader:
-        read_ = reader.read(RowGroup(str(tmp_path / "a.parquet"), 1, 2000, 2000), ["few", "many", "list"])
-    is_dictionary = [pa.types.is_dictionary(field.type) for field in read_.schema]
-    assert is_dictionary == [True, False, False]
-    assert ids(read_.column("few")) == ids(pa.array(few[2000:4000]))

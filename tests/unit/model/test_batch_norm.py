@@ -1,12 +1,15 @@
-"""The running statistics of batch normalisation: the weight of a step, and their state in a checkpoint."""
+"""Batch normalisation: running statistics, their state in a checkpoint, and a network of linear branches by numpy."""
 
 import numpy as np
 import pytest
 import torch
 
+from persia_cli.config.schema import Branches
 from persia_cli.model.batch_norm import BatchNorm
+from persia_cli.model.build import build_model
 from persia_cli.model.layers import Dice
 from persia_cli.train.dense_state import dense_state, load_dense, write_files
+from tests.unit.model.batches import batch_of, shape
 
 SHAPES = [(4,), (3, 1, 4)]
 
@@ -95,3 +98,40 @@ def test_a_checkpoint_goes_on_with_the_number_of_updates(tmp_path, stopped):
     train(*resumed, given[stopped:])
     expected = whole[0].state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in resumed[0].state_dict().items())
+
+
+MODEL = Branches(kind="branches", dim=4, dense=3, sparse=5, hidden=(8, 6))
+
+
+def by_hand(weights, x: np.ndarray, rows: np.ndarray, statistics) -> np.ndarray:
+    """Logits of all samples; `statistics` gives mean and variance of a branch's columns."""
+    columns = []
+    for name, inputs in (("dense", x), ("sparse", rows)):
+        linear = inputs @ weights[f"{name}.0.weight"].T
+        mean, variance = statistics(name, linear)
+        scaled = (linear - mean) / np.sqrt(variance + 1e-5)
+        columns.append(scaled * weights[f"{name}.1.weight"] + weights[f"{name}.1.bias"])
+    out = np.concatenate(columns, axis=1)
+    for layer in range(3):
+        out = out @ weights[f"last.{layer}.weight"].T + weights[f"last.{layer}.bias"]
+    return out
+
+
+def test_it_normalises_by_the_batch_and_later_by_what_it_has_seen():
+    wanted = shape(dims=(4, 4))
+    network = build_model(MODEL, wanted, seed=1).double()
+    batch = batch_of(wanted, [[0, 1]], size=20)
+    x, rows = batch.dense.double().numpy(), batch.groups[0].flatten(1).double().numpy()
+    weights = {name: value.detach().numpy() for name, value in network.named_parameters()}
+    batch = type(batch)(batch.dense.double(), [batch.groups[0].double()], batch.names, {})
+
+    trained = network(batch).detach().numpy()
+    expected = by_hand(weights, x, rows, lambda name, linear: (linear.mean(0), linear.var(0)))
+    assert trained == pytest.approx(expected, abs=1e-9)
+
+    seen = {name: value.numpy() for name, value in network.named_buffers()}
+    linear = x @ weights["dense.0.weight"].T
+    assert seen["dense.1.running_mean"] == pytest.approx(linear.mean(0))
+    assert seen["dense.1.running_var"] == pytest.approx(linear.var(0, ddof=1))
+    running = lambda name, linear: (seen[f"{name}.1.running_mean"], seen[f"{name}.1.running_var"])  # noqa: E731
+    assert network.eval()(batch).detach().numpy() == pytest.approx(by_hand(weights, x, rows, running), abs=1e-9)

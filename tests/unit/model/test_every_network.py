@@ -1,18 +1,23 @@
-"""Properties of every network: any number of samples and tasks, any grouping of features, bfloat16, its seed."""
+"""Properties of every network: samples, tasks, grouping, features, bfloat16, its seed, and its export."""
 
+from collections.abc import Sequence
 from typing import get_args
 
 import pytest
 import torch
+import yaml
+from pydantic import TypeAdapter
+from torch import nn
 
-from persia_cli.config.schema import CustomModel, Model
+from persia_cli.config.schema import CustomModel, Din, FinalMlp, Model
 from persia_cli.errors import ConfigError
 from persia_cli.model.batch_norm import BatchNorm
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import FeatureShape, InputShape
+from persia_cli.shipped import shipped
 from tests.unit.model.batches import batch_of, shape
-from tests.unit.model.kinds import KINDS, ONE_LABEL, SEQUENTIAL, name, regularised, shape_for
+from tests.unit.model.kinds import AUXILIARY, KINDS, ONE_LABEL, SEQUENTIAL, name, regularised, shape_for
 
 every = pytest.mark.parametrize("model", KINDS, ids=name)
 
@@ -20,6 +25,18 @@ every = pytest.mark.parametrize("model", KINDS, ids=name)
 def test_they_are_all_networks_that_ship():
     settings, *_ = get_args(Model)
     assert {type(model) for model in KINDS} == {*get_args(settings)} - {CustomModel}
+
+
+@pytest.mark.parametrize("path", sorted((shipped("conf") / "model").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_shipped_group_can_be_built_and_run(path):
+    values = yaml.safe_load(path.read_text())
+    if values["kind"] == "custom":  # the user gives the rest
+        return
+    own = {"attend": {"f0": ["clicked"]}, "user": ["f0"], "item": ["f1"]}
+    values |= {key: own[key] for key in own if key in values}
+    model = TypeAdapter(Model).validate_python(values)
+    wanted = shape_for(model, dims=(model.dim, model.dim))
+    assert build_model(model, wanted, seed=0).eval()(batch_of(wanted, [[0, 1]])).shape == (5, 1)
 
 
 @every
@@ -120,18 +137,8 @@ def test_bfloat16_is_near_float32(model):
     assert (rounded.float() - exact).abs().max() < 0.05 * (1.0 + exact.abs().max())
 
 
-def test_the_features_of_a_batch_are_one_graph_for_the_compiler():
-    def read(batch):
-        return batch.pooled["f1"] * batch.concatenated(wanted.pooled).sum(1, keepdim=True)
-
-    wanted = shape(dims=(4, 4))
-    batch = batch_of(wanted, [[1], [0]])
-    torch.compiler.reset()
-    assert torch.equal(torch.compile(read, backend="eager", fullgraph=True)(batch), read(batch))
-
-
 @pytest.mark.slow
-@every
+@pytest.mark.parametrize("model", [*KINDS, *AUXILIARY], ids=name)
 @pytest.mark.parametrize("groups", [[[0, 1]], [[1], [0]]], ids=["one-group", "two-groups"])
 @pytest.mark.parametrize("style", [lambda model: model, regularised], ids=["plain", "regularised"])
 def test_it_is_one_graph_for_the_compiler(model, style, groups):
@@ -147,8 +154,8 @@ def test_it_is_one_graph_for_the_compiler(model, style, groups):
     # Without code generation, since only the graph is tested: tracing never has to fall back to Python.
     torch.compiler.reset()
     compiled = torch.compile(network, backend="eager", fullgraph=True)
-    for batch, logits in zip(batches, expected, strict=True):
-        assert compiled(batch).detach().numpy() == pytest.approx(logits.detach().numpy(), abs=1e-6)
+    for batch, output in zip(batches, expected, strict=True):
+        torch.testing.assert_close(compiled(batch), output)
 
 
 @pytest.mark.parametrize("model", [model for model in KINDS if model.kind not in SEQUENTIAL], ids=name)
@@ -158,53 +165,47 @@ def test_sequences_are_refused_by_name(model):
         build_model(model, InputShape(3, features, 1), seed=0)
 
 
-@pytest.mark.parametrize(
-    "kind", ["dlrm", "fm", "afm", "deepfm", "xdeepfm", "fibinet", "autoint", "masknet", "finalnet"]
-)
-def test_networks_that_multiply_vectors_refuse_rows_of_another_dim(kind):
-    model = next(model for model in KINDS if model.kind == kind)
-    with pytest.raises(ConfigError, match=rf"kind={kind} needs rows of model.dim=4 .* f1 \(8\)"):
-        build_model(model, shape_for(model, dims=(4, 8)), seed=0)
+OF_VECTORS = {"fm", "afm", "deepfm", "xdeepfm", "fibinet", "autoint", "masknet", "finalnet"}
+"""Networks that multiply vectors of features, and need at least one."""
+TWO_PARTS = {"dlrm", "branches"}
+"""Networks with a part for each kind of feature."""
+SIDE_BY_SIDE = {"ffnn", "dcn_v2", "gdcn", "mmoe", "ple", "esmm"}
+"""Networks that read rows of any dim side by side, and may have none."""
+
+
+def of_kind(kind):
+    return next(model for model in KINDS if model.kind == kind)
 
 
 @pytest.mark.parametrize(
-    "kind", ["ffnn", "dcn_v2", "gdcn", "finalmlp", "mmoe", "ple", "esmm", "wide_deep", "din", "dien", "bst"]
+    ("kinds", "dense", "dims", "sentence"),
+    [
+        (OF_VECTORS | {"dlrm"}, 3, (4, 8), r" needs rows of model.dim=4 .* f1 \(8\)"),
+        (OF_VECTORS | {"lr", "wide_deep"}, 3, (), ""),
+        (TWO_PARTS, 0, (4,), ".* has no dense ones"),
+        (TWO_PARTS, 3, (), ".* has no sparse ones"),
+        ({"afm", "fibinet"}, 0, (4,), ".* only one; use model.kind=lr"),
+    ],
 )
-def test_networks_that_read_rows_side_by_side_take_several_dims(kind):
-    model = next(model for model in KINDS if model.kind == kind)
-    wanted = shape_for(model, dims=(4, 2, 4))
-    assert build_model(model, wanted, seed=0)(batch_of(wanted, [[0, 2], [1]])).shape == (5, 1)
+def test_features_that_a_network_cannot_use_are_refused(kinds, dense, dims, sentence):
+    for model in map(of_kind, sorted(kinds)):
+        with pytest.raises(ConfigError, match=rf"model.kind={model.kind}{sentence}"):
+            build_model(model, shape_for(model, dense, dims), seed=0)
 
 
 @pytest.mark.parametrize(
-    "kind", ["lr", "fm", "afm", "wide_deep", "deepfm", "xdeepfm", "fibinet", "autoint", "masknet", "finalnet"]
+    ("kinds", "dense", "dims"),
+    [
+        (SIDE_BY_SIDE | {"finalmlp", "wide_deep", "din", "dien", "bst"}, 3, (4, 2, 4)),
+        ({model.kind for model in KINDS} - TWO_PARTS, 0, (4, 4)),
+        (SIDE_BY_SIDE, 3, ()),
+        ({"afm", "fibinet"}, 1, (4,)),
+    ],
 )
-def test_networks_about_embeddings_refuse_to_have_none(kind):
-    model = next(model for model in KINDS if model.kind == kind)
-    with pytest.raises(ConfigError, match=f"model.kind={kind} "):
-        build_model(model, shape_for(model, dims=()), seed=0)
-
-
-@pytest.mark.parametrize("kind", ["dlrm", "branches"])
-@pytest.mark.parametrize(("dense", "dims", "missing"), [(0, (4,), "dense"), (3, (), "sparse")])
-def test_networks_with_a_part_for_each_kind_of_feature_need_both(kind, dense, dims, missing):
-    [model] = [model for model in KINDS if model.kind == kind]
-    with pytest.raises(ConfigError, match=f"has no {missing} ones"):
-        build_model(model, shape_for(model, dense, dims), seed=0)
-
-
-@pytest.mark.parametrize("kind", sorted({model.kind for model in KINDS} - {"dlrm", "branches"}))
-def test_dense_features_may_be_missing(kind):
-    model = next(model for model in KINDS if model.kind == kind)
-    wanted = shape_for(model, dense=0)
-    assert build_model(model, wanted, seed=0)(batch_of(wanted, [[0, 1]])).shape == (5, 1)
-
-
-@pytest.mark.parametrize("kind", ["ffnn", "dcn_v2", "gdcn", "mmoe", "ple", "esmm"])
-def test_sparse_features_may_be_missing(kind):
-    model = next(model for model in KINDS if model.kind == kind)
-    wanted = shape_for(model, dims=())
-    assert build_model(model, wanted, seed=0)(batch_of(wanted, [])).shape == (5, 1)
+def test_features_that_a_network_can_use_are_taken(kinds, dense, dims):
+    for model in map(of_kind, sorted(kinds)):
+        wanted = shape_for(model, dense, dims)
+        assert build_model(model, wanted, seed=0)(batch_of(wanted, [[0, 2], [1]])).shape == (5, 1)
 
 
 @pytest.mark.parametrize(
@@ -225,9 +226,81 @@ def test_rows_of_logistic_regression_are_one_weight_for_each_label():
         build_model(model, InputShape(2, features, 3), seed=0)
 
 
-@pytest.mark.parametrize("kind", ["afm", "fibinet"])
-def test_networks_of_pairs_refuse_a_single_feature(kind):
-    model = next(model for model in KINDS if model.kind == kind)
-    with pytest.raises(ConfigError, match=r"only one; use model.kind=lr"):
-        build_model(model, shape_for(model, dense=0, dims=(4,)), seed=0)
-    assert build_model(model, shape_for(model, dense=1, dims=(4,)), seed=0)
+CLICKED = FeatureShape("clicked", 4, "none", 3, table=7)
+FEATURES = (FeatureShape("item", 4, "sum", table=7), FeatureShape("user", 4, "mean", table=8), CLICKED)
+
+
+@pytest.mark.parametrize(
+    ("attend", "sentence"),
+    [
+        ({"itme": ["clicked"]}, "model.attend=itme: needs a sparse feature .* did you mean item?"),
+        ({"item": ["clikced"]}, "model.attend.item=clikced: needs a sparse feature .* did you mean clicked?"),
+        ({"item": ["user"]}, "model.attend.item=user: .* pooling none .*, which this is not; there are clicked"),
+        ({"clicked": ["clicked"]}, "model.attend=clicked: .* there are item, user"),
+        ({"user": ["clicked"]}, "model.attend.user: clicked does not read the table of user"),
+    ],
+)
+def test_targets_and_sequences_of_din_fit_each_other(attend, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        build_model(Din(kind="din", dim=4, attend=attend, attention=(3,), hidden=(5,)), InputShape(2, FEATURES, 1), 0)
+
+
+def test_din_refuses_a_sequence_that_nothing_attends_to():
+    features = (*FEATURES, FeatureShape("bought", 4, "none", 3, table=7))
+    model = Din(kind="din", dim=4, attend={"item": ["clicked"]}, attention=(3,), hidden=(5,))
+    with pytest.raises(ConfigError, match="no target attends to the sequence bought"):
+        build_model(model, InputShape(2, features, 1), 0)
+
+
+def test_gates_of_finalmlp_open_by_features_that_exist():
+    gate = {"hidden": (3,), "first": ("f0",), "second": ("f7",)}
+    model = FinalMlp(kind="finalmlp", dim=4, first=(8,), second=(6,), heads=2, gate=gate)
+    with pytest.raises(ConfigError, match=r"model.gate.second=f7: .* there are f0, f1"):
+        build_model(model, shape(), 0)
+
+
+class OfTensors(nn.Module):
+    """A network as a function of plain tensors: dense values, one vector of each feature, sequences and their masks."""
+
+    def __init__(self, network: nn.Module, shape: InputShape) -> None:
+        super().__init__()
+        self.network, self.shape = network, shape
+
+    def forward(self, dense: torch.Tensor, pooled: list[torch.Tensor], sequences: list[torch.Tensor]) -> torch.Tensor:
+        pairs = zip(sequences[::2], sequences[1::2], strict=True)
+        padded = {feature.name: pair for feature, pair in zip(self.shape.sequences, pairs, strict=True)}
+        names = [[feature.name] for feature in self.shape.pooled]
+        logits: torch.Tensor = self.network(ModelBatch(dense, [rows.unsqueeze(1) for rows in pooled], names, padded))
+        return logits
+
+
+Inputs = tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]
+
+
+def inputs_of(shape: InputShape, size: int) -> Inputs:
+    batch = batch_of(shape, [[position] for position in range(len(shape.pooled))], size, seed=size)
+    sequences = [tensor for feature in shape.sequences for tensor in batch.sequences[feature.name]]
+    return batch.dense, [batch.pooled[feature.name] for feature in shape.pooled], sequences
+
+
+def any_size(tensors: Sequence[torch.Tensor]) -> list[dict[int, object]]:
+    return [{0: torch.export.Dim.DYNAMIC} for _ in tensors]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [*KINDS, *AUXILIARY], ids=name)
+@pytest.mark.parametrize("change", [lambda model: model, regularised], ids=["plain", "regularised"])
+def test_an_exported_network_gives_the_same_logits(change, model):
+    """Also one with batch normalisation and dice, by the statistics that it has seen in training."""
+    model = change(model)
+    shape = shape_for(model)
+    network = OfTensors(build_model(model, shape, seed=0), shape)
+    for size in (20, 30):
+        network(*inputs_of(shape, size))
+    network.eval()
+    dense, pooled, sequences = inputs_of(shape, 6)
+    sizes = ({0: torch.export.Dim.DYNAMIC}, any_size(pooled), any_size(sequences))
+    exported = torch.export.export(network, (dense, pooled, sequences), dynamic_shapes=sizes).module()
+    for size in (6, 11):
+        given = inputs_of(shape, size)
+        assert exported(*given).detach().numpy() == pytest.approx(network(*given).detach().numpy(), abs=1e-6)

@@ -1,18 +1,18 @@
-"""Hidden layers follow their settings: compared with torch's own layers and with the formulas of the papers."""
+"""Hidden layers and dropout follow their settings: torch's own layers and the formulas of the papers."""
 
 import copy
 
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from persia_cli.config.schema import Dlrm, Ffnn, FinalMlp, FinalNet, MaskNet
+from persia_cli.config.schema import Ffnn, MaskNet, Model
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.model.batch_norm import BatchNorm
 from persia_cli.model.build import build_model
-from persia_cli.model.dropout import Dropout
+from persia_cli.model.dropout import CASES, Dropout, dropped
 from persia_cli.model.layers import (
     Dice,
     LayerNorm,
@@ -38,10 +38,6 @@ TORCH = {
 }
 
 
-def style(**changes) -> LayerStyle:
-    return LayerStyle(**changes)
-
-
 def cumulative(width: int) -> nn.Module:
     """Torch's batch normalisation with the mean of all steps, as in ours for the first ten."""
     return nn.BatchNorm1d(width, momentum=None)
@@ -64,7 +60,7 @@ def by_torch(ours: nn.Sequential, activations: list[str], norm: str, dropout: li
 def test_they_are_those_of_torch_in_training_and_evaluation(norm, activations):
     torch.manual_seed(0)
     dropout = [0.5, 0.2]
-    ours = fully_connected(5, [8, 6], 2, style(activation=activations, norm=norm, dropout=dropout))
+    ours = fully_connected(5, [8, 6], 2, LayerStyle(activation=activations, norm=norm, dropout=dropout))
     theirs = by_torch(ours, activations, norm, dropout)
     optimizers = [torch.optim.SGD(network.parameters(), lr=0.01) for network in (ours, theirs)]
     for step in range(4):
@@ -86,9 +82,9 @@ def test_they_are_those_of_torch_in_training_and_evaluation(norm, activations):
 def test_a_network_without_settings_has_linear_layers_and_relu_alone():
     kinds = [type(layer) for layer in fully_connected(5, [8, 6], 1)]
     assert kinds == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
-    bottom = fully_connected(5, [8], 4, style(norm="batch", dropout=0.5), activate_last=True)
+    bottom = fully_connected(5, [8], 4, LayerStyle(norm="batch", dropout=0.5), activate_last=True)
     assert [type(layer) for layer in bottom] == [nn.Linear, BatchNorm, nn.ReLU, Dropout, nn.Linear, nn.ReLU]
-    last = hidden_layers(5, [8], style(norm="layer", dropout=0.5))
+    last = hidden_layers(5, [8], LayerStyle(norm="layer", dropout=0.5))
     assert [type(layer) for layer in last] == [nn.Linear, LayerNorm, nn.ReLU, Dropout]
 
 
@@ -113,17 +109,11 @@ def test_the_gradient_of_prelu_is_that_of_torch_at_0_too():
     assert gradients[0] == gradients[1]
 
 
-def test_an_overflow_above_0_leaves_the_slope_of_prelu_as_it_is():
-    layer = ParametricRelu(2)
-    layer(torch.tensor([[torch.inf, 1.0]])).sum().backward()
-    assert layer.weight.grad.tolist() == [0.0, 0.0]
-
-
 @pytest.mark.parametrize("norm", ["none", "batch", "layer"])
 @pytest.mark.parametrize("activation", ["relu", "prelu", "dice"])
 def test_networks_side_by_side_are_each_what_they_are_alone(norm, activation):
     torch.manual_seed(0)
-    copies, chosen = 3, style(activation=activation, norm=norm)
+    copies, chosen = 3, LayerStyle(activation=activation, norm=norm)
     together = parallel_networks(copies, 5, [8, 6], 2, chosen)
     alone = [fully_connected(5, [8, 6], 2, chosen) for _ in range(copies)]
     learned = [layer for layer in together if isinstance(layer, BatchNorm | LayerNorm | ParametricRelu | Dice)]
@@ -188,61 +178,20 @@ def test_dropout_of_embeddings_is_only_in_training():
 
 
 @pytest.mark.parametrize(
-    ("init", "deviation"),
+    ("settings", "sentence"),
     [
-        ("xavier_uniform", (2 / 500) ** 0.5),
-        ("xavier_normal", (2 / 500) ** 0.5),
-        ("he_uniform", (2 / 300) ** 0.5),
-        ("he_normal", (2 / 300) ** 0.5),
+        ({"kind": "ffnn", "hidden": (8, 6), "dropout": (0.1,)}, "model.dropout has 1 value.*hidden has 2"),
+        ({"kind": "dlrm", "bottom": (8,), "top": (9, 8), "activation": ("relu",)}, "model.activation has 1 value, and"),
+        ({"kind": "finalmlp", "first": (8,), "second": (6, 4), "heads": 2, "dropout": (0.1, 0.2)}, "model.first has 1"),
+        ({"kind": "ffnn", "hidden": (), "dropout": (0.1,)}, "model.dropout has 1 value, and model.hidden has 0"),
+        ({"kind": "finalnet", "first": (8, 7)}, "model.first or model.second has the width 7"),
+        ({"kind": "ffnn", "hidden": (8,), "dropout": 1.0}, "less than 1"),
+        ({"kind": "ffnn", "hidden": (8,), "norm": "group"}, "none"),
     ],
 )
-def test_weights_begin_with_the_deviation_of_the_papers(init, deviation):
-    wanted = shape(dense=300, dims=())
-    network = build_model(Ffnn(kind="ffnn", dim=4, hidden=(200,), init=init), wanted, seed=3)
-    first = network.network[0]
-    assert float(first.weight.detach().std()) == pytest.approx(deviation, rel=0.02)
-    assert not first.bias.any()
-    again = build_model(Ffnn(kind="ffnn", dim=4, hidden=(200,), init=init), wanted, seed=3)
-    assert torch.equal(first.weight, again.network[0].weight)
-
-
-def test_experts_side_by_side_begin_as_they_would_alone():
-    layer = ParallelLinear(2, 300, 200)
-    from persia_cli.model.initial import initialize
-
-    initialize(layer, "he_normal")
-    assert float(layer.weight.detach().std()) == pytest.approx((2 / 300) ** 0.5, rel=0.02)
-    assert not layer.bias.any()
-
-
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: Ffnn(kind="ffnn", dim=4, hidden=(8, 6), dropout=(0.1,)), r"model.dropout has 1 value.*hidden has 2"),
-        (
-            lambda: Dlrm(kind="dlrm", dim=4, bottom=(8,), top=(9, 8), activation=("relu",)),
-            r"model.activation has 1 value, and model.top has 2",
-        ),
-        (
-            lambda: FinalMlp(kind="finalmlp", dim=4, first=(8,), second=(6, 4), heads=2, dropout=(0.1, 0.2)),
-            r"model.dropout has 2 values, and model.first has 1",
-        ),
-        (
-            lambda: Ffnn(kind="ffnn", dim=4, hidden=(), dropout=(0.1,)),
-            r"model.dropout has 1 value, and model.hidden has 0",
-        ),
-        (
-            lambda: MaskNet(kind="masknet", dim=4, blocks=(8, 6), hidden=(), dropout=(0.1, 0.2, 0.3)),
-            r"model.dropout has 3 values, and model.blocks has 2",
-        ),
-        (lambda: FinalNet(kind="finalnet", dim=4, first=(8, 7)), "model.first or model.second has the width 7"),
-        (lambda: Ffnn(kind="ffnn", dim=4, hidden=(8,), dropout=1.0), "less than 1"),
-        (lambda: Ffnn(kind="ffnn", dim=4, hidden=(8,), norm="group"), "none"),
-    ],
-)
-def test_settings_that_fit_no_layers_are_refused(make, sentence):
+def test_settings_that_fit_no_layers_are_refused(settings, sentence):
     with pytest.raises(ValidationError, match=sentence):
-        make()
+        TypeAdapter(Model).validate_python({"dim": 4, **settings})
 
 
 def test_a_perceptron_that_is_left_out_takes_no_values_of_a_list():
@@ -250,3 +199,39 @@ def test_a_perceptron_that_is_left_out_takes_no_values_of_a_list():
     kinds = [type(part) for part in build_model(model, shape(), seed=0).modules()]
     assert kinds.count(Dropout) == 2
     assert nn.GELU in kinds
+
+
+@pytest.mark.parametrize("share", [1e-6, 1 / CASES, 0.1, 0.25, 0.5, 0.9])
+def test_the_share_is_dropped_and_others_are_scaled_to_the_same_mean(share):
+    torch.manual_seed(0)
+    values = dropped(torch.ones(1_000_003), share)
+    kept = values != 0
+    assert kept.double().mean().item() == pytest.approx(1 - share, abs=5 * (share / 1_000_003) ** 0.5 + 1 / CASES)
+    cases = round(share * CASES)
+    assert (values[kept] == CASES / (CASES - cases)).all()
+    # Neighbours, which share a draw, are dropped independently of each other.
+    for apart in (1, 2, 3):
+        both = (~kept[apart:] & ~kept[:-apart]).double().mean().item()
+        assert both == pytest.approx((cases / CASES) ** 2, abs=0.002)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(0, 3), (1,), (5, 7), (2, 3, 4)])
+def test_any_shape_has_its_dtype_and_the_gradient_of_its_mask(shape, dtype):
+    torch.manual_seed(0)
+    values = (torch.rand(shape) + 1).to(dtype).requires_grad_()
+    result = dropped(values, 0.5)
+    assert (result.shape, result.dtype) == (values.shape, dtype)
+    result.sum().backward()
+    assert torch.equal(values.grad, torch.where(result != 0, 2.0, 0.0).to(dtype))
+
+
+def test_a_layer_draws_by_the_seed_in_training_only():
+    layer, inputs = Dropout(0.5), torch.ones(10, 10)
+    torch.manual_seed(1)
+    first, second = layer(inputs), layer(inputs)
+    torch.manual_seed(1)
+    assert torch.equal(layer(inputs), first)
+    assert not torch.equal(first, second)
+    assert layer.eval()(inputs) is inputs
+    assert Dropout(0.0)(inputs) is inputs

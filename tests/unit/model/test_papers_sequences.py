@@ -9,7 +9,6 @@ from persia_cli.config.schema import Bst, Dien, SasRec
 from persia_cli.errors import ConfigError
 from persia_cli.model.build import build_model
 from persia_cli.model.dien import next_item_losses, others_of
-from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import FeatureShape, InputShape
 from tests.unit.model.by_hand import Array, Sample, Weights, agrees, perceptron, side_by_side, sigmoid, softmax
 
@@ -98,21 +97,6 @@ def test_negatives_of_dien_are_of_the_sample_half_a_batch_away():
     dropped = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).unsqueeze(1).expand(4, 3, 2)
     assert next_item_losses(torch.ones(4, 3, 2), dropped, everywhere).any()
     assert not next_item_losses(torch.ones(4, 3, 2), dropped, everywhere, alike).any()
-
-
-def test_dien_has_no_negative_if_all_samples_have_one_element():
-    features = (FeatureShape("f0", 4, "sum"), FeatureShape("clicked", 4, "none", 3))
-    model = Dien(
-        kind="dien", dim=4, attend={"f0": ("clicked",)}, hidden=(6,), auxiliary_weight=0.5, embedding_dropout=0.5
-    )
-    network = build_model(model, InputShape(0, features, 1), seed=0)
-    element = torch.ones(8, 3, 4)
-    batch = ModelBatch(
-        torch.zeros(8, 0), [element[:, :1]], [["f0"]], {"clicked": (element, torch.ones(8, 3, dtype=torch.bool))}
-    )
-    logits, losses = network(batch)
-    assert logits.unique().numel() > 1, "embeddings were dropped"
-    assert not losses.any()
 
 
 def test_a_sequence_without_next_elements_has_none_to_learn():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from persia_cli.errors import ConfigError
 from persia_cli.kernels import hashing
+from persia_cli.plan.capacity import CapacityRequest, divide
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, bytes_per_row, partitions_for, partitions_of
 from persia_cli.store.row_store import RowStore
@@ -108,32 +109,6 @@ def test_tables_hold_the_rows_they_are_given_and_not_more(tables: dict[str, Any]
     assert max(each) - min(each) <= 0.0005 * max(each)
 
 
-def test_a_table_with_a_share_is_its_own_group() -> None:
-    tables = {"b": {"share": 0.5}, "c": {"share": 0.25}}
-    layout = embedding_layout(make_run(["a", "b", "c", "d"], embedding={"capacity": 1000, "tables": tables}))
-    found = [([table.name for table in group.tables], group.capacity) for group in layout.groups]
-    assert found == [(["a", "d"], 250), (["b"], 500), (["c"], 250)]
-
-
-def test_shares_may_be_all_there_is() -> None:
-    tables = {name: {"share": share} for name, share in (("a", 0.1), ("b", 0.2), ("c", 0.7))}
-    layout = embedding_layout(make_run(list(tables), embedding={"capacity": 1000, "tables": tables}))
-    assert [group.capacity for group in layout.groups] == [100, 200, 700]
-
-
-def test_a_share_is_of_memory() -> None:
-    embedding = {"memory": "1MiB", "tables": {"a": {"share": 0.75, "dim": 64}}}
-    alone, common = embedding_layout(make_run(["a", "b"], embedding=embedding)).groups
-    assert alone.nbytes <= 0.75 * 2**20 < cost(alone, more=5)
-    assert alone.nbytes + common.nbytes <= 2**20 < cost(alone) + cost(common, more=10)
-
-
-def test_a_hash_stack_leaves_what_it_cannot_use_to_others() -> None:
-    tables = {"b": {"hash_stack": {"rounds": 2, "size": 50}}, "c": {"dim": 4}}
-    layout = embedding_layout(make_run(["a", "b", "c"], embedding={"capacity": 1000, "tables": tables}))
-    assert [group.capacity for group in layout.groups] == [450 + 100, 450]
-
-
 def test_a_hash_stack_in_several_partitions_fits_all_its_rows() -> None:
     tables = {"a": {"hash_stack": {"rounds": 2, "size": 50_000}}}
     layout = embedding_layout(make_run(["a"], embedding={"memory": "1GiB", "tables": tables}))
@@ -148,23 +123,14 @@ def test_a_hash_stack_in_several_partitions_fits_all_its_rows() -> None:
     assert (counters.rows, counters.evicted, counters.refused) == (100_000, 0, 0)
 
 
-TINY = {"share": 0.001}
-
-
 @pytest.mark.parametrize(
     ("embedding", "named"),
     [
         ({"memory": 100}, ["embedding.memory=100"]),
         ({"capacity": 1}, ["embedding.capacity=1"]),
-        (
-            {"capacity": 100, "tables": {"a": TINY}},
-            ["embedding.tables.a.share=0.001", "embedding.capacity=100"],
-        ),
+        ({"capacity": 100, "tables": {"a": {"share": 0.001}}}, ["tables.a.share=0.001", "embedding.capacity=100"]),
         ({"capacity": 10, "tables": {"a": {"share": 0.99}}}, ["embedding.capacity=10", "table b"]),
-        (
-            {"tables": {"a": {"share": 0.4}, "b": {"share": 0.6}}},
-            ["embedding.tables.a.share + embedding.tables.b.share = 1", ": c"],
-        ),
+        ({"tables": {"a": {"share": 0.4}, "b": {"share": 0.6}}}, ["tables.a.share + embedding.tables.b.share = 1"]),
     ],
 )
 def test_a_budget_without_a_row_for_every_table_is_refused(embedding: dict[str, Any], named: list[str]) -> None:
@@ -172,3 +138,53 @@ def test_a_budget_without_a_row_for_every_table_is_refused(embedding: dict[str, 
     with pytest.raises(ConfigError) as failure:
         embedding_layout(make_run(names, embedding=embedding))
     assert all(name in str(failure.value) for name in named)
+
+
+CLAIMS = st.lists(
+    st.builds(
+        CapacityRequest, row_cost=st.sampled_from([1.0, 35.0, 83.0, 147.0]), most=st.none() | st.integers(1, 10**6)
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("requests", "rows"),
+    [
+        ([CapacityRequest(1), CapacityRequest(1)], [500, 500]),
+        ([CapacityRequest(1), CapacityRequest(4)], [200, 200]),
+        ([CapacityRequest(1, share=0.25), CapacityRequest(1), CapacityRequest(1)], [250, 375, 375]),
+        ([CapacityRequest(10, share=0.25), CapacityRequest(1, share=0.75)], [25, 750]),
+        ([CapacityRequest(1, most=10), CapacityRequest(1), CapacityRequest(1)], [10, 495, 495]),
+        ([CapacityRequest(1, most=10), CapacityRequest(2, most=300), CapacityRequest(1)], [10, 300, 390]),
+        ([CapacityRequest(1, most=10), CapacityRequest(1, most=20)], [10, 20]),
+        ([CapacityRequest(1, most=10, share=0.5), CapacityRequest(1)], [10, 500]),
+        ([CapacityRequest(2000), CapacityRequest(1)], [0, 0]),
+        ([CapacityRequest(1, share=0.0001), CapacityRequest(1)], [0, 999]),
+        ([], []),
+    ],
+)
+def test_of_a_budget_of_1000(requests: list[CapacityRequest], rows: list[int]) -> None:
+    assert divide(1000, requests) == rows
+
+
+@given(CLAIMS, st.integers(0, 2**44))
+def test_all_is_given_away_and_equally(requests: list[CapacityRequest], budget: int) -> None:
+    rows = divide(budget, requests)
+    assert sum(n * request.row_cost for n, request in zip(rows, requests, strict=True)) <= budget
+    most = max(rows)
+    eager = [request for n, request in zip(rows, requests, strict=True) if request.most is None or n < request.most]
+    for n, request in zip(rows, requests, strict=True):
+        assert n == (most if request in eager else request.most)
+    left = budget - sum(n * request.row_cost for n, request in zip(rows, requests, strict=True))
+    assert not eager or left < sum(request.row_cost for request in eager)
+
+
+@given(CLAIMS, st.lists(st.floats(0.001, 0.3), max_size=3), st.integers(10**6, 2**44))
+def test_shares_are_taken_first(requests: list[CapacityRequest], shares: list[float], budget: int) -> None:
+    alone = [CapacityRequest(35.0, share=share) for share in shares]
+    rows = divide(budget, [*alone, *requests])
+    assert rows[: len(alone)] == [int(share * budget // 35.0) for share in shares]
+    costs = [n * request.row_cost for n, request in zip(rows, [*alone, *requests], strict=True)]
+    assert sum(costs) <= budget + 1

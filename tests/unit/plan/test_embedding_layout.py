@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from persia_cli.config.schema import GeneratedDataset, Run
 from persia_cli.errors import ConfigError
-from persia_cli.plan.columns import dense_count, label_names, sparse_features
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.checkpoints.changes import take_changes
 from persia_cli.store.layout import RowOptimizer, Schedule, partitions_for, table_salt
@@ -18,57 +16,19 @@ from tests.support.runs import SGD, make_run
 from tests.unit.plan.settings import ADAGRAD, ADAM, COSINE, FTRL, ROWWISE, ROWWISE_ADAM, STEP, TABLES
 
 
-def groups_of(run: Run) -> list[tuple[int, str, list[str]]]:
-    """The groups of a run as (dim, optimizer kind, table names)."""
-    return [
-        (group.dim, group.optimizer.kind, [table.name for table in group.tables])
-        for group in embedding_layout(run).groups
-    ]
-
-
-def test_tables_of_equal_dim_and_optimizer_share_a_group() -> None:
-    tables = {"b": {"dim": 4}, "c": {"optimizer": ADAM}, "d": {"dim": 8, "optimizer": SGD}, "e": {"dim": 4}}
-    run = make_run(["a", "b", "c", "d", "e"], embedding={"tables": tables})
-    assert groups_of(run) == [(8, "sgd", ["a", "d"]), (4, "sgd", ["b", "e"]), (8, "adam", ["c"])]
-
-
-def test_optimizers_of_other_settings_are_other_groups() -> None:
-    run = make_run(["a", "b"], embedding={"tables": {"b": {"optimizer": SGD | {"lr": 0.2}}}})
-    assert groups_of(run) == [(8, "sgd", ["a"]), (8, "sgd", ["b"])]
-
-
-def test_initial_bounds_are_a_tables_own_and_split_no_group() -> None:
-    run = make_run(["a", "b"], embedding={"init_bound": 0.5, "tables": {"b": {"init_bound": 0.0}}})
-    (group,) = embedding_layout(run).groups
-    assert [table.init_bound for table in group.tables] == [0.5, 0.0]
-
-
 @pytest.mark.parametrize(
     ("settings", "plain"),
     [
-        (SGD, RowOptimizer("sgd", lr=0.1)),
         (SGD | {"weight_decay": 0.5}, RowOptimizer("sgd", lr=0.1, weight_decay=0.5)),
-        (SGD | {"l2": 0.7}, RowOptimizer("sgd", lr=0.1, l2=0.7)),
-        (ADAGRAD, RowOptimizer("adagrad", lr=0.05, l2=0.6, initial_accumulator_value=0.2, eps=1e-9)),
-        (
-            ROWWISE,
-            RowOptimizer("rowwise_adagrad", lr=0.05, l2=0.6, initial_accumulator_value=0.2, eps=1e-9, weight_decay=0.3),
-        ),
-        ({"kind": "rowwise_adagrad", "lr": 0.05}, RowOptimizer("rowwise_adagrad", lr=0.05, eps=1e-8)),
+        (ADAGRAD, RowOptimizer("adagrad", 0.05, 0.2, 1e-9, l2=0.6)),
+        (ROWWISE, RowOptimizer("rowwise_adagrad", 0.05, 0.2, 1e-9, l2=0.6, weight_decay=0.3)),
         (ADAM, RowOptimizer("adam", lr=0.01, eps=1e-6, beta1=0.8, beta2=0.99)),
-        (
-            ROWWISE_ADAM,
-            RowOptimizer("rowwise_adam", lr=0.01, eps=1e-6, beta2=0.99, l2=0.6, weight_decay=0.3),
-        ),
+        (ROWWISE_ADAM, RowOptimizer("rowwise_adam", 0.01, eps=1e-6, beta2=0.99, l2=0.6, weight_decay=0.3)),
         (FTRL, RowOptimizer("ftrl", lr=0.05, beta=2.0, l1=0.1, l2=0.2, initial_accumulator_value=0.4)),
         (SGD | {"schedule": STEP}, RowOptimizer("sgd", lr=0.1, schedule=Schedule("step", 3, 5, 0.25))),
         (
             SGD | {"schedule": COSINE},
-            RowOptimizer("sgd", lr=0.1, schedule=Schedule("cosine", 4, over_steps=50, floor=0.125)),
-        ),
-        (
-            SGD | {"schedule": {"kind": "constant", "warmup_steps": 9}},
-            RowOptimizer("sgd", lr=0.1, schedule=Schedule("constant", 9)),
+            RowOptimizer("sgd", 0.1, schedule=Schedule("cosine", 4, over_steps=50, floor=0.125)),
         ),
     ],
 )
@@ -79,13 +39,10 @@ def test_every_setting_of_an_optimizer_arrives(settings: dict[str, Any], plain: 
     assert [group.optimizer for group in embedding_layout(own).groups] == [plain]
 
 
-@pytest.mark.parametrize(
-    "settings", [SGD, ADAGRAD, ROWWISE, ADAM, ROWWISE_ADAM, FTRL], ids=lambda settings: settings["kind"]
-)
-def test_bounds_of_gradients_and_weights_are_everyones_or_a_tables_own(settings: dict[str, Any]) -> None:
+def test_bounds_of_gradients_and_weights_are_everyones_or_a_tables_own() -> None:
     tables = {"b": {"clip_norm": 3.0}, "c": {"weight_bound": 4.0}, "d": {"clip_norm": 1.0, "weight_bound": 2.0}}
     embedding = {"clip_norm": 1.0, "weight_bound": 2.0, "tables": tables}
-    run = make_run(["a", "b", "c", "d"], embedding=embedding, optimizer={"embedding": settings, "dense": SGD})
+    run = make_run(["a", "b", "c", "d"], embedding=embedding)
     found = [
         ([table.name for table in group.tables], group.optimizer.clip_norm, group.optimizer.weight_bound)
         for group in embedding_layout(run).groups
@@ -93,23 +50,13 @@ def test_bounds_of_gradients_and_weights_are_everyones_or_a_tables_own(settings:
     assert found == [(["a", "d"], 1.0, 2.0), (["b"], 3.0, 2.0), (["c"], 1.0, 4.0)]
 
 
-def test_dtypes_are_everyones_or_a_tables_own() -> None:
-    tables = {"b": {"dtype": "float32"}, "c": {"dtype": "bfloat16"}, "d": {"dtype": "float16"}}
-    run = make_run(["a", "b", "c", "d"], embedding={"dtype": "bfloat16", "tables": tables})
-    found = [(group.dtype, [table.name for table in group.tables]) for group in embedding_layout(run).groups]
-    assert found == [("bfloat16", ["a", "c"]), ("float32", ["b"]), ("float16", ["d"])]
-
-
-def test_admission_is_everyones_or_a_tables_own_and_splits_no_group() -> None:
-    tables = {"b": {"admission": 0.25}, "c": {"hash_stack": {"rounds": 2, "size": 10}}}
-    (group,) = embedding_layout(make_run(["a", "b", "c"], embedding={"admission": 0.5, "tables": tables})).groups
+def test_settings_of_new_rows_are_everyones_or_a_tables_own_and_split_no_group() -> None:
+    tables = {"b": {"admission": 0.25, "init_bound": 0.0}, "c": {"hash_stack": {"rounds": 2, "size": 10}}}
+    embedding = {"admission": 0.5, "init_bound": 0.5, "tables": tables}
+    (group,) = embedding_layout(make_run(["a", "b", "c"], embedding=embedding)).groups
     assert [table.admission for table in group.tables] == [0.5, 0.25, 1.0]
-
-
-def test_a_hash_stack_arrives_at_its_table() -> None:
-    tables = {"b": {"hash_stack": {"rounds": 3, "size": 2**32}}}
-    (group,) = embedding_layout(make_run(["a", "b"], embedding={"tables": tables})).groups
-    assert [(table.rounds, table.size) for table in group.tables] == [(0, 0), (3, 2**32)]
+    assert [table.init_bound for table in group.tables] == [0.5, 0.0, 0.5]
+    assert [(table.rounds, table.size) for table in group.tables] == [(0, 0), (0, 0), (2, 10)]
 
 
 def test_servers_and_workers_get_the_same_settings() -> None:
@@ -133,7 +80,6 @@ def test_removed_rows_are_recorded_for_checkpoints_of_changes(when_full: str, ex
         keys, tables = keys_of(table.salt, ids), np.full(len(ids), table.number, np.uint16)
         shard.look_up(0, keys, tables, step, create=True)
     (found,) = take_changes(shard, 21, 0)
-    assert found is not None
     assert found.keys.size == shard.counters()[table.name].evicted
     assert (found.keys.size > 0) is (when_full == "evict_lru" or expire_after is not None)
     none = embedding_layout(make_run(embedding=embedding))
@@ -159,12 +105,6 @@ def test_features_that_name_one_table_share_it() -> None:
     assert [(feature.name, feature.table) for feature in layout.features] == [("bought", 0), ("user", 1), ("seen", 0)]
     assert layout.features_of(0) == (0, 2)
     assert layout.features_of(1) == (1,)
-
-
-def test_a_feature_may_read_the_table_of_another() -> None:
-    layout = embedding_layout(make_run([{"name": "last", "table": "item"}, "item"]))
-    assert [table.name for table in layout.tables()] == ["item"]
-    assert [feature.table for feature in layout.features] == [0, 0]
 
 
 def test_features_have_their_order_pooling_and_length() -> None:
@@ -201,24 +141,3 @@ def test_every_table_is_in_the_group_of_its_settings(tables: dict[str, Any]) -> 
             assert group.optimizer.kind == own.get("optimizer", SGD)["kind"]
             assert group.optimizer.clip_norm == own.get("clip_norm")
     assert len({(group.dim, group.dtype, group.optimizer) for group in layout.groups}) == len(layout.groups)
-
-
-def test_a_run_without_sparse_features_has_no_tables() -> None:
-    layout = embedding_layout(make_run([]))
-    assert (layout.groups, layout.features) == ((), ())
-
-
-def test_the_columns_of_a_run() -> None:
-    run = make_run(["a", {"name": "b", "column": "x"}], dataset={"labels": ["click", "buy"]})
-    assert [feature.name for feature in sparse_features(run)] == ["a", "b"]
-    assert dense_count(run) == 2
-    assert label_names(run) == ("click", "buy")
-
-
-def test_the_columns_of_generated_samples() -> None:
-    generator = {"train_rows": 10, "eval_rows": 5, "dense": 3, "cardinalities": [10, 20]}
-    dataset = GeneratedDataset.model_validate({"kind": "generated", "generator": generator})
-    run = make_run().model_copy(update={"dataset": dataset})
-    assert [feature.name for feature in sparse_features(run)] == ["feature_0", "feature_1"]
-    assert (dense_count(run), label_names(run)) == (3, ("label",))
-    assert [table.name for table in embedding_layout(run).tables()] == ["feature_0", "feature_1"]

@@ -1,4 +1,4 @@
-"""`train.epochs=auto` stands for numbers that depend on the data set."""
+"""The length of a training: what `train.epochs=auto` stands for, and schedules that end or begin too late."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import JobPlan, plan_job
 from persia_cli.plan.length import MAX_ROWS
+from persia_cli.plan.spent_schedules import spent_schedules, unreached
 from tests.support.runs import SGD, make_facts, make_run
 
 ROWS = 100
@@ -24,7 +25,6 @@ def test_a_small_data_set_is_trained_until_it_no_longer_improves() -> None:
     plan = planned(make_run())
     stop = plan.run.train.stop_early
     assert (plan.run.train.epochs, plan.job.steps, plan.run.eval.every_epochs) == (20, 80, 1)
-    assert stop is not None
     assert (stop.metric, stop.patience) == ("auc_minus_log_loss", 2)
     again = planned(plan.run)
     assert (again.run, again.job) == (plan.run, plan.job), "the settled configuration means the same"
@@ -59,21 +59,19 @@ def test_training_past_the_early_stop_retains_the_best() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "train", "checkpoint"),
+    ("eval_rows", "changes"),
     [
-        ((ROWS, 20), {"epochs": 1}, {}),
-        ((ROWS, 20), {"steps": 9}, {}),
-        ((ROWS, 0), {"epochs": 3}, {}),
-        ((ROWS, 20), {"epochs": 3}, {"at_end": False}),
+        (20, {"train": {"epochs": 1}}),
+        (20, {"train": {"steps": 9}}),
+        (0, {"train": {"epochs": 3}}),
+        (20, {"train": {"epochs": 3}, "checkpoint": {"at_end": False}}),
     ],
     ids=["one epoch", "steps", "no evaluation split", "nothing is saved"],
 )
-def test_no_best_is_retained_without_evaluations(
-    rows: tuple[int, int], train: dict[str, Any], checkpoint: dict[str, Any]
-) -> None:
-    assert (
-        planned(make_run(train={"batch_size": 32} | train, checkpoint=checkpoint), *rows).run.checkpoint.best_by is None
-    )
+def test_no_best_is_retained_without_evaluations(eval_rows: int, changes: dict[str, Any]) -> None:
+    train = {"batch_size": 32} | changes["train"]
+    run = planned(make_run(**changes | {"train": train}), eval_rows=eval_rows).run
+    assert run.checkpoint.best_by is None
 
 
 def test_given_settings_are_unchanged() -> None:
@@ -81,10 +79,8 @@ def test_given_settings_are_unchanged() -> None:
     assert (steps.job.steps, steps.run.train.epochs, steps.run.train.stop_early) == (9, 3, None)
     given = {"metric": "log_loss", "patience": 5}
     own = planned(make_run(train={"batch_size": 32, "stop_early": given})).run
-    assert own.train.stop_early is not None
     assert (own.train.stop_early.model_dump(exclude={"min_delta"}), own.eval.every_epochs) == (given, 1)
     best = planned(make_run(checkpoint={"best_by": "ne"})).run.train.stop_early
-    assert best is not None
     assert best.metric == "ne"
 
 
@@ -93,7 +89,6 @@ def test_given_settings_are_unchanged() -> None:
 )
 def test_evaluations_of_other_lengths_count_as_many_epochs(given: dict[str, int], patience: int) -> None:
     run = planned(make_run(eval=given)).run
-    assert run.train.stop_early is not None
     assert run.train.stop_early.patience == patience
     assert run.eval.model_dump(exclude_none=True) == given
 
@@ -108,7 +103,6 @@ def test_the_metric_that_decides_is_one_that_the_loss_improves() -> None:
     def metric(losses: dict[str, Any], **dataset: Any) -> str:
         run = make_run(train={"batch_size": 32, "losses": losses}, dataset=dataset)
         stop = planned(run, tasks=len(run.links)).run.train.stop_early
-        assert stop is not None
         return stop.metric
 
     assert metric({"click": {"kind": "mse"}}) == "rmse"
@@ -121,3 +115,63 @@ def test_the_metric_that_decides_is_one_that_the_loss_improves() -> None:
 def test_without_evaluations_during_training_nothing_is_compared() -> None:
     with pytest.raises(ConfigError, match="best_by=auc compares evaluations"):
         planned(make_run(checkpoint={"best_by": "auc"}), MAX_ROWS + 1)
+
+
+CYCLE = {"kind": "one_cycle", "over_steps": 80}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps", "told"),
+    [
+        (CYCLE, 80, False),
+        (CYCLE, 88, False),
+        (CYCLE, 160, True),
+        (CYCLE | {"floor": 0.1}, 160, False),
+        ({"kind": "cosine", "over_steps": 80, "warmup_steps": 60}, 150, False),
+        ({"kind": "cosine", "over_steps": 80, "warmup_steps": 60}, 160, True),
+        ({"kind": "step", "every_steps": 1, "factor": 0.1}, 160, False),
+    ],
+)
+def test_a_schedule_that_is_over_before_its_time(schedule: dict[str, object], steps: int, told: bool) -> None:
+    run = make_run(optimizer={"embedding": SGD, "dense": SGD | {"schedule": schedule}})
+    assert len(spent_schedules(run, steps)) == told
+
+
+def test_each_one_is_named() -> None:
+    own = {"a": {"optimizer": SGD | {"schedule": CYCLE}}}
+    rows = SGD | {"schedule": {"kind": "cosine", "over_steps": 80, "warmup_steps": 5}}
+    run = make_run(optimizer={"embedding": rows, "dense": SGD | {"schedule": CYCLE}}, embedding={"tables": own})
+    assert [told.partition(" of 1,000: ")[0] for told in spent_schedules(run, 1000)] == [
+        "optimizer.dense.schedule.kind=one_cycle is over at step 80",
+        "optimizer.embedding.schedule.kind=cosine is over at step 85",
+        "embedding.tables.a.optimizer.schedule.kind=one_cycle is over at step 80",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps", "told"),
+    [
+        (CYCLE, 24, "schedule.over_steps=80: the learning rate rises for 24 steps, and the training has 24, so"),
+        (CYCLE, 25, None),
+        ({"kind": "constant", "warmup_steps": 9}, 9, "schedule.warmup_steps=9: the learning rate rises for 9 steps"),
+        ({"kind": "constant", "warmup_steps": 9}, 10, None),
+        ({"kind": "constant"}, 1, None),
+        ({"kind": "cosine", "over_steps": 80}, 10, None),
+    ],
+)
+def test_a_learning_rate_that_never_has_its_value(schedule: dict[str, object], steps: int, told: str | None) -> None:
+    run = make_run(optimizer={"embedding": SGD, "dense": SGD | {"schedule": schedule}})
+    found = unreached(run, steps, None)
+    assert len(found) == (told is not None)
+    assert all(each.startswith(f"optimizer.dense.{told}") for each in found)
+
+
+def test_evaluations_that_come_too_late_to_be_compared() -> None:
+    train = {"batch_size": 32, "stop_early": {"metric": "auc"}}
+    run = make_run(train=train, eval={"every_steps": 50})
+    assert unreached(run, 51, 50) == []
+    assert unreached(make_run(eval={"every_steps": 50}), 50, 50) == []
+    for own, steps, every in (("eval.every_steps=50", 50, 50), ("eval.every_epochs=3", 30, 45)):
+        key, _, value = own.removeprefix("eval.").partition("=")
+        [told] = unreached(make_run(train=train, eval={key: int(value)}), steps, every)
+        assert f"with {own} the only one is that at the end, at step {steps};" in told

@@ -71,7 +71,6 @@ def test_rows_nulls_and_ranges(found: Inspection) -> None:
     assert (columns["price"].nulls, columns["price"].coverage) == (400, 0.9)
     prices = given["price"].drop_null().to_numpy()
     figures = columns["price"].numbers
-    assert figures is not None
     assert (figures.least, figures.greatest) == (prices.min(), prices.max())
     assert figures.mean == pytest.approx(prices.mean())
     assert figures.median == pytest.approx(np.median(prices))
@@ -80,40 +79,14 @@ def test_rows_nulls_and_ranges(found: Inspection) -> None:
     assert columns["empty"].coverage == 0.0
 
 
-def test_ids_are_counted(found: Inspection) -> None:
-    columns, given = found.profile.columns, shop()
-    item, counts = np.unique(given["item"], return_counts=True)
-    assert columns["item"].distinct == item.size
-    assert columns["item"].top[0] == (str(item[counts.argmax()]), counts.max() / ROWS)
-    assert columns["row_id"].distinct == ROWS
-    assert {name for name, _ in columns["user"].top} <= {str(number * APART) for number in range(-20, 130)}
-    assert columns["city"].top == (("Rome", 0.5), ("Bern", 0.25), ("Oslo", 0.25)) or columns["city"].top == (
-        ("Rome", 0.5), ("Oslo", 0.25), ("Bern", 0.25),
-    )  # fmt: skip
-
-
-def test_lengths_of_lists(found: Inspection) -> None:
-    lengths = found.profile.columns["last"].lengths
-    empty = sum(not ids for ids in shop()["last"].to_pylist())
-    assert lengths is not None
-    assert (lengths.least, lengths.greatest, lengths.counts) == (0, 2, (empty, 0, ROWS - empty))
-    assert lengths.mean == pytest.approx(2 * (ROWS - empty) / ROWS)
-    assert (lengths.covering(empty / ROWS), lengths.covering(1.0)) == (0, 2)
-
-
 def test_drift_between_the_splits(found: Inspection) -> None:
-    columns, given = found.profile.columns, shop()
-    user = given["user"].to_numpy()
-    known, seen = set(user[:TRAIN].tolist()), user[TRAIN:]
-    new = [u for u in set(seen.tolist()) if u not in known]
+    columns, user = found.profile.columns, shop()["user"].to_numpy()
+    known, seen = set(user[:TRAIN].tolist()), user[TRAIN:].tolist()
     drift = columns["user"].drift
-    assert drift.unseen_ids == len(new) / len(set(seen.tolist()))
-    assert drift.unseen_lookups == sum(u in set(new) for u in seen.tolist()) / seen.size
-    assert columns["item"].drift.unseen_lookups == pytest.approx(0.0, abs=0.05)
+    assert drift.unseen_ids == len(set(seen) - known) / len(set(seen))
+    assert drift.unseen_lookups == sum(u not in known for u in seen) / len(seen)
     for name, least, most in (("price", 2.0, math.inf), ("bought", 0.25, 0.4), ("city", 0.0, 0.01), ("item", 0, 0.1)):
-        stability = columns[name].drift.stability
-        assert stability is not None
-        assert least <= stability <= most, name
+        assert least <= (columns[name].drift.stability or 0.0) <= most, name
 
 
 def test_roles_are_guessed(found: Inspection) -> None:
@@ -128,44 +101,24 @@ def test_roles_are_guessed(found: Inspection) -> None:
 
 
 def test_the_suggestion_is_a_data_set(found: Inspection) -> None:
-    values = yaml.safe_load(found.suggestion)
-    dataset = ParquetDataset.model_validate(values)
-    assert dataset.labels == ("bought",)
-    assert dataset.dense == ("price",)
-    assert [(feature.name, feature.table, feature.pooling) for feature in dataset.sparse] == [
-        ("user", None, "sum"), ("item", None, "sum"), ("last", None, "mean"), ("city", None, "sum"),
-    ]  # fmt: skip
-    assert dataset.fill == 0.0
-    assert dataset.split.model_dump(exclude_none=True) == {
-        "kind": "column",
-        "column": "part",
-        "train": "train",
-        "eval": "valid",
-    }
+    dataset = ParquetDataset.model_validate(yaml.safe_load(found.suggestion))
+    assert (dataset.labels, dataset.dense, dataset.fill) == (("bought",), ("price",), 0.0)
+    pooling = {"user": "sum", "item": "sum", "last": "mean", "city": "sum"}
+    assert {feature.name: feature.pooling for feature in dataset.sparse} == pooling
+    split = {"kind": "column", "column": "part", "train": "train", "eval": "valid"}
+    assert dataset.split.model_dump(exclude_none=True) == split
     facts = inspect(dataset)
     assert (facts.train_rows, facts.eval_rows) == (TRAIN, ROWS - TRAIN)
-
-
-def test_the_census_that_ships_is_understood() -> None:
-    found = inspect_data("builtin:adult_income", lambda done, total: None)
-    roles = {name: guess.role for name, guess in found.roles.items()}
-    assert (roles["label"], roles["split"], roles["age"], roles["occupation"]) == ("label", "split", "dense", "sparse")
-    assert found.profile.split_rows == {"train": 32_561, "eval": 16_281}
-    assert found.profile.columns["occupation"].distinct == 15
-    assert found.profile.columns["label"].means["train"] == pytest.approx(7841 / 32_561)
-    assert yaml.safe_load(found.suggestion)["path"] == "builtin:adult_income"
 
 
 @pytest.mark.parametrize(
     ("column", "role", "distinct"),
     [
         (pa.array(np.arange(ROWS) % 40 * 7.0, mask=np.arange(ROWS) % 9 == 0), "sparse", 40),  # as pandas has them
-        (pa.array(np.arange(ROWS) % 3 * -1.0, pa.float32()), "sparse", 3),
         (pa.array(np.arange(ROWS) % 2 * 1.0), "dense", 2),
         (pa.array(np.arange(ROWS) % 400 * 1.0), "dense", 400),  # too few rows each
         (pa.array(np.arange(ROWS) * 1.0), "unused", None),  # it numbers the rows
         (pa.array(np.where(np.arange(ROWS) == ROWS - 1, 0.5, np.arange(ROWS) % 40)), "dense", None),
-        (pa.array(np.where(np.arange(ROWS) == 1, 0.5, np.arange(ROWS) % 40)), "dense", None),
         (pa.array(np.where(np.arange(ROWS) == 1, 1e300, np.arange(ROWS) % 40)), "dense", None),
     ],
 )
@@ -220,39 +173,31 @@ def test_a_prepared_folder_describes_its_columns(tmp_path: Path) -> None:
     assert found.profile.split_rows == {"train": 3000, "eval": 1000}
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+def test_a_wrong_description_is_reported_by_its_keys(tmp_path: Path) -> None:
+    write(tmp_path / "shop.parquet", shop())
+    for text, told in (
         ("kind: parquet\nlabls: [y]\n", r"dataset.yaml: labls=\[\"y\"\]: no such key; did you mean labels"),
-        ("kind: parquet\nlabels: 7\n", "dataset.yaml: labels=7: expected a list of texts"),
         ("- a\n", "dataset.yaml: expected the keys of a data set"),
         ("a: [", "dataset.yaml: cannot be read"),
-    ],
-)
-def test_a_wrong_description_is_reported_by_its_keys(tmp_path: Path, text: str, told: str) -> None:
-    write(tmp_path / "shop.parquet", shop())
-    (tmp_path / "dataset.yaml").write_text(text)
-    with pytest.raises(DataError, match=told):
-        look(tmp_path)
+    ):
+        (tmp_path / "dataset.yaml").write_text(text)
+        with pytest.raises(DataError, match=told):
+            look(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (None, "does not exist; give a file, a folder or a URI of Parquet, CSV or JSON Lines"),
-        (b"label,user\n1,2\n", "is not a readable Parquet file (Parquet magic bytes not found in footer"),
-        (b"", "is not a readable Parquet file ("),
+        (None, "does not exist; give a file, a folder or a URI"),
+        (b"label,user\n1,2\n", "is not a readable Parquet file"),
     ],
 )
 def test_what_is_no_parquet(tmp_path: Path, content: bytes | None, text: str) -> None:
     path = tmp_path / "shop.dat"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(DataError) as failure:
+    with pytest.raises(DataError, match=f"^[^\n]*{text}[^\n]*persia recipe ls[^\n]*$"):
         look(path)
-    assert text in str(failure.value)
-    assert "persia recipe ls" in str(failure.value)
-    assert "\n" not in str(failure.value)
 
 
 def test_files_that_differ_and_files_without_rows(tmp_path: Path) -> None:
@@ -265,15 +210,6 @@ def test_files_that_differ_and_files_without_rows(tmp_path: Path) -> None:
         look(tmp_path / "c.parquet")
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", {"y": np.random.default_rng(0).random(50_000)}, 50_000)
-    whole = bytearray(path.read_bytes())
-    whole[4:200] = bytes(196)
-    path.write_bytes(whole)
-    with pytest.raises(DataError, match=r"a.parquet: cannot be read \(.*\); prepare the file again"):
-        look(path)
-
-
 def test_columns_of_every_arrow_type(tmp_path: Path) -> None:
     """None of them is a reason to fail."""
     day = datetime.datetime(2026, 1, 1)
@@ -283,13 +219,11 @@ def test_columns_of_every_arrow_type(tmp_path: Path) -> None:
         "day": pa.array([day.date(), None, day.date()]),
         "moment": pa.array([day, day, None]),
         "struct": pa.array([{"a": 1}, None, {"a": 2}]),
+        "nested": pa.array([[[1, 2], [3]], [], None]),
         "vector": pa.array([[0.5, 1.0], None, [1.0, 2.0]], pa.list_(pa.float32(), 2)),
-        "pair": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int32(), 2)),
         "bag": pa.array([[1, None], None, []], pa.large_list(pa.uint8())),
-        "words": pa.array([["a"], None, []]),
         "none": pa.nulls(3),
         "small": pa.array([1, None, 255], pa.uint8()),
-        "nothing": pa.nulls(3, pa.int64()),
         "text": pa.array(["a", None, "a"], pa.large_string()),
         "bytes": pa.array([b"\xff", None, b"a"]),
         "code": pa.array(["x", None, "y"]).dictionary_encode(),
@@ -297,35 +231,12 @@ def test_columns_of_every_arrow_type(tmp_path: Path) -> None:
     }
     found = look(write(tmp_path / "a.parquet", columns))
     roles = {name: guess.role for name, guess in found.roles.items()}
-    assert roles["flag"] == "label"
-    assert roles["decimal"] == "dense"
-    assert {name for name, role in roles.items() if role == "sparse"} == {
-        "pair", "bag", "small", "words", "text", "bytes", "code",
-    }  # fmt: skip
-    assert found.profile.columns["bag"].count == 1
-    assert found.profile.columns["code"].distinct == 2
+    assert (roles["flag"], roles["decimal"], roles["nested"]) == ("label", "dense", "unused")
+    assert {name for name, role in roles.items() if role == "sparse"} == {"bag", "small", "text", "bytes", "code"}
+    assert (found.profile.columns["bag"].count, found.profile.columns["code"].distinct) == (1, 2)
     infinite = found.profile.columns["infinite"].numbers
-    assert infinite is not None
     assert (infinite.not_finite, infinite.mean) == (2, None)
     ParquetDataset.model_validate(yaml.safe_load(found.suggestion))
-
-
-def test_a_shift_to_the_least_value_is_seen(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-
-    def numbers(zeros: float) -> Any:
-        return np.where(rng.random(ROWS) < zeros, 0.0, rng.random(ROWS) + 0.1)
-
-    columns = {"x": np.r_[numbers(0.05), numbers(0.5)], "split": ["train"] * ROWS + ["eval"] * ROWS}
-    stability = look(write(tmp_path / "a.parquet", columns)).profile.columns["x"].drift.stability
-    assert stability is not None
-    assert stability > 0.5
-
-
-def test_a_wildcard_may_name_the_files(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write(tmp_path / f"{name}.parquet", shop())
-    assert look(tmp_path / "*.parquet").profile.rows == 2 * ROWS
 
 
 @pytest.mark.parametrize(
@@ -354,10 +265,6 @@ def test_each_entry_of_a_text_with_a_separator_is_an_id(tmp_path: Path) -> None:
     assert (genres.distinct, genres.count, genres.nulls) == (3, 240, 40)
     assert dict(genres.top) == pytest.approx({"drama": 0.5, "action": 1 / 3, "comedy": 1 / 6})
     assert found.table_rows["genres"] == 3
-
-    known = {"kind": "parquet", "path": ".", "labels": ["y"], "split": {"kind": "every", "n": 5}}
-    (tmp_path / "dataset.yaml").write_text(yaml.safe_dump(known | {"sparse": [{"name": "genres", "separator": "a"}]}))
-    assert set(dict(look(tmp_path).profile.columns["genres"].top)) == {"dr", "m", "ction|dr", "ction | comedy|dr"}
 
 
 @pytest.mark.parametrize("values", [[True, False, None], [1.0, 0.0, math.nan], [1.0, 0.0, None]])

@@ -1,9 +1,9 @@
-"""Files and columns of every kind and name as tables of DuckDB, and what becomes of failures and Ctrl-C."""
+"""Files, columns and ids of every kind and name: what DuckDB counts, and what becomes of failures and Ctrl-C."""
 
 import dataclasses
-import math
 import tempfile
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from pyarrow import fs
 
 from persia_cli.data.inspect import inspection, queries
@@ -64,52 +65,7 @@ def test_ids_of_64_bits_keep_every_bit(tmp_path: Path) -> None:
     assert tops["lists"] == {str(2**64 - 1), str(2**63), str(2**63 - 1)}
     assert (found["lists"].count, found["lists"].nulls, found["unsigned"].nulls) == (12, 4, 4)
     lengths = found["lists"].lengths
-    assert lengths is not None
     assert (lengths.least, lengths.greatest, lengths.counts) == (0, 2, (4, 8, 4))
-
-
-def test_nan_is_a_number_that_is_not_finite_and_null_is_none(tmp_path: Path) -> None:
-    values = pa.array([math.nan, None, 1.5, math.inf, -math.inf, 2.5, None, 1.5, 2.5, 1.5])
-    whole = pa.array([math.nan, None, 1.0, 2.0, 3.0] * 40)
-    columns = look(write(tmp_path / "a.parquet", {"x": values, "n": whole[:10], "y": [0, 1] * 5})).profile.columns
-    numbers = columns["x"].numbers
-    assert numbers is not None
-    assert (columns["x"].nulls, numbers.not_finite, numbers.least, numbers.greatest) == (2, 3, 1.5, 2.5)
-    assert numbers.mean == pytest.approx(9.5 / 5)
-    assert (columns["n"].distinct, columns["n"].count) == (3, 6)
-
-
-def test_lists_of_lists_are_not_used(tmp_path: Path) -> None:
-    nested = pa.array([[[1, 2], [3]], [], None] * 10)
-    found = look(write(tmp_path / "a.parquet", {"nested": nested, "y": [0, 1, 1] * 10}))
-    assert found.profile.columns["nested"].kind == "other"
-    assert found.roles["nested"].reason == "list<list<element: int64>> is neither numbers nor ids"
-
-
-def test_texts_of_bytes_and_of_words(tmp_path: Path) -> None:
-    columns = {
-        "bytes": pa.array([b"\xff\xfe", b"plain", b"plain", None]),
-        "words": pa.array(["größe 大小", "it's", "it's", ""]),
-        "lists": pa.array([["a", None, "a"], [], None, ["ü"]]),
-    }
-    found = look(write(tmp_path / "a.parquet", columns)).profile.columns
-    assert found["bytes"].top == (("plain", 2 / 3), ("\ufffd\ufffd", 1 / 3))
-    assert dict(found["words"].top) == {"it's": 0.5, "größe 大小": 0.25, "": 0.25}
-    assert (found["lists"].top, found["lists"].count) == ((("a", 2 / 3), ("ü", 1 / 3)), 3)
-
-
-def test_files_without_rows_among_others(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", {"y": np.arange(0)})
-    write(tmp_path / "b.parquet", {"y": np.arange(10)})
-    write(tmp_path / "c.parquet", {"y": np.arange(0)})
-    assert look(tmp_path).profile.split_rows == {"train": 8, "eval": 2}
-
-
-def test_a_column_that_a_folder_names_only_where_the_file_has_none(tmp_path: Path) -> None:
-    write(tmp_path / "x=5" / "a.parquet", {"y": [0, 1], "x": [1, None]})
-    write(tmp_path / "x=7" / "b.parquet", {"y": [1, 1]})
-    column = look(tmp_path).profile.columns["x"]
-    assert (dict(column.top), column.nulls) == ({"7": 2 / 3, "1": 1 / 3}, 1)
 
 
 def test_a_split_by_a_column_that_is_not_there(tmp_path: Path) -> None:
@@ -118,14 +74,6 @@ def test_a_split_by_a_column_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "dataset.yaml").write_text(text)
     with pytest.raises(DataError, match=r"there is no column prt; correct the split in dataset.yaml"):
         look(tmp_path)
-
-
-def test_dates_make_the_split(tmp_path: Path) -> None:
-    days = pa.array(["2024-01-01", "2024-01-02", None] * 5).cast(pa.date32())
-    write(tmp_path / "a.parquet", {"y": [0, 1, 1] * 5, "z": [1, 2, 3] * 5, "day": days})
-    text = "kind: parquet\nlabels: [y]\nsparse: [z]\nsplit: {kind: column, column: day, eval: 2024-01-02}\n"
-    (tmp_path / "dataset.yaml").write_text(text)
-    assert look(tmp_path).profile.split_rows == {"train": 10, "eval": 5}
 
 
 def test_a_store_on_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,45 +100,6 @@ def test_a_store_on_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert there.suggestion == here.suggestion
 
 
-def test_a_store_that_fails_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "a.parquet", {"y": np.arange(5000)})
-    store = fs.SubTreeFileSystem("/", fs.LocalFileSystem())
-
-    def elsewhere(*given: Any) -> Any:
-        return dataclasses.replace(open_files(*given), filesystem=store)
-
-    def fails(self: Any, nbytes: int) -> bytes:
-        raise OSError("the connection was lost")
-
-    monkeypatch.setattr(inspection, "open_files", elsewhere)
-    monkeypatch.setattr(queries._StoreFile, "read", fails)
-    with pytest.raises(DataError, match=r"a.parquet: cannot be read \(.*the connection was lost") as failure:
-        look(tmp_path)
-    assert "\n" not in str(failure.value)
-
-
-def test_text_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
-    bad = pa.Array.from_buffers(
-        pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"\xffa")]
-    )
-    with pytest.raises(DataError, match=r"a.parquet: cannot be read \(.*not valid UTF8") as failure:
-        look(write(tmp_path / "a.parquet", {"word": bad, "y": [0, 1]}))
-    assert "\n" not in str(failure.value)
-
-
-def test_a_file_that_is_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.parquet", {"y": np.arange(5000)})
-
-    def gone(*given: Any) -> Any:
-        source = open_files(*given)
-        path.unlink()
-        return source
-
-    monkeypatch.setattr(inspection, "open_files", gone)
-    with pytest.raises(DataError, match=r"a.parquet: cannot be read"):
-        look(tmp_path)
-
-
 def test_the_damaged_one_of_many_files_is_named(tmp_path: Path) -> None:
     for name in "abc":
         write(tmp_path / f"{name}.parquet", {"y": np.random.default_rng(0).random(5000)}, 5000)
@@ -199,14 +108,6 @@ def test_the_damaged_one_of_many_files_is_named(tmp_path: Path) -> None:
     (tmp_path / "b.parquet").write_bytes(whole)
     with pytest.raises(DataError, match=r"b.parquet: cannot be read \(.*\); prepare the file again"):
         look(tmp_path)
-
-
-def test_too_little_memory_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "MEMORY", "1MiB")
-    words = pa.array([f"{n:0400}" for n in range(30_000)])
-    with pytest.raises(DataError, match="need more than 1MiB") as failure:
-        look(write(tmp_path / "a.parquet", {"word": words}, 30_000))
-    assert "\n" not in str(failure.value)
 
 
 def test_ctrl_c_ends_the_query_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,11 +132,54 @@ def test_ctrl_c_ends_the_query_and_leaves_nothing(tmp_path: Path, monkeypatch: p
     assert not list((tmp_path / "temporary").iterdir())
 
 
-def test_progress_never_goes_back_and_ends_at_all_rows(tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    columns = {f"c{n}": np.arange(5000) % (n + 3) for n in range(40)}
-    inspect_data(str(write(tmp_path / "a.parquet", columns)), lambda done, total: seen.append((done, total)))
-    done = [each for each, _ in seen]
-    assert done == sorted(done)
-    assert seen[-1] == (5000, 5000)
-    assert len(set(done)) > 40
+ROWS = 200_000
+"""More than the sampled rows."""
+
+
+@pytest.mark.parametrize("size", [700, 150_000])
+def test_ids_are_counted_whatever_their_type(size: int, tmp_path: Path) -> None:
+    numbers = np.resize(np.random.default_rng(0).permutation(10**12 + np.arange(size)), ROWS)
+    columns = {
+        "signed": -numbers,
+        "unsigned": numbers.astype(np.uint64) + np.uint64(2**63),
+        "text": pa.array([f"w{number}" for number in numbers]),
+        "lists": pa.array([[number, number + 1] for number in numbers.tolist()]),
+    }
+    found = look(write(tmp_path / "a.parquet", columns, 50_000)).profile.columns
+    assert [column.distinct for column in found.values()] == [size, size, size, size + 1]
+    assert [column.count for column in found.values()] == [ROWS, ROWS, ROWS, 2 * ROWS]
+
+
+def test_frequent_and_unseen_ids(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(1).zipf(1.3, ROWS).astype(np.int64)
+    words = pa.array([f"w{number}" for number in numbers])
+    found = look(write(tmp_path / "a.parquet", {"id": -numbers, "word": words}, 50_000)).profile.columns
+    top = Counter(numbers.tolist()).most_common(5)
+    assert found["id"].top == tuple((str(-number), count / ROWS) for number, count in top)
+    assert found["word"].top == tuple((f"w{number}", count / ROWS) for number, count in top)
+    known, seen = set(numbers[: ROWS * 4 // 5].tolist()), numbers[ROWS * 4 // 5 :].tolist()
+    assert found["id"].drift.unseen_ids == len(set(seen) - known) / len(set(seen))
+    assert found["id"].drift.unseen_lookups == sum(number not in known for number in seen) / len(seen)
+
+
+def test_ids_of_columns_that_read_one_table_are_counted_once(tmp_path: Path) -> None:
+    known = {"kind": "parquet", "path": ".", "labels": ["y"], "split": {"kind": "every", "n": 5}}
+    sparse = [{"name": "seen", "table": "item"}, "item", {"name": "tags", "table": "item", "separator": "|"}]
+    (tmp_path / "dataset.yaml").write_text(yaml.safe_dump(known | {"sparse": sparse}))
+    columns = {"item": ["a", "b"] * 50, "seen": [["b", "c"], []] * 50, "tags": ["d|e", "a| d"] * 50, "y": [0, 1] * 50}
+    write(tmp_path / "a.parquet", columns)
+    found = look(tmp_path)
+    assert found.table_rows == {"item": 5}
+    assert [found.profile.columns[name].distinct for name in ("item", "seen", "tags")] == [2, 2, 3]
+
+
+def test_a_list_named_after_a_column_of_its_type_raises_a_question(tmp_path: Path) -> None:
+    rows = np.arange(200)
+    lists = pa.array([[row % 40, row % 7] for row in rows.tolist()])
+    names = {"item_id": rows % 40, "hist_item": lists, "itemHistory": lists, "attrs": lists, "user": rows % 9}
+    columns = {"click": rows % 3 == 0, **names, "item_words": pa.array([["a"], ["b"]] * 100)}
+    found = look(write(tmp_path / "a.parquet", columns))
+    asked = {name for name, guess in found.roles.items() if "set table: item_id" in guess.doubt}
+    assert asked == {"hist_item", "itemHistory"}
+    assert all(guess.table is None for guess in found.roles.values())
+    assert "if these are ids of item_id, set table: item_id" in found.suggestion

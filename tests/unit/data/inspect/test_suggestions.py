@@ -12,14 +12,12 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.inspect.inspection import Inspection, inspect_data
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.known_values import SPLITS
-from persia_cli.data.read.source import open_source
-from persia_cli.main import app
+from tests.support.samples import read
 
 ROWS = 120
 DAY = datetime.datetime(2024, 3, 1)
@@ -90,11 +88,7 @@ def read_all(found: Inspection) -> ParquetDataset:
     dataset = ParquetDataset.model_validate(yaml.safe_load(found.suggestion))
     inspect(dataset)
     for split in SPLITS:
-        source = open_source(dataset, split, 0)
-        try:
-            assert source.read(0, 0, source.rows).size == source.rows > 0
-        finally:
-            source.close()
+        assert read(dataset, split).size > 0
     return dataset
 
 
@@ -132,20 +126,7 @@ def test_divided_ids_are_a_list_that_may_share_a_table(tmp_path: Path, separator
     assert "table: item_id" in found.roles["last_items"].doubt
 
 
-def test_nulls_and_values_that_may_be_padding_are_reported(everything: Inspection) -> None:
-    columns = everything.profile.columns
-    assert columns["padded"].hints.filler == ("0", 0.5)
-    for name, value, part in (("padded text", "", 2 / 3), ("null: #x", "NA", 1 / 3)):
-        filler = columns[name].hints.filler
-        assert filler is not None
-        assert (filler[0], round(filler[1], 6)) == (value, round(part, 6))
-    assert columns["price"].hints.filler is None
-    assert columns["price"].nulls == sum(each % 7 == 3 for each in range(ROWS))
-    assert columns["unix seconds"].hints.time == "seconds since 1970"
-    assert columns["iso text"].hints.time == "times as text"
-
-
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     names=st.lists(st.sampled_from(sorted(COLUMNS)), min_size=1, max_size=4, unique=True),
     rows=st.sampled_from([12, 30, 120]),
@@ -168,20 +149,3 @@ def test_the_delimiter_of_csv_is_found(tmp_path: Path, cache: Path, delimiter: s
     assert dataset.csv.delimiter == written
     assert [each.name for each in dataset.sparse] == ["user"]
     assert "decimal comma" in found.roles["shop"].reason
-
-
-@pytest.mark.slow
-def test_a_suggestion_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    table(tmp_path / "all.parquet", list(COLUMNS))
-    words = [
-        "train",
-        "dataset=s.yaml",
-        "cluster=embedded",
-        "train.epochs=1",
-        "model.hidden=[8]",
-        "embedding.memory=64MiB",
-    ]
-    for command in (["data", "inspect", "all.parquet", "--write", "s.yaml"], [*words, "--dry-run"], words):
-        done = CliRunner().invoke(app, command)
-        assert done.exit_code == 0, done.output or done.exception

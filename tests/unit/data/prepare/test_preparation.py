@@ -1,7 +1,6 @@
 """From parts to a data set: whole or resumable, whatever happens, and the same for any number of threads."""
 
 import fcntl
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from persia_cli.data.prepare.options import PrepareOptions, PrepareReport, Recip
 from persia_cli.data.prepare.parts import DatasetPart, PartLog, text_parts
 from persia_cli.data.prepare.preparation import write_dataset
 from persia_cli.data.prepare.text import TextBlock, TextFormat
-from persia_cli.data.read.bad_rows import BadRows
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.kinds import INTEGER
 from persia_cli.data.read.reserved_ids import RARE_ID
@@ -89,16 +87,6 @@ def test_threads_change_nothing(source: Source, tmp_path: Path) -> None:
     assert [file.read_bytes() for file in one.files] == [file.read_bytes() for file in four.files]
 
 
-@pytest.mark.parametrize(("options", "passes"), [({}, 1), ({"min_count": 2}, 2)])
-def test_progress_ends_at_the_total(options: dict[str, Any], passes: int, source: Source, tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
-    chosen = PrepareOptions(**options)
-    write_dataset(source.parts(), DATASET, tmp_path / "out", chosen, lambda *each: seen.append(each))
-    total = sum(file.stat().st_size for file in source.files) * passes
-    assert seen == sorted(seen)
-    assert seen[-1] == (total, total)
-
-
 def test_what_is_finished_is_kept_and_the_rest_made_after_a_failure(source: Source, tmp_path: Path) -> None:
     source.broken = "day_2"
     with pytest.raises(DataError, match="broken\n  finished files are kept; the same command continues"):
@@ -130,14 +118,6 @@ def replace_keeping_size_and_time(file: Path) -> None:
         lambda source, folder: (folder / "day_0-0000.parquet").write_bytes(b"half"),
         lambda source, folder: (folder / "day_0-0000.state").write_text("{"),
         lambda source, folder: (folder / "day_0-0000.state").unlink(),
-    ],
-    ids=[
-        "same size and time",
-        "another source",
-        "another time",
-        "half a file",
-        "half a state",
-        "no state",
     ],
 )
 def test_a_part_that_is_not_surely_finished_is_made_again(change: Any, source: Source, tmp_path: Path) -> None:
@@ -183,30 +163,9 @@ def test_a_finished_data_set_is_left_as_it_is_and_another_one_refused(source: So
     assert {path: path.stat().st_mtime_ns for path in first.files} == before
     with pytest.raises(DataError, match=r"out exists already; name a folder that does not exist, or remove it"):
         make(source, tmp_path / "out", row_group_rows=5)
-    content = first.files[0].read_bytes()
-    first.files[0].write_bytes(content[:-1])
-    with pytest.raises(DataError, match="out exists already"):
-        make(source, tmp_path / "out")
-    first.files[0].write_bytes(content)
-    assert make(source, tmp_path / "out").kept == 3
     replace_keeping_size_and_time(source.files[0])
     with pytest.raises(DataError, match="out exists already"):
         make(source, tmp_path / "out")
-
-
-def test_nothing_is_left_where_nothing_was_finished(source: Source, tmp_path: Path) -> None:
-    source.broken = "day_0"
-    with pytest.raises(DataError, match=r"^broken$"):
-        make(source, tmp_path / "out", workers=1)
-    assert left(tmp_path) == ["day_0", "day_1", "day_2"]
-
-
-def test_no_part_begins_once_another_has_failed(source: Source, tmp_path: Path) -> None:
-    source.broken = "day_0"
-    with pytest.raises(DataError, match=r"^broken$"):
-        make(source, tmp_path / "out", workers=1)
-    assert source.read == {"day_0": 1}
-    assert left(tmp_path) == ["day_0", "day_1", "day_2"]
 
 
 def test_an_empty_folder_is_taken_and_a_file_is_not(source: Source, tmp_path: Path) -> None:
@@ -237,18 +196,10 @@ def test_a_source_without_rows_makes_no_data_set(source: Source, tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_failure_in_one_thread_ends_the_others(source: Source, tmp_path: Path) -> None:
-    source.broken = "day_1"
-    with pytest.raises(DataError, match="broken"):
-        make(source, tmp_path / "out", workers=3)
-    assert not (tmp_path / "out").exists()
-
-
 def test_the_columns_that_a_recipe_declares_are_checked(source: Source, tmp_path: Path) -> None:
+    declared, output = {**DATASET, "spares": []}, tmp_path / "out"
     with pytest.raises(DataError, match=r"columns is wrong: spares=\[\]: no such key; did you mean sparse"):
-        write_dataset(
-            source.parts(), {**DATASET, "spares": []}, tmp_path / "out", PrepareOptions(), lambda done, total: None
-        )
+        write_dataset(source.parts(), declared, output, PrepareOptions(), lambda done, total: None)
 
 
 def lists(log: PartLog) -> Iterator[Any]:
@@ -292,27 +243,6 @@ def test_a_chronological_split_goes_by_the_time_or_by_the_order_of_rows(source: 
     assert [split for split, _ in by_row] == ["train"] * 81 + ["eval"] * 9
 
 
-def test_a_chronological_split_of_coarse_times_leaves_rows_to_train_on(source: Source, tmp_path: Path) -> None:
-    source.files[0].write_text("1\t5\t7\n" * 90)
-    source.files[1].write_text("0\t5\t8\n")
-    source.files[2].write_text("0\t5\t9\n")
-    made = splits(make(source, tmp_path / "out", split=SplitChoice("chronological", 0.5), time="time"))
-    assert Counter(made) == {("train", 7): 90, ("eval", 8): 1, ("eval", 9): 1}
-    for file in source.files:
-        file.write_text("1\t5\t7\n")
-    with pytest.raises(DataError, match="column time has only one value"):
-        make(source, tmp_path / "alike", split=SplitChoice("chronological", 0.5), time="time")
-
-
-def test_rare_ids_do_not_become_unknown_ones(source: Source, tmp_path: Path) -> None:
-    """-1 often stands for unknown."""
-    source.files[0].write_text("1\t-1\t7\n" * 5 + "1\t3\t7\n")
-    source.files[1].write_text("")
-    source.files[2].write_text("")
-    [file] = make(source, tmp_path / "out", min_count=2).files
-    assert pq.read_table(file).column("user").to_pylist() == [2**64 - 1] * 5 + [RARE_ID]
-
-
 def test_files_that_training_would_not_read_are_refused(source: Source, tmp_path: Path) -> None:
     source.files[1] = source.files[1].rename(tmp_path / "_day_1")
     with pytest.raises(DataError, match="_day_1-0000: files with such a name are never read as data"):
@@ -330,16 +260,3 @@ def test_an_output_that_cannot_take_its_name_is_refused_at_once(source: Source, 
 def test_splits_that_cannot_be_read(text: str) -> None:
     with pytest.raises(DataError, match="expected random:FRACTION or chronological:FRACTION"):
         parse_split(text)
-
-
-def test_bad_rows_found_before_count_too(source: Source, tmp_path: Path) -> None:
-    bad = BadRows(1)
-    bad.add([], 2)
-    with pytest.raises(DataError, match="2 rows do not parse, but at most 1"):
-        write_dataset(source.parts(), DATASET, tmp_path / "o", PrepareOptions(), lambda done, total: None, bad)
-
-
-def test_the_record_lists_what_was_made(source: Source, tmp_path: Path) -> None:
-    report = make(source, tmp_path / "out")
-    record = json.loads((tmp_path / "out" / "preparation.json").read_text())
-    assert (record["rows"], record["files"]) == (3 * ROWS, [file.name for file in report.files])

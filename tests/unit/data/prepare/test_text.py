@@ -1,11 +1,8 @@
 """Delimited text as typed columns: damaged rows are counted and reported with the right line."""
 
 import gzip
-import math
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +11,8 @@ from hypothesis import strategies as st
 
 from persia_cli.data.prepare import parts
 from persia_cli.data.prepare.parts import PartLog, read_blocks, read_table, text_parts
-from persia_cli.data.prepare.recipe import declared
 from persia_cli.data.prepare.text import TextBlock, TextFormat
+from persia_cli.data.read import text
 from persia_cli.data.read.bad_rows import SHOWN, BadRows
 from persia_cli.data.read.ids import text_id
 from persia_cli.data.read.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, hexadecimal, text_of
@@ -54,22 +51,6 @@ def test_columns_have_their_declared_kinds(tmp_path: Path) -> None:
     assert block.ids("s").to_pylist() == [text_id("t", "a"), None, text_id("t", "b")]
     assert block.texts("b").to_pylist() == ["x y", None, 'é, "e"']
     assert block.ids("i").to_pylist() == [2**64 - 7, None, 1]
-
-
-def test_lists_of_categories(tmp_path: Path) -> None:
-    block = one_block(tmp_path / "t", TextFormat({"g": BYTES, "n": INTEGER}), b"a|b\t1\n\t2\nb\t3\n|a|\t4\n")
-    a, b = text_id("g", "a"), text_id("g", "b")
-    assert block.id_lists("g", "|").to_pylist() == [[a, b], [], [b], [a]]
-    assert block.id_lists("g", "|", table="h").to_pylist()[2] == [text_id("h", "b")]
-
-
-def test_choices_are_where_a_value_stands(tmp_path: Path) -> None:
-    (tmp_path / "t").write_text("no\t1\nyes\t2\nmaybe\t3\n\t4\nno\t5\n")
-    bad = BadRows(5)
-    [block] = blocks_of(tmp_path / "t", TextFormat({"c": TEXT, "n": INTEGER}), bad)
-    index = block.choices("c", ["yes", "no"])
-    assert index[block.good].tolist() == [1, 0, 1]
-    assert [(row.line, row.reason) for row in bad.first()] == [(3, "c is not yes or no"), (4, "c is not yes or no")]
 
 
 WRONG: dict[bytes, str | None] = {
@@ -111,48 +92,15 @@ def test_lines_are_right_in_every_part(
     bad = BadRows(1000)
     rows = 0
     bounds = [0, *sorted(cuts), None]
-    for start, stop in pairwise(bounds):
-        for block in read_blocks(path, PAIRS, PartLog(bad, lambda nbytes: None), start or 0, stop):
-            rows += int(block.good.sum())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "BLOCK_BYTES", 16)
+        for start, stop in pairwise(bounds):
+            for block in read_blocks(path, PAIRS, PartLog(bad, lambda nbytes: None), start or 0, stop):
+                rows += int(block.good.sum())
     expected = [(number, reason) for number, line in enumerate(lines, 1) if (reason := WRONG[line])]
     assert bad.count == len(expected)
     assert [(row.line, row.reason) for row in bad.first()] == expected[:SHOWN]
     assert rows == sum(line in (b"1\tx", b"1\tx\r") for line in lines)
-
-
-def test_a_row_is_bad_once_and_rejected_ones_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "t").write_bytes(b"1\tx\n2\ty\n3\t\xff\n")
-    bad = BadRows(9)
-    [block] = blocks_of(tmp_path / "t", PAIRS, bad)
-    block.reject(np.array([True, False, True]), "wrong")
-    block.reject(np.array([True, False, True]), "wrong again")
-    assert block.table({"a": block.integers("a")}).column("a").to_pylist() == [2]
-    assert [(row.line, row.reason) for row in bad.first()] == [(1, "wrong"), (3, "b is not UTF-8")]
-
-
-@pytest.mark.parametrize(
-    ("read", "reason"),
-    [
-        (lambda block: block.integers("a"), "a is missing"),
-        (lambda block: block.numbers("x"), "x is missing"),
-    ],
-)
-def test_what_may_not_be_missing(tmp_path: Path, read: Callable[[TextBlock], Any], reason: str) -> None:
-    (tmp_path / "t").write_text("\t\n1\t1\n")
-    bad = BadRows(1)
-    [block] = blocks_of(tmp_path / "t", TextFormat({"a": INTEGER, "x": NUMBER}), bad)
-    read(block)
-    assert [(row.line, row.reason) for row in bad.first()] == [(1, reason)]
-
-
-def test_numbers_beyond_float64_are_bad(tmp_path: Path) -> None:
-    (tmp_path / "t").write_text("1e999\n-12345678901234567890.5\n1e-999\n0.1\n")
-    bad = BadRows(1)
-    [block] = blocks_of(tmp_path / "t", TextFormat({"x": NUMBER}), bad)
-    values = block.numbers("x")[block.good]
-    assert values.tolist() == [-12345678901234567890.5, 0.0, 0.1]
-    assert all(map(math.isfinite, values))
-    assert [(row.line, row.reason) for row in bad.first()] == [(1, "x is too large a number")]
 
 
 def test_a_header_must_name_the_columns(tmp_path: Path) -> None:
@@ -210,19 +158,3 @@ def test_damaged_archives_and_missing_files_are_refused(tmp_path: Path) -> None:
             blocks_of(path, PAIRS, BadRows(0))
     with pytest.raises(DataError, match="gone"):
         blocks_of(tmp_path / "gone", PAIRS, BadRows(0))
-
-
-def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t").write_text("")
-    with pytest.raises(DataError, match="t holds no rows"):
-        read_table(tmp_path / "t", PAIRS, lambda block: block.table({"a": block.ids("a")}), BadRows(0))
-
-
-@pytest.mark.parametrize("stripped", [True, False])
-def test_blanks_are_removed_where_both_declarations_agree(stripped: bool, tmp_path: Path) -> None:
-    block = one_block(tmp_path / "t", TextFormat({"n": TEXT}, stripped=stripped), b" a\n")
-    text = {"columns": ["n"], "read": "text"}
-    agreed, other = (declared(text | {"stripped": each}) for each in (stripped, not stripped))
-    assert block.made(agreed)["n"].to_pylist() == [text_id("n", "a" if stripped else " a")]
-    with pytest.raises(DataError, match="where the file is read, and declared"):
-        block.made(other)

@@ -1,5 +1,7 @@
-"""Settings that together prevent learning are refused in a sentence before a training, and no others."""
+"""A plan refuses a network or settings that do not fit their data, ranks or losses, and no others."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import plan_job
+from persia_cli.store.layout import MAX_ROWS
 from tests.support.runs import make_facts, make_run
 
 FFNN = {"kind": "ffnn", "dim": 8, "hidden": [4]}
@@ -69,3 +72,39 @@ def test_parts_and_ranks_have_separate_samples() -> None:
     plan(cluster=LOCAL, train={"batch_size": 2} | pairs)
     with pytest.raises(ConfigError, match="kind=pairwise compares samples of a step, which has only one"):
         plan(cluster=LOCAL, mode={"kind": "async"}, train={"batch_size": 2} | pairs)
+
+
+DLRM = {"kind": "dlrm", "dim": 8, "bottom": [4], "top": [4]}
+DIN = {"kind": "din", "dim": 8, "attention": [4], "hidden": [4]}
+DEEPFM = {"kind": "deepfm", "dim": 8, "hidden": [4]}
+FINAL = {"kind": "finalmlp", "dim": 8, "first": [4], "second": [4], "heads": 1}
+SEQUENCE = {"name": "last", "pooling": "none", "max_length": 5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"model": DLRM, "dataset": {"dense": []}}, "model.kind=dlrm has a part for .* the data set has no dense ones"),
+        ({"sparse": ["a", SEQUENCE]}, "model.kind=ffnn takes one vector per feature, but pooling is none for last"),
+        ({"sparse": [], "model": DEEPFM}, "model.kind=deepfm works on embeddings, but .* no sparse features"),
+        ({"sparse": ["item", SEQUENCE], "model": DIN | {"attend": {"item": ["last"]}}}, "attend.item: last does not"),
+        ({"sparse": ["a", SEQUENCE], "model": DIN | {"attend": {"a": ["lats"]}}}, "model.attend.a=lats: .* mean last?"),
+        ({"model": FINAL | {"gate": {"hidden": [4], "first": ["c"]}}}, "model.gate.first=c: needs a sparse feature"),
+        ({"model": DEEPFM, "embedding": {"tables": {"a": {"dim": 4}}}}, r"rows of model.dim=8 .* a \(4\)"),
+        ({"mode": {"kind": "async"}, "train": {"batch_size": 32, "device": "cuda"}}, "train.device=cuda: with mode"),
+        ({"embedding": {"capacity": 2 * MAX_ROWS}}, "on one embedding server, which numbers at most 4,294,967,294"),
+    ],
+)
+def test_it_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        plan(**changes)
+
+
+def test_more_rows_fit_on_more_servers() -> None:
+    cluster = {"kind": "local", "embedding_servers": 4}
+    plan(embedding={"capacity": 2 * MAX_ROWS}, cluster=cluster)
+
+
+def test_planning_does_not_import_torch() -> None:
+    code = "import sys, persia_cli.plan.job, persia_cli.engines.readiness; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
