@@ -90,7 +90,7 @@ def test_links_that_lead_nowhere_or_back_are_errors(tree: Path) -> None:
         names(tree, str(tree))
 
 
-def test_data_files_that_are_left_out_are_named_and_files_of_systems_are_not(tree: Path) -> None:
+def test_data_files_that_are_left_out_are_named(tree: Path) -> None:
     for name in ("_SUCCESS", ".a.parquet.crc", "LICENSE.txt", "dataset.yaml", "part-0001", "x.csv"):
         (tree / name).write_bytes(b"")
     data = dataset(tree)

@@ -41,7 +41,7 @@ def test_numbers_become_the_results_of_the_steps(steps: list[Any], expected: np.
     np.testing.assert_array_equal(column_of_request(raw(*steps), "n", pa.array(VALUES)).to_numpy(), expected)
 
 
-def test_hours_of_times_that_are_none_are_refused_and_missing_ones_are_null() -> None:
+def test_hours_of_no_time_are_refused_and_missing_ones_are_null() -> None:
     hour = raw("hours", {"remainder": 24}, field="hour")
     day = raw("hours", {"floor_divide": 24}, field="hour")
     given = pa.array([14102123, None, 24022900, 70010100])

@@ -230,7 +230,7 @@ def test_what_ids_are_made_of_is_settled_by_the_training_files(tmp_path: Path) -
     assert read(later, "eval").ids.tolist() == [text_id("c", "1"), 7]
 
 
-def test_only_unused_files_that_persia_converted_are_removed_from_the_cache(tmp_path: Path, cache: Path) -> None:
+def test_only_unused_files_of_persia_are_removed_from_the_cache(tmp_path: Path, cache: Path) -> None:
     months = 60 * 86_400.0
     copies: dict[str, Path] = {}
     with ProcessPoolExecutor(1, get_context("spawn")) as other:  # a process holds the copies that it uses

@@ -104,7 +104,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("kind", ["predict", "eval"])
-def test_a_column_of_the_model_that_other_data_lack_is_no_mistake_of_settings(tmp_path: Path, kind: str) -> None:
+def test_a_column_of_the_model_that_other_data_lack_is_named(tmp_path: Path, kind: str) -> None:
     (tmp_path / "a.csv").write_text("y,D,e\n1,2,x\n")
     with pytest.raises(DataError) as caught:
         inspect(dataset(tmp_path, split={"kind": kind}, weight="w"))

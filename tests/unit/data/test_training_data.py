@@ -47,7 +47,7 @@ def test_it_is_the_same_elsewhere(folder: Path, tmp_path: Path) -> None:
     assert found(tmp_path / "disk" / "*", split=SPLIT) == before
 
 
-def test_files_without_training_samples_and_row_groups_without_shuffle_may_change(folder: Path) -> None:
+def test_files_and_row_groups_that_no_sample_depends_on_may_change(folder: Path) -> None:
     before, in_order = found(folder, split=SPLIT), found(folder, split=SPLIT, shuffle=False)
     write(folder / "last.parquet", group_rows=7)
     write(folder / "last-2.parquet")

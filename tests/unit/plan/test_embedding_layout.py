@@ -50,7 +50,7 @@ def test_bounds_of_gradients_and_weights_are_everyones_or_a_tables_own() -> None
     assert found == [(["a", "d"], 1.0, 2.0), (["b"], 3.0, 2.0), (["c"], 1.0, 4.0)]
 
 
-def test_settings_of_new_rows_are_everyones_or_a_tables_own_and_split_no_group() -> None:
+def test_settings_of_new_rows_are_everyones_or_a_tables_own() -> None:
     tables = {"b": {"admission": 0.25, "init_bound": 0.0}, "c": {"hash_stack": {"rounds": 2, "size": 10}}}
     embedding = {"admission": 0.5, "init_bound": 0.5, "tables": tables}
     (group,) = embedding_layout(make_run(["a", "b", "c"], embedding=embedding)).groups

@@ -117,9 +117,7 @@ def test_a_header_must_name_the_columns(tmp_path: Path) -> None:
         blocks_of(path, format, BadRows(0))
 
 
-def test_a_large_plain_file_becomes_several_parts_and_a_compressed_one_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_files_become_several_parts_unless_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "PART_BYTES", 10)
     path = tmp_path / "big.txt"
     path.write_text("".join(f"{number}\tx\n" for number in range(10)))

@@ -3,7 +3,7 @@
 import struct
 
 import pyarrow as pa
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from persia_cli.data.prepare.text import TextFormat
@@ -163,6 +163,7 @@ def test_text_is_checked_and_hashed(field):
     check(BYTES, 0, field)
 
 
+@settings(max_examples=30)
 @given(st.lists(st.one_of(st.none(), INTEGERS.filter(bool), NUMBERS.filter(bool)), max_size=8))
 def test_a_wrong_value_changes_no_other(texts):
     for kind in (INTEGER, NUMBER, hexadecimal(0), TEXT):
