@@ -1,9 +1,9 @@
 """The decisions that evaluations make during training: the best step so far, and when to stop."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from persia_cli.config.schema import DenseOptimizer, Optimizer, PlateauSchedule, Run
 from persia_cli.config.schema.metric import Aim, goodness, value_of
@@ -149,6 +149,17 @@ class EvaluationTracker:
                 if best is not None and best.metric == metric:
                     best.step, best.value, best.since = step, value, since
                     break
+
+    def seed(self, evaluations: Iterable[Mapping[str, Any]]) -> None:
+        """Find the best of earlier evaluations, lines of the record, that no earlier start has compared."""
+        if self._keep is not None and self._keep.value is None:
+            for line in evaluations:
+                self._keep.note(line["step"], value_of(line, self._keep.metric))
+
+    @property
+    def kept_step(self) -> int | None:
+        """The step of the best evaluation so far, if its checkpoint is to be the best."""
+        return self._keep.step if self._keep else None
 
     def best_at(self, step: int) -> Best | None:
         """Return the best evaluation if it is of this step and its weights should be saved."""

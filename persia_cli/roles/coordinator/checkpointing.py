@@ -1,7 +1,7 @@
 """The publication of checkpoints: the files of all replicas, and the manifest that completes them."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -126,10 +126,20 @@ class Checkpointing:
         """Complete or remove what a killed process left unfinished; called when training begins."""
         if isinstance(self._checkpoints, Path):
             remove_unfinished(self._checkpoints)
-        first = self._job.first_step
-        if (best := self._tracker.best_at(first)) and first in finished_steps(self._checkpoints):
-            # A process killed between publishing this checkpoint and recording it as the best has left it unmarked.
-            self._retention.add(first, best, "best")
+        step = self._tracker.kept_step
+        if step is not None and step in finished_steps(self._checkpoints):
+            # A process killed between publishing this checkpoint and recording it as the best has left it unmarked,
+            # and so has an earlier start without `checkpoint.best_by`.
+            self._retention.add(step, self._tracker.best_at(step), "best")
+
+    def seed_best(self, lines: Iterable[Mapping[str, Any]]) -> Best | None:
+        """Return the best evaluation in lines of the record whose checkpoint exists, if no earlier start chose one."""
+        if self._tracker.kept_step is not None:
+            return None
+        steps = set(finished_steps(self._checkpoints))
+        self._tracker.seed(line for line in lines if line["split"] == "eval" and line["step"] in steps)
+        step = self._tracker.kept_step
+        return None if step is None else self._tracker.best_at(step)
 
     def _parent_step(self) -> int | None:
         """Return the step of the checkpoint that the next one extends; None if the next one has all rows."""

@@ -15,7 +15,7 @@ from persia_cli.control.evaluation_tracker import tracker_of
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import PersiaError, UserError
-from persia_cli.observe.journal import EVENTS, METRICS, Journal
+from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.record_state import load_state
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
@@ -116,6 +116,8 @@ class Coordinator:
         if resumed:
             restore_tracker(tracker, resumed.progress)
         self._checkpointing = Checkpointing(run, job, tracker)
+        if resumed and (best := self._checkpointing.seed_best(read_journal(self._run_dir / METRICS))):
+            events.write(event="best", metric=best.metric, step=best.step, value=best.value)
         self._scoring = self._begin_scoring(job) if job.task == "predict" else None
         is_saved = bool(resumed and self._checkpointing.has(step))
         waker = self._loop.waker()

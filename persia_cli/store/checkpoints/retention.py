@@ -1,6 +1,7 @@
 """The retention of a run's checkpoints: the ones to retain, the best one, and the one to use."""
 
 import logging
+from bisect import insort
 from collections.abc import Sequence, Set
 
 import msgspec
@@ -61,13 +62,13 @@ class Retention:
         self._saved = [step for step in triggers if step == self._best or step in self._regular]
 
     def add(self, step: int, best: Best | None, trigger: Trigger) -> None:
-        """Add the checkpoint of the newest step, once it is published; `best` is given if it is the best so far.
+        """Add the checkpoint of a step, once it is published; `best` is given if it is the best so far.
 
         Raise DiskError if the note of the best cannot be written; then nothing is removed, and the next call tries
         again: the best must not be removed while the note names it.
         """
         if step not in self._saved:
-            self._saved.append(step)
+            insort(self._saved, step)
         if trigger not in ("best", "end"):
             self._regular.add(step)
         if best is not None:

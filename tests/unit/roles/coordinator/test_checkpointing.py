@@ -5,7 +5,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from persia_cli.config.schema import Run
-from persia_cli.control.evaluation_tracker import EvaluationTracker
+from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.phases import Phase
 from persia_cli.observe.recent_scores import RecentScores
 from persia_cli.observe.record_state import RecordState, copies_in
@@ -14,11 +14,13 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.store.checkpoints.manifest import (
+    CHECKPOINTS,
     EMBEDDINGS,
     RunProgress,
     SavedTable,
     read_manifest,
 )
+from persia_cli.store.checkpoints.retention import choose_checkpoint
 from persia_cli.store.shard import Shard
 from persia_cli.wire.message import TableTotals
 from tests.support.runs import make_run
@@ -71,3 +73,18 @@ def test_the_manifest_has_every_table_and_the_run(tmp_path: Path) -> None:
         file for file in manifest.files if file not in copies_in(manifest)
     ]
     assert not {file.folder for file in copies_in(renewed)} & {file.folder for file in copies_in(manifest)}
+
+
+def test_a_resume_finds_the_best_evaluation_whose_checkpoint_exists(tmp_path: Path) -> None:
+    run = make_run()
+    for step in (5, 10):
+        checkpointing = checkpointing_of(run, tmp_path)
+        save(checkpointing, run, step)
+        checkpointing.conclude()
+    resumed = checkpointing_of(run, tmp_path, EvaluationTracker(keep=Best("auc", "high")))
+    lines = [{"split": "eval", "step": step, "auc": auc} for step, auc in ((4, 0.9), (5, 0.8), (10, 0.7))]
+    best = resumed.seed_best(lines)
+    resumed.tidy()
+    assert best is not None
+    assert (best.step, best.value, choose_checkpoint(tmp_path / CHECKPOINTS).name) == (5, 0.8, "step-5")
+    assert resumed.seed_best(lines[2:]) is None
