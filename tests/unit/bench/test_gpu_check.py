@@ -12,7 +12,6 @@ import torch
 
 from persia_cli.bench.baselines import trainers
 from persia_cli.bench.machine import GpuUsage
-from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import DeepFm, Dlrm, Ffnn
 from persia_cli.train.device import CPU
 from persia_cli.train.device_pooling import DeviceRows
@@ -21,10 +20,8 @@ from scripts.gpu import jobs
 from scripts.gpu.networks import check_networks
 from scripts.gpu.paths import check_paths
 from scripts.gpu.report import Finding
-from scripts.gpu.speed import phases
 from scripts.gpu_check import Part
 from tests.conftest import poll_for
-from tests.support.small import WORDS
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "gpu_check.py"
 MODELS = {"ffnn": Ffnn(kind="ffnn", dim=4, hidden=(8,)), "dlrm": Dlrm(kind="dlrm", dim=4, bottom=(7,), top=(9,))}
@@ -52,11 +49,6 @@ def test_what_raises_fails_alone():
     found = list(check_networks({"broken": broken, "ffnn": MODELS["ffnn"]}, CPU, endless, steps=2))
     assert [each.verdict for each in found] == ["FAIL", "PASS", "PASS"]
     assert found[0].figures.startswith("ConfigError: ")
-
-
-def test_the_ways_to_a_device_are_checked():
-    found = list(check_paths(MODELS["dlrm"], CPU, endless))
-    assert [each.verdict for each in found] == ["PASS"] * 5 + ["INFO"]
 
 
 @pytest.mark.slow
@@ -110,22 +102,6 @@ def test_jobs_are_held_against_the_one_on_the_cpu(monkeypatch):
     found = list(jobs.check_jobs("cpu", 1, lambda: 500.0, ["conf=adult_income", "mode=sync"]))
     assert [each.verdict for each in found] == ["PASS"] * 4, found
     assert "evaluated on the CPU" in found[-1].name
-
-
-@pytest.mark.slow
-def test_a_job_that_fails_is_reported_with_its_own_message():
-    (found,) = jobs.check_jobs("cpu", 2, lambda: 100.0, ["conf=no_such_thing"])
-    assert found.verdict == "FAIL"
-    assert "error: conf=no_such_thing: no such configuration" in found.figures
-
-
-def test_parts_of_a_step_add_up_to_it():
-    run = compose_run([*WORDS, "train.device=cpu"])
-    taken = phases(run)
-    assert {"rows to the device", "forward", "fetch scores", "backward", "fetch gradients", "dense update"} <= set(
-        taken
-    )
-    assert all(ms >= 0.0 for ms in taken.values())
 
 
 def test_a_gpu_is_watched_while_it_is_wanted(tmp_path):

@@ -7,7 +7,7 @@ from persia_cli.bench.baselines.steps import OneBag
 from persia_cli.errors import ConfigError
 from scripts.bench import kernels
 from scripts.bench.alternate import Timing, Turn, alternate, compared, single
-from scripts.bench.step_cases import EmbeddingStep, fitting
+from scripts.bench.step_cases import EmbeddingStep
 from scripts.bench.stores import EPS, LR
 from scripts.bench.views import lines
 
@@ -30,15 +30,6 @@ def test_cases_are_chosen_by_part_of_their_name() -> None:
     assert kernels.chosen("ook-u") == ["look-up"]
     with pytest.raises(ConfigError, match=r"no benchmark has 'nothing' in its name; there are look-up, .*start"):
         kernels.chosen("nothing")
-
-
-def test_cardinalities_shrink_to_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fitting((10, 20), 16) == ((10, 20), "")
-    monkeypatch.setattr("scripts.bench.step_cases.available_bytes", lambda: 2**20)
-    smaller, note = fitting((100, 10**9), 16)
-    assert sum(smaller) < 10_000
-    assert smaller[0] == 3
-    assert note.startswith("cardinalities scaled by")
 
 
 def test_the_step_that_is_timed_trains_as_torch_does() -> None:

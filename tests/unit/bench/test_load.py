@@ -1,8 +1,10 @@
-"""The load of a server: when requests arrive, what is counted, and servers that fail."""
+"""The load of a server: its requests, when they arrive, what is counted, and servers that fail."""
 
+import asyncio
 import itertools
 import os
 import socket
+import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +16,13 @@ import pytest
 from persia_cli.bench.load.generator import LoadGenerator, poisson
 from persia_cli.bench.load.order import LoadOrder, LoadReport, SentRequest
 from persia_cli.bench.load.process import load
-from persia_cli.errors import RoleError, WireError
+from persia_cli.bench.load.requests import RequestForm, pool_of, prepared, user_fields
+from persia_cli.errors import RoleError, UserError, WireError
+from persia_cli.serving.http.app import ServingApp
+from persia_cli.serving.http.settings import ServerSettings
+from persia_cli.serving.predictor import Predictor
+from tests.support.asgi import asked
+from tests.support.small_model import NAME, write_small_model
 
 ANSWER = b"[0.25, 0.5]"
 REQUEST = SentRequest(b"POST /v2/models/m/infer HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}", ANSWER)
@@ -32,44 +40,29 @@ RIGHT = response(200, ANSWER)
 @contextmanager
 def server(answers: Answers) -> Iterator[int]:
     """Serve on a thread for each connection until the end of the block; yields the port."""
-    numbers, threads = itertools.count(), list[threading.Thread]()
-    open_sockets: list[socket.socket] = []
+    numbers, clients = itertools.count(), list[socket.socket]()
 
-    def answer(client: socket.socket) -> None:
-        with client:
-            while client.recv(65536):
-                told = answers(next(numbers))
-                if told is None:
-                    return
-                client.sendall(told)
+    class Answering(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            clients.append(self.request)
+            with suppress(OSError):  # once the load has ended
+                while self.request.recv(65536):
+                    told = answers(next(numbers))
+                    if told is None:
+                        return
+                    self.request.sendall(told)
 
-    def accept() -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            open_sockets.append(client)
-            threads.append(threading.Thread(target=quietly, args=(client,)))
-            threads[-1].start()
-
-    def quietly(client: socket.socket) -> None:
-        with suppress(OSError):  # once the load has ended
-            answer(client)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threads.append(threading.Thread(target=accept))
-        threads[0].start()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Answering) as listener:
+        accepting = threading.Thread(target=listener.serve_forever, args=(0.01,))
+        accepting.start()
         try:
-            yield listener.getsockname()[1]
+            yield listener.server_address[1]
         finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            threads[0].join()
-            for client in open_sockets:
+            listener.shutdown()
+            accepting.join()
+            for client in clients:
                 with suppress(OSError):  # if it is closed
                     client.shutdown(socket.SHUT_RDWR)
-            for thread in threads:
-                thread.join()
 
 
 def order(port: int, rate: float | None = None, seconds: float = 0.3, patience_s: float = 5.0) -> LoadOrder:
@@ -167,3 +160,44 @@ def test_another_process_reports_its_counts_or_its_failure() -> None:
         assert 0 < report.cpu_s <= report.wall_s * 1.5
     with pytest.raises(RoleError, match="does not take connections"):
         load(order(port))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    return Predictor.open(write_small_model(tmp_path_factory.mktemp("model") / NAME))
+
+
+def test_values_are_golden_where_samples_have_them(model: Predictor) -> None:
+    pool = pool_of(model)
+    assert pool.samples == 3
+    assert pool.made_up == ["words"]
+    assert list(pool.values["user"]) == [1, 2, 9]
+    assert list(pool.values["item"]) == [4, 5, 6]
+    assert list(pool.values["price"]) == [0.5, 1.0, -2.0]
+    assert all(len(words) == 1 and words[0].startswith("word-") for words in pool.values["words"])
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+@pytest.mark.parametrize("user", [frozenset(), frozenset({"user"}), frozenset({"user", "words"})])
+def test_the_server_answers_them_with_these_bytes(model: Predictor, is_binary: bool, user: frozenset[str]) -> None:
+    app = ServingApp(model, ServerSettings(str(model.folder)))
+    for candidates in (1, 40):
+        for each in prepared(model, pool_of(model), RequestForm(candidates, user, is_binary), 3):
+            head, _, body = each.sent.wire.partition(b"\r\n\r\n")
+            first, *lines = head.decode().split("\r\n")
+            method, path, _ = first.split()
+            answer = asyncio.run(asked(app, method, path, body, dict(line.split(": ") for line in lines)))
+            assert (answer.status, answer.body) == (200, each.sent.answer)
+            assert len(each.inputs["dense"]) == candidates
+            assert len(np.unique(each.inputs["dense"])) <= 3
+
+
+def test_fields_of_the_user(model: Predictor) -> None:
+    inputs = model.description.inputs
+    assert user_fields(inputs, None) == {each.name for each in inputs[:2]}
+    assert user_fields(inputs, " item, price,") == {"item", "price"}
+    assert user_fields(inputs, "none") == frozenset()
+    with pytest.raises(
+        UserError, match="--user missing: the model has no field missing; it has user, item, words, price"
+    ):
+        user_fields(inputs, "missing")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from persia_cli.bench.modes import UNDELAYED
 from persia_cli.bench.result import Result, Side
 from persia_cli.config.compose import compose_run
 from persia_cli.observe.processor import Processor
@@ -18,7 +17,6 @@ from scripts.bench.alternate import single
 
 TURIN = Processor("EPYC", ("avx2", "avx512f", "avx512_bf16"))
 TARGET = ["conf=criteo", "train.batch_size=4096", "optimizer=adagrad", "cluster.embedding_servers=2"]
-MODES = ["conf=criteo", "mode=hybrid", "mode.staleness=8", "train.batch_size=512"]
 
 
 @pytest.mark.parametrize(
@@ -38,8 +36,8 @@ def told(benchmark: str, results: list[Result], words: list[str] | None = None, 
     return json.loads(json.dumps(head | run | {"results": [asdict(result) for result in results]}))
 
 
-def side(ratios: dict[str, float], name: str = "persia", speed: float = 1e6) -> Side:
-    return Side(name, speed, speed, speed, ratios)
+def side(ratios: dict[str, float]) -> Side:
+    return Side("persia", 1e6, 1e6, 1e6, ratios)
 
 
 def judged(*args: Any) -> list[tuple[float, float, bool]]:
@@ -52,18 +50,6 @@ def test_a_job_against_its_baselines() -> None:
     # Targets are set for networks on the CPU.
     on_gpu = replace(result, sides=[replace(result.sides[0], gpu_busy=0.5)])
     assert judged("throughput", [on_gpu], TARGET) == []
-
-
-def test_modes_under_delay() -> None:
-    delayed = side({UNDELAYED: 0.95, "sync": 2.5}, "hybrid")
-    results = [
-        Result(case, "criteo", "samples/s", sides)
-        for case, sides in (("0 ms", [side({UNDELAYED: 1.0}, "hybrid")]), ("5 ms", [delayed]))
-    ]
-    assert judged("modes", results, MODES) == [(0.95, 0.9, True), (2.5, 3.0, False)]
-    assert judged("modes", results, [*MODES, "mode.staleness=4"]) == []
-    slow = replace(results[0], sides=[side({UNDELAYED: 1.0}, "hybrid", speed=1e4)])
-    assert judged("modes", [slow, results[1]], MODES) == []
 
 
 @pytest.mark.parametrize(

@@ -3,45 +3,24 @@
 import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from persia_cli.bench.throughput import RoleCost, Throughput
-
-MEASURED = Throughput(
-    name="base",
-    mode="sync",
-    steps=50,
-    samples=5000,
-    seconds=2.5,
-    samples_per_s=2000.0,
-    stand_in=None,
-    roles=[RoleCost("nn-worker-0", 1.25, 2**20), RoleCost("coordinator-0", 0.5, 2**30)],
-)
+from persia_cli.config.schema import Run
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Requested measurements: pairs of run and steps."""
-    calls: list[Any] = []
-
-    def measure(run: object, steps: int) -> Throughput:
-        calls.append((run, steps))
-        return MEASURED
+def test_json(persia, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(run: Run, steps: int) -> Throughput:
+        roles = [RoleCost("nn-worker-0", 1.25, 2**20), RoleCost("coordinator-0", 0.5, 2**30)]
+        return Throughput("base", run.mode.kind, steps, 5000, 2.5, 2000.0, stand_in=None, roles=roles)
 
     monkeypatch.setattr("persia_cli.bench.throughput.measure", measure)
-    return calls
-
-
-def test_json(persia, asked: list[Any]) -> None:
     ended = persia("bench", "throughput", "dataset=tiny", "mode=sync", "--steps", "50", "--json")
     assert (ended.code, ended.err) == (0, "")
     told = json.loads(ended.out)
-    assert told["samples_per_s"] == 2000.0
+    assert (told["mode"], told["steps"], told["samples_per_s"]) == ("sync", 50, 2000.0)
     assert told["roles"][0] == {"replica": "nn-worker-0", "cpu_s": 1.25, "rss": 2**20}
-    [(run, steps)] = asked
-    assert (run.mode.kind, steps) == ("sync", 50)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`persia checkpoint ls` lists the checkpoints of a run; `gc` removes unused ones and never leaves half of one."""
+"""`persia checkpoint ls` and `verify` report checkpoints; `gc` removes unused ones and never leaves half of one."""
 
 import fcntl
 import json
@@ -177,3 +177,21 @@ def test_one_that_is_whole_stays_if_the_newest_is_damaged(persia, run: Path) -> 
     (run / CHECKPOINTS / "step-20" / MANIFEST).write_text("{}")
     assert persia("checkpoint", "gc", str(run), "--keep", "1", "--yes").code == 0
     assert there(run) == folders(6, 12, 20)
+
+
+def test_each_flaw_is_a_line_and_the_exit_code_is_that_of_a_damaged_checkpoint(persia, tmp_path: Path) -> None:
+    """The checkpoint has rows but no dense weights, and rows in no order."""
+    run = tmp_path / "run"
+    write_run(run, make_run(), 9, [made_up_rows(50, 8, 9, ("a", "b"))])
+    ended = persia("checkpoint", "verify", str(run))
+    flaws = [line for line in ended.err.splitlines() if line.startswith("flaw")]
+    assert ended.code == 2
+    assert any("dense.safetensors is not in the checkpoint" in flaw for flaw in flaws)
+    assert any("out of the order of keys" in flaw for flaw in flaws)
+    assert ended.out.startswith(f"path={run / CHECKPOINTS / 'step-9'} step=9 rows=50")
+    found = json.loads(persia("checkpoint", "verify", str(run / CHECKPOINTS / "step-9"), "--json").out)
+    assert found["sound"] is False
+    assert len(found["checkpoints"][0]["flaws"]) == len(flaws)
+    for folder in (tmp_path / "conf", run / CHECKPOINTS):
+        ended = persia("checkpoint", "verify", str(folder))
+        assert (ended.code, ended.out) == (2, "")

@@ -52,16 +52,6 @@ def test_json_has_everything(persia, shop: Path) -> None:
     assert ended.err.splitlines() == [f"next      persia data inspect {shop} --write dataset.yaml"]
 
 
-def test_lines_of_text_and_the_suggestion_without_a_terminal(persia, shop: Path) -> None:
-    ended = persia("data", "inspect", str(shop))
-    assert ended.code == 0, ended.err
-    lines = ended.out.splitlines()
-    assert " distinct=100 " in lines[5]
-    assert lines[11].startswith("# Suggested by")
-    [line] = [line for line in lines if line.startswith("  - {name: last_items, pooling: mean}")]
-    assert line.endswith("if these are ids of item, set table: item")
-
-
 def test_the_suggestion_is_written_once(persia, shop: Path) -> None:
     ended = persia("data", "inspect", str(shop), "--write", "shop.yaml")
     assert ended.code == 0, ended.err

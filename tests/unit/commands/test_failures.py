@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.errors import PersiaError, RoleError
+from persia_cli.commands.predict import paths_and_words
+from persia_cli.errors import RoleError, UserError
 from persia_cli.plan.job import JobPlan
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 
@@ -26,29 +27,25 @@ def test_debug_adds_the_traceback_wherever_it_stands(persia) -> None:
         assert ended.err.endswith("error: seed=x: expected a whole number of at least 0\n")
 
 
-def test_an_unexpected_exception_is_one_line(persia, monkeypatch: pytest.MonkeyPatch) -> None:
+LOG = "nn-worker-0 was killed by SIGKILL; the end of its log:\n  line one [x]\n  line two"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ZeroDivisionError("x"), "internal error: ZeroDivisionError: x; run again with --debug for the traceback\n"),
+        (RoleError(LOG), f"error: {LOG}\n"),
+    ],
+    ids=["unexpected", "with a log"],
+)
+def test_an_error_in_the_program_is_our_fault(persia, monkeypatch, error: Exception, text: str) -> None:
     def fail(*_: object) -> None:
-        raise ZeroDivisionError("division by zero")
+        raise error
 
     monkeypatch.setattr("persia_cli.config.compose.compose_run", fail)
     ended = persia("train")
-    hint = "run again with --debug for the traceback"
-    assert (ended.code, ended.err) == (1, f"internal error: ZeroDivisionError: division by zero; {hint}\n")
+    assert (ended.code, ended.err) == (1, text)
     assert "Traceback" in persia("train", "--debug").err
-
-
-def test_the_log_below_an_error_stays_as_it_is(persia, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RoleError("nn-worker-0 was killed by SIGKILL; the end of its log:\n  line one [x]\n  line two")
-
-    monkeypatch.setattr("persia_cli.config.compose.compose_run", fail)
-    ended = persia("train")
-    assert ended.code == PersiaError.exit_code == 1
-    assert ended.err.splitlines() == [
-        "error: nn-worker-0 was killed by SIGKILL; the end of its log:",
-        "  line one [x]",
-        "  line two",
-    ]
 
 
 def test_a_run_directory_holds_one_run_and_nothing_else(persia) -> None:
@@ -113,3 +110,42 @@ def test_an_interrupt_of_which_a_library_made_another_error_stays_one(persia, mo
     monkeypatch.setattr("persia_cli.main.app", fail)
     with pytest.raises(KeyboardInterrupt):
         persia("report")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("train", "-m"), "several values are tried by `persia sweep`"),
+        (("train", "--cfg", "job"), "`persia config show`"),
+        (("train", "--config", "x.yaml"), "conf=NAME or conf=PATH.yaml"),
+        (("train", "--batch-size=5"), "train.batch_size=VALUE"),
+        (("train", "--output-dir", "x"), "--run-dir DIR"),
+        (("train", "--wombat"), "--wombat: persia train has no such option; `persia train --help`"),
+        (("train", "--run-di", "x"), "did you mean --run-dir?"),
+        (("trian",), "no such command 'trian'"),
+        (("train", "--run-dir="), "--run-dir is empty"),
+        (("eval", ""), "an argument is empty"),
+        (("eval",), "missing argument 'RUN|CHECKPOINT'; `persia eval --help`"),
+    ],
+)
+def test_it_is_one_sentence_with_what_to_write(persia, words: tuple[str, ...], sentence: str) -> None:
+    ended = persia(*words)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("error: ")
+    assert len(ended.err.splitlines()) == 1
+    assert sentence in ended.err
+
+
+def test_without_arguments_there_is_help(persia) -> None:
+    ended = persia()
+    assert ended.code == 2
+    assert "Usage: " in ended.err + ended.out
+
+
+def test_paths_and_settings_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "day=3").mkdir()
+    given = ["a.parquet", "data/day=2/x", "day=3", "s3://b/k=v", "cluster.nn_workers=2", "~dataset.fill", "day=4"]
+    assert paths_and_words(given) == (given[:4], given[4:])
+    with pytest.raises(UserError, match="name the data to score first"):
+        paths_and_words(["day=4"])

@@ -16,9 +16,7 @@ from tests.support.small import WORDS
     [
         ("s3://bucket/shop", "s3://bucket/shop"),
         ("s3:/bucket/shop", "s3://bucket/shop"),
-        ("file:///data/shop", "file:///data/shop"),
         ("file:/data/shop", "file:///data/shop"),
-        ("hdfs:///user/me/shop", "hdfs:///user/me/shop"),
         ("hdfs://name:8020/shop", "hdfs://name:8020/shop"),
         ("runs/shop", None),
         (None, None),

@@ -1,15 +1,18 @@
-"""Small things of the screen: sizes, counts, key=value settings, tables on a terminal."""
+"""Small things of the screen: sizes, key=value settings, the result of a job with what was lost."""
 
 import io
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
 
-from persia_cli.commands.results import show_evaluation
+from persia_cli.commands.results import lost, show_evaluation, undefined, unknown, worse_than_the_mean
 from persia_cli.commands.screen import fitting, key_values, size
 from persia_cli.config.compose import compose_run
 from persia_cli.data.read.facts import inspect
 from persia_cli.plan.job import plan_job
+from tests.support.runs import make_run
 
 
 def test_sizes_in_units() -> None:
@@ -45,3 +48,56 @@ def test_a_line_drops_whole_fields() -> None:
     assert fitting(parts, 200) == "step 100/5,000  loss 0.1234  19,200 samples/s  1:02 left"
     assert fitting(parts, 30) == "step 100/5,000  loss 0.1234"
     assert fitting(parts, 5) == ""
+
+
+WROTE = {"event": "phase", "phase": "done"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "text"),
+    [
+        ({}, ""),
+        ({"a": {"rows": 5, "evicted": 0, "refused": 0}, "b": {}}, ""),
+        ({"a": {"evicted": 1234}, "b": {"rows": 9}}, "rows evicted: 1,234 (all of a)"),
+        (
+            {"a": {"evicted": 1, "not_admitted": 5}, "b": {"evicted": 2000}},
+            "rows evicted: 2,001 (2,000 of b); ids not admitted: 5 (all of a)",
+        ),
+    ],
+)
+def test_what_was_lost(tables: dict[str, Any], text: str) -> None:
+    early = {"event": "tables", "tables": {"a": {"evicted": 99}}}
+    assert lost([WROTE, early, {"event": "tables", "tables": tables}, WROTE]) == text
+
+
+def test_undefined_metrics_have_a_reason_for_each_label() -> None:
+    there = {"auc_a": 0.5, "gauc_a": None, "pr_auc_a": 0.5, "log_loss_a": 0.4}
+    alone = {"auc_b": None, "gauc_b": None, "pr_auc_b": None, "log_loss_b": 0.4}
+    assert undefined(there | alone) == [
+        "GAUC of a: not defined, because no value of dataset.group_by has samples of both classes",
+        "AUC, GAUC, PR-AUC of b: not defined, because no evaluation sample is positive",
+    ]
+    assert undefined({"auc": 0.5, "pr_auc": 1.0}) == []
+
+
+def test_a_model_that_is_worse_than_the_mean_label_is_reported() -> None:
+    line = {"step": 40, "ne_a": 1.25, "ne_b": 0.99, "ne_c": 1.5}
+    losses = {"c": {"kind": "bce", "pos_weight": 3}}
+    run = make_run(dataset={"labels": ["a", "b", "c"], "sparse": ["x"]}, train={"batch_size": 32, "losses": losses})
+    text = worse_than_the_mean(run, line)
+    assert text is not None
+    assert text.startswith("NE of a is 1.25 at step 40: ")
+    assert "checkpoint.best_by=auc_minus_log_loss_a" in text
+    assert worse_than_the_mean(run, line | {"ne_a": None}) is None
+
+
+def test_what_was_unknown() -> None:
+    tables = {
+        "user": {"reads": 100, "reads_known": 90},
+        "item": {"reads": 300, "reads_known": 300},
+        "shop": {"reads": 100, "reads_known": 100, "look_ups": 7},
+        "(dense)": {"rows": 3},
+    }
+    text = "2.00% of the ids scored have no row and count as zeros (user 10.00%)"
+    assert unknown([WROTE, {"event": "tables", "tables": tables}]) == text
+    assert unknown([WROTE]) == unknown([{"event": "tables", "tables": {"user": {"reads": 5, "reads_known": 5}}}]) == ""

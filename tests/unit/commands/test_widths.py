@@ -6,25 +6,19 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from persia_cli.commands.describe import describe_plan
-from persia_cli.commands.inspect_view import show_profile
 from persia_cli.commands.progress_bar import ProgressBar
 from persia_cli.commands.readme_view import Readme
 from persia_cli.commands.runs_view import show_runs
 from persia_cli.commands.screen import propose
 from persia_cli.commands.sweep_view import show_table
 from persia_cli.config.compose import compose_run
-from persia_cli.data.inspect.inspection import inspect_data
 from persia_cli.data.prepare.recipe import list_recipes, load_recipe, readme_of
 from persia_cli.data.read.facts import inspect
 from persia_cli.observe.overview import Summary
-from persia_cli.plan.capacity import table_needs
 from persia_cli.plan.job import plan_job
 from persia_cli.sweep.comparison import Mean, Row
 
@@ -52,17 +46,6 @@ def words(text: str) -> Counter[str]:
 def views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Show]:
     """Commands that show tables."""
     monkeypatch.chdir(tmp_path)
-    row = np.arange(4000)
-    data = {
-        "bought": row % 4 == 0,
-        "price_in_cents": row / 7.0,
-        "item": row % 100,
-        "last_items": pa.array([list(range(number % 90)) for number in row.tolist()]),
-        "name": pa.array([f"a rather long name {number % 3}" for number in row.tolist()]),
-    }
-    pq.write_table(pa.table(data), "shop.parquet")
-    profile = inspect_data("shop.parquet", lambda done, total: None)
-    needs = table_needs(profile.table_rows, 16, "adagrad", 2**30)
     mean = Mean(12345.6, 12.3, 3)
     rows = [
         Row((("optimizer.embedding.lr", "0.05"), ("mode", mode)), 3, 0, mean, {"auc": mean, "log_loss": mean},
@@ -78,7 +61,6 @@ def views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Show]:
     plan = plan_job(run, inspect(run.dataset), "train", tmp_path / "run")
 
     return {
-        "inspect": lambda console: show_profile(console, profile, needs),
         "sweep": lambda console: show_table(console, rows),
         "runs": lambda console: show_runs(console, runs),
         "dry run": lambda console: describe_plan(console, plan, ["conf=criteo"]),
@@ -91,10 +73,8 @@ def test_every_word_and_number_is_whole(views: dict[str, Show]) -> None:
         for width in WIDTHS:
             text = shown(view, width)
             assert not wanted - words(text), (name, width)
-            suggestion = text[text.find("# Suggested") :].splitlines() if name == "inspect" else []
             for line in text.splitlines():
-                is_to_be_copied = line in suggestion or line.startswith("  persia ")
-                assert len(line) <= width or len(line.split()) < 2 or is_to_be_copied, line
+                assert len(line) <= width or len(line.split()) < 2 or line.startswith("  persia "), line
 
 
 def test_a_command_to_copy_is_one_line() -> None:

@@ -1,4 +1,4 @@
-"""What an export reads and proves: rows as they were saved, lists, bounds of scores; the script of plain torch."""
+"""Exports: unchanged rows, lists, bounds of scores, and the script of plain torch."""
 
 import json
 import runpy

@@ -217,17 +217,6 @@ def test_speed_is_samples_over_the_time_of_the_slowest_rank(recording: Recording
     assert line["samples_per_s"] == round(samples / 2.0, 1)
 
 
-def test_reports_are_copied_before_their_buffers_are_reused(recording: Recording) -> None:
-    recorded, expected = recording(ranks=2), recording(ranks=2)
-    for rank in range(2):
-        figures, scores, _ = made_up(rank, 1)
-        expected.record.add_report(rank, 1, *made_up(rank, 1))
-        recorded.record.add_report(rank, 1, figures, scores, None)
-        for array in scores:
-            array[:] = 0
-    assert recorded.lines == expected.lines
-
-
 def test_reports_too_far_ahead_are_refused(recording: Recording) -> None:
     recorded = recording(ranks=2)
     recorded.record.add_report(0, REPORTS_AHEAD, *made_up(0, 1))

@@ -8,7 +8,7 @@ import yaml
 
 from persia_cli.errors import CheckpointError, ConfigError, UserError
 from persia_cli.observe.journal import EVENTS, Journal
-from persia_cli.observe.saved_run import find_model, has_checkpoint, locate_model
+from persia_cli.observe.saved_run import find_model, locate_model
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run
@@ -70,15 +70,3 @@ def test_only_files_of_dead_processes_are_removed(run_dir: Path) -> None:
     find_model(run_dir)
     assert not any(folder.exists() for folder in left)
     assert checkpoint_folder(run_dir / CHECKPOINTS, 9).is_dir()
-
-
-def test_whether_a_run_can_go_on_is_seen_where_it_has_saved(tmp_path: Path) -> None:
-    run, made = make_run(), write_run(tmp_path / "run", make_run(), 9, [made_up_rows(5, 8, 9, ("a",))], {})
-    other = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update={"path": str(tmp_path / "other")})})
-    assert has_checkpoint(tmp_path / "run", other)
-    (tmp_path / "run" / "config.yaml").write_text("of another version: 1\n")
-    assert not has_checkpoint(tmp_path / "run", other)
-    assert has_checkpoint(tmp_path / "run", run)
-    shutil.rmtree(made)
-    assert not has_checkpoint(tmp_path / "run", run)
-    assert not has_checkpoint(tmp_path / "nothing", run)

@@ -8,7 +8,6 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
-from persia_cli.config.schema.split import FileSplit
 from persia_cli.control.position import SplitName
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.reserved_ids import NULL_ID
@@ -93,17 +92,6 @@ def test_it_is_that_of_plain_loops(
         sum(positive and item == each for _, each, _, positive in trained) for _, item, _, _ in as_rows(asked.items)
     ]
     assert asked.popularity.tolist() == counts
-
-
-def test_items_are_numbered_by_their_keys_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of equal scores the lower number is first, for any split, order and size of batches."""
-    run = run_of(tmp_path, True)
-    numbered = [item for _, item, _, _ in as_rows(ask(run, False).items)]
-    split = FileSplit(kind="files", train=("eval.parquet",), eval=("train.parquet",))
-    monkeypatch.setattr(question, "SAMPLES", 7)
-    other = run.model_copy(update={"dataset": run.dataset.model_copy(update={"split": split})})
-    assert [item for _, item, _, _ in as_rows(ask(other, False).items)] == numbered
-    assert numbered != sorted(numbered)
 
 
 def test_an_untrained_model_finds_no_more_than_chance(tmp_path: Path) -> None:

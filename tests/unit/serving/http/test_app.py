@@ -3,13 +3,16 @@
 import asyncio
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from persia_cli.serving.description import NETWORK
 from persia_cli.serving.http.app import ServingApp
 from persia_cli.serving.http.settings import ServerSettings
+from persia_cli.serving.network import FrozenNetwork
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import Response, ask, asked, binary, outputs_of, tensor
 from tests.support.small_model import LARGE
@@ -266,3 +269,23 @@ def test_metrics_count_requests_samples_and_ids_without_rows(predictor: Predicto
         'persia_request_seconds_count{route="infer"} 2.0',
     ):  # fmt: skip
         assert line in text
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_prediction_that_is_no_number_is_an_error_that_names_it(
+    predictor: Predictor, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = FrozenNetwork(predictor.folder / NETWORK, 1)
+
+    def logits(inputs: Any) -> Any:
+        found = network.logits(inputs)
+        found[2, 1] = value
+        return found
+
+    monkeypatch.setattr(predictor, "_network", SimpleNamespace(logits=logits))
+    monkeypatch.setattr(predictor, "_links", ["identity", "identity"])
+    rows = {"instances": [{"user": 1, "item": 4, "words": ["lamp"], "price": 0.5}] * 3}
+    app = serving(predictor)
+    for answer in (infer(app, INPUTS), ask(app, "POST", PREDICT, json.dumps(rows).encode())):
+        assert answer.status == 500
+        assert f"{value} as buy_probability of sample 2" in answer.json()["error"]

@@ -13,28 +13,20 @@ from persia_cli.serving.http.listening import address_of, require_certificate
 from tests.support.small_model import write_small_model
 
 
-def test_loopback_needs_no_secret() -> None:
+def test_other_machines_need_a_token_or_a_certificate() -> None:
     for host in ("127.0.0.1", "localhost"):
-        found = address_of(host, 0, is_guarded=False)
-        assert found.host in ("127.0.0.1", "::1")
-        assert found.port > 0
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_other_machines_need_a_token_or_a_certificate(host: str) -> None:
-    with pytest.raises(UserError, match="--token-file"):
-        address_of(host, 0, is_guarded=False)
+        assert address_of(host, 0, is_guarded=False).host in ("127.0.0.1", "::1")
+    for host in ("0.0.0.0", "::"):
+        with pytest.raises(UserError, match="--token-file"):
+            address_of(host, 0, is_guarded=False)
     assert address_of("0.0.0.0", 0, is_guarded=True).host == "0.0.0.0"
 
 
-def test_a_port_in_use_is_named() -> None:
+def test_a_port_in_use_and_a_host_that_is_none_are_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(UserError, match=f"cannot listen at 127.0.0.1:{port}"):
             address_of("127.0.0.1", port, is_guarded=False)
-
-
-def test_a_host_that_is_none_is_named() -> None:
     with pytest.raises(UserError, match=r"--host no\.such\.host\.invalid"):
         address_of("no.such.host.invalid", 0, is_guarded=True)
 

@@ -1,10 +1,14 @@
-"""Reading on another thread: the same items, the same errors, and nothing left open."""
+"""Files that are read on another thread, or whose checksum is computed while they are read."""
 
+import io
+import random
 import threading
 from collections.abc import Iterator
 
 import pytest
+from xxhash import xxh128
 
+from persia_cli.storage.hashed_source import HashedSource
 from persia_cli.storage.reading_ahead import read_ahead
 
 
@@ -42,3 +46,22 @@ def test_stopping_early_leaves_no_open_file_and_no_thread() -> None:
     ahead.close()
     assert len(closed) == 1
     assert threading.active_count() == before
+
+
+class Slowly(io.BytesIO):
+    """Gives at most some bytes at a time, as sockets and large files do."""
+
+    def read(self, size: int = -1) -> bytes:
+        return super().read(min(size, 7) if size >= 0 else 7)
+
+
+@pytest.mark.parametrize("stream", [io.BytesIO, Slowly])
+def test_content_and_checksum_are_those_of_the_file(stream):
+    rng = random.Random(3)
+    for size in (0, 1, 6, 7, 8, 1000):
+        content, counted = rng.randbytes(size), []
+        with HashedSource(stream(content), counted.append) as source:
+            read = b"".join(source.read(rng.randrange(1, 40)) for _ in range(rng.randrange(4)))
+            assert content.startswith(read)
+            assert source.finish() == xxh128(content).hexdigest()
+        assert sum(counted) == size
