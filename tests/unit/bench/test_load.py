@@ -197,7 +197,5 @@ def test_fields_of_the_user(model: Predictor) -> None:
     assert user_fields(inputs, None) == {each.name for each in inputs[:2]}
     assert user_fields(inputs, " item, price,") == {"item", "price"}
     assert user_fields(inputs, "none") == frozenset()
-    with pytest.raises(
-        UserError, match="--user missing: the model has no field missing; it has user, item, words, price"
-    ):
+    with pytest.raises(UserError, match="--user missing"):
         user_fields(inputs, "missing")
