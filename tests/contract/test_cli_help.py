@@ -15,71 +15,65 @@ import typer.testing
 from persia_cli.main import app
 
 FROZEN = {
-    "": ["--debug", "--help", "--install-completion", "--log-format", "--show-completion", "--verbose", "--version"],
-    "attach": ["--help", "--progress", "run"],
-    "bench": ["--help"],
-    "bench modes": [
-        "--conf-dir", "--delay-ms", "--help", "--hosts", "--json", "--mbit", "--plot", "--quick", "--rounds", "--steps",
-        "words",
-    ],
-    "bench serve": ["--body", "--candidates", "--connections", "--help", "--json", "--quick", "--rate", "--rounds",
-                    "--seconds", "--user", "--workers", "folder"],
-    "bench throughput": ["--compare", "--conf-dir", "--help", "--json", "--quick", "--ring", "--rounds", "--source",
-                         "--steps", "words"],
-    "bench tier": ["--conf-dir", "--help", "--json", "--quick", "--ring", "--rounds", "--steps", "words"],
-    "checkpoint": ["--help"],
-    "checkpoint diff": ["--help", "--json", "after", "before"],
-    "checkpoint export": ["--help", "--last-used", "--output", "--overwrite", "--state", "--table", "folder"],
-    "checkpoint gc": ["--dry-run", "--help", "--keep", "--yes", "run"],
-    "checkpoint ls": ["--help", "--json", "run"],
-    "checkpoint now": ["--help", "run"],
-    "checkpoint show": ["--help", "--json", "folder"],
-    "checkpoint verify": ["--help", "--json", "folder"],
-    "config": ["--help"],
-    "config list": ["--conf-dir", "--help", "prefix"],
-    "config model": ["--conf-dir", "--help", "--json", "words"],
-    "config schema": ["--help"],
-    "config show": ["--conf-dir", "--help", "words"],
-    "data": ["--help"],
-    "data inspect": ["--csv", "--dim", "--help", "--json", "--memory", "--optimizer", "--write", "path"],
-    "drill": ["--at-step", "--compare", "--conf-dir", "--folder", "--help", "--json", "words"],
-    "drive": ["--background", "--help", "--lock", "--run-dir", "words"],
-    "eval": ["--approximate", "--at", "--data", "--help", "--keep-seen", "--retrieval", "--step", "--test", "run",
-             "words"],
-    "export": ["--format", "--help", "--name", "--output", "--overwrite", "--rows", "--step", "--verify", "run"],
-    "keys": ["--help"],
-    "keys new": ["--help", "file"],
-    "launch-role": ["--advertise", "--attached", "--bind", "--conf-dir", "--coordinator", "--cpus", "--help",
-                    "--index", "--key-file", "--life", "--memory-file", "--parent", "--run-dir",
-                    "--supervise", "--token-file", "--trusted-network", "role", "words"],
-    "logs": ["--help", "role", "run"],
-    "on-host": ["--help"],
-    "predict": ["--help", "--keep", "--logits", "--output", "--overwrite", "--step", "data", "run"],
-    "recipe": ["--help"],
-    "recipe cp": ["--help", "folder", "name"],
-    "recipe ls": ["--help"],
-    "recipe prepare": ["--help", "--input", "--max-bad-rows", "--min-count", "--output", "--split", "--workers",
-                       "name"],
-    "recipe run": ["--conf-dir", "--help", "--input", "--max-bad-rows", "--min-count", "--output", "--split",
-                   "--workers", "name", "words"],
-    "recipe show": ["--help", "name"],
-    "report": ["--help", "--output", "run"],
-    "resume": ["--dry-run", "--help", "run", "words"],
-    "runs": ["--help"],
-    "runs compare": ["--help", "--json", "runs"],
-    "runs ls": ["--help", "--json", "folder"],
-    "serve": ["--help", "--host", "--log", "--missing", "--port", "--sample", "--tls", "--token-file", "--workers",
-              "folder"],
-    "stop": ["--help", "--now", "run"],
-    "sweep": ["--baseline", "--conf-dir", "--dry-run", "--folder", "--help", "--jobs", "--json", "--limit-s",
-              "--metric", "--resume", "words"],
-    "table": ["--help"],
-    "table stats": ["--help", "--json", "folder"],
-    "trace": ["--help", "output", "run"],
-    "train": [
-        "--conf-dir", "--dry-run", "--help", "--parent", "--render", "--run-dir", "--trace", "--trace-steps", "words",
-    ],
-}  # fmt: skip
+    path: ["--help", *names.split()]
+    for path, names in {
+        "": "--debug --install-completion --log-format --show-completion --verbose --version",
+        "attach": "--progress run",
+        "bench": "",
+        "bench modes": "--conf-dir --delay-ms --hosts --json --mbit --plot --quick --rounds --steps words",
+        "bench serve": (
+            "--body --candidates --connections --json --quick --rate --rounds --seconds --user --workers folder"
+        ),
+        "bench throughput": "--compare --conf-dir --json --quick --ring --rounds --source --steps words",
+        "bench tier": "--conf-dir --json --quick --ring --rounds --steps words",
+        "checkpoint": "",
+        "checkpoint diff": "--json after before",
+        "checkpoint export": "--last-used --output --overwrite --state --table folder",
+        "checkpoint gc": "--dry-run --keep --yes run",
+        "checkpoint ls": "--json run",
+        "checkpoint now": "run",
+        "checkpoint show": "--json folder",
+        "checkpoint verify": "--json folder",
+        "config": "",
+        "config list": "--conf-dir prefix",
+        "config model": "--conf-dir --json words",
+        "config schema": "",
+        "config show": "--conf-dir words",
+        "data": "",
+        "data inspect": "--csv --dim --json --memory --optimizer --write path",
+        "drill": "--at-step --compare --conf-dir --folder --json words",
+        "drive": "--background --lock --run-dir words",
+        "eval": "--approximate --at --data --keep-seen --retrieval --step --test run words",
+        "export": "--format --name --output --overwrite --rows --step --verify run",
+        "keys": "",
+        "keys new": "file",
+        "launch-role": (
+            "--advertise --attached --bind --conf-dir --coordinator --cpus --index --key-file --life "
+            "--memory-file --parent --run-dir --supervise --token-file --trusted-network role words"
+        ),
+        "logs": "role run",
+        "on-host": "",
+        "predict": "--keep --logits --output --overwrite --step data run",
+        "recipe": "",
+        "recipe cp": "folder name",
+        "recipe ls": "",
+        "recipe prepare": "--input --max-bad-rows --min-count --output --split --workers name",
+        "recipe run": "--conf-dir --input --max-bad-rows --min-count --output --split --workers name words",
+        "recipe show": "name",
+        "report": "--output run",
+        "resume": "--dry-run run words",
+        "runs": "",
+        "runs compare": "--json runs",
+        "runs ls": "--json folder",
+        "serve": "--host --log --missing --port --sample --tls --token-file --workers folder",
+        "stop": "--now run",
+        "sweep": "--baseline --conf-dir --dry-run --folder --jobs --json --limit-s --metric --resume words",
+        "table": "",
+        "table stats": "--json folder",
+        "trace": "output run",
+        "train": "--conf-dir --dry-run --parent --render --run-dir --trace --trace-steps words",
+    }.items()
+}
 """Every command with its options and arguments; what is taken away here is taken from people's scripts."""
 
 HEAVY = ("hydra", "msgspec", "numba", "numpy", "omegaconf", "pyarrow", "pydantic", "torch", "yaml", "zmq")
@@ -96,7 +90,8 @@ def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def names(command: Any) -> list[str]:
     context = command.make_context("persia", [], resilient_parsing=True)
-    return sorted(next((o for o in p.opts if o.startswith("--")), p.name) for p in command.get_params(context))
+    found = sorted(next((o for o in p.opts if o.startswith("--")), p.name) for p in command.get_params(context))
+    return ["--help", *(name for name in found if name != "--help")]
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:

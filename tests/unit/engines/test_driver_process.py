@@ -1,4 +1,4 @@
-"""The driver of a run: one at a time, known to other commands, with its exit code in the end."""
+"""The driver of a run: one at a time, known to other commands, with its exit code and phase in the end."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,10 @@ import pytest
 from persia_cli.engines import driver_process
 from persia_cli.engines.driver_process import KILLED, driving, exit_code, forget_driver, note_of, start_driver
 from persia_cli.engines.drivers import ProcessDriver, driver_of
-from persia_cli.errors import PreemptedError, UserError
+from persia_cli.engines.job import record_end, recorded_end
+from persia_cli.engines.signals import JobSignals, PreemptedNow
+from persia_cli.errors import PreemptedError, RoleError, UserError
+from persia_cli.observe.journal import EVENTS, read_journal
 from tests.conftest import poll_for
 
 PROGRAM = """
@@ -96,3 +99,37 @@ def test_a_run_that_goes_on_without_a_driver_forgets_the_last_one(tmp_path: Path
     forget_driver(tmp_path)
     assert note_of(tmp_path) is None
     assert [path.name for path in tmp_path.iterdir()] == ["driver"]
+
+
+def signalled() -> JobSignals:
+    signals = JobSignals()
+    signals.name = "SIGTERM"
+    return signals
+
+
+def phases(run_dir: Path) -> list[str]:
+    return [event["phase"] for event in read_journal(run_dir / EVENTS)]
+
+
+def end_with(run_dir: Path, signals: JobSignals, last: str, raised: BaseException) -> None:
+    """Raise an error after a phase, as a launcher may."""
+    with recorded_end(run_dir, signals):
+        record_end(run_dir, phase=last)
+        raise raised
+
+
+@pytest.mark.parametrize("raised", [PreemptedNow("SIGTERM"), RoleError("coordinator-0 was killed by SIGUSR1")])
+def test_a_signal_ends_a_job_to_go_on_later_but_not_one_that_is_done(tmp_path: Path, raised: BaseException) -> None:
+    done, saving = tmp_path / "done", tmp_path / "saving"
+    done.mkdir()
+    saving.mkdir()
+    end_with(done, signalled(), "done", raised)
+    assert phases(done) == ["done"]
+    with pytest.raises(PreemptedError, match="SIGTERM"):
+        end_with(saving, signalled(), "saving", raised)
+    assert phases(saving) == ["saving", "stopped"]
+
+
+def test_a_replica_that_fails_without_a_signal_is_always_reported(tmp_path: Path) -> None:
+    with pytest.raises(RoleError, match="embedding-server-0"):
+        end_with(tmp_path, JobSignals(), "done", RoleError("embedding-server-0 ended with exit code 1"))

@@ -1,4 +1,4 @@
-"""The arguments by which engines start a role are those of `persia launch-role`."""
+"""The arguments by which engines start a role, its configuration and resources."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.record import parsed
 from persia_cli.engines.configuration import configuration
 from persia_cli.engines.resources import GIB, Resources, resources_of
+from persia_cli.engines.role_options import index_of
 from persia_cli.engines.role_words import role_words
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import ROLES
@@ -78,3 +79,25 @@ def test_settings_of_another_kind_are_refused(words: list[str], sentence: str) -
     with pytest.raises(ConfigError) as refused:
         compose_run(words)
     assert sentence in str(refused.value)
+
+
+def test_a_replica_is_given_its_number_or_has_that_of_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert index_of("12") == 12
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "3")
+    assert index_of("auto") == 3
+    assert index_of("0") == 0
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "²", "Auto"])
+def test_what_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"--index {text}: expected a number from 0 on"):
+        index_of(text)
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", text or "x")
+    with pytest.raises(ConfigError, match=r"--index auto: JOB_COMPLETION_INDEX .*: expected a number"):
+        index_of("auto")
+
+
+def test_elsewhere_there_is_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JOB_COMPLETION_INDEX", raising=False)
+    with pytest.raises(ConfigError, match="JOB_COMPLETION_INDEX is not set"):
+        index_of("auto")

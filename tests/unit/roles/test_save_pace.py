@@ -1,16 +1,19 @@
 """A save during training takes a small share of the processors; one that a client awaits takes all it can get."""
 
 import os
+import threading
 
 import numpy as np
 import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.roles.embedding_server.saving import (
+    NICENESS,
     QUIET_S,
     SHARE,
     WHOLE,
     SavePace,
+    lower_thread_priority,
     servers_sharing,
 )
 
@@ -70,3 +73,20 @@ def test_one_that_is_awaited_never_waits() -> None:
     pace.note_taken(1000.0)
     pace.note_request()
     assert pace.due_in_s() == 0.0
+
+
+@pytest.mark.parametrize(("more", "expected"), [(0, NICENESS), (NICENESS + 3, NICENESS + 3)])
+def test_a_writing_thread_is_as_nice_as_its_process_or_nicer(more: int, expected: int) -> None:
+    found: list[int] = []
+
+    def write() -> None:
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, max(os.getpriority(os.PRIO_PROCESS, thread), more))
+        lower_thread_priority()
+        found.append(os.getpriority(os.PRIO_PROCESS, thread))
+
+    begun_with = os.getpriority(os.PRIO_PROCESS, 0)
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    assert found == [max(expected, begun_with)]

@@ -9,16 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from persia_cli.wire import addresses, loop, server
+from persia_cli.wire import addresses
 from persia_cli.wire.addresses import AddressError, address_towards, placed, resolved
-from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
-from persia_cli.wire.messages import Ack, PushGradients
 from persia_cli.wire.place import own_place, own_process, process_id, split_place
-from persia_cli.wire.server import Peer
-from persia_cli.wire.shared_memory import share_memory
-from persia_cli.wire.sockets import Context
-from tests.conftest import poll_for
 
 BATCH = BatchId(split=0, step=7, rank=0)
 BLOCK = np.arange(65536, dtype=np.uint8).reshape(256, 256)
@@ -35,52 +29,6 @@ def test_an_address_for_other_machines_has_its_place() -> None:
     for here in ("tcp://127.0.0.1:7000", "ipc:///tmp/a#b", "inproc://here"):
         assert placed(here) == here
         assert split_place(here) == (here, "")
-
-
-class Exchange:
-    """A server and a client of it on the loopback interface, as if other machines reached that."""
-
-    def __init__(self, context: Context, place: str) -> None:
-        self.loop = Loop(context, "both")
-        self.memories = share_memory(1 << 24), share_memory(1 << 24)
-        self.server = self.loop.serve("tcp://127.0.0.1:0")
-        identity = f"client#1@{place}".encode()
-        self.client = self.loop.connect(f"{self.server.address}#{place}", "server", identity, 0.5, 30.0)
-        self.loop.share(self.memories[0])
-        if self.client.memory is not None:
-            self.client.memory = self.memories[1]  # each end has its own, as in two processes
-
-    def ask(self) -> int:
-        """Send a large array; return how many loans were taken."""
-        lent = []
-
-        def answer(peer: Peer, message: PushGradients) -> None:
-            assert (message.groups[0] == BLOCK).all()
-            lent.append(self.memories[1].lent if self.memories[1] else 0)
-            self.server.reply(peer, Ack())
-
-        self.server.on(PushGradients, answer)
-        replies: list[object] = []
-        self.client.request(PushGradients(BATCH, 0, [BLOCK]), replies.append)
-        poll_for(lambda: self.loop.poll(0.01) or replies, 10.0, "an answer")
-        return lent[0]
-
-
-def test_arrays_are_lent_to_a_process_at_the_same_place_and_sent_to_others(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (loop, server):
-        monkeypatch.setattr(module, "is_beyond", lambda address: address.startswith("tcp://"))
-    near, far = Exchange(context, own_place()), Exchange(context, "0" * 16)
-    try:
-        assert near.ask() == 1
-        assert far.ask() == 0
-        assert far.client.memory is None
-        for exchange, is_near in ((near, True), (far, False)):
-            assert exchange.server._is_near(f"client#1@{exchange.client.place}".encode()) is is_near
-    finally:
-        near.loop.close()
-        far.loop.close()
 
 
 def test_a_parent_identifies_a_process_by_its_own_place() -> None:
