@@ -63,7 +63,7 @@ def children_of(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
         return []
 
 
-def end(started: Started) -> dict[str, int]:
+def end(started: Started, within_s: float = END_S) -> dict[str, int]:
     """Wait for the end of all processes; return their exit codes."""
-    poll_for(lambda: all(process.poll() is not None for process in started.values()), END_S, "the end of all roles")
+    poll_for(lambda: all(process.poll() is not None for process in started.values()), within_s, "the end of all roles")
     return {name: process.returncode for name, process in started.items()}

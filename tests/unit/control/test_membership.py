@@ -44,42 +44,6 @@ def test_only_the_same_process_may_repeat_its_hello():
             members.join("nn-worker", 0, **{"process": ProcessId(7), "host": "a", "address": "x", **other}, now=3.0)
 
 
-@pytest.mark.parametrize(
-    ("role", "index", "words"),
-    [
-        ("cook", 0, "this job has no role 'cook'; it has embedding-server, nn-worker"),
-        ("nn-worker", 1, "this job has 1 of nn-worker, numbered from 0, so there is no nn-worker-1"),
-        ("nn-worker", -1, "there is no nn-worker--1"),
-    ],
-)
-def test_there_is_no_place_for_others(role, index, words):
-    with pytest.raises(WireError, match=words):
-        membership().join(role, index, process=ProcessId(1), host="a", address="", now=0.0)
-
-
-def test_only_the_present_life_of_a_replica_may_speak():
-    members = membership()
-    with pytest.raises(WireError, match="nn-worker-0 has not joined this job"):
-        members.find("nn-worker", 0, 1)
-    member = members.join("nn-worker", 0, process=ProcessId(7), host="a", address="x", now=1.0)
-    assert members.find("nn-worker", 0, 1) is member
-    for life in (0, 2):
-        with pytest.raises(WireError, match="nn-worker-0 is at incarnation 1"):
-            members.find("nn-worker", 0, life)
-
-
-def test_a_replica_without_messages_is_silent_and_at_long_work_stuck():
-    members = membership()
-    member = members.join("nn-worker", 0, process=ProcessId(7), host="a", address="x", now=10.0)
-    assert members.silent(now=15.0, limit_s=5.0) == []
-    assert members.silent(now=15.1, limit_s=5.0) == [member]
-    assert members.busiest is None
-    member.last_seen_s, member.doing, member.doing_s = 15.0, "training step 7", 5.5
-    assert members.silent(now=15.1, limit_s=5.0) == []
-    assert members.stuck(limit_s=5.5) == []
-    assert members.stuck(limit_s=5.0) == [members.busiest] == [member]
-
-
 def test_only_counters_that_change_are_progress() -> None:
     detector = StallDetector()
     detector.note("a", {"steps": 1}, now=10.0)

@@ -2,12 +2,10 @@
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid, WorkItems
-from persia_cli.errors import WireError
 
 grids = st.builds(
     lambda rows, per_rank, ranks: StepGrid(rows, per_rank * ranks, ranks),
@@ -64,19 +62,3 @@ def test_batches_have_the_size_of_the_ranks_share() -> None:
         [4, 4], [4, 4], [4, 0], [4, 4], [4, 4],
     ]  # fmt: skip
     assert [[JOB.size(EVAL, step, rank) for rank in range(2)] for step in (0, 1)] == [[4, 4], [1, 0]]
-
-
-@pytest.mark.parametrize(
-    ("split", "step", "rank", "told"),
-    [
-        (TRAIN, 0, 2, "no rank 2 in a world of 2"),
-        (TRAIN, 0, -1, "no rank -1 in a world of 2"),
-        (TRAIN, 5, 0, "no step 5 of the split 'train'"),
-        (TRAIN, -1, 0, "no step -1 of the split 'train'"),
-        (EVAL, -1, 0, "no step -1 of the split 'eval'"),
-        (7, 0, 0, "no step 0 of the split '7'"),
-    ],
-)
-def test_other_batches_are_refused(split: int, step: int, rank: int, told: str) -> None:
-    with pytest.raises(WireError, match=told):
-        JOB.size(split, step, rank)

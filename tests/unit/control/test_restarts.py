@@ -11,17 +11,11 @@ def test_each_restart_waits_longer_until_there_are_too_many():
     assert policy.next("b", 4.0) == 0.0  # each replica for itself
 
 
-def test_restarts_are_forgotten_after_the_window():
+def test_restarts_are_forgotten_after_the_window_and_no_wait_is_longer_than_the_longest():
     policy = RestartPolicy(max_restarts=1, window_s=100.0)
     assert [policy.next("a", now) for now in (0.0, 100.0, 100.5, 200.0, 201.0)] == [0.0, None, 0.0, None, 0.0]
-
-
-def test_no_wait_is_longer_than_the_longest():
     policy = RestartPolicy(max_restarts=1000, window_s=100.0)
     assert max(policy.next("a", 0.0) or 0.0 for _ in range(1000)) == MAX_WAIT_S
-
-
-def test_nothing_is_restarted_where_none_are_allowed():
     assert RestartPolicy(0, 100.0).next("a", 0.0) is None
 
 

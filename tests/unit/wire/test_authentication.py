@@ -169,15 +169,6 @@ def test_after_the_death_of_authentication_only_old_clients_stay(
         each.close()
 
 
-def test_without_keys_no_address_beyond_this_machine_is_used(context: Context) -> None:
-    for use in (
-        lambda: sockets.router(context, "tcp://10.1.2.3:0"),
-        lambda: sockets.dealer(context, "tcp://10.1.2.3:7", b"d"),
-    ):
-        with pytest.raises(WireError, match="can be reached from other machines"):
-            use()
-
-
 def test_with_keys_or_trust_it_is(keyed: Context) -> None:
     with Context(trusts_network=True) as trusting:
         for context in (keyed, trusting):

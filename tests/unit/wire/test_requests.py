@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from persia_cli.errors import WireError
 from persia_cli.wire.addresses import ipc_address
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId, Message, TableTotals
@@ -87,20 +86,6 @@ def test_a_parked_request_survives_many_repeats(context: Context) -> None:
         loop.close()
     assert heard == [Credit(6)]
     assert len(parked) == 1
-
-
-def test_a_server_that_ends_is_named_with_what_it_owes(context: Context) -> None:
-    with serving(context, "tcp://127.0.0.1:0", look_up) as server:
-        at = server.address
-    loop = Loop(context, "asker")
-    client = loop.connect(at, "embedding-server-1", b"asker#1", retry_s=0.02, silence_timeout_s=0.2)
-    client.request(Update(BatchId(0, 7, 0), 0, []), waiting_for="the update of step 7")
-    with pytest.raises(WireError) as caught:
-        poll_until(loop, lambda: not client.pending)
-    assert str(caught.value) == (
-        f"embedding-server-1 at {at} has not answered for 0.2 s (waiting for the update of step 7)"
-    )
-    loop.close()
 
 
 def test_a_server_that_comes_back_is_found_again(context: Context, ipc_directory: Path) -> None:
