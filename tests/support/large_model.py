@@ -7,25 +7,11 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from persia_cli import __version__
 from persia_cli.config.schema.features import SparseFeature
-from persia_cli.serving.description import (
-    FEATURES,
-    FORMAT_VERSION,
-    GOLDEN,
-    NETWORK,
-    ROWS,
-    FileNote,
-    FrozenFeature,
-    ModelDescription,
-    ModelInput,
-    ModelOutput,
-    note_of,
-    write_description,
-)
-from persia_cli.serving.fields import RequestFields, write_fields
-from persia_cli.serving.golden import Golden, write_golden
+from persia_cli.serving.description import NETWORK, ROWS
+from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
+from tests.support.made_up_model import describe_model
 
 DIM, SALT = 64, 11
 BLOCK = 2**18
@@ -43,25 +29,8 @@ def write_large_model(folder: Path, rows: int) -> Path:
             writer.add(0, _keys(np.arange(first, last, dtype=np.uint64), rows), values[: last - first])
     _write_network(folder / NETWORK)
     fields = RequestFields(dense=(), sparse=(SparseFeature(name="item", ids="integer"),))
-    write_fields(folder, fields)
     places = np.arange(0, rows, max(1, rows // 16))
-    batch = fields.batch({"item": ids_of(places, rows)})
-    write_golden(folder, ["item"], ["click"], Golden(batch, logits_of(places)))
-    paths = (NETWORK, group.index, group.values, FEATURES, GOLDEN)
-    description = ModelDescription(
-        format_version=FORMAT_VERSION, persia_version=__version__, name="large", run="made", step=1, samples=1, seed=7,
-        network="ffnn", dense=0, features=[FrozenFeature("item", 0, "item", "sum")], groups=[group],
-        inputs=[ModelInput(*each) for each in fields.inputs()],
-        outputs=[ModelOutput("click_probability", "click", "logistic")],
-        files=[_note(folder, path) for path in paths],
-    )  # fmt: skip
-    write_description(folder, description)
-    return folder
-
-
-def _note(folder: Path, path: str) -> FileNote:
-    # Checksums of so many rows would take longer than everything else, and a server does not read them.
-    return FileNote(path, (folder / path).stat().st_size, "0" * 64) if path.startswith(ROWS) else note_of(folder, path)
+    return describe_model(folder, group, fields, {"item": ids_of(places, rows)}, ["click"], name="large")
 
 
 def block_of_rows() -> NDArray[np.float32]:
