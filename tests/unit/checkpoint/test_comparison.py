@@ -50,7 +50,7 @@ def naive(before: pd.DataFrame, after: pd.DataFrame, table: str) -> dict[str, in
     }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10)
 @given(before=ROWS, after=ROWS, files=st.tuples(st.integers(1, 4), st.integers(1, 4)))
 def test_counts_are_those_of_dictionaries(before, after, files) -> None:
     with TemporaryDirectory() as folder:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.kernels.frozen_index import KEYS, WORDS, fill_buckets
@@ -34,7 +34,6 @@ def key_sets(draw):
     return np.unique(~keys if draw(st.booleans()) else keys)
 
 
-@settings(deadline=None)
 @given(key_sets(), st.integers(1, 30), st.integers(0, 5), st.integers(1, 4), st.integers(0, 50))
 def test_an_index_is_that_of_plain_loops(keys, homes, spare, parts, first):
     found = index_of(keys, homes, homes + spare, first, parts)
@@ -105,7 +104,6 @@ def tables(draw):
     return features, frozen, words, values, ([known[table] for table in read], begin, rare, rounds), ids, offsets, size
 
 
-@settings(deadline=None)
 @given(tables())
 def test_rows_that_are_read_are_those_of_plain_loops(case):
     features, frozen, words, values, (known, begin, rare, rounds), ids, offsets, size = case

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.kernels import pool
@@ -35,7 +35,6 @@ def pooled(rows, inverse, offsets, modes, rounds, size):
     return out
 
 
-@settings(deadline=None)
 @given(batches().map(lambda batch: (batch, batch[2])) | batches(one_id=True).map(lambda batch: (batch, None)))
 def test_pool_forward_and_backward_equal_the_naive_twins(drawn):
     """Without offsets every sample has one id of each feature."""
@@ -47,7 +46,6 @@ def test_pool_forward_and_backward_equal_the_naive_twins(drawn):
     np.testing.assert_array_equal(gradients, naive.pool_backward(out, inverse, offsets, modes, rounds, len(rows)))
 
 
-@settings(deadline=None)
 @given(batches(), st.integers(1, 4))
 def test_sequences_equal_the_naive_twins(batch, length):
     rows, inverse, offsets, modes, rounds, size = batch

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
@@ -24,31 +24,6 @@ def same(one, other):
 
 
 @compiled
-def copy(values, at, lanes, out, to):
-    simd.store(out, to, simd.load(values, at, np.int64(16)), lanes)
-
-
-@compiled
-def copy_part(values, at, lanes, out, to):
-    simd.store(out, to, simd.load(values, at, lanes), np.int64(16))
-
-
-@settings(deadline=None)
-@given(VALUES, LANES, st.integers(0, 3), st.integers(0, 3))
-def test_load_and_store_touch_their_lanes_alone_wherever_they_begin(values, lanes, at, to):
-    source = np.concatenate([np.full(at, 7), values]).astype(np.float32)
-    kept = min(max(lanes, 0), 16)
-    out = np.full(24, 5, np.float32)
-    copy(source, at, lanes, out, to)
-    same(out[to : to + kept], np.array(values, np.float32)[:kept])
-    assert (np.delete(out, slice(to, to + kept)) == 5).all()
-    # Lanes outside of a load read as zero, and need not exist.
-    copy_part(source[: at + kept], at, lanes, out, to)
-    same(out[to : to + kept], np.array(values, np.float32)[:kept])
-    assert not out[to + kept : to + 16].any()
-
-
-@compiled
 def halve(values, lanes, short, float16):
     if float16:
         halves.store_float16(short, 1, simd.load(values, 0, np.int64(16)), lanes)
@@ -64,7 +39,6 @@ def widen(short, lanes, values, float16):
         simd.store(values, 0, halves.load_bfloat16(short, 1, lanes), np.int64(16))
 
 
-@settings(deadline=None)
 @given(VALUES, LANES)
 @pytest.mark.parametrize("float16", [True, False])
 def test_halves_are_rounded_to_nearest_and_widened_back(float16, values, lanes):
@@ -77,52 +51,6 @@ def test_halves_are_rounded_to_nearest_and_widened_back(float16, values, lanes):
         expected = values.astype(np.float16).astype(np.float32) if float16 else naive.to_bfloat16(values)
     same(back[:kept], expected[:kept])
     assert not back[kept:].any()
-
-
-@compiled
-def arithmetic(a, b, scalar, out):
-    x, y = simd.load(a, 0, np.int64(16)), simd.load(b, 0, np.int64(16))
-    results = (
-        x + y, x - y, x * y, x / y, simd.square_root(x), simd.absolute(x), simd.smaller(x, y), simd.greater(x, y),
-        simd.with_sign_of(x, y), simd.splat(scalar), simd.greater_magnitude(x, y),
-        simd.where_zero(x, y, x),
-    )  # fmt: skip
-    for number, result in enumerate(results):
-        simd.store(out, 16 * number, result, np.int64(16))
-
-
-@settings(deadline=None)
-@given(VALUES, VALUES)
-def test_arithmetic_is_that_of_numpy(a, b):
-    a, b, out = np.array(a, np.float32), np.array(b, np.float32), np.empty((12, 16), np.float32)
-    arithmetic(a, b, np.float32(2.5), out.reshape(-1))
-    with np.errstate(all="ignore"):
-        expected = [
-            a + b, a - b, a * b, a / b, np.sqrt(a), np.abs(a), np.fmin(a, b), np.fmax(a, b), np.copysign(a, b),
-            np.full(16, 2.5, np.float32), np.maximum(np.abs(a), np.abs(b)),
-            np.where(a == 0, b, a),
-        ]  # fmt: skip
-    same(out, expected)
-
-
-@compiled
-def reduced(values):
-    x = simd.load(values, 0, np.int64(16))
-    return simd.total(x), simd.finite(x), simd.greatest_magnitude(x)
-
-
-@settings(deadline=None)
-@given(VALUES)
-def test_lanes_are_summed_in_one_order_and_searched(values):
-    values = np.array(values, np.float32)
-    total, finite, greatest = reduced(values)
-    with np.errstate(all="ignore"):
-        expected = values
-        while expected.size > 1:
-            expected = np.add(*np.split(expected, 2))
-        same(total, expected[0])
-        same(greatest, np.abs(values).max())
-    assert finite == np.isfinite(values).all()
 
 
 @compiled
@@ -141,7 +69,6 @@ def rounded_at_random(values, start, column, float16):
     return back
 
 
-@settings(deadline=None)
 @given(st.lists(FINITE, min_size=16, max_size=16), st.integers(0, 2**32 - 1), st.integers(0, 1000))
 @pytest.mark.parametrize("float16", [True, False])
 def test_random_rounding_equals_its_naive_twin_and_gives_a_neighbour(float16, values, start, column):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.data.read.batch import is_single
@@ -63,7 +63,6 @@ def as_lists(rows):
     return rows.keys.tolist(), rows.tables.tolist(), rows.bounds.tolist(), rows.inverse.tolist(), offsets
 
 
-@settings(deadline=None)
 @given(
     st.lists(batches(), min_size=1, max_size=3),
     st.sampled_from([1, 2, 3, 16, 40]),
@@ -92,21 +91,6 @@ def test_a_large_batch_is_planned_and_a_worn_out_epoch_begins_again():
         assert [as_lists(rows) for rows in planner.plan(ids, offsets, size)] == expected
 
 
-def test_an_id_of_a_hash_stack_has_a_row_in_every_round():
-    planner = RowPlanner(layout_of(stacks=((2, 10), (3, 2**20), (1, 7))), 1)
-    first, second = planner.plan(np.array([5, 5, 6, 5], np.uint64), np.arange(5, dtype=np.uint32), 1)
-    assert first.offsets.tolist() == [0, 2, 5, 7]
-    assert first.inverse.tolist() == [0, 1, 2, 3, 4, 0, 1]
-    assert first.tables.tolist() == [0, 0, 1, 1, 1]
-    assert second.offsets is None
-    ids = np.arange(10_000, dtype=np.uint64)
-    none = np.full(len(ids), 0, np.uint32)
-    offsets = np.concatenate([np.arange(len(ids) + 1), none + len(ids), none + len(ids), none + len(ids)])
-    stacked = planner.plan(ids, offsets.astype(np.uint32), len(ids))[0]
-    assert stacked.keys.size == 20
-    assert np.bincount(stacked.inverse).min() > 10_000 / 10 - 6 * np.sqrt(10_000 / 10)
-
-
 def test_ids_that_stand_for_too_many_rows_are_refused(monkeypatch):
     monkeypatch.setattr(batch_rows, "MAX_ENTRIES", 6)
     planner = RowPlanner(layout_of(stacks=((3, 10), (0, 0), (0, 0))), 1)
@@ -123,7 +107,6 @@ def test_a_malformed_batch_is_refused(offsets):
 PAIRS = st.lists(st.tuples(st.sampled_from(IDS), st.integers(0, 1)), max_size=6, unique=True)
 
 
-@settings(deadline=None)
 @given(
     st.lists(PAIRS, min_size=2, max_size=4),
     st.sampled_from([1, 3, 16, 17]),

@@ -25,7 +25,7 @@ BAGS = st.lists(st.lists(st.integers(0, 6), max_size=4), min_size=4, max_size=4)
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(BAGS, BAGS, st.booleans()), max_size=4), st.integers(1, 3))
 def test_every_occurrence_of_an_id_counts(batches, servers):
     """Batches of two samples, each with a bag of ids for each of four features."""

@@ -72,7 +72,7 @@ def test_ids_that_come_once_never_push_out_those_that_come_again():
     assert counters(lfu).refused > 5000
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32), st.integers(1, 4), st.sampled_from(["evict_lfu", "refuse"]), st.integers(1, 3))
 def test_ids_with_a_row_do_not_depend_on_the_number_of_servers(seed, servers, when_full, least):
     of = layout(200, 4, epoch_bits=2, when_full=when_full, min_count=least, expire_after=9)

@@ -120,7 +120,7 @@ def load(layout, servers, directory, files):
     return shards
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     kind=st.sampled_from([*OPTIMIZERS]),
     dtype=st.sampled_from(DTYPES),

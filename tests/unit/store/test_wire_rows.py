@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from persia_cli.store.wire_rows import decode_into, decode_rows, encode_rows, row_bytes
@@ -28,7 +28,6 @@ def blocks(draw, values=FLOATS):
     return rows
 
 
-@settings(deadline=None)
 @given(blocks(), st.sampled_from(WIRES))
 @example(np.array([[3.401993e38]], np.float32), "float16")
 def test_decoded_rows_are_within_the_stated_bounds(rows, wire):
@@ -51,14 +50,12 @@ def test_decoded_rows_are_within_the_stated_bounds(rows, wire):
     assert (np.abs(back - rows) <= bounds).all()
 
 
-@settings(deadline=None)
 @given(blocks())
 def test_bfloat16_equals_the_naive_twin(rows):
     back = decode_rows(encode_rows(rows, "bfloat16"), rows.shape[1], "bfloat16")
     np.testing.assert_array_equal(back, naive.to_bfloat16(rows))
 
 
-@settings(deadline=None)
 @given(blocks())
 def test_float16_equals_the_naive_twin_byte_for_byte(rows):
     block = encode_rows(rows, "float16")
@@ -85,7 +82,6 @@ def test_a_row_with_nan_or_infinity_affects_no_other(bad, column):
     np.testing.assert_array_equal(single, rows)
 
 
-@settings(deadline=None)
 @given(blocks(), st.sampled_from(WIRES), st.integers(0, 4), st.integers(0, 3))
 def test_blocks_of_several_servers_decode_into_one(rows, wire, cut, offset):
     block = encode_rows(rows, wire)
