@@ -70,10 +70,17 @@ def test_a_record_at_a_uri_is_refused_with_the_alternative(persia) -> None:
     assert not Path("s3:").exists()
 
 
-def test_a_coordinator_goes_on_with_its_own_run_alone(persia) -> None:
-    words = ("--coordinator", "tcp://127.0.0.1:0", "--index", "0", "--run-dir", "run")
-    ended = persia("launch-role", "coordinator", *words, "resume=other")
-    assert (ended.code, ended.err.startswith("error: resume=other: ")) == (2, True)
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("nn-worker", "conf=base", "--token-file", "token"), "give 'conf=base' there"),
+        (("coordinator", "conf=base"), "needs --run-dir"),
+        (("coordinator", "--run-dir", "run", "resume=other"), "resume=other: "),
+    ],
+)
+def test_a_role_refuses_what_is_not_for_it(persia, words: tuple[str, ...], sentence: str) -> None:
+    ended = persia("launch-role", *words, "--coordinator", "tcp://127.0.0.1:1", "--index", "0")
+    assert (ended.code, sentence in ended.err) == (2, True), ended.err
 
 
 def test_ctrl_c_names_the_checkpoint_that_is_kept(persia, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,7 @@ def test_a_line_of_text_each_without_a_terminal(persia, folder: Path) -> None:
     assert " auc_click=0." in line
     assert " log_loss_buy=0." in line
     assert f"next      persia runs compare {folder}/" in ended.err
+    assert persia("runs", "ls", str(folder / "nowhere")).code == 2
 
 
 def test_compare_shows_settings_and_metrics(persia, folder: Path) -> None:

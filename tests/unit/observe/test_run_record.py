@@ -96,6 +96,13 @@ def test_a_line_merges_the_ranks_of_an_interval(recording: Recording) -> None:
     ]
 
 
+def test_the_loss_is_what_the_network_was_trained_on(recording: Recording) -> None:
+    recorded = recording(ranks=1)
+    figures, *scores = made_up(0, 1)
+    recorded.record.add_report(0, 1, replace(figures, loss_sums=(4.5,)), *scores)
+    assert recorded.lines[0]["loss"] == 4.5 / figures.samples
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_lines_do_not_depend_on_the_order_of_reports(recording: Recording, seed: int) -> None:
     keys = list(product(range(3), range(1, 7)))

@@ -12,6 +12,7 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.data.read.source import open_source
+from persia_cli.errors import DataError
 from persia_cli.retrieval import question
 from persia_cli.retrieval.evaluation import answer_of, ranking_metrics
 from persia_cli.retrieval.question import Question, ask
@@ -120,3 +121,10 @@ def test_samples_without_an_item_or_a_query_ask_for_nothing(tmp_path: Path) -> N
     assert len(pairs(asked, "relevant")) == len(known[["user", "item"]].drop_duplicates())
     assert NULL_ID not in {item[0] for _, item, _, _ in as_rows(asked.items)}
     assert table["item"].isna().any()
+
+
+def test_without_a_positive_sample_nothing_is_asked(tmp_path: Path) -> None:
+    run = run_of(tmp_path, True)
+    pd.read_parquet(tmp_path / "eval.parquet").assign(label=0.0).to_parquet(tmp_path / "eval.parquet")
+    with pytest.raises(DataError, match="no evaluation sample is positive"):
+        ask(run, False)

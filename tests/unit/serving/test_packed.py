@@ -88,3 +88,16 @@ def test_numbers_that_are_not_finite_are_filled_or_named() -> None:
         with pytest.raises(DataError, match=r"1 of 2 values of dense .* age .*; the model needs a number there$"):
             FIELDS.batch(columns)
         assert FIELDS.batch(packed(COLUMNS)).dense.tolist() == [[0.5, -1.5, 9.0], [2.5, 0.25, 9.0]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"price": np.array([0.1, 0.2], np.float64)}, {"shop": np.array([3, 4], np.int32)}, {"age": np.array([1, 2])}],
+)
+def test_columns_of_other_types_are_decoded(change: dict[str, Any]) -> None:
+    require_same(FIELDS, packed(COLUMNS | change))
+
+
+def test_fields_that_have_another_form_in_the_data_are_decoded() -> None:
+    bins = FIELDS.model_copy(update={"dense": (DenseFeature(name="price", transform="log1p"), *FIELDS.dense[1:])})
+    require_same(bins, packed(COLUMNS))

@@ -136,3 +136,18 @@ def test_a_file_that_becomes_shorter_ends_early(tmp_path: Path) -> None:
         assert len(source.read(10)) == 10
         os.truncate(path, 50_000)
         assert len(source.read(100_000)) == 49_990
+
+
+def test_a_file_system_without_direct_access_is_used_as_usual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_ = os.open
+
+    def opened(path: Any, flags: int, mode: int = 0o777, **where: Any) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        return open_(path, flags, mode, **where)
+
+    monkeypatch.setattr(os, "open", opened)
+    content = b"x" * 3 * BLOCK
+    written(tmp_path / "file", [content])
+    with reading_stream(tmp_path / "file") as source:
+        assert source.read(-1) == content

@@ -233,3 +233,17 @@ def test_a_folder_of_a_log_is_made_for_its_user_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file; name a folder"):
         prepare_folder(tmp_path / "file")
+
+
+def test_memory_is_bounded_also_by_a_value_for_all_samples(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LARGEST", 10**6)
+    columns = {"user": [1], "item": [2], "words": [["w" * 1000]], "price": [0.5]}
+    with logging_to(tmp_path, predictor, rotation=Rotation(flush_s=3600.0)) as found:
+        found.log.offer("one", columns, SCORES, 1000)
+        found.log.offer("many", columns, np.repeat(SCORES, 1000, axis=0), 1000)
+        assert found.missed("large") == 1
+        monkeypatch.setattr(module, "MAX_BYTES", 10**5)
+        found.log.offer("some", columns, np.repeat(SCORES, 100, axis=0), 1000)
+        assert found.missed("full") == 1
