@@ -77,6 +77,9 @@ def evaluate(
     for word, is_given in {"--at": at, "--keep-seen": keep_seen, "--approximate": approximate}.items():
         if is_given and not retrieval:
             raise UserError(f"{word} belongs to --retrieval; give both, or none")
+    for word in words or []:
+        if "=" not in word and not word.startswith("~"):
+            raise UserError(f"'{word}' is not KEY=VALUE; other samples are given by --data {word}")
     if test and (data or retrieval):
         raise UserError("--test scores the run's own test samples; leave out --data and --retrieval")
     model = find_model(place_of(run), step)

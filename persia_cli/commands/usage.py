@@ -50,6 +50,11 @@ def _sentence(error: Any) -> str:
     option = getattr(error, "option_name", None)
     message = error.format_message().strip().rstrip(".")
     help_ = f"`{command} --help` lists the options"
+    message, _, near = message.partition(". Did you mean ")
+    if near:
+        help_ = f"did you mean {near}"
+    elif message.startswith("No such command") and (meant := _command(error)):
+        help_ = f"did you mean {meant}?"
     if option is None or not message.startswith("No such option"):
         return f"{message[:1].lower()}{message[1:]}; {help_}"
     hint = next((text for names, text in FOREIGN.items() if option in names), None) or _setting(option)
@@ -57,6 +62,14 @@ def _sentence(error: Any) -> str:
     if hint is None and near:
         hint = f"did you mean {near[0]}?"
     return f"{option}: {command} has no such option; {hint or help_}"
+
+
+def _command(error: Any) -> str | None:
+    """Return the command of this name in another group."""
+    name = error.format_message().split("'")[1]
+    groups = (each for each, group in error.ctx.command.commands.items() if name in getattr(group, "commands", {}))
+    found = next(groups, None)
+    return found and f"{error.ctx.command_path} {found} {name}"
 
 
 def _setting(option: str) -> str | None:

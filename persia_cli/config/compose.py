@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from pydantic import ValidationError
 from persia_cli.config import expected, networks, offers
 from persia_cli.config.broken import broken_file, first_line
 from persia_cli.config.explain import did_you_mean, explain, nearest, needs_a_value, spell, unknown_key
-from persia_cli.config.files import hidden_base, names_a_file, own_name, read_dataset_file, read_primary
+from persia_cli.config.files import BASE, hidden_base, names_a_file, own_name, read_dataset_file, read_primary
 from persia_cli.config.schema import Run
 from persia_cli.config.words import DEFAULT_CONF, Words, key_and_value, read_words
 from persia_cli.errors import ConfigError
@@ -43,6 +44,9 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
     if "conf" in wrong:
         raise ConfigError("\n".join(wrong.values()))
     written = read_primary(primaries[name])
+    if "dataset" not in written and written.keys() & {"path", "labels"}:
+        raise ConfigError(f"conf={read.conf}: this file describes a data set; use it as dataset={primaries[name]}")
+    read = _on_own_files(read, written)
     try:
         config = _compose_dataset(name, primaries[name], written.get("dataset"), read, folders)
     except RecursionError:
@@ -65,6 +69,18 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
     if wrong:
         raise ConfigError("\n".join(_without_base(wrong, primaries[name], hidden_base(primaries))))
     return run
+
+
+def _on_own_files(read: Words, written: Mapping[str, Any]) -> Words:
+    """Return the arguments with `dataset=parquet` for a file that describes its own data in place of base's data."""
+    own, defaults = written.get("dataset"), written.get("defaults")
+    is_whole = isinstance(own, dict) and {"path", "labels"} <= own.keys() and own.get("kind", "parquet") == "parquet"
+    is_chosen = any(override.startswith("dataset=") for override in read.overrides)
+    if not is_whole or is_chosen or not isinstance(defaults, list) or BASE not in defaults:
+        return read
+    if any("dataset" in key for entry in defaults if isinstance(entry, dict) for key in entry):
+        return read
+    return replace(read, overrides=("dataset=parquet", *read.overrides))
 
 
 def _compose_dataset(name: str, file: Path, own: object, read: Words, folders: Sequence[Path]) -> DictConfig:

@@ -138,6 +138,8 @@ def _sentences(
 
 def needs_a_value(path: str, annotation: Any) -> str:
     """Return the sentence for a key without a value."""
+    if path == "dataset.labels":
+        return f"{path}: needs the columns to predict; give {path}=[NAME]"
     if expected.nodes(annotation):
         return f"{path}: needs {expected.expectation(annotation)}"
     remedy = "" if "[" in path else f"; give {path}=..."  # members of lists have no key on the command line

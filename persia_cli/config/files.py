@@ -37,6 +37,8 @@ def read_dataset_file(name: str) -> dict[str, Any]:
     values = load_yaml(path, f"dataset={name}")
     if not isinstance(values, dict):
         raise ConfigError(f"{name}: expected the keys of a data set, such as kind, path and labels")
+    if "dataset" in values or "defaults" in values:
+        raise ConfigError(f"dataset={name}: this file is a configuration; use it as conf={name}")
     found: dict[str, Any] = checked(_File, {"dataset": values}, name).dataset.model_dump(mode="json")
     if "path" in found:
         given = found["path"]

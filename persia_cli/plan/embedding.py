@@ -98,8 +98,8 @@ def require_places(layout: EmbeddingLayout, servers: int) -> None:
             more = f" and {len(others)} more" if others else ""
             raise ConfigError(
                 f"table {first}{more} would have {group.rows_per_partition * partitions:,} rows on one embedding "
-                f"server, which numbers at most {MAX_ROWS:,}; give embedding.memory or embedding.capacity a lower "
-                "value, or raise cluster.embedding_servers"
+                f"server, and {MAX_ROWS:,} are the most that one can have; give embedding.memory or embedding.capacity "
+                "a lower value, or on machines with so much memory, raise cluster.embedding_servers"
             )
 
 
@@ -236,7 +236,7 @@ def _row_cost(run: Run, table: TableSpec, kind: _Kind) -> float:
 def _too_small(run: Run, tables: list[TableSpec]) -> ConfigError:
     """Return the error for tables that do not get a row each."""
     capacity, memory = run.embedding.capacity, run.embedding.memory
-    given = f"embedding.memory={memory}" if capacity is None else f"embedding.capacity={capacity}"
+    given = f"embedding.memory={memory} (bytes)" if capacity is None else f"embedding.capacity={capacity}"
     share = _own(run, tables[0].name).share
     if share is not None:
         key = f"embedding.tables.{tables[0].name}.share"
@@ -245,7 +245,10 @@ def _too_small(run: Run, tables: list[TableSpec]) -> ConfigError:
     common = [name for name in names if _own(run, name).share is None]
     rest = f"the rest of {given} after the shares" if len(common) < len(names) else given
     of = f"each of the {len(common)} tables" if len(common) > 1 else f"table {common[0]}"
-    return ConfigError(f"{rest} is too small for one row of {of}; give {given.partition('=')[0]} a higher value")
+    remedy = (
+        "embedding.memory a higher value, such as 1GiB" if capacity is None else "embedding.capacity a higher value"
+    )
+    return ConfigError(f"{rest} is too small for one row of {of}; give {remedy}")
 
 
 def _refuse_unread(run: Run, names: list[str]) -> None:

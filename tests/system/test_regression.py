@@ -128,7 +128,7 @@ def test_a_run_of_one_number_is_listed_by_its_error(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("label", "value", "losses", "says"),
     [
-        ("visits", -1.0, LOSSES, "1 of 500 values of label column visits are unusable, the first is -1.0"),
+        ("visits", -1.0, LOSSES, "label column visits are unusable, the first is -1.0"),
         ("stars", float("inf"), LOSSES, "of label column stars are unusable, the first is inf"),
         ("click", 0.0, "", "a label lies between 0 and 1"),
     ],

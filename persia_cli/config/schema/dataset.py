@@ -126,7 +126,7 @@ class ParquetDataset(Node):
     """Give a dense column without a transform one where it has numbers above 20 or below -20: `log1p` for a long tail,
     else `standardise`. The run's configuration keeps what was chosen."""
     fill: Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False), NUMBER] | None = None
-    """Value in place of null or non-finite dense values; without it, such values are an error."""
+    """Value in place of null or non-finite dense values, after their transform; without it, they are an error."""
     shuffle: bool = True
     """Shuffle the training rows by the seed: about a million at a time, from row groups of all parts of the files."""
     generator: Generator | None = None
@@ -209,7 +209,7 @@ class ParquetDataset(Node):
     @model_validator(mode="after")
     def _has_columns(self) -> Self:
         if not self.labels:
-            raise ValueError("labels needs at least one column")
+            raise ValueError("labels is empty, and needs the columns to predict; give labels: [NAME]")
         if not self.dense and not self.sparse:
             raise ValueError("a data set needs dense or sparse features")
         return self

@@ -10,17 +10,20 @@ from pydantic import BeforeValidator, Field, model_validator
 from persia_cli.config.schema.base import NUMBER, Count, Dim, Node, NonNegative, Positive
 from persia_cli.config.schema.optimizer import Optimizer
 
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_bytes(value: Any) -> Any:
-    """Convert '512MiB', '2 GiB' or a plain number to bytes; return other values unchanged, for pydantic to refuse."""
+    """Convert '512MiB', '512MB' or a plain number to bytes; return other values unchanged, for pydantic to refuse.
+
+    A unit without `i`, but with `B`, is a power of 1000.
+    """
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([kmgt]?)i?b?\s*", value.lower())
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([kmgt]?)(i?b?)\s*", value.lower())
     if not found:
         raise ValueError("expected a size such as 512MiB or 2GiB")
-    return int(Decimal(found[1]) * _UNITS[found[2]])
+    return int(Decimal(found[1]) * (1000 if found[3] == "b" else 1024) ** _POWERS[found[2]])
 
 
 Bytes = Annotated[Annotated[int, Field(gt=0, le=2**60), NUMBER], BeforeValidator(parse_bytes)]

@@ -21,7 +21,7 @@ from persia_cli.errors import DataError
 
 Rows = NDArray[np.int64] | None
 """Numbers of the rows to take, or None for all."""
-CORRECT_NUMBERS = "set dataset.fill to a value that replaces them, or correct the data"
+CORRECT_NUMBERS = "give a value that replaces them, such as dataset.fill=0, or correct the data"
 CORRECT_IDS = "correct the data, or turn the values into categories first"
 """Remedies for values of a data set that cannot be used."""
 
@@ -361,7 +361,4 @@ def _check(
     bad = np.flatnonzero(~good)
     first = int(bad[0]) if rows is None else int(rows[bad[0]])
     value = "null or NaN" if np.isnan(values[bad[0]]) else str(values[bad[0]])
-    raise DataError(
-        f"{where}: {bad.size} of {good.size} values of {what} are unusable, "
-        f"the first is {value} in {_place(where, first)}; {remedy}"
-    )
+    raise DataError(f"{where}: values of {what} are unusable, the first is {value} in {_place(where, first)}; {remedy}")

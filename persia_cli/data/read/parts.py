@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.split import HashSplit, LastSplit, TimeSplit
+from persia_cli.config.schema.split import HashSplit, LastSplit, Split, TimeSplit
 from persia_cli.control.position import SplitName
 from persia_cli.data.read.arrow_types import class_of, plain_type
 from persia_cli.data.read.random_bits import salt, stream, uniform
@@ -132,6 +132,17 @@ def time_values(column: Any, name: str) -> NDArray[np.int64]:
         raise DataError(f"dataset.split: column {name} has a value that is no time: {error}") from error
     values: NDArray[np.int64] = found.to_numpy(zero_copy_only=False)
     return values
+
+
+def times_in(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> str:
+    """Return a clause on the first and the last time of the column that makes the split."""
+    found, is_integer = [], False
+    for (column,) in _columns(filesystem, groups, list(split.columns)):
+        found.append(time_values(column, split.columns[0]))
+        is_integer = class_of(plain_type(column.type)) == "integer"
+    times = np.concatenate(found)
+    first, last = (each if is_integer else np.datetime64(int(each), "us") for each in (times.min(), times.max()))
+    return f", whose {split.columns[0]} is from {first} to {last}"
 
 
 def _keys(column: Any, name: str) -> NDArray[np.uint64]:

@@ -65,7 +65,7 @@ class RowGroup:
 
     def __str__(self) -> str:
         if self.source is not None:
-            return f"{self.source}, in its rows from {self.start} on"
+            return self.source
         return f"{self.path}, row group {self.number}"
 
     def place_of(self, row: int) -> str:

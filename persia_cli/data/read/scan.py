@@ -33,6 +33,7 @@ from persia_cli.data.read.known_values import refuse_absent, refuse_wrong, suspe
 from persia_cli.data.read.label_order import Ranges, label_ranges
 from persia_cli.data.read.members import members_of
 from persia_cli.data.read.nulls import column_nulls
+from persia_cli.data.read.parts import times_in
 from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, read_footer
 from persia_cli.data.read.splits import Selector, SplitRows, count_rows, selector_of
 from persia_cli.data.read.text import TextFile
@@ -246,7 +247,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     selector = selector_of(dataset.split, filesystem, found.groups)
     settled = settled.model_copy(update={"split": selector.split})
     split_rows = count_rows(selector, filesystem, found.groups)
-    _require_rows(dataset, kind, found.rows, split_rows)
+    _require_rows(dataset, kind, found.rows, split_rows, lambda: times_in(selector.split, filesystem, found.groups))
     refuse_wrong(settled, filesystem, found.groups, selector, found.suspects)
     refuse_absent(dataset, filesystem, found.groups)
     before = settled.dense_features
@@ -322,8 +323,10 @@ def _allow(unread: dict[str, BadRows], most: int) -> None:
     )
 
 
-def _require_rows(dataset: ParquetDataset, kind: Format, rows: int, split_rows: SplitRows) -> None:
-    """Raise DataError if a split that should have rows has none."""
+def _require_rows(
+    dataset: ParquetDataset, kind: Format, rows: int, split_rows: SplitRows, times: Callable[[], str]
+) -> None:
+    """Raise DataError if a split that should have rows has none; `times` returns a clause on those of a time split."""
     split = dataset.split
     if isinstance(split, PredictSplit):
         return  # an empty input to score is not an error
@@ -338,8 +341,10 @@ def _require_rows(dataset: ParquetDataset, kind: Format, rows: int, split_rows: 
                     f"{', '.join(split_rows.values)}; correct dataset.split.{name}"
                 )
     if isinstance(split, TimeSplit | HashSplit | LastSplit) and not sum(split_rows.eval):
-        raise DataError(f"dataset.split leaves nothing to evaluate on of {count(rows, 'row')}; correct dataset.split")
-    if not sum(split_rows.train) and not isinstance(split, EvalSplit):
-        raise DataError(
-            f"dataset.split leaves nothing to train on of {rows} row{'s' if rows > 1 else ''}; correct dataset.split"
-        )
+        use = SPLIT_USES["eval"]
+    elif not isinstance(split, EvalSplit) and not sum(split_rows.train):
+        use = SPLIT_USES["train"]
+    else:
+        return
+    there = times() if isinstance(split, TimeSplit) else ""
+    raise DataError(f"dataset.split leaves nothing to {use} of {count(rows, 'row')}{there}; correct dataset.split")

@@ -79,7 +79,7 @@ def _fields(found: ParquetScan, names: Sequence[str]) -> tuple[Any, ...]:
                 together = pa.unify_schemas([together, own], promote_options="permissive")
             except pa.ArrowException as error:
                 absent = [f"{one_line(error)} of other files; make all files alike"]
-        problems += [f"{file.path}: {problem}" for problem in absent]
+        problems += [f"{file.name}: {problem}" for problem in absent]
     if problems:
         raise DataError("\n".join(problems))
     return tuple(together.field(name) for name in names)

@@ -144,6 +144,7 @@ def test_a_configuration_may_name_a_file(shop: Path, user_conf: Path, monkeypatc
         (SHOP.replace("[bought]", "???"), "dataset.labels is not filled in; write a list of texts or groups of keys"),
         (SHOP + "dense: [7]\n", "dataset.dense[0]=7: expected text or keys (name, "),
         (SHOP.replace("pooling", "poling"), "did you mean dataset.sparse[1].pooling (sum, mean, sqrtn or none)?"),
+        ("defaults: [base, _self_]\n", "this file is a configuration; use it as conf="),
         ("- a\n", "expected the keys of a data set"),
         ("a: [", "cannot be read, while parsing"),
     ],
@@ -153,6 +154,11 @@ def test_mistakes_name_the_file(text: str, sentence: str, shop: Path, mistakes: 
     told = mistakes(f"dataset={shop}")
     assert all(str(shop) in line for line in told)
     assert any(sentence in line for line in told), told
+
+
+def test_a_data_set_is_no_configuration(shop: Path, mistakes: Callable[..., list[str]]) -> None:
+    [told] = mistakes(f"conf={shop}")
+    assert told.endswith(f"use it as dataset={shop}")
 
 
 def test_a_member_of_a_list_is_not_to_be_given_on_the_command_line(

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.config.compose import compose_run
+from persia_cli.config.schema import ParquetDataset
 from persia_cli.errors import ConfigError
 
 
@@ -42,6 +43,13 @@ def test_without_a_name_it_has_that_of_its_file(tmp_path: Path) -> None:
     assert compose_run([named, "name=other"]).name == "other"
     assert compose_run([written(tmp_path, "defaults: [base, _self_]\n", "shop.yaml"), "name=other"]).name == "other"
     assert compose_run([]).name == "base"
+
+
+def test_own_data_replaces_that_of_base(tmp_path: Path) -> None:
+    own = "dataset: {path: x.csv, labels: [y], sparse: [u], split: {kind: time, column: t, eval_from: 2026-01-01}}\n"
+    run = compose_run([written(tmp_path, f"defaults: [base, _self_]\n{own}")])
+    assert isinstance(run.dataset, ParquetDataset)
+    assert (run.dataset.labels, run.dataset.dense, run.dataset.split.kind) == (("y",), (), "time")
 
 
 def test_hydra_is_no_key(tmp_path: Path) -> None:

@@ -83,7 +83,15 @@ def test_every_key_describes_its_values() -> None:
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("512MiB", 512 * 2**20), ("2 GiB", 2**31), ("1.5g", 3 * 2**29), ("100", 100), (100, 100), ("1TiB", 2**40)],
+    [
+        ("512MiB", 512 * 2**20),
+        ("512MB", 512 * 10**6),
+        ("2 GiB", 2**31),
+        ("1.5g", 3 * 2**29),
+        ("100", 100),
+        (100, 100),
+        ("1TiB", 2**40),
+    ],
 )
 def test_sizes(text: str | int, nbytes: int) -> None:
     assert TypeAdapter(Bytes).validate_python(text) == nbytes

@@ -119,7 +119,7 @@ def test_a_wrong_value_in_a_slice_is_found_at_its_row(tmp_path: Path) -> None:
     with (
         blocks_of(BlockSize(rows=100, groups=1)),
         opened(dataset(tmp_path)) as source,
-        pytest.raises(DataError, match=r"row group 1: 1 of .* in row 277;"),
+        pytest.raises(DataError, match=r"row group 1: .* in row 277;"),
     ):
         source.read(0, 0, source.rows)
 
@@ -203,7 +203,7 @@ def test_evaluation_samples_alone_have_groups(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 1e300])
 def test_dense_values_that_are_no_numbers_need_a_fill(tmp_path: Path, value: float | None) -> None:
     write(tmp_path / "a.parquet", {"d": pa.array([1.0] * 7 + [value] + [value], pa.float64())})
-    with pytest.raises(DataError, match=r"row group 1: 2 of 4 values of dense column d .* in row 2.*dataset\.fill"):
+    with pytest.raises(DataError, match=r"row group 1: values of dense column d .* in row 2.*dataset\.fill"):
         read(dataset(tmp_path))
     with opened(dataset(tmp_path, fill=-1.0, shuffle=False)) as source:
         assert source.read(0, 0, 9).dense[:, 0].tolist() == [1.0] * 7 + [-1.0, -1.0]
@@ -215,7 +215,7 @@ def test_dense_values_that_are_no_numbers_need_a_fill(tmp_path: Path, value: flo
 )
 def test_impossible_labels_and_weights_are_refused(tmp_path: Path, column: str, value: float | None) -> None:
     write(tmp_path / "a.parquet", {column: pa.array([0.0, 1.0, 0.5, 0.0, 0.0, value], pa.float32())})
-    with pytest.raises(DataError, match=rf"a\.parquet, row group 1: 1 of 1 values of (label|weight) column {column} "):
+    with pytest.raises(DataError, match=rf"a\.parquet, row group 1: values of (label|weight) column {column} "):
         read(dataset(tmp_path, weight="w" if column == "w" else None))
 
 

@@ -92,7 +92,7 @@ SEQUENCE = {"name": "last", "pooling": "none", "max_length": 5}
         ({"model": FINAL | {"gate": {"hidden": [4], "first": ["c"]}}}, "model.gate.first=c: needs a sparse feature"),
         ({"model": DEEPFM, "embedding": {"tables": {"a": {"dim": 4}}}}, r"rows of model.dim=8 .* a \(4\)"),
         ({"mode": {"kind": "async"}, "train": {"batch_size": 32, "device": "cuda"}}, "train.device=cuda: with mode"),
-        ({"embedding": {"capacity": 2 * MAX_ROWS}}, "on one embedding server, which numbers at most 4,294,967,294"),
+        ({"embedding": {"capacity": 2 * MAX_ROWS}}, "on one embedding server, and 4,294,967,294 are"),
     ],
 )
 def test_it_is_refused_in_one_sentence(changes: dict[str, Any], sentence: str) -> None:

@@ -85,7 +85,7 @@ def test_numbers_that_are_not_finite_are_filled_or_named() -> None:
         require_same(filled, columns)
         assert filled.batch(columns).dense[1].tolist() == [2.5, 4.5, 9.0]
         # A trainer's remedy is of no use to a client.
-        with pytest.raises(DataError, match=r"1 of 2 values of dense .* age .*; the model needs a number there$"):
+        with pytest.raises(DataError, match=r"values of dense .* age .*; the model needs a number there$"):
             FIELDS.batch(columns)
         assert FIELDS.batch(packed(COLUMNS)).dense.tolist() == [[0.5, -1.5, 9.0], [2.5, 0.25, 9.0]]
 
