@@ -37,6 +37,7 @@ def endless() -> float:
     return 1e9
 
 
+@pytest.mark.slow
 def test_a_device_whose_weights_stay_fails_in_both_precisions(monkeypatch):
     right = DenseStep.update
     monkeypatch.setattr(DenseStep, "update", lambda self: right(self) if self._settings.by_kernels else None)

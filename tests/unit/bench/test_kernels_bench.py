@@ -1,12 +1,17 @@
 """`python -m scripts.bench kernels`: cases, alternating timing, ratios, and results that are right."""
 
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
 import numpy as np
 import pytest
 
 from persia_cli.bench.baselines.steps import OneBag
 from persia_cli.errors import ConfigError
-from scripts.bench import kernels
-from scripts.bench.alternate import Timing, Turn, alternate, compared, single
+from persia_cli.store.layout import OptimizerKind
+from scripts.bench import journal_cases, kernels, mapped_cases, save_cases
+from scripts.bench.alternate import QUICK, Timing, Turn, alternate, compared, single
 from scripts.bench.step_cases import EmbeddingStep
 from scripts.bench.stores import EPS, LR
 from scripts.bench.views import lines
@@ -93,3 +98,30 @@ def test_as_many_calls_as_fill_the_time_judged_by_the_second() -> None:
     assert timed["fast"].loops == 5
     assert timed["fast"].median == pytest.approx(0.01)
     assert len(clock.called) == 2 + 2 * 5
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, also for temporary files."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_every_optimizer_is_measured_with_and_without_a_journal() -> None:
+    results = list(journal_cases.journal(QUICK))
+    places = product(get_args(OptimizerKind), ("in the cache", "from memory"))
+    assert [each.name for each in results] == [f"journal, {kind}, dim 16, {place}" for kind, place in places]
+    assert all(0.1 < each.sides[0].ratios[journal_cases.BARE] < 3 for each in results)
+
+
+def test_mapped_rows_are_measured_and_leave_nothing(folder: Path) -> None:
+    results = list(mapped_cases.mapped(QUICK))
+    assert [result.name.rpartition(" ")[2] for result in results] == ["uniform", "Zipf"]
+    assert all("training store" in result.sides[0].ratios for result in results)
+    assert not list(folder.iterdir())
+
+
+def test_saves_are_measured_and_leave_nothing(folder: Path) -> None:
+    assert len(list(save_cases.save(QUICK))) >= 2
+    assert not list(folder.iterdir())

@@ -180,7 +180,7 @@ def test_one_that_is_whole_stays_if_the_newest_is_damaged(persia, run: Path) -> 
     assert there(run) == folders(6, 12, 20)
 
 
-def test_each_flaw_is_a_line_and_the_exit_code_is_that_of_a_damaged_checkpoint(persia, tmp_path: Path) -> None:
+def test_each_flaw_is_a_line_and_the_exit_code_is_an_error(persia, tmp_path: Path) -> None:
     """The checkpoint has rows but no dense weights, and rows in no order."""
     run = tmp_path / "run"
     write_run(run, make_run(), 9, [made_up_rows(50, 8, 9, ("a", "b"))])

@@ -40,7 +40,6 @@ def process() -> Iterator["subprocess.Popen[bytes]"]:
     """A process that takes signals as a launcher or a coordinator does."""
     command = [sys.executable, "-c", LISTENER]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
-        assert started.stdout is not None
         assert started.stdout.readline() == b"ready\n"
         yield started
         started.kill()
@@ -61,19 +60,13 @@ def note_launcher(run_dir: Path, process: RunningProcess) -> None:
     (run_dir / "job.json").write_bytes(job.to_json())
 
 
-def running(process: "subprocess.Popen[bytes]") -> RunningProcess:
-    found = process_of(process.pid)
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize("descriptors", [True, False], ids=["", "before Linux 5.3"])
 def test_a_launcher_is_signalled_and_waited_for(
     descriptors: bool, process: "subprocess.Popen[bytes]", run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not descriptors:
         monkeypatch.setattr(os, "pidfd_open", refused)
-    note_launcher(run_dir, running(process))
+    note_launcher(run_dir, process_of(process.pid))
     threading.Thread(target=stopped_after, args=(process, run_dir)).start()
     with pytest.raises(typer.Exit) as left:
         stop(run_dir)
@@ -83,8 +76,6 @@ def test_a_launcher_is_signalled_and_waited_for(
 
 def stopped_after(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
     """Record the end of a job before its process ends, as a launcher does."""
-    assert process.stdin is not None
-    assert process.stdout is not None
     assert process.stdout.readline() == b"stopping\n"
     record_end(run_dir, phase="stopped", signal="SIGTERM")
     process.stdin.close()
@@ -94,10 +85,10 @@ def refused(pid: int) -> int:
     raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
-def test_who_has_the_number_of_a_launcher_and_a_coordinator_that_were_killed_is_left_alone(
+def test_a_process_with_the_number_of_a_killed_launcher_is_left_alone(
     process: "subprocess.Popen[bytes]", run_dir: Path
 ) -> None:
-    other = running(process)
+    other = process_of(process.pid)
     note_launcher(run_dir, RunningProcess(other.pid, other.started - 1))
     journal = Journal(run_dir / EVENTS, alone=True)
     journal.write(event="began", pid=other.pid, host=socket.gethostname())

@@ -47,7 +47,7 @@ def test_train_then_eval_then_refuse_a_second_run(persia) -> None:
     assert again.err == "error: run already contains a run; choose another --run-dir or remove it\n"
 
 
-def test_a_stand_in_is_named_at_the_start_and_with_the_result_and_nowhere_else(persia) -> None:
+def test_a_stand_in_is_named_at_the_start_and_with_the_result(persia) -> None:
     rows = ("dataset.generator.train_rows=256", "dataset.generator.eval_rows=64", "embedding.memory=64MiB")
     words = ("conf=criteo", *rows, *SMALL[1:-1], "model=ffnn", "train.batch_size=64", "train.epochs=1")
     ended = persia("train", *words, "checkpoint.at_end=false", "--run-dir", "run")

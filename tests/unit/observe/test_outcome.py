@@ -19,9 +19,7 @@ def evaluation(step: int = 9, **quality: Any) -> dict[str, Any]:
 
 
 def judged(lines: list[dict[str, Any]], metric: str) -> JobMetrics:
-    figures = metrics_of([training(90, 900, 5.0), *lines], metric)
-    assert figures is not None
-    return figures
+    return metrics_of([training(90, 900, 5.0), *lines], metric)
 
 
 def test_speed_leaves_the_first_interval_out() -> None:
@@ -66,7 +64,6 @@ def test_the_evaluation_that_a_run_chose_precedes_the_best_one(tmp_path: Path) -
     metrics.close()
     events.close()
     figures = metrics_in(tmp_path, "auc")
-    assert figures is not None
     assert (figures.judged_step, figures.quality["log_loss"], figures.quality["auc"]) == (20, 0.3006, 0.71)
 
 

@@ -145,7 +145,6 @@ def test_texts_of_other_data_have_no_null_markers(run: Run, tmp_path: Path) -> N
     assert csv_fields(other, other) is None
     # A model of CSV whose samples are of such a file, as `--verify` may name, still reads texts as CSV.
     known = csv_fields(run, other)
-    assert known is not None
     assert known.nulls == ("", "NA")
     assert known.columns == {
         "city": "text", "code": "text", "user": "number", "wide": "number", "Age": "number", "paid": "boolean",

@@ -113,7 +113,6 @@ def column_value(raw: RawColumns, column: str, value: Any) -> Any:
         case "absence":
             return float(number_in(raw, value) is None)
         case "texts":
-            assert raw.separator is not None
             texts = [each for each in value or [] if each]
             if any(raw.separator in each or "\0" in each for each in texts):
                 raise WrongError
@@ -149,7 +148,6 @@ def expected(fields: RequestFields, rows: Sequence[Mapping[str, Any]]) -> tuple[
         for row in rows:
             value = made(feature.column_name, row)
             if feature.buckets is not None:
-                assert isinstance(feature.buckets, tuple)
                 value = feature.missing_id if value is None else 1 + sum(value >= bound for bound in feature.buckets)
             if isinstance(value, list):
                 ids.append(value[-feature.max_length :] if feature.max_length else value)

@@ -49,9 +49,7 @@ def store() -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def checkpoints(store: ObjectStore, request: pytest.FixtureRequest) -> RemotePath:
-    place = place_of(store.uri(request.node.name))
-    assert isinstance(place, RemotePath)
-    return place
+    return place_of(store.uri(request.node.name))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +73,7 @@ def save(checkpoints: Place, local: tuple[Path, Manifest]) -> Place:
     return publish(checkpoints, draft, local[1])
 
 
-def test_a_published_checkpoint_is_read_and_its_files_are_those_of_the_disk(
+def test_a_published_checkpoint_has_the_files_of_the_disk(
     checkpoints: RemotePath, local: tuple[Path, Manifest]
 ) -> None:
     folder = save(checkpoints, local)
@@ -140,7 +138,6 @@ def test_a_run_claims_its_folder_and_another_run_is_refused(
     claim(uri, own, "here")
     checkpoints = place_of(uri)
     writer = writer_of(checkpoints)
-    assert writer is not None
     assert (writer.run_dir, writer.host) == (str(own), "here")
     upload(local, begin_checkpoint(checkpoints, 5))
     claim(uri, other, "there")  # nothing has been saved yet; its remains are removed
@@ -160,12 +157,6 @@ def test_a_run_claims_its_folder_and_another_run_is_refused(
         claim(uri, own, "here")
 
 
-def claim_at(checkpoints: RemotePath) -> str:
-    writer = writer_of(checkpoints)
-    assert writer is not None
-    return writer.id
-
-
 def test_a_claim_with_the_writers_name_takes_over_once(
     store: ObjectStore, local: tuple[Path, Manifest], tmp_path: Path
 ) -> None:
@@ -177,7 +168,7 @@ def test_a_claim_with_the_writers_name_takes_over_once(
     claim(uri, former, "here")
     save(checkpoints, local)
     for folder in (late, next_one):
-        write_claim(folder, folder.name, claim_at(checkpoints))
+        write_claim(folder, folder.name, writer_of(checkpoints).id)
     require_writer(checkpoints, former)
     upload(local, begin_checkpoint(checkpoints, 11))
     remove_own_unfinished(next_one, uri)

@@ -77,6 +77,7 @@ def test_a_store_that_falls_silent_at_a_footer(monkeypatch: pytest.MonkeyPatch) 
         ("AWS Error ACCESS_DENIED during HeadBucket operation: No response body.", "you may not read it"),
         ("When getting information for bucket: AWS Error NO_SUCH_BUCKET", "there is no such bucket"),
         ("AWS Error NETWORK_CONNECTION: curlCode: 6, Could not resolve hostname", "it cannot be reached"),
+        ("port 40404: Connection refused", "it cannot be reached"),
         ("Unable to load libjvm", "it cannot be read (Unable to load libjvm)"),
     ],
 )

@@ -1,6 +1,9 @@
-"""Requests of the same layout are read by the cached one, with the result of an uncached request."""
+"""Requests are read by the layouts of earlier ones, with the same result, and served one at a time."""
 
+import asyncio
 import json
+import time
+from collections.abc import Coroutine
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,7 @@ from persia_cli.serving.description import ModelInput, ModelOutput
 from persia_cli.serving.http import requests
 from persia_cli.serving.http.refused import RefusedRequestError
 from persia_cli.serving.http.requests import RequestReader
+from persia_cli.serving.http.turns import Turns
 from tests.support.asgi import binary, tensor
 
 INPUTS = [ModelInput("user", "UINT64", (-1,)), ModelInput("price", "FP32", (-1,))]
@@ -71,3 +75,52 @@ def test_values_of_another_shape_than_declared_are_refused(given: dict[str, Any]
     inputs = [given] if given["name"] == "seen" else [tensor("seen", "UINT64", [], [0]), given]
     with pytest.raises(RefusedRequestError, match=says):
         reader.infer(json.dumps({"inputs": inputs}).encode(), None)
+
+
+SOON_S = 10.0
+
+
+def run(what: Coroutine[Any, Any, None]) -> None:
+    """Run it on a separate loop, with a time limit."""
+    asyncio.run(asyncio.wait_for(what, SOON_S))
+
+
+def test_the_turn_of_a_disconnected_client_goes_to_the_next() -> None:
+    seen: list[str] = []
+
+    async def some_leave() -> None:
+        turns = Turns(9)
+        until = time.monotonic() + SOON_S
+        tasks = {name: asyncio.create_task(turns.turn(until, lambda name=name: seen.append(name))) for name in "abcd"}
+
+        def leave() -> None:
+            tasks["c"].cancel()  # while it waits
+            loop.call_soon(tasks["b"].cancel)  # after the call that gives it the turn
+
+        loop = asyncio.get_running_loop()
+        loop.call_soon(leave)
+        found = await asyncio.gather(*tasks.values(), return_exceptions=True)
+        assert [type(each) for each in found] == [
+            type(None), asyncio.CancelledError, asyncio.CancelledError, type(None),
+        ]  # fmt: skip
+        await turns.turn(until, lambda: seen.append("later"))
+
+    run(some_leave())
+    assert seen == ["a", "d", "later"]
+
+
+def test_failed_or_late_work_releases_its_turn() -> None:
+    seen: list[str] = []
+
+    async def failing() -> None:
+        turns = Turns(9)
+        until = time.monotonic() + SOON_S
+        found = await asyncio.gather(
+            turns.turn(until, lambda: 1 / 0), turns.turn(until, lambda: 1 / 0),
+            turns.turn(-1.0, lambda: 3),
+            turns.turn(until, lambda: seen.append("last")), return_exceptions=True,
+        )  # fmt: skip
+        assert [type(each) for each in found[:3]] == [ZeroDivisionError, ZeroDivisionError, RefusedRequestError]
+
+    run(failing())
+    assert seen == ["last"]
