@@ -1,11 +1,10 @@
 """The points of a sweep, the baseline of each, and settings compared over seeds."""
 
-import numpy as np
 import pytest
 
 from persia_cli.errors import ConfigError
 from persia_cli.observe.outcome import JobMetrics
-from persia_cli.sweep.comparison import Mean, compare, half_width, mean_of, paired
+from persia_cli.sweep.comparison import Mean, compare, half_width, paired
 from persia_cli.sweep.points import (
     Axis,
     Setting,
@@ -105,14 +104,6 @@ def test_nothing_finished_and_no_baseline() -> None:
     assert alone.main_metric == Mean(0.6, None, 1)
     [_, lone] = compare({SYNC: {"1": figures(0.6)}, HYBRID: {"1": figures(0.7)}}, {}, {HYBRID: SYNC}, METRICS)
     assert (lone.difference.margin, lone.difference.is_not_zero) == (None, None)
-
-
-@pytest.mark.parametrize("seeds", [2, 5])
-def test_of_equal_settings_one_in_twenty_is_taken_to_differ(seeds: int) -> None:
-    """The rule of two standard errors errs in 18 % of the sweeps of three seeds."""
-    drawn = np.random.default_rng(seeds).normal(0.0, 0.001, (2_000, seeds))
-    wrong = [mean.is_not_zero for row in drawn if (mean := mean_of(row.tolist()))]
-    assert sum(map(bool, wrong)) / len(wrong) == pytest.approx(0.05, abs=0.015)
 
 
 PUBLISHED = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 19: 2.093, 30: 2.042, 120: 1.980}
