@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import zmq
 
 from persia_cli.disk import own_folder
 from persia_cli.wire.addresses import SOCKETS, ipc_address
@@ -12,16 +11,6 @@ from persia_cli.wire.sockets import Context
 from tests.support.closing import close_in_time
 
 TERM_LIMIT_S = 10.0
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _releasing_thread() -> None:
-    """Send an array without copying: pyzmq starts its one thread for that at the first, and runs it from then on."""
-    with zmq.Context() as warm, warm.socket(zmq.PAIR) as near, warm.socket(zmq.PAIR) as far:
-        near.bind("inproc://warm")
-        far.connect("inproc://warm")
-        near.send(bytes(1 << 20), copy=False)
-        far.recv()
 
 
 @pytest.fixture

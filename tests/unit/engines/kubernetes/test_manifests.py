@@ -120,7 +120,9 @@ def packed() -> Run:
 
 
 @needs_crd
-@pytest.mark.parametrize("version", NEWEST)
+@pytest.mark.parametrize(
+    "version", [NEWEST[0], *(pytest.param(each, marks=pytest.mark.slow) for each in NEWEST[1:-1]), NEWEST[-1]]
+)
 def test_kubernetes_and_jobset_take_it(version: str) -> None:
     for run in (shop(), plain(), packed()):
         assert [mistakes(manifest, version) for manifest in manifests(run, "shop")] == [[], [], []]

@@ -83,7 +83,7 @@ def test_the_shell_hands_over_the_configuration_as_it_is_and_no_option_comes_too
 COUNTS = st.integers(1, 9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     loaders=COUNTS,
     workers=COUNTS,
