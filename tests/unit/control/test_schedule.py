@@ -120,23 +120,6 @@ def test_alternating_adds_a_pause_before_each_turn_and_nothing_else() -> None:
     ]
 
 
-def test_an_evaluation_waits_for_the_model_that_is_saved_first() -> None:
-    phases = schedule(4, 1, None, None, save_at_end=True)
-    names: dict[PhaseKind, frozenset[str]] = {
-        kind: frozenset({"rank"}) for kind in ("training", "evaluating", "saving", "done")
-    }
-    machine = PhaseMachine(phases, names)
-    kinds = []
-    for _ in range(3):
-        assert not machine.held
-        kinds.append(machine.advance().kind)
-        machine.finish("rank", machine.number)
-        if kinds[-1] == "saving":
-            assert machine.held, "the evaluation may fail before all files are written"
-            machine.note_written("rank", 4)
-    assert kinds == ["training", "saving", "evaluating"]
-
-
 def test_a_checkpoint_and_the_end_wait_for_the_files_of_the_last_one() -> None:
     parts = frozenset({"embedding-server-0", "nn-worker-0"})
     taking_part: dict[PhaseKind, frozenset[str]] = {

@@ -75,16 +75,6 @@ def test_look_ups_are_let_through_once_and_in_order():
     assert list(gate.released(lambda held: held < last)) == ["3/0 again", "4/1"]
 
 
-def test_a_look_up_may_be_due_because_another_was_let_through():
-    gate, seen = StepGate[int, str](3), list[int]()
-    for rank in (2, 1, 0):
-        gate.hold_look_up(5, rank, rank)
-    released = gate.released(lambda rank: rank == len(seen))
-    for rank in released:
-        seen.append(rank)
-    assert seen == [0, 1, 2]
-
-
 @given(st.integers(1, 3), st.integers(1, 12), st.randoms(use_true_random=False))
 def test_every_step_is_applied_once_in_any_order_of_arrival(ranks, steps, moments):
     gate = StepGate[tuple[int, int], tuple[int, int]](ranks)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.engines import driver_process
-from persia_cli.engines.driver_process import KILLED, driving, exit_code, forget_driver, note_of, start_driver
+from persia_cli.engines.driver_process import KILLED, driving, exit_code, note_of, start_driver
 from persia_cli.engines.drivers import ProcessDriver, driver_of
 from persia_cli.engines.job import record_end, recorded_end
 from persia_cli.engines.signals import JobSignals, PreemptedNow
@@ -91,14 +91,6 @@ def test_a_driver_on_another_machine_is_for_a_command_there(tmp_path: Path) -> N
     (tmp_path / "driver/driver.json").write_text('{"host": "far", "pid": 1, "began": 1, "slurm": ""}')
     with pytest.raises(UserError, match=f"the run in {tmp_path} was started on far; give this command there"):
         driver_of(tmp_path)
-
-
-def test_a_run_that_goes_on_without_a_driver_forgets_the_last_one(tmp_path: Path) -> None:
-    with driving(tmp_path):
-        (tmp_path / "hosts.json").write_text("{}")
-    forget_driver(tmp_path)
-    assert note_of(tmp_path) is None
-    assert [path.name for path in tmp_path.iterdir()] == ["driver"]
 
 
 def signalled() -> JobSignals:

@@ -9,7 +9,6 @@ import pytest
 from persia_cli.config.compose import compose_run
 from persia_cli.engines.driver_process import driving, note_of
 from persia_cli.engines.slurm.allocation import Allocation, allocation_of
-from persia_cli.engines.slurm.machines import MachinePlace
 from persia_cli.engines.slurm.programs import State, lost_among, state_of, submit
 from persia_cli.engines.slurm.queued import QueuedDriver, queue, queued_again, require_no_other
 from persia_cli.engines.slurm.steps import LostMachinesError
@@ -167,27 +166,6 @@ def test_a_job_is_queued_again_after_its_time_and_without_its_machines(
         raise end
     asked = shop.parent / "bin/scontrol.said"
     assert (asked.exists() and asked.read_text() == "requeue 17\n") == is_queued
-
-
-HETEROGENEOUS = {
-    "SLURM_JOB_ID": "17",
-    "SLURM_JOB_NODELIST": "n1,n2",
-    "SLURM_HET_SIZE": "2",
-    "SLURM_JOB_NODELIST_HET_GROUP_0": "n1,n2",
-    "SLURM_JOB_NODELIST_HET_GROUP_1": "g1",
-}
-
-
-def test_it_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(tmp_path / "bin", monkeypatch)
-    assert allocation_of(HETEROGENEOUS) == Allocation("17", (("n1", "n2"), ("g1",)))
-    assert allocation_of({"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n1"}) == Allocation("17", (("n1",),))
-
-
-def test_a_replica_is_on_its_machine() -> None:
-    job = Allocation("17", (("n1", "n2", "n3"), ("g1",)))
-    assert [job.node_of(MachinePlace(0, node)) for node in range(4)] == ["n1", "n2", "n3", "n1"]
-    assert (job.group_of(MachinePlace(1, 0)), job.node_of(MachinePlace(1, 0))) == (1, "g1")
 
 
 def test_while_slurm_does_not_answer_no_machine_is_known_to_be_lost(
