@@ -38,14 +38,14 @@ class Events:
 class Coordination:
     """A context, and the answers and events of its components."""
 
-    def __init__(self, run: Run, job: Job, record: RunRecord | None = None) -> None:
+    def __init__(self, run: Run, job: Job) -> None:
         self.replies, self.events, self.now = Replies(), Events(), 0.0
         self.context = JobContext(
             cast(Server, self.replies),
             run,
             job,
             events=cast(Journal, self.events),
-            record=cast(RunRecord, record),
+            record=cast(RunRecord, None),
             tracker=EvaluationTracker(),
             now=lambda: self.now,
             wake=lambda: None,

@@ -70,7 +70,7 @@ class HostJob:
 
 @contextmanager
 def started_on(
-    placement: Placement, words: list[str], logs: Path, supervise: bool = False, program: Sequence[str] = PROGRAM
+    placement: Placement, words: list[str], logs: Path, program: Sequence[str] = PROGRAM
 ) -> Iterator[HostJob]:
     """Start each replica on its host, all with the same keys; end the remaining ones.
 
@@ -83,20 +83,17 @@ def started_on(
         write_keys(host.root / KEYS.relative_to("/"), job.keys)
     try:
         for name, host in placement.items():
-            job.roles[name] = _start(name, host, hosts[0], words, logs / f"{name}.log", supervise, program)
+            job.roles[name] = _start(name, host, hosts[0], words, logs / f"{name}.log", program)
         yield job
     finally:
         for role in job.roles.values():
             role.kill()
 
 
-def _start(
-    name: str, host: Host, first: Host, words: list[str], log: Path, supervise: bool, program: Sequence[str]
-) -> HostProcess:
+def _start(name: str, host: Host, first: Host, words: list[str], log: Path, program: Sequence[str]) -> HostProcess:
     role, _, index = name.rpartition("-")
     command = [sys.executable, "-P", *program, "launch-role", role, "--index", index]
     command += ["--coordinator", f"tcp://{first.address}:{PORT}", "--key-file", str(KEYS)]
-    command += ["--supervise"] if supervise else []
     if role == "coordinator":
         command += ["--run-dir", str(RUN), *words]
     with log.open("wb") as output:

@@ -212,7 +212,7 @@ def words_of(process: psutil.Process) -> list[str]:
 
 
 @contextmanager
-def lab(count: int, shown: Sequence[Path] = (), rate: str = "", ahead_s: Sequence[int] = ()) -> Iterator[list[Host]]:
+def lab(count: int, shown: Sequence[Path] = (), ahead_s: Sequence[int] = ()) -> Iterator[list[Host]]:
     """Yield so many hosts, which see only the program and `shown` of this machine's /tmp.
 
     `ahead_s` is, for each host, how far its monotonic clock is ahead of this machine's.
@@ -227,8 +227,6 @@ def lab(count: int, shown: Sequence[Path] = (), rate: str = "", ahead_s: Sequenc
             first = stack.enter_context(_first_process([*NAMESPACES, *clock], script))
             host = Host(number, first, switch_pid)
             host.plug_in()
-            if rate:
-                host.limit(rate)
             hosts.append(host)
         yield hosts
 

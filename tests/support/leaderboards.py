@@ -11,26 +11,28 @@ CATEGORIES = [f"C{number}" for number in range(1, 27)]
 NAMES = ["site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category", "device_id", "device_ip",
          "device_model"]  # fmt: skip
 PARTS = ("train", "valid", "test")
+ROWS = 60
+"""Rows of each part."""
 
 
-def write_x1(folder: Path, columns: Sequence[str], rows: int = 60) -> Path:
+def write_x1(folder: Path, columns: Sequence[str]) -> Path:
     """Write train.csv, valid.csv and test.csv of a label, scaled numbers (I…) and numbered categories."""
     random = np.random.default_rng(0)
     for part in PARTS:
         lines = [",".join(["label", *columns])]
-        for _ in range(rows):
+        for _ in range(ROWS):
             values = [f"{random.random():.6f}" if name in COUNTS else str(random.integers(90)) for name in columns]
             lines.append(",".join([str(random.integers(2)), *values]))
         _write(folder / f"{part}.csv", lines)
     return folder
 
 
-def write_criteo_x4(folder: Path, rows: int = 60) -> Path:
+def write_criteo_x4(folder: Path) -> Path:
     """Write train.csv, valid.csv and test.csv of a label, counts and categories, some of them missing."""
     random = np.random.default_rng(0)
     for part in PARTS:
         lines = [",".join(["Label", *COUNTS, *CATEGORIES])]
-        for _ in range(rows):
+        for _ in range(ROWS):
             counts = ["" if count == 5 else str(count) for count in random.integers(-2, 900, 13)]
             categories = [f"{value:08x}" if value else "" for value in random.integers(0, 9, 26)]
             lines.append(",".join([str(random.integers(2)), *counts, *categories]))
@@ -38,13 +40,13 @@ def write_criteo_x4(folder: Path, rows: int = 60) -> Path:
     return folder
 
 
-def write_avazu_x4(folder: Path, rows: int = 60) -> Path:
+def write_avazu_x4(folder: Path) -> Path:
     """Write train.csv, valid.csv and test.csv in the format of Avazu's challenge."""
     random = np.random.default_rng(0)
     header = ["id", "click", "hour", "C1", "banner_pos", *NAMES, "device_type", "device_conn_type"]
     for part in PARTS:
         lines = [",".join([*header, *(f"C{number}" for number in range(14, 22))])]
-        for row in range(rows):
+        for row in range(ROWS):
             small = [str(value) for value in random.integers(0, 5, 12)]
             names = [f"{value:08x}" for value in random.integers(0, 9, 9)]
             hour = f"141021{random.integers(24):02}"

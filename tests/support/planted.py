@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 COLUMNS = 26
 
 
-def write_planted(path: Path, rows: int = 12_000, seed: int = 5) -> list[str]:
+def write_planted(path: Path, rows: int = 12_000) -> list[str]:
     """Write samples with 26 text columns of 2 to 200 values, and return the names of these columns.
 
     The log odds of `label` are a sum of a normal effect of each column's value, and of the pairs of values of ten pairs
     of columns; frequencies of values fall as 1/rank.
     """
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(5)
     sizes = np.geomspace(2, 200, COLUMNS).astype(int)
     chosen = [draw.choice(size, rows, p=_falling(size)) for size in sizes]
     odds = sum(draw.normal(0, 0.35, size)[values] for size, values in zip(sizes, chosen, strict=True))

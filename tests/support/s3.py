@@ -22,10 +22,10 @@ class ObjectStore:
 
     port: int
 
-    def uri(self, path: str, port: int | None = None, secret: str = SECRET) -> str:
+    def uri(self, path: str, port: int | None = None) -> str:
         """The URI of a folder in the bucket, with its credentials, optionally through another port."""
         query = f"endpoint_override=127.0.0.1:{port or self.port}&scheme=http&region=us-east-1"
-        return f"s3://AKIDOFTEST:{secret}@{BUCKET}/{path}?{query}"
+        return f"s3://AKIDOFTEST:{SECRET}@{BUCKET}/{path}?{query}"
 
 
 PORT = 9000

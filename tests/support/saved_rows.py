@@ -41,9 +41,7 @@ def made_up_rows(rows: int, dim: int, step: int, tables: Sequence[str], seed: in
     return pd.DataFrame(columns)
 
 
-def write_rows(
-    path: Path, rows: pd.DataFrame, dim: int, number: int = 0, partitions: int = 1, rows_per_batch: int = 1000
-) -> SavedFile:
+def write_rows(path: Path, rows: pd.DataFrame, dim: int, number: int = 0, partitions: int = 1) -> SavedFile:
     """Write rows as an embedding server of one partition does; optimizer states are left out."""
     table = pa.table(
         {
@@ -54,7 +52,7 @@ def write_rows(
         }
     )
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        for batch in table.to_batches(max_chunksize=rows_per_batch):
+        for batch in table.to_batches(max_chunksize=1000):
             writer.write_batch(batch)
     content = path.read_bytes()
     tables = {str(name): int(count) for name, count in rows["table"].value_counts().items()}

@@ -49,9 +49,9 @@ def serving(
     assert not failures, f"the server ended by {failures[0]!r}"
 
 
-def poll_until(loop: Loop, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
-    """Poll a loop until a condition holds; fails after `limit_s` seconds."""
-    deadline = time.monotonic() + limit_s
+def poll_until(loop: Loop, condition: Callable[[], bool]) -> None:
+    """Poll a loop until a condition holds; fails after half a minute."""
+    deadline = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true in time"
         loop.poll(0.05)

@@ -91,9 +91,9 @@ def insert(store: RowStore, names: Iterable[Name], last_used: NDArray[np.int64],
     return store.insert(*arrays(names), last_used, parts, True, counts)
 
 
-def colliding(layout: EmbeddingLayout, count: int, seed: int = 0) -> list[int]:
+def colliding(layout: EmbeddingLayout, count: int) -> list[int]:
     """Insert rows into a store, where older rows are evicted; return the number of existing keys."""
-    twin, rng = naive_store.Store(layout), np.random.default_rng(seed)
+    twin, rng = naive_store.Store(layout), np.random.default_rng(0)
     wanted = twin.candidates(int(rng.integers(2**64, dtype=np.uint64)))
     found: list[int] = []
     while len(found) < count:
