@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 INSPECT_EXAMPLES = examples(
     "persia data inspect data/criteo                       # what a recipe has prepared",
-    "persia data inspect data/shop --write shop.yaml       # a suggestion for `persia train dataset=./shop.yaml`",
+    "persia data inspect data/shop --write dataset.yaml    # a suggestion for `persia train dataset=dataset.yaml`",
     "persia data inspect old.csv --csv \"{delimiter: ';', nulls: [NA]}\"",
     "persia data inspect s3://bucket/shop --dim 32 --optimizer adam --memory 8GiB",
 )

@@ -27,7 +27,8 @@ class SparseFeature(Node):
     no id at all. An empty list stays empty."""
     ids: Literal["integer", "text", "time"] | None = None
     """Source of the ids: `integer`, the value itself; `text`, the hash of its text; `time`, the microsecond of a date,
-    a timestamp or an ISO 8601 text; by default the column's type decides, and is kept in the run's configuration."""
+    a timestamp or an ISO 8601 text; by default the column's type decides, and is kept in the run's configuration. A
+    text with a separator has integers where another feature of its table has."""
     transform: TimePart | None = None
     """Ids from times: their `hour` (0-23) or `weekday` (0-6, Monday is 0) in UTC, or their `day` since 1970-01-01."""
 
