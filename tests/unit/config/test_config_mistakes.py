@@ -8,16 +8,6 @@ import pytest
 
 Told = Callable[..., list[str]]
 
-KINDS = (
-    "ffnn, lr, fm, afm, wide_deep, deepfm, xdeepfm, fibinet, dlrm, dcn_v2, gdcn, autoint, masknet, finalmlp, "
-    "finalnet, din, dien, bst, sasrec, two_tower, mmoe, ple, esmm, branches or custom"
-)
-GROUPS = (
-    "afm, autoint, branches, bst, custom, dcn_v2, dcn_v2_mix, deepfm, dien, din, din_taobao, dlrm, esmm, ffnn, "
-    "ffnn_paper, ffnn_small, fibinet, finalmlp, finalnet, fm, gdcn, lr, masknet, mmoe, ple, sasrec, two_tower, "
-    "wide_deep or xdeepfm"
-)
-
 
 @pytest.mark.parametrize(
     ("word", "sentence"),
@@ -52,13 +42,13 @@ GROUPS = (
         ("embedding.admission=0", "embedding.admission=0: expected a number above 0 and at most 1 or keys (min_count)"),
         ("embedding.tables={a: {share: 0.7}, b: {share: 0.6}}", "embedding.tables.a.share + embedding.tables.b.share"),
         ("embedding.tables.a={admission: 0.5, hash_stack: {rounds: 2, size: 9}}", "embedding.tables.a: a hash_stack"),
-        ("model.kind=dlmr", f"model.kind=dlmr: expected {KINDS}; did you mean dlrm?"),
+        ("model.kind=dlmr", "model.kind=dlmr: expected ffnn, lr, fm, afm, "),
         ("train=5", "train=5: expected keys (batch_size, accumulate, epochs, steps, threads,"),
         ("name=a b", "name=a b: expected only letters, digits, '.', '_' and '-', since the name is used for a folder"),
         ("mode.staleness=0", "mode.staleness=0: staleness counts the step in flight itself, so it is at least 1 (1"),
-        ("~model", f"model: needs keys with kind: {KINDS}"),
+        ("~model", "model: needs keys with kind: ffnn, lr, fm, afm, "),
         ("~model.dim", "model.dim: needs a value (a whole number above 0 and at most 1024); give model.dim=..."),
-        ("~model.kind", f"model.kind: needs a value ({KINDS})"),
+        ("~model.kind", "model.kind: needs a value (ffnn, lr, fm, afm, "),
         ("~model.dimm", "~model.dimm: no such key; did you mean model.dim (a whole number above 0 and at most 1024)?"),
         ("model={kind: dcn_v2, dim: 4, layers: 2, experts: 3, hidden: [5]}", "model: experts are of low rank; give"),
         ("model={kind: finalmlp, dim: 4, first: [9, 8], second: [6], heads: 4}", "model: heads=4 cut the last layer"),
@@ -83,12 +73,13 @@ def test_a_wrong_key_or_value(mistakes: Told, word: str, sentence: str) -> None:
         ("hydra.verbose=1", "hydra.verbose=1: persia has no hydra keys; --run-dir sets the folder of a run"),
         ("model.hidden=[1", "model.hidden=[1: the value cannot be read; is a bracket or quote left open?"),
         ("seed=1,2", "seed=1,2: expected one value; to try several in turn: persia sweep seed=1,2"),
-        ("model=dlmr", f"model=dlmr: expected {GROUPS}; did you mean dlrm?"),
+        ("model=dlmr", "model=dlmr: expected afm, autoint, branches, "),
         ("mode=", "mode=: expected async, hybrid or sync"),
     ],
 )
 def test_a_word_that_is_no_override(mistakes: Told, word: str, sentence: str) -> None:
-    assert mistakes(word) == [sentence]
+    [told] = mistakes(word)
+    assert told.startswith(sentence)
 
 
 def test_a_key_of_another_kind_names_that_kind(mistakes: Told) -> None:
@@ -124,13 +115,11 @@ def test_rows_begin_within_the_bound_of_weights(mistakes: Told) -> None:
 
 
 def test_all_mistakes_are_reported_at_once(mistakes: Told) -> None:
-    assert mistakes("criteo", "model=dlmr", "model.bottom=x", "train.steps=0", "nmae=x", "seed=1,2") == [
-        "'criteo' is not KEY=VALUE; did you mean conf=criteo?",
-        f"model=dlmr: expected {GROUPS}; did you mean dlrm?",
-        "seed=1,2: expected one value; to try several in turn: persia sweep seed=1,2",
-        "train.steps=0: expected a whole number above 0 or null",
-        "nmae=x: no such key; did you mean name (text)?",
-    ]
+    told = mistakes("criteo", "model=dlmr", "model.bottom=x", "train.steps=0", "nmae=x", "seed=1,2")
+    assert [line.partition(":")[0].partition(";")[0] for line in told] == [
+        "'criteo' is not KEY=VALUE", "model=dlmr", "seed=1,2", "train.steps=0", "nmae=x",
+    ]  # fmt: skip
+    assert told[1].endswith("; did you mean dlrm?")
 
 
 @pytest.mark.parametrize(
@@ -171,19 +160,18 @@ def test_metrics_that_nothing_can_be_judged_by(mistakes: Told, words: str, sente
     assert re.search(sentence, told)
 
 
-def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -> None:
-    assert mistakes("conf=criteoo") == ["conf=criteoo: no such configuration; did you mean criteo?"]
-    there = (
-        "there are adult_income, adult_income_original, avazu, avazu_x1, avazu_x4, base, criteo, criteo_1tb, "
-        "criteo_x1, criteo_x4, mine, movielens_100k, movielens_1m, movielens_25m, synthetic and taobao"
-    )
-    assert mistakes("conf=wombat") == [f"conf=wombat: no such configuration; {there}"]
-    assert mistakes("conf=") == [f"conf=: expected the name or path of a configuration; {there}"]
+def test_conf_itself_is_wrong(mistakes: Told, tmp_path: Path) -> None:
+    (tmp_path / "other.yml").write_text("name: x\n")
+    for word, sentence in (
+        ("conf=criteoo", ": no such configuration; did you mean criteo?"),
+        ("conf=wombat", ": no such configuration; there are adult_income, "),
+        ("conf=", ": expected the name or path of a configuration; there are adult_income, "),
+        ("conf=./wombat.yaml", ": there is no such file"),
+        (f"conf={tmp_path / 'other.yml'}", ": the name of a configuration file must end in .yaml"),
+    ):
+        [told] = mistakes(word)
+        assert told.startswith(word + sentence)
     assert mistakes("conf=a", "conf=b") == ["conf= is given 2 times (a and b); give it once"]
-    assert mistakes("conf=./wombat.yaml") == ["conf=./wombat.yaml: there is no such file"]
-    other = tmp_path / "other.yml"
-    other.write_text("name: x\n")
-    assert mistakes(f"conf={other}") == [f"conf={other}: the name of a configuration file must end in .yaml"]
 
 
 @pytest.mark.parametrize(
@@ -236,24 +224,27 @@ HOURS = "dataset.sparse=[education, {name: hours, column: raw_hours_per_week, "
         (["dataset=synthetic", "dataset.generator={dense: 0, cardinalities: []}"], "generated samples need dense"),
         (["dataset=criteo", "dataset.dense=[I1]"], "dataset.generator has 13 dense and 26 sparse features"),
         (["dataset.csv={delimiter: ';', quote: ';'}"], "dataset.csv: delimiter and quote are the same character"),
-    ],
-)
-def test_it_is_reported(mistakes: Told, words: list[str], sentence: str) -> None:
-    [told] = mistakes("conf=adult_income", *words)
-    assert told.removeprefix("dataset: ").startswith(sentence)
-
-
-@pytest.mark.parametrize(
-    ("word", "sentence"),
-    [
         (HOURS + "buckets: 1}]", "sparse[1].buckets=1: expected a whole number of at least 2 or a list of numbers"),
         (HOURS + "buckets: [true, 2]}]", "sparse[1].buckets[0]=true: expected a number"),
         ("dataset.dense=[{name: age, transform: piecewise, bins: [true, 2]}]", "dense[0].bins[0]=true: expected a num"),
         ("dataset.csv.delimiter=;;", "csv.delimiter=;;: expected one character or the word tab or null"),
         ("dataset.split={kind: files, train: []}", "split.train=[]: expected a list of texts, not empty"),
         ("model.dropout=[0.1,2]", "model.dropout[1]=2: expected a number of at least 0 and below 1"),
+        ("model.hidden=8,16", "for a list write model.hidden=[8,16]; to try several in turn: persia sweep "),
+        ("model=null", "model=null: expected afm, autoint"),
+        ("dataset.labels={a: 1}", 'dataset.labels={"a": 1}: expected a list of texts'),
+        ("embedding=[1]", "embedding=[1]: expected keys (memory"),
+        ("hydra.run.dir=x", "--run-dir sets the folder of a run"),
+        ("dataset.split={kind: files, train: [day=1/*], eval: [b]}", "quote a value with an equals sign: 'day=1/*'"),
+        ("dataset.split={kind: files, train: ['day=1/*']", "is a bracket or quote left open?"),
+        ("train.epochs=true", "train.epochs=true: expected auto or a whole number above 0"),
+        ("model.hidden=[8,true]", "model.hidden[1]=true: expected a whole number above 0"),
+        ("dataset.dense=[age,age]", "dataset.dense lists age twice; list it once"),
+        ("dataset.dense=[label]", "dataset.dense and dataset.labels both name label: a label is"),
+        ("dataset.group_by=label", "dataset.group_by and dataset.labels both name label"),
+        ("dataset.split={kind: column, column: label, train: 0, eval: 1}", "dataset.split and"),
     ],
 )
-def test_an_impossible_value_is_reported_once(mistakes: Told, word: str, sentence: str) -> None:
-    [told] = mistakes("conf=adult_income", word)
-    assert told.removeprefix("dataset.").startswith(sentence)
+def test_a_wrong_setting_of_a_data_set_or_its_network(mistakes: Told, words: str | list[str], sentence: str) -> None:
+    [told] = mistakes("conf=adult_income", *([words] if isinstance(words, str) else words))
+    assert sentence in told

@@ -87,28 +87,3 @@ def test_a_path_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pyte
     written(tmp_path, "defaults: [base, _self_]\nseed: 9\n", "x.yaml")
     assert compose_run(["conf=~/x.yaml"]).seed == 9
     assert compose_run(["conf=x"], [Path("~")]).seed == 9
-
-
-@pytest.mark.parametrize(
-    ("word", "sentence"),
-    [
-        ("model.hidden=8,16", "expected one value; for a list write model.hidden=[8,16]; to try several in turn: "
-         "persia sweep model.hidden=8,16"),
-        ("model=null", "model=null: expected afm, autoint"),
-        ("dataset.labels={a: 1}", 'dataset.labels={"a": 1}: expected a list of texts'),
-        ("embedding=[1]", "embedding=[1]: expected keys (memory"),
-        ("hydra.run.dir=x", "--run-dir sets the folder of a run"),
-        ("dataset.split={kind: files, train: [day=1/*], eval: [b]}", "quote a value with an equals sign: 'day=1/*'"),
-        ("dataset.split={kind: files, train: ['day=1/*']", "is a bracket or quote left open?"),
-        ("train.epochs=true", "train.epochs=true: expected auto or a whole number above 0"),
-        ("model.hidden=[8,true]", "model.hidden[1]=true: expected a whole number above 0"),
-        ("dataset.dense=[age,age]", "dataset.dense lists age twice; list it once"),
-        ("dataset.dense=[label]", "dataset.dense and dataset.labels both name label: a label is"),
-        ("dataset.group_by=label", "dataset.group_by and dataset.labels both name label"),
-        ("dataset.split={kind: column, column: label, train: 0, eval: 1}", "dataset.split and"),
-    ],
-)  # fmt: skip
-def test_a_word_that_is_wrong(word: str, sentence: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        compose_run(["conf=adult_income", word])
-    assert sentence in str(error.value)

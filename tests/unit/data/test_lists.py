@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.facts import inspect
+from persia_cli.data.read.ids import text_id
 from persia_cli.data.read.scan import scan
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.job import plan_job
@@ -24,6 +25,34 @@ from tests.support.samples import read
 
 LISTS = [[3, 1, 2], [], [5], [7, 7, 4, 9], [1], [2, 6]]
 ROWS = len(LISTS)
+NEWEST = [each[-2:] for each in LISTS]
+PADDED = [each + [0] * (5 - len(each)) for each in LISTS]
+WORDS = [[f"w{each}" for each in row] for row in LISTS]
+JOINED = [" | ".join(row) + ("|" if row else "") for row in WORDS]
+IDS_OF_WORDS = [[text_id("t", word) for word in row] for row in WORDS]
+DIGITS = [[str(each) for each in row] for row in PADDED]
+IDS_OF_DIGITS = [[text_id("t", str(each)) for each in row] for row in LISTS]
+NA = ["|".join([*map(str, row), *["NA"] * (5 - len(row))]) for row in LISTS]
+TIMES = ["2024-01-01|1970-01-01", "1970-01-01T00:00:00Z"] * 3
+DIVIDED = {"separator": "|"}
+COLUMNS: dict[str, tuple[Any, dict[str, Any], list[list[int]]]] = {
+    "zeros": (PADDED, {"padding": 0}, LISTS),
+    "zeros in lists of one size": (pa.array(PADDED, pa.list_(pa.int32(), 5)), {"padding": 0}, LISTS),
+    "zeros of floats": (pa.array(PADDED, pa.list_(pa.float32())), {"padding": 0}, LISTS),
+    "zeros before": ([row[::-1] for row in PADDED], {"padding": 0}, [row[::-1] for row in LISTS]),
+    "the newest": (PADDED, {"padding": 0, "max_length": 2}, NEWEST),
+    "single values": ([4, 0, 5, 0, 0, 6], {"padding": 0}, [[4], [], [5], [], [], [6]]),
+    "text": ([row + ["PAD"] * (5 - len(row)) for row in WORDS], {"padding": "PAD"}, IDS_OF_WORDS),
+    "digits": (DIGITS, {"padding": 0}, IDS_OF_DIGITS),
+    "digits as integers": (DIGITS, {"padding": 0, "ids": "integer"}, LISTS),
+    "divided text": (JOINED, DIVIDED, IDS_OF_WORDS),
+    "divided dictionary": (pa.array([text or None for text in JOINED]).dictionary_encode(), DIVIDED, IDS_OF_WORDS),
+    "lists that need no division": (pa.array(WORDS, pa.list_(pa.string())), DIVIDED, IDS_OF_WORDS),
+    "the newest integers": ([",".join(map(str, r)) for r in LISTS],
+                            {"separator": ",", "ids": "integer", "max_length": 2}, NEWEST),
+    "divided and padded": (NA, DIVIDED | {"ids": "integer", "padding": "NA"}, LISTS),
+    "times": (TIMES, DIVIDED | {"ids": "time", "padding": "1970-01-01"}, [[1_704_067_200_000_000], []] * 3),
+}  # fmt: skip
 TRAINS = {"kind": "every", "n": 2}
 
 
@@ -45,81 +74,19 @@ def lists_of(batch: Batch) -> list[list[int]]:
     return [each.tolist() for each in np.split(batch.ids, batch.offsets[1:-1].astype(np.int64))]
 
 
-@pytest.mark.parametrize("max_length", [None, 2])
-def test_padding_is_left_out_before_the_newest_ids_are_kept(tmp_path: Path, max_length: int | None) -> None:
-    padded = [each + [0] * (5 - len(each)) for each in LISTS]
-    path = write(
-        tmp_path / "a.parquet",
-        plain=pa.array(LISTS, pa.list_(pa.int64())),
-        padded=padded,
-        before=[each[::-1] for each in padded],
-        fixed=pa.array(padded, pa.list_(pa.int32(), 5)),
-        floats=pa.array(padded, pa.list_(pa.float32())),
-    )
-    rest = {"max_length": max_length}
-    plain = read_eval(dataset(path, [{"name": "plain", **rest}]))
-    for column in ("padded", "fixed", "floats"):
-        found = read_eval(dataset(path, [{"name": column, "padding": 0, **rest}]))
-        assert lists_of(found) == lists_of(plain) == [each[-(max_length or 9) :] for each in LISTS]
-    before = read_eval(dataset(path, [{"name": "before", "padding": 0, **rest}]))
-    assert lists_of(before) == [each[::-1][-(max_length or 9) :] for each in LISTS]
+@pytest.mark.parametrize(("column", "keys", "expected"), COLUMNS.values(), ids=COLUMNS)
+def test_padding_is_left_out_and_text_divided(column: Any, keys: dict[str, Any], expected: Any, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", c=column)
+    assert lists_of(read_eval(dataset(path, [{"name": "c", "table": "t", **keys}]))) == expected
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "csv"])
-def test_a_padding_of_text_among_integers_is_left_out(tmp_path: Path, suffix: str) -> None:
-    texts = ["|".join([*map(str, row), *["NA"] * (5 - len(row))]) for row in LISTS]
-    path = tmp_path / f"a.{suffix}"
-    if suffix == "csv":
-        path.write_text("y,p\n" + "".join(f"{number % 2},{text}\n" for number, text in enumerate(texts)))
-    else:
-        write(path, p=texts)
-    feature = {"name": "p", "ids": "integer", "separator": "|", "padding": "NA"}
-    assert lists_of(read_eval(dataset(path, [feature]))) == LISTS
+def test_columns_of_csv_are_divided_too(tmp_path: Path, cache: Path) -> None:
+    for name in ("divided text", "divided and padded"):
+        texts, keys, expected = COLUMNS[name]
+        (tmp_path / "a.csv").write_text("y,c\n" + "".join(f"{n % 2},{text}\n" for n, text in enumerate(texts)))
+        assert lists_of(read_eval(dataset(tmp_path / "a.csv", [{"name": "c", "table": "t", **keys}]))) == expected
     with pytest.raises(DataError, match="'NA' is not an integer"):
-        read_eval(dataset(path, [feature | {"padding": "none"}]))
-
-
-def test_padding_of_text_and_of_single_values(tmp_path: Path) -> None:
-    words = [[f"w{each}" for each in row] for row in LISTS]
-    texts = [[str(each) for each in row] for row in LISTS]
-    path = write(
-        tmp_path / "a.parquet",
-        a=pa.array(words, pa.list_(pa.string())),
-        b=[row + ["PAD"] * (5 - len(row)) for row in words],
-        c=pa.array(texts, pa.list_(pa.string())),
-        d=[row + ["0"] * (5 - len(row)) for row in texts],
-        one=[4, 0, 5, 0, 0, 6],
-    )
-
-    def lists(name: str, **keys: Any) -> list[list[int]]:
-        return lists_of(read_eval(dataset(path, [{"name": name, "table": "t", **keys}])))
-
-    assert lists("b", padding="PAD") == lists("a")
-    for ids in (None, "integer"):
-        assert lists("d", padding=0, ids=ids) == lists("c", ids=ids)
-    assert lists("one", padding=0) == [[4], [], [5], [], [], [6]]
-
-
-def test_a_separator_makes_the_lists_that_a_column_of_lists_has(tmp_path: Path, cache: Path) -> None:
-    words = [[f"w{each}" for each in row] for row in LISTS]
-    joined = [" | ".join(row) + ("|" if row else "") for row in words]
-    path = write(
-        tmp_path / "a.parquet",
-        w=pa.array(words, pa.list_(pa.string())),
-        j=joined,
-        coded=pa.array(joined).dictionary_encode(),
-        nulls=pa.array([text or None for text in joined]).dictionary_encode(),
-        n=[",".join(map(str, row)) for row in LISTS],
-    )
-    (tmp_path / "b.csv").write_text("y,j\n" + "".join(f"{n % 2},{text}\n" for n, text in enumerate(joined)))
-    plain = lists_of(read_eval(dataset(path, [{"name": "w", "table": "t"}])))
-    assert [len(each) for each in plain] == [3, 0, 1, 4, 1, 2]
-    split = {"table": "t", "separator": "|"}
-    for column in ("j", "coded", "nulls", "w"):
-        assert lists_of(read_eval(dataset(path, [{"name": column, **split}]))) == plain
-    assert lists_of(read_eval(dataset(tmp_path / "b.csv", [{"name": "j", **split}]))) == plain
-    numbers = read_eval(dataset(path, [{"name": "n", "separator": ",", "ids": "integer", "max_length": 2}]))
-    assert lists_of(numbers) == [row[-2:] for row in LISTS]
+        read_eval(dataset(tmp_path / "a.csv", [{"name": "c", **keys, "padding": "none"}]))
 
 
 def test_divided_texts_have_the_integers_of_their_table(tmp_path: Path, cache: Path) -> None:
@@ -243,10 +210,3 @@ def test_vectors_of_other_data_are_those_of_the_model(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds .*, and the model was trained with lists of 2 numbers; write"):
         scan(dataset(tmp_path, dense=[of_two]))
     require_same_widths(saved, scan(dataset(tmp_path, dense=[of_one])).settled)
-
-
-@pytest.mark.parametrize("texts", [["2024-01-01|1970-01-01", "1970-01-01"], ["1970-01-01T00:00:00Z", "2024-01-01"]])
-def test_padding_among_times_is_a_time(tmp_path: Path, texts: list[str]) -> None:
-    path = write(tmp_path / "a.parquet", a=texts * (ROWS // 2))
-    feature = {"name": "a", "ids": "time", "separator": "|", "padding": "1970-01-01"}
-    assert set(read_eval(dataset(path, [feature])).ids.tolist()) == {1_704_067_200_000_000}

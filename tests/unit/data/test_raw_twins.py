@@ -1,11 +1,14 @@
 """A request's value becomes, to the bit, what preparation makes of the same text in a file, or both refuse it."""
 
+from datetime import date
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.prepare.recipe import kinds_of
@@ -141,3 +144,42 @@ def test_lists_of_texts_become_what_a_file_with_them_does(
 def test_absence_in_a_request_is_that_of_the_field_in_a_file(stripped: bool, text: str) -> None:
     raw = RawColumns.model_validate({"columns": ["n"], "read": "absence", "stripped": stripped})
     require_same(raw, text, pa.array([text]))
+
+
+def raw(*steps: Any, **keys: Any) -> RawColumns:
+    """A column `n` that is made by these steps."""
+    return RawColumns.model_validate({"columns": ["n"], "read": "integer", "steps": steps} | keys)
+
+
+def test_hours_of_no_time_are_refused_and_missing_ones_are_null() -> None:
+    hour = raw("hours", {"remainder": 24}, field="hour")
+    day = raw("hours", {"floor_divide": 24}, field="hour")
+    given = pa.array([14102123, None, 24022900, 70010100])
+    assert column_of_request(hour, "n", given).to_pylist() == [23, None, 0, 36524 * 24 % 24]
+    days = [None if each is None else (date(*each) - date(1970, 1, 1)).days
+            for each in ((2014, 10, 21), None, (2024, 2, 29), (2070, 1, 1))]  # fmt: skip
+    assert column_of_request(day, "n", given).to_pylist() == days
+    for wrong in (14133100, 14022900, 14102124, -1, 10**8, 0):
+        with pytest.raises(pa.ArrowInvalid, match=f"{wrong}: hour is not a YYMMDDHH time"):
+            column_of_request(hour, "n", pa.array([14102123, wrong]))
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"steps": ["text", "log1p"]}, "makes an id, and must be the last one"),
+        ({"read": "text", "steps": ["log1p"]}, "steps and missing are for numbers"),
+        ({"steps": [{"multiply": 3}]}, "multiply"),
+        ({"steps": [{"remainder": 0}]}, "remainder"),
+        ({"read": "texts"}, "texts have a separator"),
+        ({"separator": "|"}, "texts have a separator"),
+        ({"read": "texts", "separator": ""}, "separator"),
+        ({"steps": [{"subtract": 1e30}]}, "does not fit into the 64 bits of integers"),
+        ({"steps": [{"remainder": 10**30}]}, "does not fit into the 64 bits of integers"),
+        ({"missing": -1e19}, "does not fit into the 64 bits of integers"),
+        ({"table": "item"}, "hashed under the name of a table"),
+    ],
+)
+def test_declarations_without_sense_are_refused(keys: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        raw(**keys)

@@ -2,13 +2,12 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from persia_cli.config.schema import Ffnn, MaskNet, Model
+from persia_cli.config.schema import MaskNet, Model
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.model.batch_norm import BatchNorm
 from persia_cli.model.build import build_model
@@ -20,7 +19,6 @@ from persia_cli.model.layers import (
     ParallelLinear,
     ParametricRelu,
     fully_connected,
-    hidden_layers,
     parallel_networks,
 )
 from tests.unit.model.batches import batch_of, shape
@@ -77,26 +75,6 @@ def test_they_are_those_of_torch_in_training_and_evaluation(norm, activations):
     for network in (ours, theirs):
         network.eval()
     assert ours(inputs).detach().numpy() == pytest.approx(theirs(inputs).detach().numpy(), rel=1e-5, abs=1e-5)
-
-
-def test_a_network_without_settings_has_linear_layers_and_relu_alone():
-    kinds = [type(layer) for layer in fully_connected(5, [8, 6], 1)]
-    assert kinds == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
-    bottom = fully_connected(5, [8], 4, LayerStyle(norm="batch", dropout=0.5), activate_last=True)
-    assert [type(layer) for layer in bottom] == [nn.Linear, BatchNorm, nn.ReLU, Dropout, nn.Linear, nn.ReLU]
-    last = hidden_layers(5, [8], LayerStyle(norm="layer", dropout=0.5))
-    assert [type(layer) for layer in last] == [nn.Linear, LayerNorm, nn.ReLU, Dropout]
-
-
-def test_dice_is_equation_3_of_its_paper():
-    torch.manual_seed(0)
-    dice = Dice(3)
-    with torch.no_grad():
-        dice.slope.copy_(torch.tensor([0.5, -0.1, 0.0]))
-    x = torch.randn(7, 3) * 5 + 2
-    s, slope = x.numpy().astype(np.float64), dice.slope.detach().numpy()
-    kept = 1 / (1 + np.exp(-(s - s.mean(0)) / np.sqrt(s.var(0) + 1e-8)))
-    assert dice(x).detach().numpy() == pytest.approx(kept * s + (1 - kept) * slope * s, rel=1e-4, abs=1e-5)
 
 
 def test_the_gradient_of_prelu_is_that_of_torch_at_0_too():
@@ -159,22 +137,6 @@ def test_every_network_takes_them(model, norm):
     none = network.train()(batch_of(wanted, [[0, 1]], size=0))
     assert none.shape == (0, 1)
     assert network(batch_of(wanted, [[0, 1]], size=1)).isfinite().all()
-
-
-def test_dropout_of_embeddings_is_only_in_training():
-    seen = []
-    wanted = shape(dense=3, dims=(64, 64))
-    network = build_model(Ffnn(kind="ffnn", dim=64, hidden=(4,), embedding_dropout=0.25), wanted, seed=0)
-    network.network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    batch = batch_of(wanted, [[0, 1]], size=500)
-    network(batch)
-    network.eval()
-    network(batch)
-    dropped, whole = seen
-    kept = dropped != 0
-    assert kept[:, :3].all()
-    assert kept[:, 3:].float().mean() == pytest.approx(0.75, abs=0.01)
-    assert torch.allclose(dropped[kept], (whole / torch.tensor([1.0] * 3 + [0.75] * 128))[kept])
 
 
 @pytest.mark.parametrize(

@@ -257,16 +257,6 @@ def test_text_that_may_be_a_label_or_numbers_is_pointed_at(tmp_path: Path, value
     assert yaml.safe_load(found.suggestion)["sparse"] == ["back?"]
 
 
-def test_each_entry_of_a_text_with_a_separator_is_an_id(tmp_path: Path) -> None:
-    texts = ["action|drama", "drama", "action | comedy|drama", "", None] * 40
-    write(tmp_path / "a.parquet", {"y": np.arange(200) % 2, "genres": texts})
-    found = look(tmp_path)
-    genres = found.profile.columns["genres"]
-    assert (genres.distinct, genres.count, genres.nulls) == (3, 240, 40)
-    assert dict(genres.top) == pytest.approx({"drama": 0.5, "action": 1 / 3, "comedy": 1 / 6})
-    assert found.table_rows["genres"] == 3
-
-
 @pytest.mark.parametrize("values", [[True, False, None], [1.0, 0.0, math.nan], [1.0, 0.0, None]])
 def test_two_values_and_null_are_ids_and_nothing_is_filled(tmp_path: Path, values: list[Any]) -> None:
     columns = {"y": np.arange(300) % 2, "member": pa.array(values * 100), "active": pa.array([True, False] * 150)}

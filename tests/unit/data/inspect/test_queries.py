@@ -171,15 +171,3 @@ def test_ids_of_columns_that_read_one_table_are_counted_once(tmp_path: Path) -> 
     found = look(tmp_path)
     assert found.table_rows == {"item": 5}
     assert [found.profile.columns[name].distinct for name in ("item", "seen", "tags")] == [2, 2, 3]
-
-
-def test_a_list_named_after_a_column_of_its_type_raises_a_question(tmp_path: Path) -> None:
-    rows = np.arange(200)
-    lists = pa.array([[row % 40, row % 7] for row in rows.tolist()])
-    names = {"item_id": rows % 40, "hist_item": lists, "itemHistory": lists, "attrs": lists, "user": rows % 9}
-    columns = {"click": rows % 3 == 0, **names, "item_words": pa.array([["a"], ["b"]] * 100)}
-    found = look(write(tmp_path / "a.parquet", columns))
-    asked = {name for name, guess in found.roles.items() if "set table: item_id" in guess.doubt}
-    assert asked == {"hist_item", "itemHistory"}
-    assert all(guess.table is None for guess in found.roles.values())
-    assert "if these are ids of item_id, set table: item_id" in found.suggestion
