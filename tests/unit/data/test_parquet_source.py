@@ -124,19 +124,6 @@ def test_a_wrong_value_in_a_slice_is_found_at_its_row(tmp_path: Path) -> None:
         source.read(0, 0, source.rows)
 
 
-def test_ids_keep_their_64_bits_and_nulls_become_the_missing_id(tmp_path: Path) -> None:
-    columns = {
-        "signed": pa.array([-1, None], pa.int32()),
-        "big": pa.array([2**64 - 1, None], pa.uint64()),
-        "l": pa.array([[1, None], None], pa.large_list(pa.int64())),
-        "pair": pa.array([[1, 2], None], pa.list_(pa.int64(), 2)),
-    }
-    write(tmp_path / "a.parquet", columns)
-    features = [{"name": name, "missing_id": 77} for name in columns]
-    batch = read(dataset(tmp_path, sparse=features, shuffle=False))
-    assert ids_by_sample(batch) == [[[2**64 - 1], [2**64 - 1], [1, 77], [1, 2]], [[77]] * 4]
-
-
 def test_a_null_has_an_id_that_no_value_has(tmp_path: Path) -> None:
     columns = {
         "number": pa.array([0, None, 5]), "word": pa.array(["", None, "5"]), "price": pa.array([0.5, None, 9.0]),

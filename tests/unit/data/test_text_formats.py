@@ -83,14 +83,6 @@ def test_what_a_column_holds_is_found_over_the_whole_file(tmp_path: Path) -> Non
     assert batch.ids[601] == text_id("code", "01")
 
 
-def test_blanks_are_part_of_text_and_of_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("y, d, c, n\n1, 0.5, 42, a\n0,\t-2 ,7 ,a\n")
-    split = {"kind": "files", "train": ["*"]}
-    batch = read(dataset(tmp_path, sparse=["c", "n"], split=split, shuffle=False), "train")
-    assert batch.dense.ravel().tolist() == [0.5, -2.0]
-    assert batch.ids.tolist() == [42, 7, text_id("n", " a"), text_id("n", "a")]
-
-
 def test_numbers_in_one_file_and_text_in_the_next_are_text(tmp_path: Path) -> None:
     for name, values in (("a", ["1", "2"]), ("b", ["2", "x"])):
         write_csv(tmp_path / f"{name}.csv", [{"y": 1, "d": 0.5, "c": value} for value in values])
@@ -108,6 +100,17 @@ def test_fractions_in_one_file_and_text_in_the_next_are_to_be_called_text(tmp_pa
     assert batch.ids.tolist() == [text_id("c", text) for text in ("1.0", "2.0", "1.0", "x")]
 
 
+FORM = {"delimiter": ";", "header": ["y", "c", "d", "n"], "quote": "'", "nulls": ["NA"], "text": ["n"]}
+TEXTS: dict[str, tuple[str, dict[str, Any], list[float], list[tuple[str, str] | int]]] = {
+    "blanks": ("y, d, c, n\n1, 0.5, 42, a\n0,\t-2 ,7 ,a\n", {"sparse": ["c", "n"]}, [0.5, -2.0],
+               [42, 7, ("n", " a"), ("n", "a")]),
+    "a format": ("1;'a;b';NA;7\n0;c;2.5;8\n", {"csv": FORM, "sparse": ["c", "n"]}, [-1.0, 2.5],
+                 [("c", "a;b"), ("c", "c"), ("n", "7"), ("n", "8")]),
+    "no quotes": ('y,d,"c\n1,2,"a\n0,1,"b\n', {"csv": {"quote": None}, "sparse": ['"c']}, [2.0, 1.0],
+                  [('"c', '"a'), ('"c', '"b')]),
+    **{f"tab as {tab}": ("y\td\tc\n1\t2.5\tx\n", {"csv": {"delimiter": tab}}, [2.5], [("c", "x")])
+       for tab in ("\t", "tab", "\\t")},
+}  # fmt: skip
 HEADS = {
     "quotes with line ends": 'y,"d\ne",d,"c"\n',
     "blank lines before it": "\r\n\n\ny,x,d,c\n",
@@ -115,21 +118,17 @@ HEADS = {
     "names that come twice": "y,x,d,c,x,x\n",
     "no names": "y,,d,c,\n",
 }
-
-
-@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_headers_of_all_kinds(tmp_path: Path, head: str) -> None:
+for name, head in HEADS.items():
     more = "," * (head.count(",") - 3)
-    (tmp_path / "a.csv").write_text(f'{head}1,7,2.5,"a\nb"{more}\n\n0,8,3.5,c{more}', newline="")
-    batch = read(dataset(tmp_path, split={"kind": "predict"}), "eval")
-    assert batch.dense.ravel().tolist() == [2.5, 3.5]
-    assert batch.ids.tolist() == [text_id("c", "a\nb"), text_id("c", "c")]
+    TEXTS[name] = (f'{head}1,7,2.5,"a\nb"{more}\n\n0,8,3.5,c{more}', {}, [2.5, 3.5], [("c", "a\nb"), ("c", "c")])
 
 
-def test_a_quote_is_a_letter_where_nothing_is_quoted(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text('y,d,"c\n1,2,"a\n0,1,"b\n')
-    data = dataset(tmp_path, csv={"quote": None}, sparse=['"c'], split={"kind": "predict"})
-    assert read(data, "eval").ids.tolist() == [text_id('"c', text) for text in ('"a', '"b')]
+@pytest.mark.parametrize(("text", "keys", "dense", "ids"), TEXTS.values(), ids=TEXTS)
+def test_csv_of_every_form_is_read(tmp_path: Path, text: str, keys: Any, dense: Any, ids: Any) -> None:
+    (tmp_path / "a.csv").write_text(text, newline="")
+    batch = read(dataset(tmp_path, split={"kind": "predict"}, **keys), "eval")
+    assert batch.dense.ravel().tolist() == dense
+    assert batch.ids.tolist() == [text_id(*each) if isinstance(each, tuple) else each for each in ids]
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
@@ -172,22 +171,6 @@ def test_the_cache_keeps_the_umask(tmp_path: Path, cache: Path) -> None:
         os.umask(before)
     (converted,) = cache.iterdir()
     assert converted.stat().st_mode & 0o777 == 0o640
-
-
-def test_the_format_of_a_csv_can_be_set(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("1;'a;b';NA;7\n0;c;2.5;8\n")
-    form = {"delimiter": ";", "header": ["y", "c", "d", "n"], "quote": "'", "nulls": ["NA"], "text": ["n"]}
-    batch = read(dataset(tmp_path, csv=form, sparse=["c", "n"], split={"kind": "predict"}), "eval")
-    assert batch.dense.ravel().tolist() == [-1.0, 2.5]
-    texts = [("c", "a;b"), ("c", "c"), ("n", "7"), ("n", "8")]
-    assert batch.ids.tolist() == [text_id(*each) for each in texts]
-
-
-@pytest.mark.parametrize("tab", ["\t", "tab", "\\t"])
-def test_a_tab_can_be_written_where_a_tab_cannot(tmp_path: Path, tab: str) -> None:
-    (tmp_path / "a.csv").write_text("y\td\tc\n1\t2.5\tx\n")
-    assert CsvFormat.model_validate({"delimiter": tab}).delimiter == "\t"
-    assert read(dataset(tmp_path, csv={"delimiter": tab}, split={"kind": "predict"}), "eval").size == 1
 
 
 def test_formats_follow_from_names_or_are_set(tmp_path: Path) -> None:
