@@ -168,15 +168,16 @@ def test_remembered_rows_are_distinguished_after_many_look_ups(between):
     assert shard.counters()["user"].gradients_missing == (between > 0)
 
 
-def test_rows_remembered_for_other_keys_are_not_used():
+@pytest.mark.parametrize("order", [slice(2, None), slice(None, None, -1)], ids=["fewer", "others"])
+def test_rows_remembered_for_other_keys_are_not_used(order):
     shard = Shard(layout_of(optimizer=SGD), 0, 1)
     names = names_of(range(4))
     shard.look_up(0, *arrays(names), 0, create=True, batch=1)
-    before = shard.values(0, *arrays(names))
-    shard.update(0, *arrays(names[2:]), np.ones((2, 3), np.float32), 0, 1)
-    after = shard.values(0, *arrays(names))
-    np.testing.assert_array_equal(after[:2], before[:2])
-    np.testing.assert_array_equal(after[2:], before[2:] - np.float32(0.5))
+    expected = shard.values(0, *arrays(names))
+    gradients = np.arange(12, dtype=np.float32).reshape(4, 3)[order]
+    shard.update(0, *arrays(names[order]), gradients, 0, 1)
+    expected[order] -= np.float32(0.5) * gradients
+    np.testing.assert_array_equal(shard.values(0, *arrays(names)), expected)
 
 
 def test_capacity_is_shared_by_partitions_and_bounded_by_the_machine():
