@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.kernels.frequency import count_at_last_use, used_lines, words_of
+from persia_cli.kernels.frequency import count_at_last_use, words_of
 
 STEPS = st.integers(0, 2**32 - 1)
 NEAR = st.integers(-40, 2**23 + 40)
@@ -33,13 +33,3 @@ def test_counts_are_halved_for_each_epoch_until_the_last_use(rows: list[tuple[in
         for count, step, last in zip(counts, counted, used, strict=True)
     ]
     assert found.tolist() == wanted
-
-
-@given(st.lists(st.lists(st.sampled_from([0, 0, 0, 1, 2**63]), min_size=8, max_size=8), max_size=12))
-def test_lines_with_counts_are_copied(lines: list[list[int]]) -> None:
-    room = len(lines) + 1
-    places, epochs, counts = np.empty(room, np.uint64), np.empty(room, np.uint64), np.empty((room, 7), np.uint64)
-    found = used_lines(np.array(lines, np.uint64).reshape(-1), places, epochs, counts.reshape(-1))
-    wanted = [(place, line[0], line[1:]) for place, line in enumerate(lines) if any(line[1:])]
-    copied = zip(places[:found].tolist(), epochs[:found].tolist(), counts[:found].tolist(), strict=True)
-    assert list(copied) == wanted

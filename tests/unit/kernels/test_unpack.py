@@ -29,7 +29,7 @@ def test_columns_are_those_of_numpy(seed, dense, sparse, size):
         np.testing.assert_array_equal(ids.reshape(sparse, size)[column], np.broadcast_to(expected, size))
 
 
-@pytest.mark.parametrize("place", range(7))
+@pytest.mark.parametrize("place", [0, 3, 6])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3.4e38, 1e-45, -0.0])
 def test_it_reports_a_number_that_is_not_finite(place, value):
     values = np.arange(7, dtype=np.float32)

@@ -88,11 +88,7 @@ def test_huge_finite_gradients_make_no_weight_nan(optimizer, size, dim):
     compare(shard, twin)
 
 
-SCHEDULES = [
-    Schedule("one_cycle", over_steps=20),
-    Schedule("step", 3, 2, 0.5),
-    Schedule("cosine", 5, over_steps=20),
-]
+SCHEDULES = [Schedule("one_cycle", over_steps=20), Schedule("step", 3, 2, 0.5)]
 UNDECAYED = [
     *(RowOptimizer(kind, lr=0.05) for kind in ("sgd", "adagrad", "rowwise_adagrad", "rowwise_adam", "ftrl")),
     RowOptimizer("adagrad", lr=0.05, initial_accumulator_value=0.1, clip_norm=0.5, weight_bound=1.0),
@@ -103,7 +99,7 @@ UNDECAYED = [
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)
 @pytest.mark.parametrize("optimizer", UNDECAYED, ids=lambda optimizer: f"{optimizer.kind}-{optimizer.l1}")
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_gradient_of_zero_moves_no_weight_under_any_schedule(optimizer, schedule, dtype, steps):
     """Neither of new rows nor of rows that have had gradients; Adam moves by momentum, so only its new rows stay."""

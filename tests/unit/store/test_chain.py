@@ -158,7 +158,7 @@ THEN = st.sampled_from(["", "", "full", "changes", "changes", "reload"])
 STEPS = st.lists(st.tuples(st.sets(st.integers(0, 59), max_size=12), THEN), min_size=5, max_size=30)
 
 
-@pytest.mark.parametrize("examples", [8, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [8, pytest.param(60, marks=pytest.mark.slow)])
 def test_the_chain_is_what_a_twin_has_after_any_life(examples: int) -> None:
     """The twin is one plain store without files; reloads put the rows on another number of servers."""
     settings(max_examples=examples)(live)()

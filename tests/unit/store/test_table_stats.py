@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from persia_cli.errors import CheckpointError
 from persia_cli.store.checkpoints.chain import Chain, read_chain
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS, SavedTable, read_manifest
-from persia_cli.store.table_stats import BINS, FINE_EDGES, age_edges, norm_histogram, table_stats
+from persia_cli.store.table_stats import BINS, age_edges, table_stats
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_rows, write_run
 
@@ -42,17 +42,6 @@ def test_every_statistic_equals_that_of_pandas(checkpoint):
         ages = pd.cut(STEP - own["last_used"], list(stats.ages.edges), right=False).value_counts(sort=False)
         assert ages.tolist() == list(stats.ages.counts)
         assert sum(stats.ages.counts) == len(own)
-
-
-@given(st.dictionaries(st.integers(0, FINE_EDGES.size - 2), st.integers(1, 2**40), min_size=1))
-def test_coarser_bins_hold_what_finer_ones_held(fine):
-    histogram = norm_histogram(fine)
-    assert 1 <= len(histogram.counts) <= BINS
-    for place, count in enumerate(histogram.counts):
-        low, high = histogram.edges[place : place + 2]
-        last = place == len(histogram.counts) - 1
-        inside = [n for at, n in fine.items() if low <= FINE_EDGES[at] and (last or FINE_EDGES[at] < high)]
-        assert count == sum(inside)
 
 
 @given(st.integers(0, 10**6))

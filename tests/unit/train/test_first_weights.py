@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from persia_cli.errors import CheckpointError
-from persia_cli.plan.warm_start import DenseFit
 from persia_cli.train.dense_state import write_files
 from persia_cli.train.first_weights import take_weights
 from tests.support.dense import dense_files
@@ -41,19 +40,6 @@ def saved(folder: Path, kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     step(module, optimizer)
     write_files(dense_files(module, optimizer), folder)
     return module, optimizer
-
-
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_the_whole_network_goes_on_as_if_it_had_not_stopped(tmp_path, kind):
-    module, optimizer = saved(tmp_path, kind)
-    other = network()
-    other_optimizer = OPTIMIZERS[kind](other)
-    fit = take_weights(tmp_path, other, other_optimizer, states=True)
-    assert fit == DenseFit(tuple(module.state_dict()), (), (), 6 if kind != "sgd" else 0)
-    for each, its in ((module, optimizer), (other, other_optimizer)):
-        step(each, its, seed=5)
-    for name, value in module.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name]), name
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
