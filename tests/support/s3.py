@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from persia_cli.storage.credentials import VARIABLE
 from tests.support.hosts import Host
@@ -57,18 +56,14 @@ def store_on(host: Host) -> Iterator[str]:
 
 
 @contextmanager
-def object_store(recording: Path | None = None) -> Iterator[ObjectStore]:
-    """Start a server, and end it with the block; this process then forgets its credentials.
-
-    All requests are written to the file `recording`, if one is given, as lines of JSON.
-    """
+def object_store() -> Iterator[ObjectStore]:
+    """Start a server, and end it with the block; this process then forgets its credentials."""
     before = os.environ.get(VARIABLE)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    recorded = {"MOTO_ENABLE_RECORDING": "1", "MOTO_RECORDER_FILEPATH": str(recording)} if recording else {}
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | recorded)
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         subprocess.run([sys.executable, "-c", MAKE_BUCKET, f"http://127.0.0.1:{port}/{BUCKET}"], check=True, timeout=90)
         yield ObjectStore(port)

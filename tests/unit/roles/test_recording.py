@@ -1,6 +1,7 @@
-"""A replica sends its recording to the coordinator in portions, and clocks are compared by requests and answers."""
+"""Clocks of replicas are compared by requests and answers, and progress is reported every few seconds."""
 
 from persia_cli.roles import recording
+from persia_cli.roles.coordinator.reporting import EVERY_S, Pace
 from persia_cli.roles.recording import ClockComparison
 
 
@@ -15,3 +16,15 @@ def test_the_quickest_answer_counts() -> None:
     for at in range(recording.COMPARED):
         clocks.note(at, at + 7_000, at + 1_000)
     assert clocks.best == (6_500, 500), "older comparisons do not apply to clocks that drift"
+
+
+def test_progress_is_reported_at_intervals() -> None:
+    pace = Pace(1000, now=50.0)
+    assert pace.line(10, 50.0 + EVERY_S / 2) is None
+    assert pace.line(100, 54.0) == {"rows": 100, "of": 1000, "rows_per_s": 25.0, "eta_s": 36}
+    assert pace.line(110, 54.0 + EVERY_S / 2) is None
+    assert pace.line(1000, 60.0) == {"rows": 1000, "of": 1000, "rows_per_s": 100.0, "eta_s": 0}
+
+
+def test_before_the_first_row_the_remaining_time_is_unknown() -> None:
+    assert Pace(1000, now=0.0).line(0, 5.0) == {"rows": 0, "of": 1000, "rows_per_s": 0.0, "eta_s": None}

@@ -1,11 +1,15 @@
-"""Files of keys: private, never overwritten, and identified by a fingerprint that reveals nothing."""
+"""Files of keys: private, never overwritten, lent by root where Kubernetes mounts them, and shown as a fingerprint."""
 
 import base64
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import persia_cli
 from persia_cli.errors import UserError
 from persia_cli.wire.secret import (
     JobKeys,
@@ -17,6 +21,7 @@ from persia_cli.wire.secret import (
     write_keys,
     write_token,
 )
+from tests.support.hosts import needs_hosts
 
 
 @pytest.fixture
@@ -77,3 +82,75 @@ def test_keys_are_shown_as_a_fingerprint() -> None:
         assert secret not in shown
         assert keys.token.hex() not in shown
         assert base64.b64encode(keys.secret).decode() not in shown
+
+
+SECRET, MOUNT = "word", "/run/persia-secret"
+PROGRAM = "/run/program"
+"""A folder in which the other user sees the package, whose own folder may be private."""
+USER, GROUP = 12345, 23456
+AS_USER = f"setpriv --reuid={USER} --regid={USER} --groups={{groups}} --no-new-privs"
+READ = """
+import sys
+from pathlib import Path
+from persia_cli.errors import UserError
+from persia_cli.wire.private_file import read_private
+try:
+    print(read_private(Path(sys.argv[1]), "the secret"))
+except UserError as error:
+    sys.exit(str(error))
+"""
+MAKE = """
+set -e
+mount -t tmpfs tmpfs /run
+mkdir -p {mount} {program}/persia_cli
+mount --bind "$2" {program}/persia_cli
+mount -t tmpfs -o mode=755 tmpfs {mount}
+echo {secret} > {mount}/keys
+chown {owner} {mount}/keys
+chmod {mode} {mount}/keys
+{remount}
+cd /
+exec {as_user} "$0" -P -c "$1" {mount}/keys
+"""
+READ_ONLY = f"mount -o remount,ro {MOUNT}"
+
+
+def read_in_a_mount(mode: str, owner: str = f"0:{GROUP}", groups: int = GROUP, remount: str = READ_ONLY) -> str:
+    """The content of a file of a mount that a process of another user reads, or its error."""
+    as_user = AS_USER.format(groups=groups)
+    script = MAKE.format(
+        mount=MOUNT, program=PROGRAM, secret=SECRET, owner=owner, mode=mode, remount=remount, as_user=as_user
+    )
+    # The interpreter itself, and not a link to it in a folder that the other user may not enter either.
+    python, package = str(Path(sys.executable).resolve()), str(Path(persia_cli.__file__).parent)
+    command = ["unshare", "--mount", "/bin/sh", "-c", script, python, READ, package]
+    environment = os.environ | {"PYTHONPATH": PROGRAM}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    return ended.stdout.strip() or ended.stderr.strip()
+
+
+@needs_hosts
+def test_a_file_of_root_and_the_users_group_on_a_read_only_mount_is_read() -> None:
+    assert read_in_a_mount("440") == SECRET
+
+
+@needs_hosts
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"remount": ""},
+        {"mode": "444"},
+        {"mode": "460"},
+        {"owner": f"{USER + 1}:{GROUP}", "mode": "440"},
+        {"owner": f"{USER}:{GROUP}", "mode": "440"},
+    ],
+    ids=["on a disk", "for all", "to write", "of another user", "of the user"],
+)
+def test_any_other_file_that_more_than_its_user_can_access_is_refused(changed: dict[str, str]) -> None:
+    said = read_in_a_mount(**{"mode": "440", **changed})
+    assert said.startswith("other users can access the secret in"), said
+
+
+@needs_hosts
+def test_a_group_that_the_user_is_not_in_lends_nothing() -> None:
+    assert "Permission denied" in read_in_a_mount("440", groups=GROUP + 1)
