@@ -47,30 +47,17 @@ def test_taken_samples_come_in_the_order_that_was_asked_for(
     assert (taken.weights is None) == (not weighted)
 
 
-@given(samples(), st.integers(0, 8), st.integers(0, 8))
-def test_rows_are_a_slice_of_the_samples(made: tuple[Samples, int], one: int, other: int) -> None:
-    values, features = made
-    start, stop = sorted(min(edge, len(values)) for edge in (one, other))
-    part = make(values, features, weighted=True).rows(start, stop)
-    assert ids_by_sample(part) == values[start:stop]
-    assert part.labels[:, 0].tolist() == list(range(start, stop))
-    assert part.weights.tolist() == list(range(start, stop))
-    assert part.query_ids.tolist() == list(range(start, stop))
-    assert part.offsets.dtype == np.uint32
-    assert part.ids.flags.c_contiguous
-
-
 @given(samples(), st.integers(0, 8), st.booleans())
-def test_joining_the_parts_gives_the_whole(made: tuple[Samples, int], cut: int, weighted: bool) -> None:
+def test_parts_are_slices_and_joining_them_gives_the_whole(made: tuple[Samples, int], cut: int, weighted: bool) -> None:
     values, features = made
     whole = make(values, features, weighted)
     cut = min(cut, len(values))
-    joined = join([whole.rows(0, cut), whole.rows(cut, len(values))])
+    parts = [whole.rows(0, cut), whole.rows(cut, len(values))]
+    assert [ids_by_sample(part) for part in parts] == [values[:cut], values[cut:]]
+    joined = join(parts)
     assert ids_by_sample(joined) == values
-    np.testing.assert_array_equal(joined.dense, whole.dense)
-    np.testing.assert_array_equal(joined.offsets, whole.offsets)
-    np.testing.assert_array_equal(joined.weights, whole.weights)
-    np.testing.assert_array_equal(joined.query_ids, whole.query_ids)
+    for name in ("dense", "labels", "offsets", "weights", "query_ids"):
+        np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name))
 
 
 def test_features_of_one_id_need_no_offsets() -> None:

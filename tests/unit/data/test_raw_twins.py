@@ -33,7 +33,7 @@ def numbers(read: str, steps: list[list[Any]]) -> st.SearchStrategy[dict[str, An
 DECLARED = st.one_of(
     numbers("integer", INTEGER_STEPS),
     numbers("number", NUMBER_STEPS),
-    st.sampled_from([{"read": "text"}, {"read": "text", "table": "item"}]),
+    st.sampled_from([{"read": "text"}, {"read": "text", "table": "item"}, {"read": "absence"}]),
     st.sampled_from([{"read": "hexadecimal"}, {"read": "hexadecimal", "digits": 2}]),
 )
 TEXTS = st.one_of(
@@ -84,6 +84,9 @@ def require_same(raw: RawColumns, text: str, given: Any) -> None:
 @example({"read": "number", "missing": 3}, False, "inf")
 @example({"read": "number", "missing": 3}, False, "nan")
 @example({"read": "number"}, True, " ")
+@example({"read": "absence"}, False, "nan")
+@example({"read": "absence"}, False, " ")
+@example({"read": "absence"}, True, " ")
 def test_texts_of_requests_are_read_as_those_of_files(keys: dict[str, Any], stripped: bool, text: str) -> None:
     raw = RawColumns.model_validate({"columns": ["n"], "stripped": stripped} | keys)
     require_same(raw, text, pa.array([text]))
@@ -134,16 +137,6 @@ def test_lists_of_texts_become_what_a_file_with_them_does(
         assert any(separator[0] in text for text in texts) or (stripped and separator != separator.strip())
     else:
         assert found.to_pylist() == [made.to_pylist()[0] for made, _ in whole]
-
-
-@given(st.booleans(), TEXTS)
-@example(False, "nan")
-@example(False, " ")
-@example(True, " ")
-@example(False, "n/a")
-def test_absence_in_a_request_is_that_of_the_field_in_a_file(stripped: bool, text: str) -> None:
-    raw = RawColumns.model_validate({"columns": ["n"], "read": "absence", "stripped": stripped})
-    require_same(raw, text, pa.array([text]))
 
 
 def raw(*steps: Any, **keys: Any) -> RawColumns:
