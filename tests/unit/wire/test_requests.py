@@ -1,5 +1,6 @@
 """Client and server on separate threads, over every transport."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,13 +41,10 @@ def test_every_request_gets_its_own_answer(context: Context, address: str, rows:
         client = loop.connect(server.address, "server", b"asker#1", 0.5, 30.0)
         answers: dict[int, LookedUp] = {}
 
-        def keep(reply: LookedUp) -> None:
-            answers[reply.watermark] = reply
-
         for step in range(20):
             keys = np.arange(step, step + rows, dtype=np.uint64)
             groups = [GroupKeys(each, np.zeros(len(each), np.uint16)) for each in (keys, keys[:5])]
-            client.request(LookUp(BatchId(0, step, 0), True, groups), on_reply=keep)
+            client.request(LookUp(BatchId(0, step, 0), True, groups), on_reply=partial(answers.__setitem__, step))
         poll_until(loop, lambda: not client.pending)
         loop.close()
     assert server.refused == client.malformed == 0

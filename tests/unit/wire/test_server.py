@@ -15,6 +15,7 @@ from persia_cli.wire.message import BatchId, Message, TableTotals
 from persia_cli.wire.messages import (
     Ack,
     Credit,
+    GroupKeys,
     LookedUp,
     LookedUpRows,
     LookUp,
@@ -27,6 +28,7 @@ from persia_cli.wire.messages import (
 from persia_cli.wire.server import Peer, Server
 from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
+from tests.support.any_message import same
 
 BATCH = BatchId(split=0, step=7, rank=0)
 
@@ -113,6 +115,17 @@ def test_a_parked_request_is_pending_until_its_answer(server: Server, asker: Ask
     server.receive()
     assert asker.hear() == [(5, Credit(4)), (5, Credit(4))]
     assert (len(handlers.parked), server.repeated) == (1, 3)
+
+
+def test_a_lost_answer_with_arrays_is_made_again(server: Server, asker: Asker, handlers: Handlers) -> None:
+    keys = GroupKeys(np.zeros(3, np.uint64), np.zeros(3, np.uint16))
+    for _ in range(2):
+        asker.ask(5, LookUp(BATCH, True, [keys]))
+        server.receive()
+    first, second = asker.hear()
+    assert first[0] == second[0] == 5
+    assert same(first[1], second[1])
+    assert handlers.look_ups == 2
 
 
 def test_a_peer_without_a_name_is_passed_over(context: Context, server: Server, handlers: Handlers) -> None:
