@@ -13,8 +13,6 @@ import psutil
 import pytest
 import zmq
 
-from tests.support.shared import shared
-
 # With some extras installed, torch shows bars of tqdm, whose thread outlives them. A bar without it is the same.
 with suppress(ImportError):
     import tqdm
@@ -139,9 +137,7 @@ def criteo_rows(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """Real Criteo rows as Parquet, prepared by the recipe."""
     from persia_cli.data.prepare.recipe import PrepareOptions, load_recipe
 
+    output = tmp_path_factory.mktemp("criteo")
     source = real_data / "criteo" / "criteo_kaggle_mix.tsv.gz"
-
-    def make(folder: Path) -> None:
-        load_recipe("criteo").prepare(source, folder / "rows", PrepareOptions(), lambda done, total: None)
-
-    return shared(tmp_path_factory, "criteo", make) / "rows"
+    load_recipe("criteo").prepare(source, output, PrepareOptions(), lambda done, total: None)
+    return output

@@ -66,7 +66,7 @@ def change(optimizer, embedding, states, gradient, step):
 
 def sgd(optimizer, lr, w, states, g, step):
     """g += l2 w; w -= lr g."""
-    return left(optimizer, lr, w) - F32(lr) * penalized(optimizer, w, g)
+    return decayed(optimizer, lr, w) - F32(lr) * penalized(optimizer, w, g)
 
 
 def penalized(optimizer, w, g):
@@ -74,7 +74,7 @@ def penalized(optimizer, w, g):
     return g + F32(optimizer.l2) * w if optimizer.l2 else g
 
 
-def left(optimizer, lr, w):
+def decayed(optimizer, lr, w):
     """The weights after decay."""
     return F32(1 - lr * optimizer.weight_decay) * w if optimizer.weight_decay else w
 
@@ -83,7 +83,7 @@ def adagrad(optimizer, lr, w, states, g, step):
     """g += l2 w; s += g g; w -= lr g / (sqrt(s) + eps)."""
     g = penalized(optimizer, w, g)
     states["adagrad_sum"] += g * g
-    return left(optimizer, lr, w) - F32(lr) * (g / (np.sqrt(states["adagrad_sum"]) + F32(optimizer.eps)))
+    return decayed(optimizer, lr, w) - F32(lr) * (g / (np.sqrt(states["adagrad_sum"]) + F32(optimizer.eps)))
 
 
 def rowwise_adagrad(optimizer, lr, w, states, g, step):
@@ -91,7 +91,7 @@ def rowwise_adagrad(optimizer, lr, w, states, g, step):
     g = penalized(optimizer, w, g)
     states["adagrad_row_sum"] += sum_of_squares(g) / F32(g.size)
     rate = F32(lr) / (np.sqrt(states["adagrad_row_sum"]) + F32(optimizer.eps))
-    return left(optimizer, lr, w) - rate * g
+    return decayed(optimizer, lr, w) - rate * g
 
 
 def adam(optimizer, lr, w, states, g, step):
@@ -101,7 +101,7 @@ def adam(optimizer, lr, w, states, g, step):
     m += F32(1 - optimizer.beta1) * (g - m)
     v += F32(1 - optimizer.beta2) * (g * g - v)
     rate = F32(lr * sqrt(1 - optimizer.beta2 ** (step + 1)) / (1 - optimizer.beta1 ** (step + 1)))
-    return left(optimizer, lr, w) - rate * (m / (np.sqrt(v) + F32(optimizer.eps)))
+    return decayed(optimizer, lr, w) - rate * (m / (np.sqrt(v) + F32(optimizer.eps)))
 
 
 def rowwise_adam(optimizer, lr, w, states, g, step):
@@ -111,7 +111,7 @@ def rowwise_adam(optimizer, lr, w, states, g, step):
     mean = np.minimum(sum_of_squares(g) / F32(g.size), np.finfo(F32).max)
     v += F32(1 - optimizer.beta2) * (mean - v)
     rate = F32(lr * sqrt(1 - optimizer.beta2 ** (step + 1))) / (np.sqrt(v) + F32(optimizer.eps))
-    return left(optimizer, lr, w) - rate * g
+    return decayed(optimizer, lr, w) - rate * g
 
 
 def ftrl(optimizer, lr, w, states, g, step):
@@ -124,8 +124,8 @@ def ftrl(optimizer, lr, w, states, g, step):
     before = np.sqrt(n)
     n[:] = np.minimum(n + g * g, np.finfo(F32).max)
     z += F32(lr) * g - (np.sqrt(n) - before) * w
-    left = np.maximum(np.abs(z) - l1, F32(0))
-    solution = F32(0) - np.copysign(left / (F32(optimizer.beta) + np.sqrt(n) + l2), z)
+    excess = np.maximum(np.abs(z) - l1, F32(0))
+    solution = F32(0) - np.copysign(excess / (F32(optimizer.beta) + np.sqrt(n) + l2), z)
     return np.where(g == 0, w, solution)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ from persia_cli.commands.options import examples
 
 if TYPE_CHECKING:
     from persia_cli.config.schema.dataset import CsvFormat
+    from persia_cli.store.layout import OptimizerKind
 
 INSPECT_EXAMPLES = examples(
     "persia data inspect data/criteo                       # what a recipe has prepared",
@@ -21,17 +21,6 @@ INSPECT_EXAMPLES = examples(
 )
 
 app = typer.Typer(no_args_is_help=True, help="Look at data.", epilog=INSPECT_EXAMPLES)
-
-
-class Optimizer(StrEnum):
-    """Optimizers of rows."""
-
-    SGD = "sgd"
-    ADAGRAD = "adagrad"
-    ROWWISE_ADAGRAD = "rowwise_adagrad"
-    ADAM = "adam"
-    ROWWISE_ADAM = "rowwise_adam"
-    FTRL = "ftrl"
 
 
 @app.command("inspect", epilog=INSPECT_EXAMPLES)
@@ -47,7 +36,9 @@ def inspect(
         typer.Option("--write", metavar="FILE", help="Write the suggested dataset YAML here.", show_default=False),
     ] = None,
     dim: Annotated[int, typer.Option("--dim", min=1, max=1024, help="Columns of an embedding.")] = 16,
-    optimizer: Annotated[Optimizer, typer.Option("--optimizer", help="Optimizer of the rows.")] = Optimizer.ADAGRAD,
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", metavar="KIND", help="Optimizer of the rows, such as `adam`.")
+    ] = "adagrad",
     memory: Annotated[
         str | None,
         typer.Option("--memory", metavar="SIZE", help="Memory for all tables: shows what fits.", show_default=False),
@@ -74,6 +65,7 @@ def inspect(
     from persia_cli.plan.capacity import table_needs
 
     budget = None if memory is None else _bytes(memory)
+    kind = _optimizer_kind(optimizer)
     _refuse_name(write)
     announce(path)
     form = None if csv is None else _csv_format(csv)
@@ -83,7 +75,7 @@ def inspect(
         labelled(err(), "left out", found.profile.source.left_out)
     for sentence in found.profile.source.unread:
         labelled(err(), "warning", sentence)
-    needs = table_needs(found.table_rows, dim, optimizer.value, budget)
+    needs = table_needs(found.table_rows, dim, kind, budget)
     if as_json:
         say(out(), json.dumps(as_object(found, needs)))
     else:
@@ -109,6 +101,18 @@ def _csv_format(text: str) -> "CsvFormat":
         raise UserError(
             f"--csv {text}: expected a mapping of {known}, such as \"{{delimiter: ';', nulls: [NA]}}\""
         ) from error
+
+
+def _optimizer_kind(text: str) -> "OptimizerKind":
+    from typing import get_args
+
+    from persia_cli.errors import UserError
+    from persia_cli.store.layout import OptimizerKind
+
+    kinds: tuple[OptimizerKind, ...] = get_args(OptimizerKind)
+    if text not in kinds:
+        raise UserError(f"--optimizer {text}: expected one of {', '.join(kinds)}")
+    return kinds[kinds.index(text)]
 
 
 def _bytes(text: str) -> int:

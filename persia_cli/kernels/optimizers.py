@@ -39,14 +39,16 @@ class Rule(NamedTuple):
     lr: np.float32
     """Learning rate at the step; for both kinds of Adam with their bias corrections."""
     eps: np.float32
-    first: np.float32
-    """Adam: 1 - beta1. FTRL: l1 times the learning rate without its schedule."""
-    second: np.float32
-    """Both kinds of Adam: 1 - beta2. FTRL: l2 times the learning rate without its schedule."""
+    mean_rate: np.float32
+    """Share of a gradient in its new running mean: 1 - beta1."""
+    square_rate: np.float32
+    """Share of a squared gradient in its new running mean: 1 - beta2."""
     beta: np.float32
     """FTRL: beta."""
+    l1: np.float32
+    """FTRL: l1 times the learning rate without its schedule."""
     l2: np.float32
-    """Multiple of the weights that is added to their gradient; not for FTRL, which has its own penalty."""
+    """FTRL: l2 times the learning rate without its schedule; others: multiple of weights added to their gradient."""
     decay: np.float32
     """Factor of decay before the step: 1 - learning rate times weight decay."""
     clip: np.float32
@@ -54,12 +56,12 @@ class Rule(NamedTuple):
     bound: np.float32
     """Greatest magnitude of a weight; 0 for no limit."""
     plain: bool
-    """True without l2, decay, clip and bound."""
+    """True without decay, clip and bound, and without an `l2` that is added to gradients."""
     noise: np.uint64
     """Random seed of stochastic rounding: a function of the run's seed and the step."""
 
 
-RULE = types.NamedTuple((F32,) * 9 + (types.boolean, U64), Rule)
+RULE = types.NamedTuple((F32,) * 10 + (types.boolean, U64), Rule)
 
 
 def noise_of(seed: int, step: int) -> np.uint64:
@@ -91,7 +93,7 @@ def _gradient(plain, rows, rule, at, column, gradients, start, scale):
 
 
 @inlined
-def _left(plain, rule, w):
+def _decayed(plain, rule, w):
     """Return weights after decay (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019)."""
     return w if plain or rule.decay == np.float32(1.0) else splat(rule.decay) * w
 
@@ -139,7 +141,7 @@ def _sgd(plain, rows, rule, at, gradients, start, scale, noise):
         lanes = _lanes(plain, rows.dim, column)
         w = _weights(plain, rows, at, column, lanes)
         g = _gradient(plain, rows, rule, at, column, gradients, start, scale)
-        _change(plain, rows, rule, at, column, _left(plain, rule, w) - splat(rule.lr) * g, lanes, noise)
+        _change(plain, rows, rule, at, column, _decayed(plain, rule, w) - splat(rule.lr) * g, lanes, noise)
 
 
 @inlined
@@ -152,7 +154,7 @@ def _adagrad(plain, rows, rule, at, gradients, start, scale, noise):
         g = _gradient(plain, rows, rule, at, column, gradients, start, scale)
         s = load(rows.arena, state + column, lanes) + g * g
         store(rows.arena, state + column, s, lanes)
-        moved = _left(plain, rule, w) - splat(rule.lr) * (g / (square_root(s) + splat(rule.eps)))
+        moved = _decayed(plain, rule, w) - splat(rule.lr) * (g / (square_root(s) + splat(rule.eps)))
         _change(plain, rows, rule, at, column, moved, lanes, noise)
 
 
@@ -173,7 +175,7 @@ def _move(plain, rows, rule, at, gradients, start, scale, rate, noise):
         lanes = _lanes(plain, rows.dim, column)
         w = _weights(plain, rows, at, column, lanes)
         g = _gradient(plain, rows, rule, at, column, gradients, start, scale)
-        _change(plain, rows, rule, at, column, _left(plain, rule, w) - rate * g, lanes, noise)
+        _change(plain, rows, rule, at, column, _decayed(plain, rule, w) - rate * g, lanes, noise)
 
 
 @inlined
@@ -201,11 +203,11 @@ def _adam(plain, rows, rule, at, gradients, start, scale, noise):
         w = _weights(plain, rows, at, column, lanes)
         g = _gradient(plain, rows, rule, at, column, gradients, start, scale)
         m, v = load(rows.arena, means + column, lanes), load(rows.arena, squares + column, lanes)
-        m = m + splat(rule.first) * (g - m)
-        v = v + splat(rule.second) * (g * g - v)
+        m = m + splat(rule.mean_rate) * (g - m)
+        v = v + splat(rule.square_rate) * (g * g - v)
         store(rows.arena, means + column, m, lanes)
         store(rows.arena, squares + column, v, lanes)
-        moved = _left(plain, rule, w) - splat(rule.lr) * (m / (square_root(v) + splat(rule.eps)))
+        moved = _decayed(plain, rule, w) - splat(rule.lr) * (m / (square_root(v) + splat(rule.eps)))
         _change(plain, rows, rule, at, column, moved, lanes, noise)
 
 
@@ -218,7 +220,7 @@ def _rowwise_adam(plain, rows, rule, at, gradients, start, scale, noise):
     # Rows change only with their own gradients, so that most of a running mean of gradients would never be applied.
     v = rows.arena[at + rows.state_at]
     mean = min(_mean_square(plain, rows, rule, at, gradients, start, scale), GREATEST)
-    v = v + rule.second * (mean - v)
+    v = v + rule.square_rate * (mean - v)
     rows.arena[at + rows.state_at] = v
     rate = splat(rule.lr / (np.sqrt(v) + rule.eps))
     _move(plain, rows, rule, at, gradients, start, scale, rate, noise)
@@ -236,7 +238,7 @@ def _ftrl(plain, rows, rule, at, gradients, start, scale, noise):
     # rounded to 16 bits equals the formula's solution.
     zs = at + rows.state_at
     ns = zs + rows.dim
-    zero, l1 = splat(np.float32(0.0)), splat(rule.first)
+    zero, l1 = splat(np.float32(0.0)), splat(rule.l1)
     for column in range(ZERO, rows.dim, LANES):
         lanes = _lanes(plain, rows.dim, column)
         g = load(gradients, start + column, lanes) * scale
@@ -247,10 +249,10 @@ def _ftrl(plain, rows, rule, at, gradients, start, scale, noise):
         z = load(rows.arena, zs + column, lanes) + (splat(rule.lr) * g - (root - square_root(before)) * w)
         store(rows.arena, zs + column, z, lanes)
         store(rows.arena, ns + column, n, lanes)
-        # If |z| <= a l1, `left` is 0, and so is the weight.
-        left = greater(absolute(z) - l1, zero)
-        strength = splat(rule.beta) + root + splat(rule.second)
-        solution = zero - with_sign_of(left / strength, z)
+        # If |z| <= a l1, `excess` is 0, and so is the weight.
+        excess = greater(absolute(z) - l1, zero)
+        strength = splat(rule.beta) + root + splat(rule.l2)
+        solution = zero - with_sign_of(excess / strength, z)
         _change(plain, rows, rule, at, column, where_zero(g, w, solution), lanes, noise)
 
 

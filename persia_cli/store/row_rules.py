@@ -47,8 +47,9 @@ def policy_of(layout: EmbeddingLayout, group: GroupSpec) -> int:
 def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) -> optimizers.Rule:
     """Return the settings of the optimizer at a step; `reductions` is as in `Schedule.at`."""
     lr = optimizer.lr * optimizer.schedule.at(step, reductions)
-    first = second = 0.0
-    rate, eps = lr, optimizer.eps
+    rate, eps, mean_rate, square_rate = lr, optimizer.eps, 0.0, 0.0
+    l1, l2, decay = optimizer.l1, optimizer.l2, optimizer.weight_decay
+    adds_l2 = l2 > 0.0
     if optimizer.kind in ("adam", "rowwise_adam"):
         beta1 = optimizer.beta1 if optimizer.kind == "adam" else 0.0
         count = (step + 1) * max(1, optimizer.each_step)
@@ -56,21 +57,21 @@ def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) 
         rate = lr * correction / (1 - beta1**count)
         # torch.optim.Adam adds eps to the corrected root, torch.optim.SparseAdam to the plain one.
         eps *= correction if optimizer.each_step else 1.0
-        first, second = 1 - beta1, 1 - optimizer.beta2
+        mean_rate, square_rate = 1 - beta1, 1 - optimizer.beta2
     elif optimizer.kind == "ftrl":
-        first, second = optimizer.lr * optimizer.l1, optimizer.lr * optimizer.l2
-    # FTRL has its own penalty, and its weights follow from its sums, so they cannot decay separately.
-    l2, decay = (0.0, 0.0) if optimizer.kind == "ftrl" else (optimizer.l2, optimizer.weight_decay)
+        # Weights follow from their sums, so they have penalties of their own and cannot decay separately.
+        l1, l2, decay, adds_l2 = optimizer.lr * l1, optimizer.lr * l2, 0.0, False
     return optimizers.Rule(
         lr=np.float32(rate),
         eps=np.float32(eps),
-        first=np.float32(first),
-        second=np.float32(second),
+        mean_rate=np.float32(mean_rate),
+        square_rate=np.float32(square_rate),
         beta=np.float32(optimizer.beta),
+        l1=np.float32(l1),
         l2=np.float32(l2),
         decay=np.float32(1 - lr * decay),
         clip=np.float32(optimizer.clip_norm or 0.0),
         bound=np.float32(optimizer.weight_bound or 0.0),
-        plain=not (l2 or decay or optimizer.clip_norm or optimizer.weight_bound),
+        plain=not (adds_l2 or decay or optimizer.clip_norm or optimizer.weight_bound),
         noise=optimizers.noise_of(seed, step),
     )

@@ -32,7 +32,7 @@ from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output
 from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.plan.columns import dense_count, sparse_features, trains_on_queries
-from persia_cli.store.layout import table_salt
+from persia_cli.store.layout import RowOptimizer, table_salt
 from persia_cli.train.dense_state import load_dense
 from tests.naive import initial_rows, stack_ids
 from tests.support.checkpoints import SavedRows, read_rows
@@ -40,14 +40,10 @@ from tests.support.losses import batch_loss
 from tests.support.row_optimizers import row_optimizer
 
 SAVED_AS = {
-    "sgd": {},
     "adagrad": {"sum": "adagrad_sum"},
     "adam": {"exp_avg": "adam_mean", "exp_avg_sq": "adam_square"},
-    "rowwise_adagrad": {"sum": "adagrad_row_sum"},
-    "rowwise_adam": {"square": "adam_row_square"},
-    "ftrl": {"z": "ftrl_z", "n": "ftrl_n"},
 }
-"""Columns of a checkpoint with the states of torch's optimizers for sparse gradients, by kind."""
+"""Columns of a checkpoint with the states of torch's optimizers for sparse gradients; others have the same names."""
 
 
 class Table:
@@ -84,7 +80,8 @@ class Table:
 
     def reset(self, saved: SavedRows | None, step: int) -> None:
         """Load rows and optimizer state that were saved after `step` steps; unsaved rows are new."""
-        names = SAVED_AS[self.settings.kind]
+        kind = self.settings.kind
+        names = SAVED_AS.get(kind) or {name: name for name in RowOptimizer(kind, self.settings.lr).states(self.dim)}
         state = {name: self.start.get(name, torch.zeros_like(self.initial)).clone() for name in names}
         weight = self.initial.clone()
         if saved is not None:

@@ -1,7 +1,7 @@
 """The row optimizers that torch lacks, as torch optimizers of sparse gradients; written from their papers.
 
 Row-wise Adagrad is FBGEMM's `EXACT_ROWWISE_ADAGRAD`, FTRL that of McMahan et al. ("Ad Click Prediction", 2013) with its
-z scaled by the learning rate.
+z scaled by the learning rate. States have the names that they have in checkpoints.
 """
 
 from typing import Any
@@ -18,15 +18,16 @@ class RowwiseAdagradOfRows(torch.optim.Optimizer):
     def __init__(self, config: RowwiseAdagrad, weight: nn.Parameter) -> None:
         super().__init__([weight], {})
         self.config = config
-        self.state[weight] = {"sum": torch.full((len(weight), 1), config.initial_accumulator_value)}
+        self.state[weight] = {"adagrad_row_sum": torch.full((len(weight), 1), config.initial_accumulator_value)}
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         """Change the rows that have a gradient."""
         for weight, state in self.state.items():
             rows, gradient = _rows_of(weight)
-            state["sum"][rows] += (gradient * gradient).mean(1, keepdim=True)
-            weight[rows] -= self.config.lr * gradient / (state["sum"][rows].sqrt() + self.config.eps)
+            sums = state["adagrad_row_sum"]
+            sums[rows] += (gradient * gradient).mean(1, keepdim=True)
+            weight[rows] -= self.config.lr * gradient / (sums[rows].sqrt() + self.config.eps)
 
 
 class RowwiseAdamOfRows(torch.optim.Optimizer):
@@ -35,7 +36,7 @@ class RowwiseAdamOfRows(torch.optim.Optimizer):
     def __init__(self, config: RowwiseAdam, weight: nn.Parameter) -> None:
         super().__init__([weight], {})
         self.config = config
-        self.state[weight] = {"square": torch.zeros(len(weight), 1)}
+        self.state[weight] = {"adam_row_square": torch.zeros(len(weight), 1)}
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -45,7 +46,8 @@ class RowwiseAdamOfRows(torch.optim.Optimizer):
             rows, gradient = _rows_of(weight)
             state["step"] = state.get("step", 0) + 1
             mean = (gradient * gradient).mean(1, keepdim=True)
-            square = state["square"][rows] = beta2 * state["square"][rows] + (1 - beta2) * mean
+            square = beta2 * state["adam_row_square"][rows] + (1 - beta2) * mean
+            state["adam_row_square"][rows] = square
             rate = self.config.lr * (1 - beta2 ** state["step"]) ** 0.5
             weight[rows] -= rate * gradient / (square.sqrt() + self.config.eps)
 
@@ -57,7 +59,7 @@ class FtrlOfRows(torch.optim.Optimizer):
         super().__init__([weight], {})
         self.config = config
         n = torch.full_like(weight, config.initial_accumulator_value)
-        self.state[weight] = {"z": torch.zeros_like(weight), "n": n}
+        self.state[weight] = {"ftrl_z": torch.zeros_like(weight), "ftrl_n": n}
 
     def _strength(self, n: torch.Tensor) -> torch.Tensor:
         return self.config.beta + n.sqrt() + self.config.lr * self.config.l2
@@ -68,9 +70,10 @@ class FtrlOfRows(torch.optim.Optimizer):
         lr, l1 = self.config.lr, self.config.l1
         for weight, state in self.state.items():
             rows, gradient = _rows_of(weight)
-            before, n = state["n"][rows], state["n"][rows] + gradient * gradient
-            z = state["z"][rows] + lr * gradient - (n.sqrt() - before.sqrt()) * weight[rows]
-            state["z"][rows], state["n"][rows] = z, n
+            before = state["ftrl_n"][rows]
+            n = before + gradient * gradient
+            z = state["ftrl_z"][rows] + lr * gradient - (n.sqrt() - before.sqrt()) * weight[rows]
+            state["ftrl_z"][rows], state["ftrl_n"][rows] = z, n
             solution = -z.sign() * (z.abs() - lr * l1).clamp(min=0) / self._strength(n)
             weight[rows] = torch.where(gradient == 0, weight[rows], solution)
 

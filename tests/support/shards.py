@@ -32,6 +32,8 @@ OPTIMIZERS = (
     RowOptimizer("ftrl", lr=0.1, l1=1.0),
     RowOptimizer("rowwise_adam", lr=0.5, l2=0.1, weight_decay=0.05, eps=1e-8, beta2=0.9, schedule=WARM),
 )
+BY_KIND = {each.kind: each for each in reversed(OPTIMIZERS)}
+"""The first optimizer of each kind."""
 Name = tuple[int, int]
 """Key and table number."""
 

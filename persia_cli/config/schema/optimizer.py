@@ -1,7 +1,7 @@
 """Optimizers of the embedding rows (run by the embedding servers) and of the dense network (run by torch)."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -118,7 +118,7 @@ class _Adagrad(_Optimizer):
     """Constant added to the denominator."""
 
 
-class _Squares(_Optimizer):
+class _AdamBase(_Optimizer):
     """Common settings of all kinds of Adam."""
 
     beta2: Decay = 0.999
@@ -127,7 +127,7 @@ class _Squares(_Optimizer):
     """Constant added to the denominator."""
 
 
-class _Adam(_Squares):
+class _Adam(_AdamBase):
     """Common settings of Adam and AdamW."""
 
     beta1: Decay = 0.9
@@ -168,7 +168,7 @@ class Adam(_Adam, _RowPenalties):
     """`adam`"""
 
 
-class RowwiseAdam(_Squares, _RowPenalties):
+class RowwiseAdam(_AdamBase, _RowPenalties):
     """Adam of rows with one mean of squares for a row, and without a running mean of gradients (`beta1` of 0)."""
 
     kind: Literal["rowwise_adam"]
@@ -244,7 +244,9 @@ class AdamW(_Adam):
 DenseOptimizer = Annotated[DenseSgd | DenseAdagrad | DenseAdam | AdamW, Field(discriminator="kind")]
 Optimizer = Annotated[Sgd | Adagrad | RowwiseAdagrad | Adam | RowwiseAdam | Ftrl, Field(discriminator="kind")]
 
-_ROWS_ALONE = ("rowwise_adagrad", "rowwise_adam", "ftrl")
+
+def _kinds(union: Any) -> list[str]:
+    return [get_args(each.model_fields["kind"].annotation)[0] for each in get_args(get_args(union)[0])]
 
 
 class OptimizerPair(Node):
@@ -257,11 +259,12 @@ class OptimizerPair(Node):
 
     @field_validator("dense", mode="before")
     @classmethod
-    def _torch_has_it(cls, value: Any) -> Any:
+    def _require_dense_kind(cls, value: Any) -> Any:
         kind = value.get("kind") if isinstance(value, Mapping) else None
-        if kind in _ROWS_ALONE:
+        *others, last = dense = _kinds(DenseOptimizer)
+        if kind in _kinds(Optimizer) and kind not in dense:
             raise ValueError(
-                f"optimizer.dense.kind={kind}: {kind} is for embedding rows only; the dense network takes sgd, "
-                "adagrad, adam or adamw"
+                f"optimizer.dense.kind={kind}: {kind} is for embedding rows only; the dense network takes "
+                f"{', '.join(others)} or {last}"
             )
         return value

@@ -10,8 +10,9 @@ from persia_cli.bench.baselines import trainers
 from persia_cli.bench.baselines.trainers import DenseBaseline, TorchBaseline
 from persia_cli.bench.portions import Feeder, Portion, RingPortions, portion_shape
 from persia_cli.config.compose import compose_run
+from persia_cli.config.expected import kinds
 from persia_cli.config.record import write_run
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import DenseOptimizer, Optimizer, Run
 from persia_cli.data.read.batch import assemble
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import RoleError, UserError
@@ -93,7 +94,7 @@ def test_torch_moves_only_the_rows_of_the_batch() -> None:
     assert moved == [4, 21, 22]
 
 
-@pytest.mark.parametrize("optimizer", ["ftrl", "rowwise_adagrad", "rowwise_adam"])
+@pytest.mark.parametrize("optimizer", sorted({*kinds(Optimizer)} - {*kinds(DenseOptimizer)}))
 def test_optimizers_that_torch_has_not_are_refused(optimizer: str) -> None:
     with pytest.raises(UserError, match="torch has no sparse optimizer"):
         TorchBaseline(small(3200, f"optimizer={optimizer}"), (20, 300))

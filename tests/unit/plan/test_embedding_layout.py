@@ -13,18 +13,13 @@ from persia_cli.store.layout import RowOptimizer, Schedule, partitions_for, tabl
 from persia_cli.store.shard import Shard
 from tests.naive import keys_of
 from tests.support.runs import SGD, make_run
-from tests.unit.plan.settings import ADAGRAD, ADAM, COSINE, FTRL, ROWWISE, ROWWISE_ADAM, STEP, TABLES
+from tests.unit.plan.settings import COSINE, ROWS, STEP, TABLES
 
 
 @pytest.mark.parametrize(
     ("settings", "plain"),
     [
-        (SGD | {"weight_decay": 0.5}, RowOptimizer("sgd", lr=0.1, weight_decay=0.5)),
-        (ADAGRAD, RowOptimizer("adagrad", 0.05, 0.2, 1e-9, l2=0.6)),
-        (ROWWISE, RowOptimizer("rowwise_adagrad", 0.05, 0.2, 1e-9, l2=0.6, weight_decay=0.3)),
-        (ADAM, RowOptimizer("adam", lr=0.01, eps=1e-6, beta1=0.8, beta2=0.99)),
-        (ROWWISE_ADAM, RowOptimizer("rowwise_adam", 0.01, eps=1e-6, beta2=0.99, l2=0.6, weight_decay=0.3)),
-        (FTRL, RowOptimizer("ftrl", lr=0.05, beta=2.0, l1=0.1, l2=0.2, initial_accumulator_value=0.4)),
+        *((settings, RowOptimizer(**settings)) for settings in ROWS),
         (SGD | {"schedule": STEP}, RowOptimizer("sgd", lr=0.1, schedule=Schedule("step", 3, 5, 0.25))),
         (
             SGD | {"schedule": COSINE},

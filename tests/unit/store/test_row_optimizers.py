@@ -105,12 +105,14 @@ def rows_by_torch(optimizer, dim):
             theirs = [torch.optim.SGD([row], **settings) for row in rows]
         case "adagrad":
             theirs = [torch.optim.Adagrad([row], **settings, eps=optimizer.eps) for row in rows]
-        case _:
+        case "adam":
             kind = torch.optim.AdamW if optimizer.weight_decay else torch.optim.Adam
             settings |= {"betas": (optimizer.beta1, optimizer.beta2), "eps": optimizer.eps}
             theirs = [kind([row], **settings) for row in rows]
             for row, one in zip(rows, theirs, strict=True):
                 one.state[row] = {"exp_avg": torch.zeros(dim), "exp_avg_sq": torch.zeros(dim)}
+        case other:
+            raise NotImplementedError(other)
     for step, used, gradients in batches(dim, 10.0):
         for id_, gradient in zip(used, gradients, strict=True):
             rows[id_].grad = torch.from_numpy(gradient)

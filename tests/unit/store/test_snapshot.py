@@ -31,19 +31,11 @@ from persia_cli.store.shard import Shard
 from tests import naive
 from tests.naive_optimizers import rounded
 from tests.support.saving import save_shard
-from tests.support.shards import rows_in
+from tests.support.shards import BY_KIND, rows_in
 
 TABLES = tuple(TableSpec(name, number, table_salt(name), 0.1) for number, name in enumerate("abc"))
 IDS = [0, 2**64 - 1, 5, 6, 7, 8, 5 ^ TABLES[0].salt ^ TABLES[1].salt]
 ADAM = RowOptimizer("adam", 0.1, eps=1e-8)
-OPTIMIZERS = {
-    "sgd": RowOptimizer("sgd", 0.1),
-    "adagrad": RowOptimizer("adagrad", 0.1, initial_accumulator_value=0.1),
-    "rowwise_adagrad": RowOptimizer("rowwise_adagrad", 0.1),
-    "adam": ADAM,
-    "rowwise_adam": RowOptimizer("rowwise_adam", 0.1),
-    "ftrl": RowOptimizer("ftrl", 0.1, l1=0.01),
-}
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -122,7 +114,7 @@ def load(layout, servers, directory, files):
 
 @settings(max_examples=30)
 @given(
-    kind=st.sampled_from([*OPTIMIZERS]),
+    kind=st.sampled_from([*BY_KIND]),
     dtype=st.sampled_from(DTYPES),
     ids=st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=30),
     dim=st.sampled_from([1, 3, 4, 17]),
@@ -131,11 +123,11 @@ def load(layout, servers, directory, files):
     partitions=st.sampled_from([1, 2, 8]),
 )
 def test_every_kind_of_row_comes_back_to_the_bit(kind, dtype, ids, dim, servers, others, partitions):
-    layout = layout_of(dim, OPTIMIZERS[kind], dtype=dtype)
+    layout = layout_of(dim, BY_KIND[kind], dtype=dtype)
     shards = trained(layout, servers, ids)
     with TemporaryDirectory() as folder:
         files = save(shards, Path(folder))
-        other = layout_of(dim, OPTIMIZERS[kind], dtype=dtype, partitions=partitions, capacity=500)
+        other = layout_of(dim, BY_KIND[kind], dtype=dtype, partitions=partitions, capacity=500)
         loaded = load(other, others, Path(folder), files)
         assert contents(loaded) == contents(shards)
         counts = [shard.counters()["a"] for shard in loaded]
