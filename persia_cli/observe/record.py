@@ -31,7 +31,9 @@ from persia_cli.wire.reports import FINISHED, SENT_AGAIN, IntervalMetrics, Repli
 
 Array = np.ndarray[Any, Any]
 
-WORK = ("steps_sent", SENT_AGAIN, "steps_scored", "bytes_verified", "rows_loaded")
+ASKED_FOR = ("filled_dense_values", "truncated_sequences")
+"""Counts of values that settings change: `dataset.fill` and `max_length`."""
+WORK = ("steps_sent", SENT_AGAIN, "steps_scored", "bytes_verified", "rows_loaded", *ASKED_FOR)
 """Counts of regular work of replicas; all other counts are of irregular events."""
 
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 import pytest
 
+from persia_cli.observe.record import WORK
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.wire.message import TableTotals
 from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
@@ -56,15 +57,15 @@ def test_tables_that_share_memory_are_reported_together(recording: Recording) ->
     assert recorded.warnings == [f"the shared memory of 4 tables (a, c, d, …) {rest}", f"table b {rest}"]
 
 
-def test_changed_and_refused_values_are_reported_once_per_replica(recording: Recording) -> None:
+def test_irregular_counts_are_reported_once_per_replica(recording: Recording) -> None:
     recorded = recording()
     for name, count in product(("data-loader-0", "data-loader-1"), (0, 3, 8)):
-        recorded.record.note(name, used(counts={"steps_sent": count, "truncated_sequences": count}))
+        recorded.record.note(name, used(counts=dict.fromkeys((*WORK, "labels_above_the_one_before"), count)))
         recorded.record.note(name, used(messages={"refused": count, "resent": 5}))
     assert recorded.warnings == [
-        "data-loader-0 reports truncated sequences: 3 so far",
+        "data-loader-0 reports labels above the one before: 3 so far",
         "data-loader-0 reports refused messages: 3 so far",
-        "data-loader-1 reports truncated sequences: 3 so far",
+        "data-loader-1 reports labels above the one before: 3 so far",
         "data-loader-1 reports refused messages: 3 so far",
     ]
 
