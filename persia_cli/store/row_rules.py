@@ -59,7 +59,7 @@ def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) 
         eps *= correction if optimizer.each_step else 1.0
         mean_rate, square_rate = 1 - beta1, 1 - optimizer.beta2
     elif optimizer.kind == "ftrl":
-        # Weights follow from their sums, so they have penalties of their own and cannot decay separately.
+        # Weights follow from their sums, so they have separate penalties and cannot decay.
         l1, l2, decay, adds_l2 = optimizer.lr * l1, optimizer.lr * l2, 0.0, False
     return optimizers.Rule(
         lr=np.float32(rate),

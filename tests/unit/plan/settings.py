@@ -12,7 +12,7 @@ ROWS: list[dict[str, Any]] = [
     | {name: 0.5 + 0.01 * at for at, name in enumerate(each.model_fields) if name not in ("kind", "schedule")}
     for each in get_args(get_args(Optimizer)[0])
 ]
-"""Each kind of row optimizer with a value of its own for every setting."""
+"""Each kind of row optimizer, with different values of all settings."""
 STEP = {"kind": "step", "warmup_steps": 3, "every_steps": 5, "factor": 0.25}
 COSINE = {"kind": "cosine", "warmup_steps": 4, "over_steps": 50, "floor": 0.125}
 
