@@ -11,7 +11,7 @@ FILLERS = ("0", "-1", "-999", "", "na", "n/a", "nan", "null", "none", "nil", "-"
 LEAST_FILLED = 0.05
 """Part of all values from which on one of FILLERS is reported."""
 SEPARATORS = {**{each: f"contains(v, '{each}')" for each in "|;,"}, " ": r"regexp_full_match(v, '\d+( +\d+)+')"}
-"""What may divide ids, and SQL for a text that it does: blanks also divide words."""
+"""Separators of ids, each with SQL for a text that has it; blanks count between numbers alone."""
 _LEAST_DIVIDED = 0.1
 """Part of the texts that hold a separator, where it divides ids."""
 _ISO = r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s*(Z|[+-]\d{2}:?\d{2})?)?"

@@ -141,7 +141,7 @@ def times_in(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> str:
         found.append(time_values(column, split.columns[0]))
         is_integer = class_of(plain_type(column.type)) == "integer"
     times = np.concatenate(found)
-    first, last = (each if is_integer else np.datetime64(int(each), "us") for each in (times.min(), times.max()))
+    first, last = (each if is_integer else np.datetime64(int(each), "us").item() for each in (times.min(), times.max()))
     return f", whose {split.columns[0]} is from {first} to {last}"
 
 

@@ -134,7 +134,7 @@ class Checkpointing:
 
     def seed_best(self, lines: Iterable[Mapping[str, Any]]) -> Best | None:
         """Return the best evaluation in lines of the record whose checkpoint exists, if no earlier start chose one."""
-        if self._tracker.kept_step is not None:
+        if not self._tracker.saves_next:
             return None
         steps = set(finished_steps(self._checkpoints))
         self._tracker.seed(line for line in lines if line["split"] == "eval" and line["step"] in steps)
