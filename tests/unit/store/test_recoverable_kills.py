@@ -122,6 +122,7 @@ def small(optimizer=ADAGRAD, dtype="float32", dim=17, batch=20, **settings) -> J
 
 @traced
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("job", "method", "least"),
     [
