@@ -55,7 +55,7 @@ def show_list(console: Console, notes: Console, found: CheckpointList) -> None:
 @contextmanager
 def verifying(console: Console) -> Iterator[VerifyingProgress]:
     """Yield the progress of a verification, shown on a terminal."""
-    with ProgressBar(console, "verifying", stays=False) as bar:
+    with ProgressBar(console, "verifying") as bar:
         began = time.monotonic()
 
         def show(progress: VerifyingProgress) -> None:
@@ -69,7 +69,7 @@ def verifying(console: Console) -> Iterator[VerifyingProgress]:
 @contextmanager
 def reading_rows(console: Console, phase: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a function that takes the rows read so far and in all, and shows them on a terminal."""
-    with ProgressBar(console, phase, stays=False) as bar:
+    with ProgressBar(console, phase) as bar:
 
         def show(rows: int, of: int) -> None:
             rate = [] if bar.per_second is None else [f"{bar.per_second:,.0f} rows/s"]

@@ -51,7 +51,7 @@ def inspect(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the contents of Parquet files, and the way to train on them.
+    """Show the contents of data files, and suggest the `dataset` part of a configuration.
 
     Columns, the number of ids and the frequent ones, the differences between evaluation and training rows, and the
     memory that the tables would take.
@@ -79,7 +79,7 @@ def inspect(
     if as_json:
         say(out(), json.dumps(as_object(found, needs)))
     else:
-        show_profile(out(), found, needs)
+        show_profile(out(), found, needs, has_suggestion=write is None)
     if write is not None:
         write.write_text(found.suggestion, encoding="utf-8")
         labelled(err(), "wrote", str(write))
@@ -159,5 +159,5 @@ def _bar() -> Iterator[Callable[[int, int], None]]:
     from persia_cli.commands.progress_bar import ProgressBar
     from persia_cli.commands.screen import clock, err
 
-    with ProgressBar(err(), "reading", stays=False) as bar:
+    with ProgressBar(err(), "reading") as bar:
         yield lambda done, total: bar.show(done, total, [f"{done:,}/{total:,} rows", f"{clock(bar.left_s)} left"])

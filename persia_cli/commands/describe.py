@@ -36,7 +36,7 @@ def describe(console: Console, plan: JobPlan) -> None:
         f"{_samples(plan)}; {facts.dense} dense and {len(facts.sparse)} sparse features, {count(facts.tasks, 'label')}",
     )
     if plan.facts.found and (rescaled := plan.facts.found.rescaled):
-        labelled(console, "", f"numbers far from 1: {_rescaled(rescaled)}; dataset.rescale=false leaves them")
+        labelled(console, "", f"large numbers get {_rescaled(rescaled)}; dataset.rescale=false turns this off")
     labelled(console, "model", model_words(run))
     if plan.job.load:
         labelled(console, "loaded", plan.job.load)

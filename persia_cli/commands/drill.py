@@ -77,7 +77,7 @@ def drill(
     steps = plan.job.steps
     labelled(err(), "job", f"{plan.run.name}, {plan.run.mode.kind}, {count(steps, 'step')}")
     labelled(err(), "planned", f"kill {' '.join(targets)} at step {step:,}")
-    with ProgressBar(err(), "drill", stays=False) as bar:
+    with ProgressBar(err(), "drill") as bar:
 
         def follow(reached: int, run: str) -> None:
             bar.show(max(reached, 0), steps, [f"step {max(reached, 0):,}/{steps:,}", run])

@@ -85,7 +85,7 @@ def export(
     other = _other_data(model, verify) if verify else model.run
     network = SavedNetwork(model.run, model.checkpoint)
     order = Order(model, name or place.folder.name, rows, other)
-    with ProgressBar(err(), "exporting", stays=False) as bar:
+    with ProgressBar(err(), "exporting") as bar:
 
         def prove(folder: Path) -> None:
             if verify:
@@ -104,6 +104,8 @@ def export(
         labelled(err(), "rare ids", "and others without a row get the row that training made of rare ones")
     if not verify and isinstance(model.run.dataset, ParquetDataset):
         propose(err(), f"persia export {shlex.quote(run)} -o {shlex.quote(str(output))} --overwrite --verify DATA")
+    else:
+        propose(err(), f"persia serve {shlex.quote(str(output))}")
 
 
 def _export_plain(model: "SavedModel", place: "Output", output: Path) -> None:
@@ -114,7 +116,7 @@ def _export_plain(model: "SavedModel", place: "Output", output: Path) -> None:
     from persia_cli.export.saved_network import SavedNetwork
 
     network = SavedNetwork(model.run, model.checkpoint)
-    with ProgressBar(err(), "exporting", stays=False) as bar:
+    with ProgressBar(err(), "exporting") as bar:
         rows = write_plain(model, place, network, lambda what, done, of: bar.show(done, of, [what]))
     labelled(err(), "saved", f"{output}, {count(rows, 'row')} as Parquet; {output / 'predict.py'} uses them")
 

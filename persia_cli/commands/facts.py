@@ -29,7 +29,7 @@ def facts_of(dataset: Dataset) -> DatasetFacts:
 def converting() -> Iterator[Progress]:
     """Yield a function that shows the conversion of text files: a bar over all of them, or a line for each."""
     said: set[str] = set()
-    with ProgressBar(err(), "reading", stays=False) as bar:
+    with ProgressBar(err(), "reading") as bar:
 
         def show(path: str, done: int, total: int) -> None:
             if path not in said and (not said or not err().is_terminal):
@@ -37,7 +37,7 @@ def converting() -> Iterator[Progress]:
                 labelled(
                     err(),
                     "reading",
-                    f"{what} twice: for their types, and to keep a copy as Parquet in {cache_folder()}",
+                    f"{what} twice, to convert them to Parquet, once, in {cache_folder()}",
                 )
             said.add(path)
             bar.show(done, total, [*bytes_done(bar, done, total), PurePath(path).name])

@@ -20,12 +20,16 @@ SHIFTED, UNSTABLE = 0.25, 0.1
 _LONGEST = 24
 
 
-def show_profile(console: Console, found: Inspection, needs: Mapping[str, TableNeed]) -> None:
-    """Print tables on a terminal, else a line of key=value pairs for the data set and each column, split and table."""
+def show_profile(console: Console, found: Inspection, needs: Mapping[str, TableNeed], has_suggestion: bool) -> None:
+    """Print tables on a terminal, else a line of key=value pairs for the data set and each column, split and table.
+
+    The suggested configuration follows, if `has_suggestion` and the data set has none.
+    """
+    has_suggestion = has_suggestion and found.known is None
     if not console.is_terminal:
         for figures in _lines(found, needs):
             say(console, key_values({key: value for key, value in figures.items() if value is not None}))
-        if found.known is None:
+        if has_suggestion:
             say(console, found.suggestion.rstrip("\n"))
         return
     profile, source = found.profile, found.profile.source
@@ -41,7 +45,7 @@ def show_profile(console: Console, found: Inspection, needs: Mapping[str, TableN
         say(console, "")
         _show_needs(console, needs)
     say(console, "")
-    if found.known is None:
+    if has_suggestion:
         say(console, found.suggestion.rstrip("\n"))
         say(console, "")
 
@@ -115,7 +119,7 @@ def _column(found: Inspection, column: ColumnProfile) -> dict[str, Any]:
 
 
 def _show_columns(console: Console, found: Inspection) -> None:
-    shown = columns("column", "type", "use", "filled", "distinct", "most frequent", "", "figures")
+    shown = columns("column", "type", "use", "filled", "distinct", "most frequent", "share", "values")
     for number in (1, 2, 5, 7):
         shown.columns[number].justify = "left"
     for column in found.profile.columns.values():
@@ -132,7 +136,8 @@ def _show_columns(console: Console, found: Inspection) -> None:
             _figures(column, guess),
         )
     print_whole(console, shown)
-    paragraph(console, "bars: lists of 0, 1, 2-3, 4-7, … ids", style="dim")
+    if any(column.lengths for column in found.profile.columns.values()):
+        paragraph(console, "bars: lists of 0, 1, 2-3, 4-7, … ids", style="dim")
 
 
 def _is_numeric(column: ColumnProfile, guess: Guess) -> bool:
@@ -142,7 +147,11 @@ def _is_numeric(column: ColumnProfile, guess: Guess) -> bool:
 
 def _figures(column: ColumnProfile, guess: Guess) -> str:
     filler = column.hints.filler
-    padding = "" if filler is None else f"{filler[0] or 'empty text'} may be padding: {filler[1]:.1%} "
+    padding = (
+        ""
+        if filler is None or guess.role != "sparse"
+        else f"{filler[0] or 'empty text'} may be padding: {filler[1]:.1%} "
+    )
     return padding + _sizes(column, guess)
 
 
@@ -172,7 +181,12 @@ def _show_drift(console: Console, found: Inspection) -> None:
             _stability(drift.stability),
         )
     print_whole(console, shown)
-    paragraph(console, f"stability: population stability index; {UNSTABLE} is unstable, {SHIFTED} shifted", style="dim")
+    paragraph(
+        console,
+        f"stability: population stability index of evaluation against training rows; from {SHIFTED} on, check that the "
+        "column means the same in both",
+        style="dim",
+    )
 
 
 def _show_needs(console: Console, needs: Mapping[str, TableNeed]) -> None:

@@ -41,7 +41,7 @@ WARM_UP = 20
 STEPS = 200
 
 
-def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) -> None:
+def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None, shows_plan: bool = True) -> None:
     """Run the job to its end and print its results; `words` are the user's, for the proposed commands.
 
     The replicas' traces are joined into the file `trace`, even if the job fails.
@@ -49,7 +49,8 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) ->
     launch = launcher_of(plan.run, plan.job.task == "train")
     if plan.job.task == "train" and plan.run.cluster.kind not in ENGINES:
         forget_driver(plan.run_dir)
-    describe(err(), plan)
+    if shows_plan:
+        describe(err(), plan)
     if plan.job.task == "train":
         warn_of_slow_precision(plan.run)
         warn_of_spent_schedules(plan)
@@ -129,9 +130,9 @@ def score_test(trained: JobPlan) -> None:
         labelled(err(), "test", "no model was saved, so the test samples are not scored")
         return
     model = find_model(trained.run_dir)
-    labelled(err(), "test", f"scoring the test samples with {model.checkpoint}")
     plan = claimed(plan_saved(model, "evaluate", [], test=True))
-    carry_out(plan, [f"conf={model.config}"])
+    labelled(err(), "test", f"scoring {count(plan.job.eval_rows, 'test sample')} with {model.checkpoint}")
+    carry_out(plan, [f"conf={model.config}"], shows_plan=False)
     with (trained.run_dir / METRICS).open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in read_journal(plan.run_dir / METRICS))
 

@@ -94,7 +94,7 @@ class TextView:
             labelled(self._console, notice.label, notice.text)
         elif kind == "compiling" and line["done"] == 0:
             labelled(self._console, "compiling", f"{count(line['total'], 'kernel')} for this processor")
-        elif kind == "progress":
+        elif kind == "progress" and line["rows"]:
             labelled(self._console, line.get("doing", "progress"), "  ".join(progress_parts(line)))
         elif kind == "waiting":
             labelled(self._console, "waiting", f"{line['doing']}, {line['seconds']} s, {line['replica']}")
@@ -185,7 +185,7 @@ def notice_of(line: Line) -> Notice | None:
     if kind == "ready" and "parameters" in line:
         return Notice("weights", f"{line['parameters']:,} in the dense network")
     if kind == "saved":
-        return Notice("saved", line["path"])
+        return Notice("saved", line["path"].removeprefix(f"{Path.cwd()}/"))
     if kind == "save_failed":
         return Notice("not saved", f"step {line['step']:,}, training goes on: {line['text']}", WARNING)
     if kind == "warning":

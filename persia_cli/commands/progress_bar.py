@@ -16,15 +16,15 @@ ROOMY = 60
 class ProgressBar:
     """A progress line on a terminal; nothing elsewhere."""
 
-    def __init__(self, console: Console, phase: str, bar_from: int = ROOMY, stays: bool = True) -> None:
-        """Begin in `phase`, with a bar on terminals of `bar_from` columns or more; erased at the end unless `stays`."""
+    def __init__(self, console: Console, phase: str, bar_from: int = ROOMY) -> None:
+        """Begin in `phase`, with a bar on terminals of `bar_from` columns or more; erased at the end."""
         self._console = console
         self._has_bar = console.width >= bar_from
         self._progress = Progress(
             TextColumn("{task.description}", "bold", markup=False, table_column=_column(LABEL_WIDTH - 1)),
             *([BarColumn(bar_width=BAR_WIDTH)] if self._has_bar else []),
             TextColumn("{task.fields[figures]}", markup=False, table_column=_column(None)),
-            console=console, disable=not console.is_terminal, transient=not stays,
+            console=console, disable=not console.is_terminal, transient=True,
         )  # fmt: skip
         self._task = self._progress.add_task(phase, total=None, figures="")
 

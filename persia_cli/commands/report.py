@@ -72,7 +72,7 @@ def _report(run: Path, named: str, output: Path | None) -> None:
         with understanding(run):
             report_picture(history, path, now)
     else:
-        words = {"model": model_words(history.run), "steps": training_words(history.run)}
+        words = {"model": model_words(history.run), "training": training_words(history.run)}
         with understanding(run):
             page = report_page(history, words, now)
         write_whole(path, page)

@@ -38,7 +38,8 @@ def show_results(plan: JobPlan, result: JobResult) -> None:
         if fraction := unknown(result.events):
             labelled(err(), "unknown", fraction)
         labelled(err(), "saved", plan.job.output)
-        propose(err(), f"persia report {quote(str(plan.run_dir.parents[1]))}")
+        run_dir = plan.run_dir.parents[1]
+        propose(err(), f"persia export {quote(str(run_dir))} -o {quote(plan.run.name)}")
         return
     evaluation = best_of(result) or last_of(result.metrics, plan.job.scored_part)
     if plan.facts.stand_in:
@@ -72,7 +73,7 @@ def show_results(plan: JobPlan, result: JobResult) -> None:
         labelled(err(), "advice", sentence)
     if plan.job.task == "train" and plan.run.cluster.kind == "hosts":  # the checkpoints may be on the first host only
         propose(err(), f"persia report {quote(str(result.run_dir))}")
-    elif saved and plan.job.task == "train" and plan.job.eval_steps:
+    elif saved and plan.job.task == "train" and plan.job.eval_steps and not plan.facts.test_rows:  # scored next
         propose(err(), f"persia eval {quote(str(result.run_dir))}")
     elif plan.job.task == "evaluate":
         propose(err(), f"persia report {quote(str(plan.run_dir.parents[1]))}")

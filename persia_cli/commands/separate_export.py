@@ -55,7 +55,7 @@ def _export(saved: Path, folder: Path) -> None:
         ) from error
     model = find_model(saved)
     output = Output.at(folder, overwrite=False)
-    with ProgressBar(err(), "exporting", stays=False) as bar:
+    with ProgressBar(err(), "exporting") as bar:
         order = Order(model, folder.name, "float32", model.run)
         network = SavedNetwork(model.run, model.checkpoint)
         write_artefact(order, output, network, lambda what, done, of: bar.show(done, of, [what]))

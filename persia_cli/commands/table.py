@@ -22,9 +22,7 @@ def stats(
 
     Also, for each table, how large its embeddings are, and how long ago they were used.
     """
-    import shlex
-
-    from persia_cli.commands.screen import err, labelled, out, propose, say_json
+    from persia_cli.commands.screen import err, labelled, out, say_json
     from persia_cli.commands.table_view import as_object, show_tables
     from persia_cli.observe.table_report import report_tables
     from persia_cli.storage.places import place_of
@@ -37,7 +35,3 @@ def stats(
     show_tables(out(), report)
     if all(table.counters is None for table in report.tables.values()):
         labelled(err(), "note", "no hit rates: they are in the record of a finished run, which is not here")
-    if report.run_dir is None:
-        propose(err(), f"persia table stats {shlex.quote(folder)} --json")
-    else:
-        propose(err(), f"persia eval {shlex.quote(str(report.run_dir))}")

@@ -1,5 +1,6 @@
 """`persia train`."""
 
+import shlex
 import signal
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
@@ -61,7 +62,7 @@ def train(
     from persia_cli.commands.facts import facts_of
     from persia_cli.commands.job import carry_out, choose_run_dir, claimed, score_test, traced, traced_elsewhere
     from persia_cli.commands.run_at_uri import AUTO, folder_of, uri_of, words_of
-    from persia_cli.commands.screen import err, out, say
+    from persia_cli.commands.screen import err, out, propose, say
     from persia_cli.config.compose import compose_run
     from persia_cli.config.schema import ENGINES
     from persia_cli.engines.inside import as_driver, drives_here
@@ -110,6 +111,9 @@ def train(
 
             describe_plan(out(), plan, again)
             warn_of_spent_schedules(plan)
+            if not plan.is_resumed:
+                place_words = ["--run-dir", run_dir] if run_dir else []
+                propose(err(), shlex.join(["persia", "train", *again, *place_words]))
         else:
             if unsaved:
                 say(err(), f"the run in {unsaved} has no complete checkpoint, so it begins again")

@@ -45,7 +45,11 @@ def test_the_best_model_is_scored_on_the_test_samples_at_the_end(tmp_path: Path)
     [evaluated_samples] = {line["eval_samples"] for line in evaluated.values()}
     counts = (1600 - evaluated_samples - tested["eval_samples"], evaluated_samples, tested["eval_samples"])
     assert "{:,} training, {} evaluation and {} test samples;".format(*counts) in trained.stderr
-    assert f" {tested['eval_samples']} test samples;" in trained.stderr, "what the evaluation of the test scores"
+    assert f"scoring {tested['eval_samples']} test samples with " in trained.stderr
+    assert [line.split()[:3] for line in trained.stderr.splitlines() if line.startswith(("run ", "next "))] == [
+        ["run", "base", "in"],
+        ["next", "persia", "report"],
+    ]
     shown = [key_values(line) for line in trained.stdout.splitlines() if "split=" in line]
     assert [line["split"] for line in shown] == ["eval", "test"]
 

@@ -30,7 +30,7 @@ class SplitRule:
         """The rule, for people."""
         match self.split:
             case None:
-                return "the last fifth of the rows, in the order of the files"
+                return "none is marked, so the last fifth is compared with the rows before"
             case ColumnSplit(column=column, eval=values):
                 return f"where column {column} is {values}"
             case FileSplit(eval=patterns):

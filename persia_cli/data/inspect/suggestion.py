@@ -75,8 +75,9 @@ def _split(profile: DatasetProfile) -> str:
         return f"{{kind: column, column: {column}, train: {train}, eval: {evaluation}}}"
     if isinstance(split, FileSplit):
         return f"{{kind: files, train: {_names(list(split.train))}, eval: {_names(list(split.eval))}}}"
-    # Drift is measured where time would show it, but models are best compared on rows like those they train on.
-    return "{kind: every, n: 10}  # no column marks evaluation rows: every tenth row; drift is shown for the last fifth"
+    times = [name for name, column in profile.columns.items() if column.kind == "time"]
+    later = f"; for later rows: {{kind: time, column: {_quoted(times[0])}, eval_fraction: 0.1}}" if times else ""
+    return f"{{kind: every, n: 10}}  # every tenth row evaluates{later}"
 
 
 def _entries(names: list[str], guesses: dict[str, Guess], columns: dict[str, ColumnProfile]) -> str:

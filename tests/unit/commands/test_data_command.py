@@ -56,7 +56,8 @@ def test_the_suggestion_is_written_once(persia, shop: Path) -> None:
     ended = persia("data", "inspect", str(shop), "--write", "shop.yaml")
     assert ended.code == 0, ended.err
     assert ended.err.splitlines() == ["wrote     shop.yaml", "next      persia train dataset=shop.yaml --dry-run"]
-    assert Path("shop.yaml").read_text() in ended.out
+    assert Path("shop.yaml").read_text() not in ended.out
+    assert Path("shop.yaml").read_text() in persia("data", "inspect", str(shop)).out
     again = persia("data", "inspect", str(shop), "--write", "shop.yaml")
     assert (again.code, again.out) == (2, "")
     assert again.err.startswith("error: shop.yaml exists already")
@@ -65,15 +66,15 @@ def test_the_suggestion_is_written_once(persia, shop: Path) -> None:
 def test_on_a_terminal_there_are_tables(shop: Path) -> None:
     found = inspect_data(str(shop), lambda done, total: None)
     console = Console(file=io.StringIO(), force_terminal=True, width=160, color_system=None, highlight=False)
-    show_profile(console, found, table_needs(found.table_rows, 16, "adagrad", parse_bytes("1GiB")))
+    show_profile(console, found, table_needs(found.table_rows, 16, "adagrad", parse_bytes("1GiB")), True)
     text = console.file.getvalue()
     assert "2,000 rows in 1 row group" in text
-    assert "1,600 training and 400 evaluation rows: the last fifth of the rows" in text
+    assert "1,600 training and 400 evaluation rows: none is marked, so the last fifth" in text
     [last] = [line for line in text.splitlines() if line.startswith("last_items")][:1]
     assert "0…89 ids, mean 44.1 ▁▁▁▂▃▅█▇" in last
     assert "kind: parquet" in text
     assert "too small" not in text
-    show_profile(console, found, table_needs(found.table_rows, 16, "adagrad", 1000))
+    show_profile(console, found, table_needs(found.table_rows, 16, "adagrad", 1000), True)
     assert "too small for all ids" in console.file.getvalue()
 
 

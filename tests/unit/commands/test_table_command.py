@@ -60,7 +60,6 @@ def test_a_checkpoint_that_lies_alone_has_no_counters(persia, run_dir: Path, tmp
     assert " hit_rate=null " in ended.out.splitlines()[0]
     assert ended.err.splitlines()[1:] == [
         "note      no hit rates: they are in the record of a finished run, which is not here",
-        f"next      persia table stats {alone} --json",
     ]
 
 
