@@ -44,6 +44,7 @@ def shown(run_dir: Path, terminal: bool, width: int) -> str:
         events.write(event="note", text="table b is full")
         events.write(event="stopped_early", step=4, text="training ends early")
         follow()
+        events.write(event="progress", rows=0, of=200, eta_s=None, rows_per_s=0.0)
         metrics.write(**EVALUATION)
         follow()
         events.write(event="saved", path="run/checkpoints/step-10", step=10)
