@@ -13,6 +13,8 @@ import psutil
 import pytest
 import zmq
 
+from tests.support.shared import shared
+
 # With some extras installed, torch shows bars of tqdm, whose thread outlives them. A bar without it is the same.
 with suppress(ImportError):
     import tqdm
@@ -137,7 +139,9 @@ def criteo_rows(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """Real Criteo rows as Parquet, prepared by the recipe."""
     from persia_cli.data.prepare.recipe import PrepareOptions, load_recipe
 
-    output = tmp_path_factory.mktemp("criteo")
     source = real_data / "criteo" / "criteo_kaggle_mix.tsv.gz"
-    load_recipe("criteo").prepare(source, output, PrepareOptions(), lambda done, total: None)
-    return output
+
+    def make(folder: Path) -> None:
+        load_recipe("criteo").prepare(source, folder / "rows", PrepareOptions(), lambda done, total: None)
+
+    return shared(tmp_path_factory, "criteo", make) / "rows"

@@ -17,7 +17,7 @@ STEPS, LIMIT_S = 600, 300.0
 JOB = [*WORDS, f"dataset.generator.train_rows={32 * STEPS}"]
 TCP = "cluster.transport=tcp"
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

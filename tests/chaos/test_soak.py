@@ -52,7 +52,7 @@ FAULTS = [
 ]
 """Faults in the order of a seed, repeated."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(int(60 * MINUTES) + 1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(int(60 * MINUTES) + 1200)]
 
 Sizes = dict[str, float]
 

@@ -8,21 +8,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.data.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
 from persia_cli.data.read.ids import text_id
 from persia_cli.errors import DataError
 from persia_cli.shipped import shipped
-from tests.support.prepared import dataset_of
+from tests.support.prepared import dataset_of, prepare
 
 ONE = (
     b"39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, Cuba, "
 )
 DATA = ONE + b"<=50K\n\n" + ONE.replace(b"State-gov", b"?") + b">50K\n\n"
 TEST = b"|1x3 Cross validator\n" + ONE + b">50K.\r\n"
-
-
-def prepare(source: Path, output: Path, **options: int) -> PrepareReport:
-    return load_recipe("adult_income").prepare(source, output, PrepareOptions(**options), lambda done, total: None)
 
 
 @pytest.fixture
@@ -35,7 +30,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_values_are_those_of_the_readme(source: Path, tmp_path: Path) -> None:
-    report = prepare(source, tmp_path / "out")
+    report = prepare("adult_income", source, tmp_path / "out")
     assert (report.rows, report.bad_rows) == (3, 0)
     rows = pq.read_table(report.files[0]).to_pylist()
     assert [(row["split"], row["label"]) for row in rows] == [("train", 0), ("train", 1), ("eval", 1)]
@@ -55,35 +50,14 @@ def test_values_are_those_of_the_readme(source: Path, tmp_path: Path) -> None:
     assert "fnlwgt" not in first
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        (b"39", b"young", "age is not an integer of at most 18 digits"),
-        (b"39", b"", "age is missing"),
-        (b"State-gov", b"", "workclass is missing"),
-        (b"Cuba", b"C\xfaba", "native_country is not UTF-8"),
-        (b"<=50K", b"50K", "income is not <=50K or >50K"),
-        (b", Male", b"", "14 fields where there are 15 columns"),
-    ],
-)
-def test_damaged_rows_end_the_recipe_unless_allowed(
-    source: Path, tmp_path: Path, old: bytes, new: bytes, reason: str
-) -> None:
-    (source / "adult.data").write_bytes(DATA.replace(old, new, 1))
-    with pytest.raises(DataError, match=f"adult.data line 1: {reason}"):
-        prepare(source, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    assert prepare(source, tmp_path / "out", max_bad_rows=1).rows == 2
-
-
 def test_both_files_are_needed(source: Path, tmp_path: Path) -> None:
     (source / "adult.test.gz").unlink()
     with pytest.raises(DataError, match=r"has neither adult\.test nor adult\.test\.gz"):
-        prepare(source, tmp_path / "out")
+        prepare("adult_income", source, tmp_path / "out")
 
 
 def test_the_data_set_is_described_as_the_shipped_configuration_does(source: Path, tmp_path: Path) -> None:
-    made = dataset_of(prepare(source, tmp_path / "out").dataset)
+    made = dataset_of(prepare("adult_income", source, tmp_path / "out").dataset)
     shipped = compose_run(["dataset=adult_income"]).dataset
     assert made.model_dump(exclude={"path"}) == shipped.model_dump(exclude={"path"})
 
@@ -97,7 +71,7 @@ def test_the_shipped_file_is_small_and_of_several_row_groups() -> None:
 
 
 def test_the_shipped_file_is_what_the_recipe_makes_of_the_original(real_data: Path, tmp_path: Path) -> None:
-    report = prepare(real_data / "adult", tmp_path / "out")
+    report = prepare("adult_income", real_data / "adult", tmp_path / "out")
     assert report.rows == 32_561 + 16_281
     table = pq.read_table(shipped("recipes") / "adult_income" / "data" / "adult_income.parquet")
     assert pq.read_table(report.files[0]).equals(table)

@@ -2,15 +2,14 @@
 
 import datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.data.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
 from persia_cli.data.read.facts import inspect
 from persia_cli.errors import DataError
+from tests.support.prepared import prepare
 
 HEADER = (
     "id,click,hour,C1,banner_pos,site_id,site_domain,site_category,app_id,app_domain,app_category,device_id,device_ip,"
@@ -26,13 +25,9 @@ def text(*hours: str) -> str:
     return HEADER + "".join(ROW.format(click=number % 2, hour=hour) for number, hour in enumerate(hours))
 
 
-def prepare(source: Path, output: Path, **options: Any) -> PrepareReport:
-    return load_recipe("avazu").prepare(source, output, PrepareOptions(**options), lambda done, total: None)
-
-
 def test_values_are_those_of_the_readme(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text(text("14102100", "14102123", "14103005", "14022800", "14123123"))
-    report = prepare(tmp_path / "train.csv", tmp_path / "out")
+    report = prepare("avazu", tmp_path / "train.csv", tmp_path / "out")
     assert (report.rows, report.bad_rows) == (5, 0)
     rows = pq.read_table(report.files[0]).to_pylist()
     first = rows[0]
@@ -48,35 +43,14 @@ def test_values_are_those_of_the_readme(tmp_path: Path) -> None:
     assert [row["split"] for row in rows] == ["train"] * 4 + ["eval"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        (",0,14102100", ",2,14102100", "click is neither 0 nor 1"),
-        ("14102100", "14133100", "hour is not a YYMMDDHH time"),
-        ("14102100", "14022900", "hour is not a YYMMDDHH time"),
-        ("14102100", "14102124", "hour is not a YYMMDDHH time"),
-        ("1fbe01fe", "1fbe01f", "site_id is not 8 hexadecimal digits"),
-        ("15704", "x", "C14 is not an integer"),
-        (",79\n", "\n", "23 fields where there are 24 columns"),
-    ],
-)
-def test_damaged_rows_end_the_recipe_unless_allowed(tmp_path: Path, old: str, new: str, reason: str) -> None:
-    source = tmp_path / "train.csv"
-    source.write_text(text("14102100", "14102101").replace(old, new, 1))
-    with pytest.raises(DataError, match=f"train.csv line 2: {reason}"):
-        prepare(source, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    assert prepare(source, tmp_path / "out", max_bad_rows=1).rows == 1
-
-
 def test_the_header_is_checked(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_text(text("14102100").replace("click,", ""))
     with pytest.raises(DataError, match="its first line should name the columns id,click,hour"):
-        prepare(tmp_path / "test.csv", tmp_path / "out")
+        prepare("avazu", tmp_path / "test.csv", tmp_path / "out")
 
 
 def test_the_real_rows_make_the_job_of_the_readme(real_data: Path, tmp_path: Path) -> None:
-    report = prepare(real_data / "avazu" / "avazu_first10k.csv.gz", tmp_path / "avazu")
+    report = prepare("avazu", real_data / "avazu" / "avazu_first10k.csv.gz", tmp_path / "avazu")
     assert (report.rows, report.bad_rows) == (9_999, 0)
     for words in (["conf=avazu", f"dataset.path={report.dataset.parent}"], ["conf=avazu", f"dataset={report.dataset}"]):
         run = compose_run(words)

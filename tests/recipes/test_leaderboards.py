@@ -12,10 +12,8 @@ import yaml
 from persia_cli.config import offers
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import ParquetDataset
-from persia_cli.data.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
 from persia_cli.data.read.ids import text_id
 from persia_cli.data.read.reserved_ids import RARE_ID
-from persia_cli.errors import DataError
 from persia_cli.main import main
 from tests.support.jobs import plan
 from tests.support.leaderboards import (
@@ -26,16 +24,12 @@ from tests.support.leaderboards import (
     write_criteo_x4,
     write_x1,
 )
-from tests.support.prepared import dataset_of
+from tests.support.prepared import dataset_of, prepare
 
 NETWORKS = {
     name: list(yaml.safe_load(offers.primaries()[name].read_text())["networks"])
     for name in ("criteo_x1", "criteo_x4", "avazu_x1", "avazu_x4")
 }
-
-
-def prepare(recipe: str, source: Path, output: Path, min_count: int = 1) -> PrepareReport:
-    return load_recipe(recipe).prepare(source, output, PrepareOptions(min_count=min_count), lambda done, total: None)
 
 
 def make(name: str, folder: Path) -> None:
@@ -80,14 +74,6 @@ def test_every_network_can_be_planned(name: str, here: Path, dry_run: Callable[.
         assert (job.run.model.kind, job.facts.train_rows, job.facts.eval_rows) == (network, 60, 60)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_network_passes_a_dry_run(name: str, here: Path, dry_run: Callable[..., None]) -> None:
-    make(name, here)
-    for network in NETWORKS[name]:
-        dry_run(f"conf={name}", f"model={network}")
-
-
 def test_counts_of_criteo_x4_are_ids_of_their_buckets(tmp_path: Path) -> None:
     """floor(log(x)^2) above 2, the count itself below, 0 where it is missing; rare ids are one."""
     counts = [-2, 0, 1, 2, 3, 4, 5, 7, 8, 1000, 8_000_000]
@@ -123,13 +109,6 @@ def test_the_shipped_data_sets_are_those_that_recipes_write(tmp_path: Path) -> N
         assert features - {"weekend"} == {feature.name for feature in made.sparse}
         assert features < set(pq.read_schema(tmp_path / name / "test-0000.parquet").names)
         assert (shipped.split, shipped.labels, shipped.dense) == (made.split, made.labels, made.dense)
-
-
-def test_a_file_of_criteo_x4_that_is_missing_is_named(tmp_path: Path) -> None:
-    write_criteo_x4(tmp_path)
-    (tmp_path / "valid.csv").unlink()
-    with pytest.raises(DataError, match=r"has neither valid\.csv nor valid\.csv\.gz; give the folder of Criteo_x4"):
-        prepare("criteo_x4", tmp_path, tmp_path / "out")
 
 
 @pytest.mark.slow

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.data.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.ids import text_id
 from persia_cli.errors import DataError
+from tests.support.prepared import prepare
 
 RELEASES: dict[str, dict[str, bytes]] = {
     "100k": {
@@ -32,10 +32,6 @@ RELEASES: dict[str, dict[str, bytes]] = {
 }
 
 
-def prepare(source: Path, output: Path, **options: int) -> PrepareReport:
-    return load_recipe("movielens").prepare(source, output, PrepareOptions(**options), lambda done, total: None)
-
-
 def write(folder: Path, release: str, packed: str = "") -> Path:
     folder.mkdir()
     for name, content in RELEASES[release].items():
@@ -47,7 +43,7 @@ def write(folder: Path, release: str, packed: str = "") -> Path:
 
 
 def test_a_hundred_thousand(tmp_path: Path) -> None:
-    report = prepare(write(tmp_path / "ml-100k", "100k", packed="u.data"), tmp_path / "out")
+    report = prepare("movielens", write(tmp_path / "ml-100k", "100k", packed="u.data"), tmp_path / "out")
     first, second, third = pq.read_table(report.files[0]).to_pylist()
     assert first == {
         "label": 0, "rating": 3.0, "timestamp": 881250949, "user": 196, "movie": 242, "age": 24,
@@ -58,7 +54,7 @@ def test_a_hundred_thousand(tmp_path: Path) -> None:
 
 
 def test_a_million(tmp_path: Path) -> None:
-    report = prepare(write(tmp_path / "ml-1m", "1m", packed="users.dat"), tmp_path / "out")
+    report = prepare("movielens", write(tmp_path / "ml-1m", "1m", packed="users.dat"), tmp_path / "out")
     first, second, third = pq.read_table(report.files[0]).to_pylist()
     assert first == {
         "label": 1, "rating": 5.0, "timestamp": 978300760, "user": 1, "movie": 1193,
@@ -74,7 +70,7 @@ def test_a_million(tmp_path: Path) -> None:
 
 
 def test_25_million(tmp_path: Path) -> None:
-    report = prepare(write(tmp_path / "ml-25m", "25m"), tmp_path / "out")
+    report = prepare("movielens", write(tmp_path / "ml-25m", "25m"), tmp_path / "out")
     first, second, third = pq.read_table(report.files[0]).to_pylist()
     crime = [text_id("genres", "Comedy"), text_id("genres", "Crime")]
     assert first == {
@@ -86,7 +82,7 @@ def test_25_million(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_each_is_what_its_configuration_expects(tmp_path: Path, release: str) -> None:
-    report = prepare(write(tmp_path / "raw", release), tmp_path / "made")
+    report = prepare("movielens", write(tmp_path / "raw", release), tmp_path / "made")
     own = compose_run([f"conf=movielens_{release}", f"dataset.path={report.dataset.parent}"])
     described = compose_run([f"conf=movielens_{release}", f"dataset={report.dataset}"])
     facts = inspect(own.dataset)
@@ -94,36 +90,13 @@ def test_each_is_what_its_configuration_expects(tmp_path: Path, release: str) ->
     assert inspect(described.dataset).sparse == facts.sparse
 
 
-@pytest.mark.parametrize(
-    ("release", "file", "old", "new", "reason"),
-    [
-        ("1m", "ratings.dat", b"1::1193", b"x::1193", "ratings.dat line 1: user is not an integer"),
-        ("1m", "ratings.dat", b"::5::", b"::6::", "ratings.dat line 1: the rating is not within 0.5 to 5"),
-        ("1m", "ratings.dat", b"1::1193", b"3::1193", "ratings.dat line 1: the user is not in users.dat"),
-        ("1m", "ratings.dat", b"::978300760", b"", "ratings.dat line 1: 3 fields where there are 4 columns"),
-        ("1m", "users.dat", b"::M::", b"::X::", "users.dat line 2: gender is not F or M"),
-        ("100k", "u.data", b"\t242\t3\t", b"\t242\t\t", "u.data line 1: rating is missing"),
-        ("25m", "ratings.csv", b"1,306", b"1,307", "ratings.csv line 3: the movie is not in movies.csv"),
-    ],
-)
-def test_damaged_rows_end_the_recipe_unless_allowed(
-    tmp_path: Path, release: str, file: str, old: bytes, new: bytes, reason: str
-) -> None:
-    source = write(tmp_path / "raw", release)
-    (source / file).write_bytes(RELEASES[release][file].replace(old, new, 1))
-    with pytest.raises(DataError, match=reason):
-        prepare(source, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    assert prepare(source, tmp_path / "out", max_bad_rows=2).rows == 2
-
-
 def test_both_files_are_needed(tmp_path: Path) -> None:
     source = write(tmp_path / "ml-1m", "1m")
     (source / "users.dat").unlink()
     with pytest.raises(DataError, match=r"has neither users\.dat nor users\.dat\.gz; give the folder"):
-        prepare(source, tmp_path / "out")
+        prepare("movielens", source, tmp_path / "out")
     with pytest.raises(DataError, match=r"has none of u\.data, ratings\.dat, ratings\.csv; give the folder"):
-        prepare(tmp_path / "nowhere", tmp_path / "out")
+        prepare("movielens", tmp_path / "nowhere", tmp_path / "out")
 
 
 def test_ratings_may_be_parquet(tmp_path: Path) -> None:
@@ -131,35 +104,24 @@ def test_ratings_may_be_parquet(tmp_path: Path) -> None:
     columns = [pa.array([int(value) for value in column], pa.int32()) for column in zip(*lines, strict=True)]
     ratings = pa.table(columns, ["user_id", "movie_id", "rating", "timestamp"])
     source = write(tmp_path / "ml-1m", "1m")
-    [text] = prepare(source, tmp_path / "text").files
+    [text] = prepare("movielens", source, tmp_path / "text").files
     (source / "ratings.dat").unlink()
     pq.write_table(ratings, source / "ratings.parquet")
-    [made] = prepare(source, tmp_path / "made").files
+    [made] = prepare("movielens", source, tmp_path / "made").files
     assert pq.read_table(made).equals(pq.read_table(text))
     halves = ratings.set_column(2, "rating", [pa.array([4.5, 3.5, 0.5])])
     pq.write_table(halves, source / "ratings.parquet")
-    made_of_halves = pq.read_table(prepare(source, tmp_path / "halves").files[0])
+    made_of_halves = pq.read_table(prepare("movielens", source, tmp_path / "halves").files[0])
     assert made_of_halves.column("rating").to_pylist() == [4.5, 3.5, 0.5]
-    for column, values, says in (
-        ("user_id", [1.0, 2.5, 1.0], "cannot be read as Parquet of MovieLens ratings"),
-        ("rating", [4.0, float("nan"), 1.0], "the rating is not within 0.5 to 5 in 1 rows"),
-    ):
-        place = ratings.column_names.index(column)
-        pq.write_table(ratings.set_column(place, column, [pa.array(values)]), source / "ratings.parquet")
-        with pytest.raises(DataError, match=says):
-            prepare(source, tmp_path / "wrong")
-    pq.write_table(ratings.set_column(0, "user_id", [[1, 2, 3]]), source / "ratings.parquet")
-    with pytest.raises(DataError, match=r"ratings\.parquet: the user is not in users\.dat in 1 rows; correct the file"):
-        prepare(source, tmp_path / "wrong")
     (source / "ratings.parquet").write_bytes(b"nothing")
     with pytest.raises(DataError, match=r"ratings\.parquet: cannot be read as Parquet of MovieLens ratings"):
-        prepare(source, tmp_path / "wrong")
+        prepare("movielens", source, tmp_path / "wrong")
 
 
 def test_the_real_ratings_make_the_job_of_the_readme(real_data: Path, tmp_path: Path) -> None:
     if not (real_data / "ml-1m" / "ratings.parquet").exists():
         pytest.skip("no ml-1m/ratings.parquet among the real data")
-    report = prepare(real_data / "ml-1m", tmp_path / "out")
+    report = prepare("movielens", real_data / "ml-1m", tmp_path / "out")
     assert report.rows == 1_000_209
     facts = inspect(compose_run(["conf=movielens_1m", f"dataset.path={tmp_path / 'out'}"]).dataset)
     assert (facts.train_rows, facts.eval_rows, facts.stand_in) == (800_168, 200_041, False)
@@ -167,12 +129,3 @@ def test_the_real_ratings_make_the_job_of_the_readme(real_data: Path, tmp_path: 
     stars = pq.read_table(real_data / "ml-1m" / "ratings.parquet", columns=["rating"]).column("rating").to_numpy()
     assert np.array_equal(made.column("label").to_numpy(), stars >= 4)
     assert len(made.column("movie").unique()) == 3706
-
-
-def test_the_real_hundred_thousand(real_data: Path, tmp_path: Path) -> None:
-    if not (real_data / "ml-100k" / "u.data.gz").exists():
-        pytest.skip("no ml-100k/u.data.gz among the real data")
-    report = prepare(real_data / "ml-100k", tmp_path / "out")
-    assert (report.rows, report.bad_rows) == (100_000, 0)
-    made = pq.read_table(report.files[0])
-    assert [len(made.column(name).unique()) for name in ("user", "movie", "gender", "occupation")] == [943, 1682, 2, 21]

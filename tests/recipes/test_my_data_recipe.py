@@ -11,15 +11,13 @@ from persia_cli.config.compose import compose_run
 from persia_cli.data.prepare.recipe import PrepareOptions, copy_recipe, load_recipe
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.ids import text_id
-from persia_cli.errors import DataError
+from tests.support.prepared import prepare
 
 FOLDER = load_recipe("my_data").folder
 
 
 def test_values_are_those_of_the_file(tmp_path: Path) -> None:
-    report = load_recipe("my_data").prepare(
-        FOLDER / "purchases.csv", tmp_path / "out", PrepareOptions(), lambda done, total: None
-    )
+    report = prepare("my_data", FOLDER / "purchases.csv", tmp_path / "out")
     with (FOLDER / "purchases.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     made = pq.read_table(report.files[0]).to_pylist()
@@ -48,22 +46,3 @@ def test_a_copy_is_a_separate_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert labels.mean() > 0.5
     facts = inspect(compose_run(["conf=mine/conf.yaml"]).dataset)
     assert (facts.train_rows, facts.eval_rows, facts.dense, len(facts.sparse)) == (2000, 500, 3, 5)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "reason"),
-    [
-        (",yes\n", ",perhaps\n", "bought is not no or yes"),
-        (",37.80,", ",-37.80,", "the price is negative"),
-        (",37.80,", ",cheap,", "price is not a number"),
-        ("1767227212", "", "time is missing"),
-    ],
-)
-def test_mistakes_are_reported_with_their_line(tmp_path: Path, old: str, new: str, reason: str) -> None:
-    text = (FOLDER / "purchases.csv").read_text().replace(old, new, 1)
-    (tmp_path / "purchases.csv").write_text(text)
-    line = 1 + text[: text.index(new) if new else 0].count("\n") if new else 2
-    with pytest.raises(DataError, match=f"purchases.csv line {line}: {reason}"):
-        load_recipe("my_data").prepare(
-            tmp_path / "purchases.csv", tmp_path / "out", PrepareOptions(), lambda done, total: None
-        )

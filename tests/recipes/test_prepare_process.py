@@ -20,7 +20,6 @@ def command(output: Path) -> list[str]:
     return [sys.executable, "-m", "persia_cli", *words]
 
 
-@pytest.mark.processes
 def test_a_killed_preparation_goes_on(tmp_path: Path) -> None:
     (tmp_path / "days").mkdir()
     for day, rows in enumerate((1_000, 60_000, 60_000)):

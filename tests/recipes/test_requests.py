@@ -13,20 +13,17 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.data.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
+from persia_cli.data.prepare.recipe import PrepareReport, load_recipe
 from persia_cli.data.read.raw_values import column_of_request
 from persia_cli.data.read.scan import ParquetScan, scan
 from persia_cli.data.read.source import open_source
 from persia_cli.serving.columns import columns_of
 from persia_cli.serving.fields import RequestFields
 from tests.recipes import test_movielens_recipe, test_taobao_recipe
+from tests.support.prepared import prepare
 
 Row = dict[str, Any]
 TAOBAO = test_taobao_recipe
-
-
-def prepared(recipe: str, source: Path, output: Path) -> PrepareReport:
-    return load_recipe(recipe).prepare(source, output, PrepareOptions(), lambda done, total: None)
 
 
 def scanned(report: PrepareReport) -> ParquetScan:
@@ -80,7 +77,7 @@ def test_my_data(tmp_path: Path) -> None:
     for row in rows:
         row |= {"price": float(row["price"]), "age": float(row["age"]) if row["age"] else None}
         row["tags"] = row["tags"].split("|")
-    require_equal(prepared("my_data", file, tmp_path / "out"), rows)
+    require_equal(prepare("my_data", file, tmp_path / "out"), rows)
 
 
 @pytest.mark.parametrize(("release", "file"), [("100k", "u.data"), ("1m", "ratings.dat"), ("25m", "ratings.csv")])
@@ -89,7 +86,7 @@ def test_movielens(tmp_path: Path, release: str, file: str) -> None:
     source = test_movielens_recipe.write(tmp_path / release, release)
     lines = (source / file).read_bytes()
     (source / file).write_bytes(lines + lines.splitlines(keepends=True)[-1] * 2)
-    report = prepared("movielens", source, tmp_path / "out")
+    report = prepare("movielens", source, tmp_path / "out")
     table = pq.read_table(report.files[0])
     persons = {196: ("M", "technician"), 2: ("F", "other")} if release == "100k" else {1: ("F", 10), 2: ("M", 16)}
     films = {296: ["Comedy", "Crime"], 306: ["(no genres listed)"]}
@@ -102,19 +99,6 @@ def test_movielens(tmp_path: Path, release: str, file: str) -> None:
     require_equal(report, rows, ["user", "movie", *(["age"] if release != "25m" else [])])
 
 
-def test_real_ratings(real_data: Path, tmp_path: Path) -> None:
-    report = prepared("movielens", real_data / "ml-100k", tmp_path / "out")
-    persons = {}
-    for line in (real_data / "ml-100k" / "u.user").read_text().splitlines():
-        user, age, gender, occupation, _ = line.split("|")
-        persons[int(user)] = {"age": int(age), "gender": gender, "occupation": occupation}
-    with gzip.open(real_data / "ml-100k" / "u.data.gz", "rt") as file:
-        pairs = [line.split("\t")[:2] for line in file]
-    rows = [{"user": int(user), "movie": int(movie)} | persons[int(user)] for user, movie in pairs]
-    assert len(rows) == 100_000
-    require_equal(report, rows)
-
-
 def test_real_impressions_of_avazu(real_data: Path, tmp_path: Path) -> None:
     file = real_data / "avazu" / "avazu_first10k.csv.gz"
     with gzip.open(file, "rt", newline="") as text:
@@ -122,7 +106,7 @@ def test_real_impressions_of_avazu(real_data: Path, tmp_path: Path) -> None:
     numbers = ["hour", "C1", "banner_pos", "device_type", "device_conn_type", *(f"C{n}" for n in range(14, 22))]
     for row in rows:
         row |= {name: int(row[name]) for name in numbers}
-    require_equal(prepared("avazu", file, tmp_path / "out"), rows)
+    require_equal(prepare("avazu", file, tmp_path / "out"), rows)
 
 
 def test_real_impressions_of_criteo(real_data: Path, tmp_path: Path) -> None:
@@ -133,18 +117,15 @@ def test_real_impressions_of_criteo(real_data: Path, tmp_path: Path) -> None:
     given: list[Row] = [
         {name: int(value) if name[0] == "I" and value else value or None for name, value in row.items()} for row in rows
     ]
-    require_equal(prepared("criteo", file, tmp_path / "out"), given)
+    require_equal(prepare("criteo", file, tmp_path / "out"), given)
 
 
 def test_taobao(tmp_path: Path) -> None:
     source = tmp_path / "raw"
     source.mkdir()
-    for name, text in (
-        ("raw_sample.csv", TAOBAO.SAMPLES), ("ad_feature.csv", TAOBAO.ADS), ("user_profile.csv", TAOBAO.USERS),
-        ("behavior_log.csv", TAOBAO.BEHAVIOURS),
-    ):  # fmt: skip
+    for name, text in TAOBAO.FILES.items():
         (source / name).write_text(text)
-    report = prepared("taobao", source, tmp_path / "out")
+    report = prepare("taobao", source, tmp_path / "out")
     table = pa.concat_tables([pq.read_table(file) for file in report.files])
     places = {(int(user), int(ad)): place for user, _, ad, place, _, _ in csv.reader(TAOBAO.SAMPLES.splitlines()[1:])}
     prices = {int(line[0]): float(line[-1]) for line in csv.reader(TAOBAO.ADS.splitlines()[1:])}

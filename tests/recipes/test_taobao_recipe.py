@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.data.prepare.recipe import PrepareOptions, PrepareReport, load_recipe
+from persia_cli.data.prepare.recipe import PrepareOptions, load_recipe
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.ids import text_id
-from persia_cli.errors import DataError
+from tests.support.prepared import prepare
 from tests.support.taobao import LAST_DAY, write_taobao
 
 SAMPLES = f"""\
@@ -35,29 +35,25 @@ user,time_stamp,btag,cate,brand
 7,{LAST_DAY - 100},fav,501,73
 7,{LAST_DAY + 5},pv,504,74
 """
-
-
-def prepare(source: Path, output: Path, **options: int) -> PrepareReport:
-    seen: list[tuple[int, int]] = []
-    progress = lambda done, total: seen.append((done, total))  # noqa: E731
-    report = load_recipe("taobao").prepare(source, output, PrepareOptions(**options), progress)
-    assert all(done <= total for done, total in seen)
-    return report
+FILES = {
+    "raw_sample.csv": SAMPLES,
+    "ad_feature.csv": ADS,
+    "user_profile.csv": USERS,
+    "behavior_log.csv": BEHAVIOURS,
+}
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     folder = tmp_path / "raw"
     folder.mkdir()
-    (folder / "raw_sample.csv").write_text(SAMPLES)
-    (folder / "ad_feature.csv").write_text(ADS)
-    (folder / "user_profile.csv").write_text(USERS)
-    (folder / "behavior_log.csv.gz").write_bytes(gzip.compress(BEHAVIOURS.encode()))
+    for name, text in FILES.items():
+        (folder / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
     return folder
 
 
 def test_values_are_those_of_the_readme(source: Path, tmp_path: Path) -> None:
-    report = prepare(source, tmp_path / "out")
+    report = prepare("taobao", source, tmp_path / "out")
     assert (report.rows, report.bad_rows) == (4, 0)
     rows = {(row["user"], row["time"] - LAST_DAY): row for row in pq.read_table(report.files[0]).to_pylist()}
     assert list(rows) == [(7, -100), (8, -60), (9, -50), (7, 0)]  # in the order of time
@@ -75,34 +71,6 @@ def test_values_are_those_of_the_readme(source: Path, tmp_path: Path) -> None:
     assert (rows[8, -60]["cate_id"], rows[8, -60]["price"]) == (None, None)  # nothing is known of advertisement 13
     assert rows[9, -50]["age_level"] is None  # nor of user 9
     assert not list(tmp_path.glob(".*"))
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new", "reason"),
-    [
-        ("raw_sample.csv", ",1,0\n", ",1,2\n", "raw_sample.csv line 2: clk is neither 0 nor 1"),
-        ("raw_sample.csv", "\n7,", "\n-7,", "raw_sample.csv line 2: user is not within 32 bits"),
-        ("ad_feature.csv", ",NULL,", ",none,", "ad_feature.csv line 2: brand is neither a number nor NULL"),
-        ("user_profile.csv", "\n7,0", "\n7,x", "user_profile.csv line 2: cms_segid is not an integer"),
-    ],
-)
-def test_damaged_rows_end_the_recipe_unless_allowed(
-    source: Path, tmp_path: Path, file: str, old: str, new: str, reason: str
-) -> None:
-    (source / file).write_text((source / file).read_text().replace(old, new, 1))
-    with pytest.raises(DataError, match=reason):
-        prepare(source, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    assert not list(tmp_path.glob(".*"))
-    assert prepare(source, tmp_path / "out", max_bad_rows=1).bad_rows == 1
-
-
-def test_every_file_is_needed(source: Path, tmp_path: Path) -> None:
-    (source / "behavior_log.csv.gz").unlink()
-    with pytest.raises(
-        DataError, match=r"has neither behavior_log\.csv nor behavior_log\.csv\.gz; give the folder with"
-    ):
-        prepare(source, tmp_path / "out")
 
 
 def test_histories_do_not_depend_on_the_number_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +103,7 @@ def check_one_by_one(file: Path, made: pa.Table) -> None:
 
 def test_the_data_is_what_the_configurations_expect(tmp_path: Path) -> None:
     write_taobao(tmp_path / "raw", users=30, samples=300, seed=1)
-    report = prepare(tmp_path / "raw", tmp_path / "taobao")
+    report = prepare("taobao", tmp_path / "raw", tmp_path / "taobao")
     for words in (["dataset=taobao"], ["dataset=taobao_pooled"]):
         facts = inspect(compose_run([*words, f"dataset.path={report.dataset.parent}"]).dataset)
         assert facts.train_rows + facts.eval_rows == 300

@@ -212,19 +212,15 @@ def words_of(process: psutil.Process) -> list[str]:
 
 
 @contextmanager
-def lab(count: int, shown: Sequence[Path] = (), ahead_s: Sequence[int] = ()) -> Iterator[list[Host]]:
-    """Yield so many hosts, which see only the program and `shown` of this machine's /tmp.
-
-    `ahead_s` is, for each host, how far its monotonic clock is ahead of this machine's.
-    """
+def lab(count: int, shown: Sequence[Path] = ()) -> Iterator[list[Host]]:
+    """Yield so many hosts, which see only the program and `shown` of this machine's /tmp."""
     with ExitStack() as stack:
         switch = stack.enter_context(_first_process(["--net"], SWITCH))
         [switch_pid] = [child.pid for child in psutil.Process(switch.pid).children()]
         hosts = []
         for number in range(1, count + 1):
             script = _host_script(f"host{number}", shown)
-            clock = ["--time", f"--monotonic={ahead_s[number - 1]}"] if ahead_s else []
-            first = stack.enter_context(_first_process([*NAMESPACES, *clock], script))
+            first = stack.enter_context(_first_process(NAMESPACES, script))
             host = Host(number, first, switch_pid)
             host.plug_in()
             hosts.append(host)

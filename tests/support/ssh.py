@@ -10,7 +10,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,10 +35,9 @@ case "$name" in
 *) echo "ssh: Could not resolve hostname $name: Name or service not known" >&2; exit 255 ;;
 esac
 exec nsenter --target=$pid {entered} env -i PATH="$PATH" HOME=/tmp TMPDIR=/tmp \\
-    $clock NUMBA_CACHE_DIR={cache} SSH_CONNECTION="{client} 40000 $address 22" /bin/sh -c "cd && $2"
+    NUMBA_CACHE_DIR={cache} SSH_CONNECTION="{client} 40000 $address 22" /bin/sh -c "cd && $2"
 """
-CASE = "{name}) pid={pid}; address={address}; clock='{clock}' ;;"
-CLOCKS = Path(__file__).with_name("wrong_clock")
+CASE = "{name}) pid={pid}; address={address} ;;"
 CONFIG = """\
 IdentityFile {folder}/user
 StrictHostKeyChecking no
@@ -49,14 +48,9 @@ ServerAliveInterval 2
 """
 
 
-def stand_in(folder: Path, hosts: Sequence[Host], ahead_s: Mapping[str, float] | None = None) -> Path:
-    """Write the command to a folder, and return its path; it resolves the names of these hosts.
-
-    `ahead_s` has for some of them how far their clocks are ahead of the time.
-    """
-    cases = [
-        CASE.format(name=host.name, pid=host.pid, address=host.address, clock=_clock(host, ahead_s)) for host in hosts
-    ]
+def stand_in(folder: Path, hosts: Sequence[Host]) -> Path:
+    """Write the command to a folder, and return its path; it resolves the names of these hosts."""
+    cases = [CASE.format(name=host.name, pid=host.pid, address=host.address) for host in hosts]
     script = folder / "ssh"
     script.write_text(
         SCRIPT.format(hosts="\n".join(cases), cache=CACHE, client="10.213.77.254", entered=" ".join(ENTERED))
@@ -65,13 +59,8 @@ def stand_in(folder: Path, hosts: Sequence[Host], ahead_s: Mapping[str, float] |
     return script
 
 
-def _clock(host: Host, ahead_s: Mapping[str, float] | None) -> str:
-    ahead = (ahead_s or {}).get(host.name)
-    return f"PYTHONPATH={CLOCKS} PERSIA_TEST_AHEAD_S={ahead}" if ahead is not None else ""
-
-
 @contextmanager
-def ssh_between(folder: Path, hosts: Sequence[Host], ahead_s: Mapping[str, float] | None = None) -> Iterator[Path]:
+def ssh_between(folder: Path, hosts: Sequence[Host]) -> Iterator[Path]:
     """Yield the path of an ssh command on this machine and on the hosts, which reaches the hosts by their names."""
     made = not RIGHTS.exists()
     RIGHTS.mkdir(mode=0o755, exist_ok=True)
@@ -89,7 +78,7 @@ def ssh_between(folder: Path, hosts: Sequence[Host], ahead_s: Mapping[str, float
             (there / "config").write_text(f"{names}Host *\n{CONFIG.format(folder=folder)}")
             (there / "ssh").write_text(f'#!/bin/sh\nexec ssh -F {folder}/config "$@"\n')
             (there / "ssh").chmod(stat.S_IRWXU)
-            environment = f"HOME=/tmp TMPDIR=/tmp NUMBA_CACHE_DIR={CACHE} {_clock(host, ahead_s)}"
+            environment = f"HOME=/tmp TMPDIR=/tmp NUMBA_CACHE_DIR={CACHE}"
             options = [f"ListenAddress={host.address}", f"AuthorizedKeysFile={folder}/user.pub", "StrictModes=no"]
             options += ["UsePAM=no", "PidFile=none", "PermitRootLogin=prohibit-password", f"SetEnv={environment}"]
             options += ["MaxStartups=100", "ClientAliveInterval=2"]
@@ -97,7 +86,7 @@ def ssh_between(folder: Path, hosts: Sequence[Host], ahead_s: Mapping[str, float
             servers.append(host.start(words))
         ask = ["ss", "-ltnH", "sport", "=", ":22"]
         poll_for(lambda: all(host.run(ask)[1].strip() for host in hosts), LIMIT_S, "sshd to listen")
-        yield stand_in(folder, hosts, ahead_s)
+        yield stand_in(folder, hosts)
     finally:
         for server in servers:
             server.kill()

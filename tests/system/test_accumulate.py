@@ -16,7 +16,7 @@ TWO_RANKS = ["cluster=local", "cluster.nn_workers=2", "cluster.embedding_servers
 
 @pytest.mark.parametrize(
     "cluster",
-    [[], pytest.param(TWO_RANKS, marks=[pytest.mark.slow, pytest.mark.processes])],
+    [[], pytest.param(TWO_RANKS, marks=pytest.mark.slow)],
     ids=["one rank", "two ranks"],
 )
 def test_every_weight_and_row_is_that_of_plain_torch_on_the_whole_batch(cluster: list[str], tmp_path: Path) -> None:
@@ -32,11 +32,10 @@ def test_every_weight_and_row_is_that_of_plain_torch_on_the_whole_batch(cluster:
 @pytest.mark.parametrize(
     "mode",
     [
-        ["mode=hybrid", "mode.staleness=1", "train.accumulate=4"],
         ["mode=async", "mode.staleness=1", "train.accumulate=8"],
         ["mode=sync", "train.precision=bfloat16", "train.accumulate=2"],
     ],
-    ids=["hybrid", "async", "bfloat16"],
+    ids=["async", "bfloat16"],
 )
 def test_losses_and_evaluation_are_those_without_parts(mode: list[str], tmp_path: Path) -> None:
     words = [

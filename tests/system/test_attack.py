@@ -20,7 +20,7 @@ from tests.support.jobs import train
 from tests.support.launched import Launched
 from tests.support.small import WORDS, counted, figures
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.slow
 
 NOBODY = 65534
 LISTENING = ("coordinator", "embedding-server", "embedding-worker", "nn-worker")
@@ -54,7 +54,6 @@ def ports(launcher: psutil.Process) -> set[int]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_a_hostile_user_cannot_end_a_job_over_tcp_nor_change_its_result(tmp_path: Path) -> None:
     words = [*WORDS, "train.epochs=6"]

@@ -23,7 +23,7 @@ from tests.support.secrecy import leaks_in_files, leaks_in_processes
 from tests.support.small import WORDS
 from tests.support.ssh import needs_sshd, on_hosts, ssh_between
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, needs_sshd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, needs_hosts, needs_sshd, pytest.mark.timeout(600)]
 
 LIMIT_S = 240.0
 CLUSTER = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
@@ -93,9 +93,7 @@ def test_a_job_over_three_hosts_has_the_bits_of_one_on_this_machine(
     ("words", "code", "sentence"),
     [
         (["cluster.hosts=[host9,host1]"], 2, "host9 is not reached by ssh: ssh: Could not resolve hostname host9"),
-        (["cluster.hosts=[host1,host9]"], 2, "host9 is not reached by ssh: ssh: Could not resolve hostname host9"),
         (["cluster.persia=/opt/persia"], 2, "host1 does not find Persia by `/opt/persia`: "),
-        (["cluster.persia='/usr/bin/env python3 -I -S -m persia_cli'"], 2, "No module named persia_cli"),
         (["checkpoint.at_end=true"], 2, "set checkpoint.path to a URI that all reach"),
     ],
 )

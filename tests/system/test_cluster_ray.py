@@ -1,6 +1,7 @@
 """`cluster=ray`: one command trains on machines of a Ray cluster, which share nothing, and goes on when they die."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,14 +14,14 @@ from tests.conftest import poll_for
 from tests.support.host_job import NO_FILES
 from tests.support.hosts import Host, needs_hosts
 from tests.support.jobs import evaluation, losses, train
-from tests.support.ray_jobs import ENDLESS, Command, cluster, driver_on, nothing_runs
-from tests.support.ray_nodes import actor_of, commands_on, needs_ray, replicas_on
+from tests.support.ray_jobs import ENDLESS, LIMIT_S, Command, cluster, driver_on, nothing_runs
+from tests.support.ray_nodes import ENVIRONMENT, actor_of, commands_on, needs_ray, replicas_on
 from tests.support.s3 import store_on
 from tests.support.secrecy import leaks_in_files, leaks_in_processes
 from tests.support.small import WORDS
 from tests.support.traced import read_trace
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, needs_ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, needs_hosts, needs_ray, pytest.mark.timeout(600)]
 
 KEYS, TRACE = Path("/tmp/job.keys"), Path("/tmp/steps.json")
 
@@ -132,3 +133,67 @@ def test_memory_an_actor_or_a_machine_that_is_lost_has_the_job_go_back_and_on_an
             command.process.send_signal(signal.SIGTERM)
             assert command.end() == 75, command.output
     assert "persia resume" in command.output
+
+
+FREE = """
+import logging, ray
+ray.init(address={address!r}, logging_level=logging.ERROR, log_to_driver=False)
+print([ray.cluster_resources().get(each) == ray.available_resources().get(each) for each in ("CPU", "memory")])
+print({{group["state"] for group in ray.util.placement_group_table().values()}} <= {{"REMOVED"}})
+"""
+
+
+def nothing_is_left(hosts: list[Host], address: str, log: Path) -> None:
+    """Wait until no replica runs, and Ray has given nothing to any job."""
+    poll_for(lambda: nothing_runs(hosts), 60.0, "the end of all roles")
+
+    def is_free() -> bool:
+        with log.open("wb") as output:
+            asked = hosts[0].start([sys.executable, "-c", FREE.format(address=address)], output, ENVIRONMENT)
+        assert asked.wait(60.0) == 0, log.read_text()
+        return log.read_text().split("\n") == ["[True, True]", "True", ""]
+
+    poll_for(is_free, 60.0, f"a free cluster; {log} names what is not")
+
+
+def test_a_job_goes_on_without_its_command_and_is_shown_by_two_others_and_stopped_by_a_third(
+    two: tuple[list[Host], str], tmp_path: Path
+) -> None:
+    (first, second), address = two
+    with store_on(first) as saved:
+        words = [*ENDLESS, f"checkpoint.path='{saved}'"]
+        with Command(first, address, words, tmp_path / "out") as command:
+            command.wait(lambda: command.last_step() > 0, "steps")
+            command.process.inner.kill()
+            poll_for(lambda: command.process.poll() is not None, 10.0, "the end of the command")
+        reached = command.last_step()
+        poll_for(lambda: command.last_step() > reached + 5, LIMIT_S, "steps without the command")
+
+        def other(name: str, *more: str) -> Command:
+            return Command(first, address, list(more), tmp_path / f"{name}{len(more)}", follows=name)
+
+        with other("attach") as one, Command(first, address, [], tmp_path / "two", follows="attach") as two_:
+            for each in (one, two_):
+                each.wait(
+                    lambda each=each: "weights " in each.output and "training  step " in each.output, "the screen"
+                )
+            two_.process.send_signal(signal.SIGHUP)
+            assert two_.end() == 130
+            assert "the job goes on: persia attach /tmp/run" in two_.output
+            with other("logs", "embedding-server") as logs:
+                assert logs.end() == 0
+                assert "are encrypted with the keys" in logs.output
+            again = Command(first, address, words, tmp_path / "again")
+            assert again.end() == 2
+            assert "already contains a run" in again.output
+            one.wait_for_more()
+            with other("stop") as stop:
+                assert stop.end() == 75, stop.output
+                assert "everything is stopped; the model is saved in" in stop.output
+            assert one.end() == 75, one.output
+            assert ": everything is stopped; the model is saved in" in one.output
+        nothing_is_left([first, second], address, tmp_path / "free")
+        for name, code, said in (("attach", 75, ": everything is stopped"), ("stop", 2, "has ended: persia logs")):
+            with other(name) as late:
+                assert late.end() == code, late.output
+                assert said in late.output

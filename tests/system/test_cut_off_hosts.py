@@ -1,7 +1,7 @@
 """Machines that are cut off: the job waits, returns to a checkpoint, or names the missing machine."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -12,13 +12,13 @@ from persia_cli.observe.journal import METRICS, read_journal
 from tests.conftest import poll_for
 from tests.support.host_job import NO_FILES, spread, started_on
 from tests.support.hosts import Host, lab, needs_hosts, processes_on, words_of
-from tests.support.jobs import evaluation, losses, train
+from tests.support.jobs import evaluation, losses
 from tests.support.launched import Launched
 from tests.support.s3 import store_on
 from tests.support.small import WORDS
 from tests.support.ssh import needs_sshd, on_hosts, ssh_between
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, needs_sshd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, needs_hosts, needs_sshd, pytest.mark.timeout(600)]
 
 LIMIT_S = 240.0
 CLUSTER = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
@@ -27,8 +27,8 @@ LONG = [*WORDS, *CLUSTER, "dataset.generator.train_rows=128000"]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
-    return train([*LONG, *NO_FILES, "cluster=local"], tmp_path_factory.mktemp("undisturbed") / "run")
+def undisturbed(trained: Callable[..., JobResult]) -> JobResult:
+    return trained(*LONG, *NO_FILES, "cluster=local")
 
 
 @pytest.fixture
@@ -88,17 +88,3 @@ def last_step(metrics: Path) -> int:
 
 def children(host: Host) -> list[psutil.Process]:
     return [each for each in processes_on(host) if "launch-role" in words_of(each)]
-
-
-def test_a_machine_that_the_first_one_does_not_reach_is_named(hosts: list[Host], tmp_path: Path) -> None:
-    first, second, *_ = hosts
-    # Packets to the coordinator's machine go nowhere, as behind a firewall.
-    lost = ["ip", "neigh", "replace", first.address, "lladdr", "02:00:00:00:00:77", "dev", "eth0"]
-    assert second.run([*lost, "nud", "permanent"])[0] == 0
-    with (
-        ssh_between(tmp_path, [first, second]) as ssh,
-        Launched([*LONG, *on_hosts(ssh, [first, second]), *NO_FILES], tmp_path / "run") as launched,
-    ):
-        assert launched.end(LIMIT_S)[0] == 2, launched.output
-    assert f"{second.name} is not reached by ssh" in launched.output
-    assert f"{first.name}, which drives the job, has to reach it" in launched.output

@@ -22,7 +22,7 @@ SMALL = ["embedding.capacity=4000", "embedding.num_partitions=2", "train.steps=4
 """So few rows that after 20 steps about 150 are evicted in each one."""
 
 
-@pytest.mark.parametrize("words", [[], ["cluster.embedding_servers=3"], SMALL], ids=["one", "three", "evictions"])
+@pytest.mark.parametrize("words", [["cluster.embedding_servers=3"], SMALL], ids=["three", "evictions"])
 def test_a_chain_has_the_rows_of_a_full_save(tmp_path: Path, words: list[str]) -> None:
     """Two runs, the same but for what their checkpoints are; rows are compared as the program's reader yields them."""
     full = train([*WORDS, *words, "checkpoint.full_every=1"], tmp_path / "full").run_dir
@@ -59,17 +59,6 @@ def rows_of(chain: Chain) -> list[dict[str, Any]]:
     """All rows of a checkpoint in the order of their keys, whatever the number of servers that saved them."""
     files = sorted(chain.row_files(with_dense=True), key=lambda file: (file.rows.group, file.rows.first))
     return [row for file in files for batch in file.batches() for row in batch.to_pylist()]
-
-
-def test_a_branch_does_not_depend_on_the_run_that_it_comes_from(tmp_path: Path) -> None:
-    words = [*WORDS, "train.steps=60", "checkpoint.full_every=10"]
-    run = train(words, tmp_path / "run").run_dir
-    branch = ["train", *words, "train.steps=80", f"resume={checkpoint_folder(run / CHECKPOINTS, 40)}"]
-    ended = persia(*branch, "--run-dir", tmp_path / "branch")
-    assert ended.exit_code == 0, (ended.output, ended.exception)
-    assert read_manifest(checkpoint_folder(tmp_path / "branch" / CHECKPOINTS, 60)).parent is None
-    shutil.rmtree(run)
-    assert rows_of(read_chain(checkpoint_folder(tmp_path / "branch" / CHECKPOINTS, 80)))
 
 
 def test_commands_read_changes_and_refuse_what_is_not_whole(tmp_path: Path) -> None:

@@ -18,17 +18,9 @@ from tests.support.small import WORDS
 LIMIT_S = 400.0
 STEPS = 600
 JOB = [*WORDS, "train.log_every_steps=5", "cluster=local", f"dataset.generator.train_rows={32 * STEPS}"]
-TARGETS = [
-    ["data-loader"],
-    ["embedding-worker"],
-    ["embedding-server"],
-    ["nn-worker"],
-    ["coordinator"],
-    ["embedding-server", "nn-worker"],
-    ["launcher"],
-]
+TARGETS = [["data-loader"], ["embedding-server", "nn-worker"], ["coordinator"], ["launcher"]]
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def drill(*words: str, cwd: Path, code: int = 0) -> str:
@@ -95,17 +87,6 @@ def test_after_every_drill_a_sync_run_has_the_model_of_an_undisturbed_one(tmp_pa
     assert result["standstill_s"] > 0
 
 
-@pytest.mark.slow
-def test_a_job_that_does_not_recover_is_named_and_nothing_is_left(tmp_path):
-    words = ["kill", "embedding-server", "--at-step", "50", "--folder", "out", "--json", "out.json", *JOB]
-    printed = drill(*words, "recovery.max_restarts=0", cwd=tmp_path, code=1)
-    result = result_of(tmp_path / "out.json")
-    assert result["recovered"] is False
-    assert "embedding-server-0 was killed by SIGKILL" in result["problems"][0]
-    assert "failed    embedding-server-0 was killed by SIGKILL" in printed
-    assert not (tmp_path / "out" / "undisturbed").exists()
-
-
 def test_a_job_that_ends_before_it_begins_reports_the_cause(tmp_path):
     (tmp_path / "file").touch()
     words = ["kill", "nn-worker", "--folder", "out", *JOB, f"checkpoint.path={tmp_path}/file/models"]
@@ -114,22 +95,12 @@ def test_a_job_that_ends_before_it_begins_reports_the_cause(tmp_path):
     assert said.endswith("Not a directory; choose another place (before step 300)\n")
 
 
-@pytest.mark.slow
-def test_a_hybrid_job_loses_nothing(tmp_path):
-    words = ["mode=hybrid", "mode.staleness=4", "cluster.embedding_servers=2"]
-    drill("kill", "embedding-server-1", "--folder", "out", "--json", "out.json", *JOB, *words, cwd=tmp_path)
-    check(result_of(tmp_path / "out.json"), tmp_path / "out" / "drilled")
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["kill", "nn-worker-3"], "error: there is no nn-worker-3 in this job to kill; it has coordinator-0,"),
-        (["burn", "nn-worker"], "error: write persia drill kill TARGET …; this job has coordinator-0,"),
-        (["kill", "nn-worker", "--at-step", "600"], "error: --at-step=600: the training has the steps 0 to 599 only"),
         (["kill", "nn-worker", "cluster=embedded"], "error: persia drill needs cluster=local: "),
         (["kill", "nn-worker", "checkpoint.path=models"], "error: checkpoint.path would be the same"),
-        (["kill", "nn-worker", "--json", "no/out.json"], "error: --json=no/out.json: this is not a file in a folder"),
     ],
 )
 def test_what_is_not_possible_ends_with_a_sentence_before_anything_starts(tmp_path, monkeypatch, capsys, words, said):

@@ -13,7 +13,7 @@ from tests.support.jobs import plan
 from tests.support.secrecy import leaks_in_files, leaks_in_processes
 from tests.support.small import WORDS, figures
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 def test_an_encrypted_job_has_the_bits_of_any_other_and_its_secret_is_nowhere(

@@ -118,36 +118,3 @@ def test_dates_and_nulls_of_requests_have_the_scores_of_those_of_parquet(exporte
     assert np.abs(predicted(server, instances) - expected).max() <= 5e-6
     nulls = shop.is_null().to_numpy(zero_copy_only=False)
     assert expected[nulls].mean() > expected[~nulls].mean() + 0.1
-
-
-def test_samples_that_are_alike_are_in_no_order(exported: Callable[[Path, str], Any], tmp_path: Path) -> None:
-    """Of 18 kinds each has many, whose scores differ by rounding alone: AUC by either way of scoring is the same."""
-    draw = random.Random(1)
-    with (tmp_path / "kinds.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["y", "x", "user", "item"])
-        for _ in range(4000):
-            user, item = draw.choice("abc"), draw.choice("pq")
-            likes = draw.random() < 0.3 + 0.1 * (user == "a") + 0.1 * (item == "p")
-            writer.writerow([int(likes), draw.choice(["0", "1", "2.5"]), user, item])
-    exported(tmp_path / "kinds.csv", "dense: [x]\n  sparse: [user, item]")
-
-
-def test_lists_with_a_separator_padding_and_vectors_are_scored_as_in_training(
-    tmp_path: Path, exported: Callable[[Path, str], tuple[ServingApp, Any]]
-) -> None:
-    draw = np.random.default_rng(0)
-    words = [list(draw.choice(["a", "b", "c"], draw.integers(0, 4), replace=False)) for _ in range(400)]
-    seen = [draw.integers(1, 9, draw.integers(0, 5)).tolist() for _ in range(400)]
-    vectors = draw.normal(size=(400, 3)).astype(np.float32)
-    joined, padded = ["|".join(each) for each in words], [each + [0] * (5 - len(each)) for each in seen]
-    labels = [int(("a" in each) ^ (x > 0)) for each, x in zip(words, vectors[:, 0], strict=True)]
-    table = pa.table({"y": labels, "g": joined, "seen": padded, "v": vectors.tolist()})
-    pq.write_table(table, tmp_path / "data.parquet")
-    columns = """dense: [v]
-  sparse: [{name: g, separator: "|"}, {name: seen, padding: 0, pooling: mean, max_length: 3}]"""
-    server, expected = exported(tmp_path / "data.parquet", columns)
-    assert np.std(expected) > 0.05
-    for g, own in ((joined, padded), (words, seen)):
-        given = [{"g": a, "seen": b, "v": c} for a, b, c in zip(g, own, vectors.tolist(), strict=True)]
-        assert np.abs(predicted(server, given) - expected).max() < 1e-6

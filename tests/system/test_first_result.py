@@ -1,17 +1,13 @@
 """A training without settings ends when it no longer improves, and its result is the best model."""
 
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-import pytest
 from typer.testing import CliRunner, Result
 
 from persia_cli.main import app
 from persia_cli.observe.journal import METRICS, read_journal
-from persia_cli.observe.outcome import metrics_in
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
-from tests.support.jobs import train
 from tests.support.planted import write_planted
 from tests.support.printed import key_values
 
@@ -54,37 +50,3 @@ def test_training_ends_by_itself_and_its_result_is_the_best_checkpoint(tmp_path:
     assert "the training ended early" in persia("train", *words, "resume=auto", "--run-dir", run).stderr
     persia("resume", run, "train.epochs=21", "train.stop_early=null")
     assert max(evaluations(run)) == 210
-
-
-SWEEP = [[], ["model.dropout=0.2"], ["optimizer.dense.lr=0.0003"]]
-"""Settings that one would try; the first is none."""
-CENSUS = [
-    "dataset.path=builtin:adult_income",
-    "dataset.dense=[raw_age, raw_education_num, raw_capital_gain, raw_capital_loss, raw_hours_per_week]",
-    "dataset.sparse=[workclass, education, marital_status, occupation, relationship, race, gender, native_country]",
-    "dataset.split={kind: column, column: split, train: train, eval: eval}",
-]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("name", "least"), [("planted", 0.77), ("census", 0.905)])
-def test_the_defaults_are_close_to_the_best_of_a_small_sweep(name: str, least: float, tmp_path: Path) -> None:
-    """A configuration that names path, labels, features and split alone is within 0.004 AUC, as the mean of seeds."""
-    data = CENSUS
-    if name == "planted":
-        columns = write_planted(tmp_path / "rows.parquet")
-        data = [f"dataset.path={tmp_path / 'rows.parquet'}", f"dataset.sparse=[{','.join(columns)}]"]
-        data.append("dataset.split={kind: every, n: 5, offset: 4}")
-    words = ["conf=base", "dataset=parquet", "dataset.labels=[label]", *data, "cluster=embedded"]
-
-    def auc(number: int, seed: int) -> float:
-        run = tmp_path / f"{number}-{seed}"
-        result = train([*words, *SWEEP[number], f"seed={seed}", "checkpoint.at_end=false"], run)
-        found = metrics_in(result.run_dir, "auc")
-        assert found is not None
-        return found.quality["auc"] or 0.0
-
-    means = [fmean(auc(number, seed) for seed in range(2)) for number in range(len(SWEEP))]
-    assert means[0] >= least
-    assert means[0] >= max(means) - 0.004, means

@@ -10,6 +10,8 @@ import yaml
 
 from tests.support.jobs import evaluation, train
 
+pytestmark = pytest.mark.slow
+
 ROWS = {"train": 6000, "eval": 3000}
 ITEMS, LENGTH = 40, 6
 SEQUENCE = "{name: last_items, table: item, pooling: none, max_length: 6}"
@@ -41,7 +43,6 @@ def write(folder: Path) -> None:
     (folder / "data.yaml").write_text(yaml.safe_dump(data | {"split": split}))
 
 
-@pytest.mark.slow
 def test_only_a_network_that_knows_their_order_learns_from_them(tmp_path: Path) -> None:
     write(tmp_path)
     settings = [

@@ -11,8 +11,6 @@ import pytest
 
 from tests.conftest import poll_for
 
-pytestmark = pytest.mark.processes
-
 COMMANDS = {
     "help": ["--help"],
     "dry run": ["train", "--dry-run"],
@@ -60,7 +58,9 @@ def _ends_within(process: subprocess.Popen[str], seconds: float) -> bool:
     return process.returncode is not None
 
 
-@pytest.mark.parametrize("after_s", [0.05, 0.3, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "after_s", [0.05, pytest.param(0.3, marks=pytest.mark.slow), pytest.param(1.0, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_interrupt_at_any_moment_ends_quietly(name: str, after_s: float, tmp_path: Path) -> None:
     code, output = interrupted(COMMANDS[name], after_s, tmp_path)
@@ -71,8 +71,8 @@ def test_an_interrupt_at_any_moment_ends_quietly(name: str, after_s: float, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again_s", [0.0, 0.02, 0.2])
-@pytest.mark.parametrize("after_s", [0.1, 0.5, 1.0, 2.0, 3.0, 5.0])
+@pytest.mark.parametrize("again_s", [0.0, 0.2])
+@pytest.mark.parametrize("after_s", [0.1, 1.0, 3.0])
 def test_a_second_interrupt_is_as_quiet(after_s: float, again_s: float, tmp_path: Path) -> None:
     words = ["train", "cluster=local", "dataset.generator.train_rows=100000000", "conf=synthetic"]
     code, output = interrupted(words, after_s, tmp_path, again_s)
@@ -88,7 +88,7 @@ def has(process: "subprocess.Popen[str]", mask: str, number: signal.Signals) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("after_s", [0.0, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.1, 0.4, 0.8, 1.5))])
+@pytest.mark.parametrize("after_s", [0.0, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.4, 1.5))])
 @pytest.mark.parametrize("command", ["train", pytest.param("launch-role", marks=pytest.mark.slow)])
 def test_a_signal_before_the_job_begins_ends_it_to_be_started_again(
     command: str, after_s: float, number: signal.Signals, tmp_path: Path
@@ -119,19 +119,6 @@ def test_a_signal_before_the_job_begins_ends_it_to_be_started_again(
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_signal_waits_until_the_process_of_a_supervised_role_can_pass_it_on(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "persia_cli", *COMMANDS["role"], "--parent", str(os.getpid())]
-    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
-    try:
-        poll_for(lambda: has(process, "SigBlk", signal.SIGTERM), 30.0, "a blocked signal")
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60.0)
-    finally:
-        process.kill()
-        process.wait()
-    assert (process.returncode, said) == (75, "")
-
-
 def test_a_signal_after_the_end_of_a_command_changes_nothing(tmp_path: Path) -> None:
     """All is done and printed; a scheduler must not take it for a job that was killed, or that is to go on."""
     code = (
@@ -143,19 +130,3 @@ def test_a_signal_after_the_end_of_a_command_changes_nothing(tmp_path: Path) -> 
     words = [sys.executable, "-c", code, "train", "--help"]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
-
-
-def test_an_interrupt_waits_for_the_end_of_an_import_that_would_lose_it(tmp_path: Path) -> None:
-    (tmp_path / "library.py").write_text(
-        "import os, signal, time\n"
-        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(0.2)\n"
-        "except BaseException:\n    print('lost', flush=True)\n"
-    )
-    (tmp_path / "command.py").write_text(
-        "import sys, time, types\n\n"
-        "def run():\n    import library\n    print('imported', flush=True)\n    time.sleep(60)\n\n"
-        "sys.modules['persia_cli.main'] = types.SimpleNamespace(main=run)\n"
-        "from persia_cli.__main__ import main\n\nmain()\n"
-    )
-    done = subprocess.run([sys.executable, "command.py"], cwd=tmp_path, capture_output=True, text=True, timeout=30)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "imported\n", "")

@@ -92,10 +92,8 @@ SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
     ("kind", "kills", "full_every"),
     [
         ("disk", 1, 4),
-        pytest.param("disk", 50, 1, marks=SLOW),
         pytest.param("disk", 50, 4, marks=SLOW),
         pytest.param("store", 20, 1, marks=SLOW),
-        pytest.param("store", 20, 4, marks=SLOW),
     ],
 )
 def test_a_job_that_is_killed_while_it_saves_goes_on_from_the_checkpoint_before(

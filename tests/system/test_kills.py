@@ -7,6 +7,7 @@ the bits of an undisturbed run. In hybrid mode a network counts, row by row, how
 import random
 import signal
 import time
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.conftest import poll_for
 from tests.support.counting import RANKS, counting, missed_by_rows
-from tests.support.jobs import train
 from tests.support.launched import Launched
 from tests.support.small import WORDS
 from tests.system.test_recovery import events_of, rows_of
@@ -38,7 +38,7 @@ SIZE = [f"dataset.generator.train_rows={32 * STEPS}"]
 SAVES = [f"checkpoint.every_steps={EVERY}"]
 MANY = ["recovery.max_restarts=100", "recovery.window_s=5"]  # each death soon counts as the first, without a pause
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 
 def run_and_kill(words: list[str], run_dir: Path, names: tuple[str, ...], deaths: int) -> Launched:
@@ -80,9 +80,8 @@ def dense_of(run_dir: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
-    words = [*WORDS, *SIZE, "train.log_every_steps=5", "cluster=embedded"]
-    return train(words, tmp_path_factory.mktemp("undisturbed") / "run")
+def undisturbed(trained: Callable[..., JobResult]) -> JobResult:
+    return trained(*WORDS, *SIZE, "train.log_every_steps=5", "cluster=embedded")
 
 
 def metrics_of(result: JobResult) -> list[dict[str, object]]:
@@ -96,9 +95,15 @@ def assert_same_bits(job: Launched, undisturbed: JobResult) -> None:
     assert dense_of(job.run_dir) == dense_of(undisturbed.run_dir) != {}
 
 
-@pytest.mark.parametrize("names", SINGLES, ids="+".join)
-def test_a_killed_process_changes_no_bit(undisturbed: JobResult, tmp_path: Path, names: tuple[str, ...]) -> None:
-    assert_same_bits(run_and_kill(WORDS, tmp_path / "run", names, 1), undisturbed)
+def test_a_killed_process_changes_no_bit(undisturbed: JobResult, tmp_path: Path) -> None:
+    """One process of each role is killed in a job, one after the other."""
+    with Launched([*WORDS, *CLUSTER, *SIZE, *MANY, *SAVES], tmp_path / "run") as job:
+        for number, role in enumerate(ROLES):
+            assert kill_all(job, (role,), 50 + 100 * number), job.output[-3000:]
+        code, _ = job.end(within_s=LIMIT_S)
+        assert code == 0, job.output[-3000:]
+    assert [event["replica"] for event in events_of(job, "recovered")] == ["coordinator-0"], "the last death"
+    assert_same_bits(job, undisturbed)
 
 
 @pytest.mark.slow

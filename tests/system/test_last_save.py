@@ -2,21 +2,22 @@
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from persia_cli.engines.job import JobResult, result_of
-from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps
 from tests.conftest import poll_for
 from tests.support.checkpoints import assert_same_model
 from tests.support.held_files import HeldFiles
-from tests.support.jobs import losses, train
+from tests.support.jobs import losses
 from tests.support.launched import Launched, pids_of
 from tests.support.small import STEPS, WORDS, figures
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 LIMIT_S = 120.0
 SMALL = [*WORDS, "cluster=local", "train.log_every_steps=5", f"checkpoint.every_steps={STEPS // 2}"]
@@ -24,8 +25,8 @@ KEPT = [*SMALL, "cluster.embedding_servers=2"]
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
-    return train([*SMALL, "cluster=embedded"], tmp_path_factory.mktemp("undisturbed") / "run")
+def undisturbed(trained: Callable[..., JobResult]) -> JobResult:
+    return trained(*SMALL, "cluster=embedded")
 
 
 def disturbed(words: list[str], tmp_path: Path, victims: list[str], times: int = 1) -> JobResult:
@@ -89,19 +90,3 @@ def test_any_role_dies_any_number_of_times(
     result = disturbed(words, tmp_path, victims, times)
     assert_same(result, undisturbed)
     assert [event["step"] for event in result.events if event["event"] == "saved"][-1] == STEPS
-
-
-def test_a_signal_that_ends_the_job_has_its_model_saved_all_the_same(tmp_path: Path) -> None:
-    files = HeldFiles(tmp_path / "held")
-    words = [*KEPT, "dataset.generator.train_rows=1_000_000_000"]
-    with Launched(words, tmp_path / "run", files.environment) as job:
-        poll_for(lambda: read_journal(job.run_dir / METRICS) or job.process.poll() is not None, LIMIT_S, "steps")
-        files.hold()
-        os.kill(job.process.pid, signal.SIGTERM)
-        poll_for(lambda: files.is_waited_for or job.process.poll() is not None, LIMIT_S, "the last save")
-        os.kill(pids_of(job.run_dir)["embedding-server-0"], signal.SIGKILL)
-        files.let_go()
-        code, _ = job.end(LIMIT_S)
-        assert code == 75, job.output
-    [stopped] = [event for event in read_journal(job.run_dir / EVENTS) if event.get("phase") == "stopped"]
-    assert finished_steps(job.run_dir / CHECKPOINTS)[-1] == stopped["step"]

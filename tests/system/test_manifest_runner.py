@@ -17,11 +17,11 @@ from persia_cli.wire.secret import new_keys
 from tests.conftest import poll_for
 from tests.support.hosts import lab, needs_hosts
 from tests.support.jobs import losses
-from tests.support.manifest_runner import COMPLETED, FAILED, ManifestRunner, running
+from tests.support.manifest_runner import COMPLETED, ManifestRunner, running
 from tests.support.pods import Cluster
 from tests.support.small import STEPS, WORDS
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
 
 LIMIT_S = 400.0
 SAVED = "/run/saved"
@@ -142,15 +142,6 @@ def test_a_job_is_shown_and_saved_in_the_container_of_its_coordinator_and_saved_
         # It ends with its container, at the latest, which may be before its last output.
         poll_for(lambda: attach.poll() is not None, 20.0, "the end of persia attach")
         assert shown.read_text().count("saved     ") == 2
-
-
-def test_a_users_mistake_ends_all_at_once(tmp_path: Path) -> None:
-    with job_of(tmp_path, "init_from.path=/run/saved/none") as job:
-        assert job.end() == FAILED
-        assert (job.runner.restarts, job.runner.replaced) == (0, 0)
-        first = job.runner.pods["coordinator", 0]
-        assert first.exit_code == 2
-        assert "/run/saved/none" in first.said()
 
 
 def test_an_evicted_pod_costs_no_step_and_counts_as_no_failure(tmp_path: Path) -> None:

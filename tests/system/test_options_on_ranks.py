@@ -15,32 +15,12 @@ from persia_cli.train.dense_state import WEIGHTS, read_tensors
 from tests.support.checkpoints import read_rows
 from tests.support.jobs import evaluation, losses, train
 
-pytestmark = pytest.mark.processes
-
 ROWS = 184
 """Of which 138 train: in batches of 32 the last one of an epoch has 10 samples, all of the first rank."""
 TWO_RANKS = ["cluster=local", "cluster.nn_workers=2", "cluster.embedding_servers=2"]
 ADAM = "optimizer.dense={kind: adam, lr: 0.01, eps: 1e-3}"
 TASKS = ["dataset.labels=[click, visits, price]"]
-CYCLE = "{kind: one_cycle, over_steps: 9}"
 
-OPTIONS = {
-    "base rate": ["model.output_bias=base_rate"],
-    "output zero": ["model.output_bias=zero", "model.init=xavier_normal", "model.activation=[gelu, silu]"],
-    "branches": ["model=branches", "model.hidden=[8, 4]", "model.dense=3", "model.sparse=5"],
-    "ftrl": ["optimizer.embedding={kind: ftrl, lr: 0.1, l1: 0.001, l2: 0.01}"],
-    "one cycle": [f"optimizer.dense.schedule={CYCLE}", f"optimizer.embedding.schedule={CYCLE}"],
-    "early stop": ["train.stop_early={metric: loss, patience: 2, min_delta: 1000}", "eval.every_steps=2"],
-    "plateau": [
-        "optimizer.dense.schedule={kind: reduce_on_plateau}",
-        "optimizer.embedding.schedule={kind: reduce_on_plateau}",
-        "train.stop_early={metric: loss, patience: 100, min_delta: 1000}",
-        "eval.every_steps=2",
-    ],
-    "mse": ["dataset.labels=[price]", "train.losses={price: {kind: mse}}"],
-    "huber": ["dataset.labels=[price]", "train.losses={price: {kind: huber, delta: 0.3}}"],
-}
-"""Arguments of the job by their topic."""
 
 TOGETHER = [
     *TASKS,
@@ -107,13 +87,3 @@ def test_many_options_at_once(tmp_path: Path) -> None:
     two = train([*words, *TWO_RANKS], tmp_path / "two")
     assert len(losses(two)) == 6
     assert_same_training(two, train([*words, "cluster=embedded"], tmp_path / "one"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("option", OPTIONS)
-def test_two_ranks_compute_what_one_does(option: str, tmp_path: Path) -> None:
-    words = words_of(tmp_path, *OPTIONS[option])
-    two, one = train([*words, *TWO_RANKS], tmp_path / "two"), train([*words, "cluster=embedded"], tmp_path / "one")
-    assert_same_training(two, one)
-    plain = train([*words_of(tmp_path), "cluster=embedded"], tmp_path / "plain")
-    assert losses(plain) != losses(one), "the option has an effect"

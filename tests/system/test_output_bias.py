@@ -50,10 +50,8 @@ def expected_of(folder: Path) -> list[float]:
     return [float(np.log(click / (1 - click))), float(np.log(visits)), float(price)]
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_run_begins_there_and_keeps_the_numbers(tmp_path: Path, ranks: int) -> None:
-    words = [*words_of(tmp_path), *(["cluster=local", f"cluster.nn_workers={ranks}"] if ranks > 1 else ())]
-    run_dir = train(words, tmp_path / "run").run_dir
+def test_a_run_begins_there_and_keeps_the_numbers(tmp_path: Path) -> None:
+    run_dir = train(words_of(tmp_path), tmp_path / "run").run_dir
     expected = expected_of(tmp_path)
     saved = yaml.safe_load((run_dir / "config.yaml").read_text())["model"]["output_bias"]
     assert saved == pytest.approx(expected, rel=1e-6)
@@ -66,14 +64,6 @@ def test_a_run_begins_there_and_keeps_the_numbers(tmp_path: Path, ranks: int) ->
         done = CliRunner().invoke(app, [str(word) for word in command])
         assert done.exit_code == 0, done.output
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["model"]["output_bias"] == saved
-
-
-def test_the_arguments_of_a_scheduler_resume_it(tmp_path: Path) -> None:
-    words = [*words_of(tmp_path), "--run-dir", str(tmp_path / "run"), "resume=auto"]
-    for steps in (4, 6):
-        done = CliRunner().invoke(app, ["train", *words, f"train.steps={steps}"])
-        assert done.exit_code == 0, done.output
-    assert newest_checkpoint(tmp_path / "run" / "checkpoints").name.endswith("6")
 
 
 def test_a_label_that_is_always_the_same_has_no_base_rate(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from persia_cli.plan.pinning import as_text, numbers
 from tests.conftest import poll_for
 from tests.support.launched import ENDLESS, Launched, pids_of
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 OWN = sorted(os.sched_getaffinity(0))
 
 

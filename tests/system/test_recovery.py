@@ -1,7 +1,6 @@
-"""A data loader or an embedding worker that dies gets a new process, and nothing but the time it takes is different."""
+"""Processes that die: a new process, or the way back to a checkpoint, and the result has the same bits."""
 
 import os
-import random
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,16 +10,22 @@ import psutil
 import pyarrow.ipc
 import pytest
 
-from persia_cli.drill.job import replicas_of
 from persia_cli.engines.job import JobResult, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
-from persia_cli.store.checkpoints.manifest import CHECKPOINTS, EMBEDDINGS, finished_steps
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.manifest import (
+    CHECKPOINTS,
+    EMBEDDINGS,
+    checkpoint_folder,
+    finished_steps,
+)
 from tests.conftest import poll_for
 from tests.support.jobs import losses, train
 from tests.support.launched import ENDLESS, KILLED, Launched, running
-from tests.support.small import STEPS, WORDS, figures, replicas
+from tests.support.small import STEPS, WORDS, figures
 
-SMALL = [*WORDS, "train.log_every_steps=5"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
 LONG = 2 * STEPS
 CLUSTER = [
     "cluster=local",
@@ -29,12 +34,7 @@ CLUSTER = [
     "cluster.embedding_workers=2",
     "cluster.data_loaders=2",
 ]
-TWO_RANKS = [*CLUSTER, "cluster.nn_workers=2"]
-HYBRID = ["mode=hybrid", "mode.staleness=4"]
 LIMIT_S = 180.0
-LOADER, WORKER = "data-loader-1", "embedding-worker-0"
-
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 
 
 def events_of(job: Launched, kind: str) -> list[dict[str, Any]]:
@@ -93,82 +93,6 @@ def assert_same(result: JobResult, undisturbed: JobResult, ranks: int = 1) -> No
     assert [file.read_bytes() for file in dense[0]] == [file.read_bytes() for file in dense[1]] != []
 
 
-@pytest.mark.slow
-def test_both_die_and_the_result_has_the_same_bits(tmp_path: Path) -> None:
-    undisturbed = train([*SMALL, "cluster=embedded"], tmp_path / "undisturbed")
-    result = train_and_kill([*SMALL, "cluster=local"], tmp_path / "run", 20, "data-loader-0", "embedding-worker-0")
-    assert_same(result, undisturbed)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
-    return train([*SMALL, *CLUSTER], tmp_path_factory.mktemp("undisturbed") / "run")
-
-
-@pytest.fixture(scope="module")
-def undisturbed_ranks(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
-    return train([*SMALL, *TWO_RANKS], tmp_path_factory.mktemp("undisturbed") / "run")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("names", [(LOADER,), (WORKER,), (LOADER, WORKER)], ids="+".join)
-def test_a_sync_run_has_the_same_bits(
-    undisturbed: JobResult, tmp_path: Path, names: tuple[str, ...], seed: int
-) -> None:
-    step = random.Random(f"{names} {seed}").randrange(5, LONG // 2)
-    assert_same(train_and_kill([*SMALL, *CLUSTER], tmp_path / "run", step, *names), undisturbed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("names", [(LOADER,), (WORKER,), (LOADER, WORKER)], ids="+".join)
-def test_so_has_one_of_two_ranks(
-    undisturbed_ranks: JobResult, tmp_path: Path, names: tuple[str, ...], seed: int
-) -> None:
-    step = random.Random(f"{names} {seed}").randrange(5, LONG // 2)
-    assert_same(train_and_kill([*SMALL, *TWO_RANKS], tmp_path / "run", step, *names), undisturbed_ranks, ranks=2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("names", [(LOADER,), (WORKER,), (LOADER, WORKER)], ids="+".join)
-def test_in_hybrid_mode_every_server_applies_every_update_once(
-    tmp_path: Path, names: tuple[str, ...], seed: int
-) -> None:
-    step = random.Random(f"{names} {seed}").randrange(5, LONG // 2)
-    result = train_and_kill([*SMALL, *TWO_RANKS, *HYBRID], tmp_path / "run", step, *names)
-    servers = replicas(result, "embedding-server")
-    assert [server["updates"]["applied"] for server in servers] == [2 * LONG, 2 * LONG]
-    assert len(losses(result)) == LONG // 5
-
-
-@pytest.mark.slow
-def test_over_tcp_a_new_process_is_found_at_its_new_port(tmp_path: Path) -> None:
-    words = [*SMALL, *CLUSTER, "cluster.transport=tcp"]
-    assert_same(train_and_kill(words, tmp_path / "run", 20, WORKER, LOADER), train(words, tmp_path / "undisturbed"))
-
-
-@pytest.mark.slow
-def test_a_death_during_an_evaluation_changes_nothing(tmp_path: Path) -> None:
-    words = [*SMALL, "dataset.generator.eval_rows=16_000", "dataset.generator.train_rows=1_920"]
-    undisturbed = train([*words, "cluster=embedded"], tmp_path / "undisturbed")
-    with Launched([*words, "cluster=local"], tmp_path / "run") as job:
-        evaluating = [{"event": "phase", "phase": "evaluating"}]
-        poll_for(
-            lambda: any(evaluating[0].items() <= event.items() for event in events_of(job, "phase")),
-            LIMIT_S,
-            "the evaluation",
-        )
-        for name in ("data-loader-0", "embedding-worker-0"):
-            os.kill(job.pids()[name], signal.SIGKILL)
-        code, _ = job.end(within_s=LIMIT_S)
-        assert code == 0, job.output[-3000:]
-        assert len(events_of(job, "recovered")) == 2
-        assert_same(result_of(job.run_dir), undisturbed)
-
-
-@pytest.mark.slow
 def test_one_that_is_only_stopped_is_not_dead(tmp_path: Path) -> None:
     with Launched(ENDLESS, tmp_path / "run") as job:
         pids = job.wait_for_training()
@@ -189,7 +113,6 @@ def test_one_that_is_only_stopped_is_not_dead(tmp_path: Path) -> None:
         assert running(pids) == list(pids)
 
 
-@pytest.mark.slow
 def test_a_replica_that_dies_again_and_again_ends_the_job(tmp_path: Path) -> None:
     with Launched([*ENDLESS, "recovery.max_restarts=1"], tmp_path / "run") as job:
         pids = job.wait_for_training()
@@ -206,14 +129,224 @@ def test_a_replica_that_dies_again_and_again_ends_the_job(tmp_path: Path) -> Non
         assert running(pids) == []
 
 
-@pytest.mark.slow
-def test_a_launcher_that_is_killed_during_a_restart_leaves_nothing(tmp_path: Path) -> None:
-    with Launched(ENDLESS, tmp_path / "run") as job:
+TWO_SERVERS = [
+    *WORDS,
+    "train.log_every_steps=5",
+    "cluster=local",
+    "cluster.embedding_servers=2",
+    f"dataset.generator.train_rows={32 * LONG}",
+]
+BOTH = ("embedding-server-0", "embedding-server-1")
+
+
+def memory_files() -> list[Path]:
+    """The memory files of embedding servers that any process of this machine has."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            found += [file] if "memfd:embedding-server" in str(file.readlink()) else []
+        except OSError:
+            continue  # the process has ended, or is another user's
+    return found
+
+
+def own_memory_files(job: Launched) -> list[Path]:
+    """Those that the launcher of a job holds."""
+    return [file for file in memory_files() if file.parts[2] == str(job.process.pid)]
+
+
+BIG = [
+    *TWO_SERVERS,
+    "train.batch_size=4096",
+    f"dataset.generator.train_rows={4096 * 120}",
+    "dataset.generator.cardinalities=[400_000, 400_000]",
+    "model.dim=32",
+    "embedding.capacity=600_000",
+    "checkpoint.every_steps=40",
+]
+
+
+def test_a_death_during_a_save_costs_that_save_alone(tmp_path: Path) -> None:
+    undisturbed = train(BIG, tmp_path / "undisturbed")
+    with Launched(BIG, tmp_path / "run") as job:
+        folder = job.run_dir / CHECKPOINTS
+
+        def writes() -> bool:
+            return any(folder.glob("*/embeddings/*.arrow")) and not finished_steps(folder)
+
+        poll_for(lambda: job.process.poll() is not None or writes(), LIMIT_S, "files of a checkpoint")
+        os.kill(job.pids()["embedding-server-1"], signal.SIGKILL)
+        code, _ = job.end(LIMIT_S)
+        assert code == 0, job.output[-3000:]
+        [failed] = events_of(job, "save_failed")
+        assert failed["step"] == 40
+        assert "embedding-server-1 " in failed["text"]
+        assert "while it wrote its rows" in failed["text"]
+        assert finished_steps(folder) == [80, 120]
+        assert len(events_of(job, "recovered")) == 1
+        assert losses(result_of(job.run_dir)) == losses(undisturbed)
+        assert rows_of(job.run_dir) == rows_of(undisturbed.run_dir)
+
+
+def test_checkpoints_of_changes_go_on(tmp_path: Path) -> None:
+    """After a kill the next checkpoint has only changes, and chain and rows are those of an undisturbed run."""
+    words = [*TWO_SERVERS, "checkpoint.every_steps=30", "checkpoint.full_every=50"]
+    undisturbed = train(words, tmp_path / "undisturbed")
+    with Launched(words, tmp_path / "run") as job:
+        kill_at(job, 100, *BOTH)
+        code, _ = job.end(within_s=LIMIT_S)
+        assert code == 0, job.output[-3000:]
+    chains = [folder / CHECKPOINTS for folder in (job.run_dir, undisturbed.run_dir)]
+    whole = [event["step"] for event in events_of(job, "saved") if event["parent"] is None]
+    given_up = [event["step"] for event in events_of(job, "save_failed")]
+    assert set(whole) <= {30, *(step + 30 for step in given_up)}, "an aborted save costs the next one, no other"
+    for step in finished_steps(chains[0]):
+        own, other = (
+            [
+                row
+                for file in read_chain(checkpoint_folder(checkpoints, step)).row_files(with_dense=True)
+                for batch in file.batches()
+                for row in batch.to_pylist()
+            ]
+            for checkpoints in chains
+        )
+        assert own == other
+
+
+def rolled_back(job: Launched, kill: Any) -> dict[str, Any]:
+    """Run a job, have `kill` disturb it once it has a checkpoint; return the event of its going back."""
+    poll_for(
+        lambda: job.process.poll() is not None or finished_steps(job.run_dir / CHECKPOINTS), LIMIT_S, "a checkpoint"
+    )
+    kill(job.pids()["embedding-server-1"])
+    poll_for(lambda: job.process.poll() is not None or events_of(job, "recovered"), LIMIT_S, "the job's going back")
+    [recovered] = events_of(job, "recovered")
+    assert recovered["replica"] == "embedding-server-1"
+    assert recovered["checkpoint"] > 0
+    return recovered
+
+
+ROLLS_BACK = [*ENDLESS, "cluster.embedding_servers=2", "checkpoint.every_steps=50", "checkpoint.keep=2"]
+
+
+def test_after_an_internal_fault_memory_is_not_trusted(tmp_path: Path) -> None:
+    with Launched(ROLLS_BACK, tmp_path / "run") as job:
+        recovered = rolled_back(job, lambda pid: os.kill(pid, signal.SIGSEGV))
+        assert recovered["cause"] == "embedding-server-1 was killed by SIGSEGV"
+
+
+def test_memory_that_is_damaged_is_refused_and_the_job_goes_back(tmp_path: Path) -> None:
+    with Launched(ROLLS_BACK, tmp_path / "run") as job:
+
+        def damage(pid: int) -> None:
+            job.process.send_signal(signal.SIGSTOP)
+            os.kill(pid, signal.SIGKILL)
+            [file] = [file for file in own_memory_files(job) if "server-1" in str(file.readlink())]
+            with file.open("r+b") as memory:
+                memory.write(b"no memory")
+            job.process.send_signal(signal.SIGCONT)
+
+        recovered = rolled_back(job, damage)
+        assert recovered["cause"].startswith("embedding-server-1 was killed, and there is no memory of an earlier")
+
+
+@pytest.mark.parametrize("when", ["training", "restarting"])
+def test_a_launcher_that_is_killed_leaves_no_memory(tmp_path: Path, when: str) -> None:
+    with Launched(ROLLS_BACK, tmp_path / "run") as job:
         pids = job.wait_for_training()
-        os.kill(pids["embedding-worker-0"], signal.SIGKILL)
-        launcher = psutil.Process(job.process.pid)
-        poll_for(lambda: len(replicas_of(launcher.pid)) == len(pids) and "embedding-worker-0" not in running(pids)
-                 and events_of(job, "died"), LIMIT_S, "the new process")  # fmt: skip
-        children = launcher.children(recursive=True)
+        assert len(own_memory_files(job)) == 2
+        if when == "restarting":
+            os.kill(pids["embedding-server-0"], signal.SIGKILL)
+            poll_for(lambda: "embedding-server-0" not in running(pids), LIMIT_S, "its end")
+        children = psutil.Process(job.process.pid).children(recursive=True)
         job.process.kill()
         poll_for(lambda: not any(child.is_running() for child in children), LIMIT_S, "the end of all")
+        mine = {str(pid) for pid in [job.process.pid, *pids.values(), *(child.pid for child in children)]}
+        assert [file for file in memory_files() if file.parts[2] in mine] == []
+
+
+SAVED_STEPS, EVERY = 300, 50
+SAVED = [
+    *("conf=synthetic", "cluster=local", "mode=sync", "train.batch_size=32", "train.log_every_steps=5"),
+    *(
+        "dataset.generator.train_rows=640",
+        "dataset.generator.eval_rows=96",
+        f"train.steps={SAVED_STEPS}",
+        "train.epochs=100",
+    ),
+    *("eval.every_steps=120", f"checkpoint.every_steps={EVERY}", "checkpoint.keep=2"),
+]
+BACK_S = 120.0
+
+
+def kill_after(job: Launched, name: str, step: int) -> None:
+    """Kill a replica, whose memory is lost, once it trains and there is a checkpoint of `step` or later."""
+
+    def due() -> bool:
+        there = [saved for saved in finished_steps(job.run_dir / CHECKPOINTS) if saved >= step]
+        return bool(there) and name in running(job.pids())
+
+    poll_for(lambda: job.process.poll() is not None or due(), BACK_S, f"the checkpoint of step {step}")
+    assert job.process.poll() is None, job.output
+    os.kill(job.pids()[name], signal.SIGKILL if name.startswith("nn") else signal.SIGSEGV)
+
+
+def test_deaths_without_end_end_the_job(tmp_path: Path) -> None:
+    with Launched([*SAVED, "recovery.max_restarts=2"], tmp_path / "run") as job:
+        for back in (1, 2, 3):
+            kill_after(job, "embedding-server-0", EVERY)
+            poll_for(
+                lambda back=back: job.process.poll() is not None or job.output.count("the job goes on") == back,
+                BACK_S,
+                "the job to go back, or to end",
+            )
+        code, _ = job.end(BACK_S)
+        assert code == 1
+        assert job.output.count("the job goes on") == 2
+        assert "error: embedding-server-0 was killed by SIGSEGV" in job.output
+        assert "went back 2 times within 600 s (recovery.max_restarts)" in job.output
+
+
+SILENCE_S = 6
+SILENT = [*ENDLESS, f"cluster.silence_timeout_s={SILENCE_S}", "cluster.stop_timeout_s=1", "cluster.embedding_workers=2"]
+SAVE_EVERY = 400
+"""Steps between two checkpoints."""
+END_S = SILENCE_S + 20.0
+"""Silence, a second for torch to notice, and the end of the processes on a machine that is busy."""
+STEPS_S = 60.0
+
+
+def errors(job: Launched) -> list[str]:
+    return [line for line in job.output.splitlines() if line.startswith("error:")]
+
+
+def _between_checkpoints(run_dir: Path) -> bool:
+    """Return True if the job is well after a checkpoint and long before the next, while none is being written."""
+    saved = finished_steps(run_dir / CHECKPOINTS)
+    step = int(read_journal(run_dir / METRICS)[-1]["step"])
+    return bool(saved) and 50 < step - saved[-1] < SAVE_EVERY / 2
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "sync"])
+def test_no_checkpoint_comes_after_updates_that_not_all_servers_have(mode: str, tmp_path: Path) -> None:
+    """An embedding worker is killed while one of two servers stands still, and so lacks what the other has."""
+    words = [*SILENT, f"mode={mode}", "cluster.embedding_servers=2", f"checkpoint.every_steps={SAVE_EVERY}"]
+    words += ["recovery.max_restarts=0"]
+    run_dir = tmp_path / "run"
+    with Launched(words, run_dir) as job:
+        pids = job.wait_for_training()
+        poll_for(lambda: _between_checkpoints(run_dir), STEPS_S, "steps after a checkpoint")
+        os.kill(pids["embedding-server-1"], signal.SIGSTOP)
+        stopped = psutil.Process(pids["embedding-server-1"])
+        poll_for(lambda: stopped.status() == psutil.STATUS_STOPPED, END_S, "a server that stands still")
+        saved = finished_steps(run_dir / CHECKPOINTS)
+        os.kill(pids["embedding-worker-0"], signal.SIGKILL)
+        poll_for(lambda: "embedding-worker-0" not in running(pids), END_S, "the end of the worker")
+        os.kill(pids["embedding-server-1"], signal.SIGCONT)
+        code, _ = job.end(within_s=END_S)
+
+        assert code == 1
+        assert saved
+        assert errors(job)[0].startswith("error: embedding-worker-0 was killed by SIGKILL")
+        assert finished_steps(run_dir / CHECKPOINTS) == saved
+        assert running(pids) == []

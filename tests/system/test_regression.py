@@ -110,21 +110,6 @@ def test_predictions_have_the_errors_of_the_evaluation(folder: Path, trained: Jo
     assert written.column("visits_prediction").to_numpy().min() > 0.0
 
 
-def test_a_run_of_one_number_is_listed_by_its_error(folder: Path) -> None:
-    result = train(words_of(folder, ("stars",), "train.losses={stars: {kind: mse}}"), folder / "runs" / "alone")
-    evaluations = [line for line in result.metrics if line["split"] == "eval"]
-    best = min(evaluations, key=lambda line: line["rmse"])
-    assert best["rmse"] ** 2 == pytest.approx(best["loss"])
-    words = key_values(persia("runs", "ls", folder / "runs"))
-    assert (words["rmse"], words["judged_step"]) == (repr(best["rmse"]), str(best["step"]))
-    assert {"auc", "log_loss"}.isdisjoint(words)
-    persia("report", result.run_dir)
-    page = (result.run_dir / "report.html").read_text()
-    assert "<h3>RMSE</h3>" in page
-    assert "<h3>R²</h3>" in page
-    assert "AUC" not in page
-
-
 @pytest.mark.parametrize(
     ("label", "value", "losses", "says"),
     [

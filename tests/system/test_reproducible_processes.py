@@ -1,5 +1,6 @@
 """The same configuration gives the same bits in threads, in processes, and with every role started by hand."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, train
 from tests.support.one_by_one import by_hand, end
 
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -22,12 +23,11 @@ def words(criteo_rows: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def embedded(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> JobResult:
+def embedded(words: list[str], trained: Callable[..., JobResult]) -> JobResult:
     """The result of the job in threads of one process."""
-    return train([*words, "cluster=embedded"], tmp_path_factory.mktemp("embedded") / "run")
+    return trained(*words, "cluster=embedded")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shared_memory", ["true", "false"])
 def test_processes_compute_what_threads_do(
     words: list[str], embedded: JobResult, tmp_path: Path, shared_memory: str
@@ -36,7 +36,6 @@ def test_processes_compute_what_threads_do(
     assert_same_outcome(train(in_processes, tmp_path / "run"), embedded)
 
 
-@pytest.mark.slow
 def test_roles_started_by_hand_compute_what_threads_do(words: list[str], embedded: JobResult, tmp_path: Path) -> None:
     with by_hand([*words, "cluster=local"], tmp_path / "run") as started:
         assert not any(end(started, within_s=150.0).values())

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from persia_cli.engines.job import JobResult, result_of
-from persia_cli.errors import ConfigError
+from persia_cli.errors import DataError, UserError
 from persia_cli.main import app
-from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
+from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, newest_checkpoint
 from tests.support.checkpoints import assert_same_model
-from tests.support.jobs import train
+from tests.support.jobs import launch, plan, train
 
 STEPS, HALF = 60, 25
 WORDS = [
@@ -30,6 +31,13 @@ WORDS = [
 
 def persia(*words: str | Path) -> Result:
     return CliRunner().invoke(app, list(map(str, words)))
+
+
+def succeed(*words: str | Path) -> Result:
+    """Run a command that must end well."""
+    ended = persia(*words)
+    assert ended.exit_code == 0, (ended.output, ended.exception)
+    return ended
 
 
 def lines(run_dir: Path) -> list[dict[str, Any]]:
@@ -46,9 +54,9 @@ def training(run_dir: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
+def straight(trained: Callable[..., JobResult]) -> JobResult:
     """The run, undisturbed."""
-    return train(WORDS, tmp_path_factory.mktemp("straight") / "run")
+    return trained(*WORDS)
 
 
 @pytest.fixture
@@ -69,15 +77,15 @@ def stopped(straight: JobResult, tmp_path: Path) -> Path:
     "words",
     [
         [],
-        ["cluster.embedding_servers=3"],
-        ["cluster.embedding_workers=2", "cluster.data_loaders=3", "cluster.embedding_servers=2"],
-        ["embedding.num_partitions=64"],
+        [
+            *("cluster.embedding_workers=2", "cluster.data_loaders=3", "cluster.embedding_servers=3"),
+            "embedding.num_partitions=64",
+        ],
     ],
-    ids=["again", "servers", "all", "partitions"],
+    ids=["again", "others"],
 )
 def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(stopped: Path, straight: JobResult, words: list[str]) -> None:
-    ended = persia("resume", stopped, *words)
-    assert ended.exit_code == 0, ended.output
+    succeed("resume", stopped, *words)
     assert lines(stopped) == lines(straight.run_dir)
     assert_same_model(newest_checkpoint(stopped / CHECKPOINTS), newest_checkpoint(straight.run_dir / CHECKPOINTS))
     assert not list((stopped / "checkpoints").glob("*.partial"))
@@ -86,14 +94,12 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(stopped: Path, straigh
     assert (stopped / "earlier" / "start" / "events.jsonl").is_file()
 
 
-@pytest.mark.parametrize("changes", [["mode=hybrid", "mode.staleness=1"], ["mode=async", "mode.staleness=1"]])
-def test_other_modes_resume(tmp_path: Path, changes: list[str]) -> None:
-    """With one step in flight these have one order of updates too."""
-    words = [*WORDS, *changes, "optimizer.embedding.kind=adam"]
+def test_an_asynchronous_run_resumes(tmp_path: Path) -> None:
+    """With one step in flight it has one order of updates too."""
+    words = [*WORDS, "mode=async", "mode.staleness=1", "optimizer.embedding.kind=adam"]
     straight = train(words, tmp_path / "straight")
     train([*words, "train.steps=40"], tmp_path / "run")
-    ended = persia("resume", tmp_path / "run", "train.steps=60")
-    assert ended.exit_code == 0, ended.output
+    succeed("resume", tmp_path / "run", "train.steps=60")
     ours, theirs = (training(each) for each in (tmp_path / "run", straight.run_dir))
     assert ours == theirs
     assert_same_model(
@@ -104,55 +110,20 @@ def test_other_modes_resume(tmp_path: Path, changes: list[str]) -> None:
 STYLE = ["model.norm=batch", "model.dropout=0.3", "model.embedding_dropout=0.1", "model.activation=dice"]
 
 
-@pytest.mark.parametrize("parts", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_dropout_and_running_statistics_go_on(parts: int, tmp_path: Path) -> None:
-    words = [*WORDS, *STYLE, f"train.accumulate={parts}"]
+def test_dropout_and_running_statistics_go_on(tmp_path: Path) -> None:
+    words = [*WORDS, *STYLE, "train.accumulate=4"]
     straight = train(words, tmp_path / "straight")
     train([*words, f"train.steps={HALF}"], tmp_path / "run")
-    ended = persia("resume", tmp_path / "run", f"train.steps={STEPS}")
-    assert ended.exit_code == 0, ended.output
+    succeed("resume", tmp_path / "run", f"train.steps={STEPS}")
     assert training(tmp_path / "run") == training(straight.run_dir)
     assert_same_model(
         newest_checkpoint(tmp_path / "run" / CHECKPOINTS), newest_checkpoint(straight.run_dir / CHECKPOINTS)
     )
 
 
-@pytest.mark.slow
-@pytest.mark.processes
-def test_ranks_normalise_together(tmp_path: Path) -> None:
-    """The loss is that of one rank, up to rounding; without common statistics it would differ in the second digit."""
-    words = [*WORDS, "cluster=local", "model.norm=batch", "model.activation=dice"]
-    losses = [
-        [line["loss"] for line in train([*words, f"cluster.nn_workers={ranks}"], tmp_path / str(ranks)).metrics]
-        for ranks in (1, 2)
-    ]
-    assert losses[1] == pytest.approx(losses[0], rel=2e-4)
-
-
-def test_several_asynchronous_ranks_refuse_statistics_of_a_batch(tmp_path: Path) -> None:
-    words = [*WORDS, "cluster=local", "mode=async", "cluster.nn_workers=2", "model.norm=batch"]
-    ended = persia("train", *words, "--run-dir", tmp_path / "run")
-    assert isinstance(ended.exception, ConfigError)
-    assert "layer network.1 (BatchNorm)" in str(ended.exception)
-
-
-@pytest.mark.slow
-@pytest.mark.processes
-def test_processes_and_ranks_resume(tmp_path: Path) -> None:
-    words = [*WORDS, "cluster=local"]
-    straight = train(words, tmp_path / "straight")
-    train([*words, f"train.steps={HALF}", "cluster.embedding_servers=2"], tmp_path / "run")
-    ended = persia("resume", tmp_path / "run", f"train.steps={STEPS}", "cluster.nn_workers=2")
-    assert ended.exit_code == 0, ended.output
-    final, expected = lines(tmp_path / "run")[-1], lines(straight.run_dir)[-1]
-    assert final["step"] == expected["step"] == STEPS
-    assert final["loss"] == pytest.approx(expected["loss"], rel=1e-4)
-
-
 def test_another_folder_gets_the_lines_up_to_the_checkpoint(straight: JobResult, tmp_path: Path) -> None:
     checkpoint, run_dir = checkpoint_folder(straight.run_dir / CHECKPOINTS, HALF), tmp_path / "branch"
-    ended = persia("train", *WORDS, f"resume={checkpoint}", "--run-dir", run_dir, "train.steps=40")
-    assert ended.exit_code == 0, ended.output
+    succeed("train", *WORDS, f"resume={checkpoint}", "--run-dir", run_dir, "train.steps=40")
     assert training(run_dir) == [line for line in training(straight.run_dir) if line["step"] <= 40]
     assert not (run_dir / "earlier").exists()
 
@@ -170,44 +141,14 @@ def test_auto_begins_goes_on_and_ends(tmp_path: Path, straight: JobResult) -> No
     command = ["train", *WORDS, "resume=auto", "--run-dir", run_dir]
     shutil.copytree(straight.run_dir, run_dir)
     shutil.rmtree(run_dir / "checkpoints")
-    again = persia(*command)
-    assert again.exit_code == 0, again.output
+    again = succeed(*command)
     assert "has no complete checkpoint, so it begins again" in again.stderr
     assert lines(run_dir) == lines(straight.run_dir)
-    done = persia(*command)
-    assert done.exit_code == 0, done.output
+    done = succeed(*command)
     assert f"all {STEPS} steps of the run are done" in done.stderr
     assert "resume= needs a value" in str(persia("train", *WORDS, "resume=").exception)
     assert "given twice" in str(persia("train", *WORDS, "resume=auto", "resume=auto").exception)
     assert "give --run-dir" in str(persia("train", *WORDS, "resume=auto").exception)
-
-
-def test_the_same_command_goes_on_with_files_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record has the absolute path, and the kinds of ids that the command left to the files."""
-    draw = np.random.default_rng(0)
-    columns = {"y": draw.integers(0, 2, 320), "item": draw.integers(0, 30, 320), "shop": ["corner", "mall"] * 160}
-    pq.write_table(pa.table(columns), tmp_path / "visits.parquet")
-    monkeypatch.chdir(tmp_path)
-    data = ["dataset=parquet", "dataset.path=visits.parquet", "dataset.labels=[y]", "dataset.sparse=[item, shop]"]
-    small = ["model.hidden=[8]", "model.dim=4", "cluster=embedded", "mode=sync", "train.batch_size=32"]
-    command = ["train", *data, *small, "dataset.split={kind: every, n: 2}", "resume=auto", "--run-dir", "run"]
-    for steps in (2, 4):
-        ended = persia(*command, f"train.steps={steps}")
-        assert ended.exit_code == 0, (ended.output, ended.exception)
-        assert lines(tmp_path / "run")[-1]["step"] == steps
-
-
-def test_a_start_that_came_to_nothing_begins_again(tmp_path: Path) -> None:
-    """As if it was killed before it wrote its configuration; a dry run leaves all where it is."""
-    run_dir = tmp_path / "run"
-    (run_dir / "roles").mkdir(parents=True)
-    command = ["train", *WORDS, "train.steps=15", "resume=auto", "--run-dir", run_dir]
-    assert persia(*command, "--dry-run").exit_code == 0
-    assert [path.name for path in run_dir.iterdir()] == ["roles"]
-    ended = persia(*command)
-    assert ended.exit_code == 0, ended.output
-    assert (run_dir / "earlier" / "start" / "roles").is_dir()
-    assert lines(run_dir)[-1]["step"] == 15
 
 
 def test_a_training_that_ended_early_is_finished(tmp_path: Path) -> None:
@@ -216,37 +157,116 @@ def test_a_training_that_ended_early_is_finished(tmp_path: Path) -> None:
     train(words, tmp_path / "run")
     before = lines(tmp_path / "run")
     assert before[-1]["step"] == 30
-    done = persia(*command)
-    assert done.exit_code == 0, done.output
+    done = succeed(*command)
     assert "the training ended early, at step 30, as auc" in done.stderr
     assert lines(tmp_path / "run") == before
-    on = persia("resume", tmp_path / "run", "train.stop_early.patience=2")
-    assert on.exit_code == 0, on.output
+    succeed("resume", tmp_path / "run", "train.stop_early.patience=2")
     assert lines(tmp_path / "run")[-1]["step"] == 45
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["train.batch_size=64"], "train.batch_size=64: the run was trained with 32"),
-        (["seed=4"], "seed=4: the run was trained with 0"),
-        (["model.top=[8]"], "model.top"),
-        (["optimizer.embedding.lr=0.5"], "optimizer.embedding.lr=0.5: the run was trained with"),
-        (["dataset.generator.train_rows=641"], "dataset.generator.train_rows=641"),
-        ([f"train.steps={HALF}"], f"all {HALF} steps of the run are done"),
-    ],
-)
-def test_what_differs_is_refused_in_a_sentence(stopped: Path, words: list[str], reason: str) -> None:
-    before = (stopped / "metrics.jsonl").read_bytes()
-    ended = persia("resume", stopped, *words)
-    assert ended.exit_code != 0
-    assert reason in str(ended.exception or ended.output)
-    assert (stopped / "metrics.jsonl").read_bytes() == before
-    assert not (stopped / "earlier").exists()
+UNSAVED = ["train.steps=30", "checkpoint.at_end=false"]
+"""A start that ends before it has saved anything, as one that is killed does."""
+SAVED = [f"train.steps={STEPS}", "checkpoint.at_end=true"]
 
 
-def test_a_damaged_line_comes_from_the_checkpoint(stopped: Path) -> None:
-    whole = (stopped / "metrics.jsonl").read_bytes()
-    (stopped / "metrics.jsonl").write_bytes(b"X" + whole[1:])
-    assert persia("resume", stopped).exit_code == 0
-    assert (stopped / "metrics.jsonl").read_bytes().startswith(whole.partition(b"\n")[0])
+@pytest.fixture
+def half(trained: Callable[..., JobResult], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained(*WORDS, f"train.steps={HALF}").run_dir, tmp_path / "run"))
+
+
+def test_a_run_that_saves_elsewhere_from_now_on(half: Path, straight: JobResult, tmp_path: Path) -> None:
+    moved = f"checkpoint.path={tmp_path / 'moved'}"
+    again: list[str | Path] = ["train", *WORDS, "resume=auto", "--run-dir", half]
+    succeed(*again, moved, *UNSAVED)
+    assert finished_steps(tmp_path / "moved") == []
+    listed = json.loads(succeed("checkpoint", "ls", half, "--json").stdout)
+    assert listed["elsewhere"] == str(checkpoint_folder(half / CHECKPOINTS, HALF))
+    succeed(*again, moved, *SAVED)
+    assert training(half) == training(straight.run_dir)
+    assert_same_model(newest_checkpoint(tmp_path / "moved"), newest_checkpoint(straight.run_dir / CHECKPOINTS))
+    assert json.loads(succeed("checkpoint", "ls", half, "--json").stdout)["elsewhere"] is None
+
+
+def test_a_run_that_saves_again_where_it_did_before_does_not_go_back(
+    half: Path, straight: JobResult, tmp_path: Path
+) -> None:
+    """Its newest checkpoint there is older than the one, elsewhere, that it began with."""
+    succeed("resume", half, f"checkpoint.path={tmp_path / 'moved'}", "train.steps=30")
+    succeed("resume", half, "checkpoint.path=null", "train.steps=35", "checkpoint.at_end=false")
+    ended = succeed("resume", half, *SAVED)
+    assert str(checkpoint_folder(tmp_path / "moved", 30)) in ended.stderr
+    assert training(half) == training(straight.run_dir)
+    assert_same_model(newest_checkpoint(half / CHECKPOINTS), newest_checkpoint(straight.run_dir / CHECKPOINTS))
+
+
+def test_without_that_checkpoint_there_is_none(half: Path, tmp_path: Path) -> None:
+    succeed("resume", half, f"checkpoint.path={tmp_path / 'moved'}", *UNSAVED)
+    shutil.rmtree(half / CHECKPOINTS)
+    ended = persia("resume", half, *SAVED)
+    assert f"{tmp_path / 'moved'} has no complete checkpoint" in str(ended.exception)
+
+
+SMALL = ("model.hidden=[8]", "model.dim=4", "cluster=embedded", "mode=sync", "train.batch_size=32")
+DATA = ("dataset=parquet", "dataset.labels=[y]", "dataset.sparse=[item]", "dataset.split={kind: every, n: 5}")
+EPOCH = 10
+
+
+def write(path: Path, group_rows: int = 40) -> None:
+    draw = np.random.default_rng(0)
+    columns = {"y": draw.integers(0, 2, 400), "item": draw.integers(0, 30, 400)}
+    pq.write_table(pa.table(columns), path, row_group_size=group_rows)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data" / "visits.parquet")
+    return tmp_path / "data"
+
+
+def words_on(data: Path, steps: int) -> list[str]:
+    return ["conf=synthetic", *DATA, *SMALL, f"dataset.path={data}", "train.epochs=4", f"train.steps={steps}"]
+
+
+def resume_to(run: Path, steps: int) -> Result:
+    return CliRunner().invoke(app, ["resume", str(run), f"train.steps={steps}"])
+
+
+@pytest.mark.parametrize("steps", [4, EPOCH])
+def test_other_row_groups_are_refused_within_an_epoch_and_at_its_beginning(
+    data: Path, tmp_path: Path, steps: int
+) -> None:
+    launch(plan(words_on(data, steps), tmp_path / "run"))
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    write(data / "visits.parquet", 80)
+    ended = resume_to(tmp_path / "run", steps + 3)
+    assert isinstance(ended.exception, DataError), ended.output
+    message = str(ended.exception)
+    assert "1 file with 5 row groups" in message
+    assert "1 file with 10 row groups" in message
+    assert "init_from" in message
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    assert not (tmp_path / "run" / "earlier").exists()
+    assert "all" in str(resume_to(tmp_path / "run", steps).exception)  # nothing is left to train
+    write(data / "visits.parquet")
+    assert resume_to(tmp_path / "run", steps + 3).exit_code == 0
+
+
+def test_other_names_are_refused_and_another_place_is_not(data: Path, tmp_path: Path) -> None:
+    launch(plan(words_on(data, 4), tmp_path / "run"))
+    shutil.move(data / "visits.parquet", data / "other.parquet")
+    ended = resume_to(tmp_path / "run", 7)
+    assert "in files of other names, or in files or row groups of other sizes, when" in str(ended.exception)
+    shutil.move(data / "other.parquet", data / "visits.parquet")
+    shutil.move(data, tmp_path / "elsewhere")
+    data.symlink_to(tmp_path / "elsewhere")
+    ended = resume_to(tmp_path / "run", 7)
+    assert ended.exit_code == 0, (ended.output, ended.exception)
+    assert result_of(tmp_path / "run").metrics[-1]["step"] == 7
+
+
+def test_a_loader_that_sees_other_row_groups_than_the_plan_ends_the_job(data: Path, tmp_path: Path) -> None:
+    job = plan(words_on(data, 4), tmp_path / "run")
+    write(data / "visits.parquet", 80)
+    with pytest.raises(UserError, match="data-loader-0: it sees other training files or row groups than the job was"):
+        launch(job)

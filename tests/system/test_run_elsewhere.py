@@ -17,7 +17,7 @@ from tests.support.s3 import SECRET, store_on
 from tests.support.small import WORDS
 from tests.support.ssh import on_hosts, stand_in
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
 
 LIMIT_S = 240.0
 PERSIA = ["/bin/sh", "-c", 'cd /tmp && exec "$@"', "sh", sys.executable, "-m", "persia_cli"]

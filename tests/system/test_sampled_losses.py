@@ -47,24 +47,15 @@ def test_it_learns_and_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.processes
-@pytest.mark.parametrize("mode", ["mode=sync", "mode=hybrid"])
-def test_two_ranks_have_the_negatives_of_all(mode: str, tmp_path: Path) -> None:
+def test_two_ranks_have_the_negatives_of_all(tmp_path: Path) -> None:
     """The first ten steps have the losses of one rank: later ones are far from equal rounding."""
-    words = [*WORDS, mode, "optimizer=sgd"]
-    one = train([*words, "mode=sync"], tmp_path / "one")
+    words = [*WORDS, "optimizer=sgd"]
+    one = train(words, tmp_path / "one")
     two = train([*words, "cluster=local", "cluster.nn_workers=2"], tmp_path / "two")
     assert len(losses(two)) == STEPS
-    if mode == "mode=sync":
-        np.testing.assert_allclose(losses(two), losses(one), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(losses(two), losses(one), rtol=1e-4, atol=1e-5)
     for name, value in frequency(one.run_dir).items():
         assert np.array_equal(value, frequency(two.run_dir)[name])
-
-
-def test_other_modes_count_items_too(tmp_path: Path) -> None:
-    for mode in ("hybrid", "async"):
-        result = train([*WORDS, f"mode={mode}", "train.steps=12"], tmp_path / mode)
-        assert frequency(result.run_dir, 12)["item_frequency.steps"] == 12
 
 
 @pytest.mark.parametrize(

@@ -5,22 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from persia_cli.engines.job import JobResult
-from persia_cli.main import app
-from persia_cli.roles.coordinator import checkpointing
 from persia_cli.roles.embedding_server import saving as shard_saving
 from persia_cli.storage.hashing_file import HashingFile
-from persia_cli.storage.places import Place
 from persia_cli.store import layout
 from persia_cli.store.checkpoints import snapshot
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
-    Manifest,
     checkpoint_folder,
     finished_steps,
-    publish,
     read_manifest,
 )
 from tests.conftest import poll_for
@@ -71,12 +65,6 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_saving, "PORTIONS_AHEAD", 1)
 
 
-@pytest.fixture
-def slow_disk(small_portions: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that takes long."""
-    write_slowly(monkeypatch)
-
-
 def write_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     write = HashingFile.write
 
@@ -106,23 +94,6 @@ def test_losses_and_files_are_those_of_a_fast_disk(
     assert updates(slow)["save_waits_ms"] > 0, "there was too little space, so look-ups waited, and that is counted"
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("slow_disk")
-def test_every_checkpoint_of_a_hybrid_run_is_whole_and_can_be_resumed(tmp_path: Path) -> None:
-    result = train([*WORDS, "mode=hybrid", "cluster.embedding_servers=2"], tmp_path / "run")
-    assert overlaps(result) >= 4
-    assert finished_steps(result.run_dir / CHECKPOINTS) == STEPS
-    for step in (4, 20):
-        folder = checkpoint_folder(result.run_dir / CHECKPOINTS, step)
-        verified = CliRunner().invoke(app, ["checkpoint", "verify", str(folder)])
-        assert verified.exit_code == 0, verified.output
-        other = tmp_path / f"from-{step}"
-        words = [*WORDS, "mode=hybrid", "cluster.embedding_servers=2", f"resume={folder}"]
-        resumed = CliRunner().invoke(app, ["train", *words, "--run-dir", str(other)])
-        assert resumed.exit_code == 0, resumed.output
-        assert finished_steps(other / CHECKPOINTS) == [each for each in STEPS if each > step]
-
-
 def test_a_disk_that_hangs_does_not_stop_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk stands still for longer than a silent replica would live, and is then as fast as ever."""
     write, began = HashingFile.write, []
@@ -137,21 +108,3 @@ def test_a_disk_that_hangs_does_not_stop_heartbeats(tmp_path: Path, monkeypatch:
     result = train([*WORDS, "mode=sync", f"cluster.silence_timeout_s={SILENCE_S}"], tmp_path / "run")
     assert finished_steps(result.run_dir / CHECKPOINTS) == STEPS
     assert overlaps(result) >= 1, "a phase began while the disk stood still"
-
-
-def test_a_store_that_stands_still_while_a_checkpoint_is_published_stops_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The coordinator waits for its store for longer than a silent replica would live, and answers heartbeats."""
-    began = []
-
-    def stands_still(checkpoints: Place, draft: Place, manifest: Manifest) -> Place:
-        if not began:
-            began.append(time.monotonic())
-            poll_for(lambda: time.monotonic() > began[0] + SILENCE_S + 1.0, 60.0, "the store")
-        return publish(checkpoints, draft, manifest)
-
-    monkeypatch.setattr(checkpointing, "publish", stands_still)
-    result = train([*WORDS, "mode=sync", f"cluster.silence_timeout_s={SILENCE_S}"], tmp_path / "run")
-    assert finished_steps(result.run_dir / CHECKPOINTS) == STEPS
-    assert overlaps(result) >= 1, "a phase began while the store stood still"

@@ -4,9 +4,13 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,9 +21,11 @@ import numpy as np
 import psutil
 import pytest
 
+from persia_cli.serving.description import read_description, write_description
 from persia_cli.serving.predictor import Predictor
 from tests.conftest import poll_for
 from tests.support.asgi import Response, binary, outputs_of, tensor
+from tests.support.large_model import DIM, ids_of, logits_of, write_large_model
 from tests.support.small_model import LARGE, write_small_model
 
 INFER = "/v2/models/shop/infer"
@@ -140,11 +146,8 @@ def client(server: Server) -> Iterator[Any]:
 def test_a_client_of_triton_works_as_it_is(client: Any, model: Path) -> None:
     import tritonclient.http as triton
 
-    assert client.is_server_live()
-    assert client.is_server_ready()
     assert client.is_model_ready("shop", "17")
     assert not client.is_model_ready("shop", "3")
-    assert client.get_server_metadata()["name"] == "persia"
     assert [each["name"] for each in client.get_model_metadata("shop")["outputs"]] == list(expected(model))
     kinds = {"UINT64": np.uint64, "INT64": np.int64, "INT32": np.int32, "FP32": np.float32, "BYTES": np.object_}
     for is_binary in (True, False):
@@ -153,11 +156,10 @@ def test_a_client_of_triton_works_as_it_is(client: Any, model: Path) -> None:
             values = [x.encode() if isinstance(x, str) else x for x in each["data"]]
             inputs.append(triton.InferInput(each["name"], each["shape"], each["datatype"]))
             inputs[-1].set_data_from_numpy(np.array(values, kinds[each["datatype"]]), binary_data=is_binary)
-        wanted = [triton.InferRequestedOutput(name, binary_data=is_binary) for name in expected(model)]
-        for outputs in (wanted, None):
-            found = client.infer("shop", inputs, outputs=outputs, request_id="9")
-            assert {name: found.as_numpy(name).tolist() for name in expected(model)} == expected(model)
-            assert found.get_response()["id"] == "9"
+        outputs = [triton.InferRequestedOutput(name, binary_data=is_binary) for name in expected(model)]
+        found = client.infer("shop", inputs, outputs=outputs, request_id="9")
+        assert {name: found.as_numpy(name).tolist() for name in expected(model)} == expected(model)
+        assert found.get_response()["id"] == "9"
     with pytest.raises(triton.InferenceServerException, match="no field user"):
         client.infer("shop", inputs[1:])
     client.close()  # its connections, one of which is new
@@ -257,3 +259,163 @@ def test_a_model_that_fails_its_golden_samples_is_not_served(model: Path, tmp_pa
     assert ended.returncode == 2
     assert "does not predict click_probability of its golden samples" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+PERSIA = Path(sys.executable).parent / "persia"
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a token, a certificate of localhost, its key, the same with a passphrase, and another key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("secrets")
+    token = folder / "token"
+    token.write_text("0123456789abcdef\n")
+    token.chmod(0o600)
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
+    for command in (
+        f"{make} -addext subjectAltName=DNS:localhost,IP:127.0.0.1",
+        "openssl pkey -in key.pem -out locked.pem -aes256 -passout pass:secret",
+        "openssl genpkey -algorithm RSA -out other.pem",
+    ):
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.slow
+def test_https_and_a_token_guard_a_server(model: Path, secrets: Path, tmp_path: Path) -> None:
+    files = ["--tls", secrets / "cert.pem", secrets / "key.pem", "--token-file", secrets / "token"]
+    with serving(model, tmp_path / "guarded", "--workers", "1", "--host", "0.0.0.0", *map(str, files)) as server:
+        assert "every client that reaches this machine and has the token; encrypted" in server.log.read_text()
+        context = ssl.create_default_context(cafile=secrets / "cert.pem")
+
+        def ask(path: str, body: bytes, **headers: str) -> Response:
+            connection = http.client.HTTPSConnection("localhost", server.port, timeout=20, context=context)
+            try:
+                connection.request("POST" if body else "GET", path, body or None, headers)
+                got = connection.getresponse()
+                return Response(got.status, dict(got.getheaders()), got.read())
+            finally:
+                connection.close()
+
+        assert outputs_of(ask(INFER, BODY, Authorization="Bearer 0123456789abcdef")) == expected(model)
+        assert ask(INFER, BODY, Authorization="Bearer 0123456789abcdeF").status == 401
+        assert ask(INFER, BODY).status == 401
+        assert ask("/v2/health/ready", b"").status == 200
+        # A client without the certificate does not ask, and one with plain HTTP gets no answer.
+        with pytest.raises(ssl.SSLCertVerificationError), socket.create_connection(("localhost", server.port)) as plain:
+            ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
+        with pytest.raises((http.client.BadStatusLine, ConnectionError)):
+            server.ask("GET", "/v2/health/live")
+        assert outputs_of(ask(INFER, BODY, Authorization="bearer 0123456789abcdef")) == expected(model)
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "named"), [("other.pem", "cannot be used together"), ("locked.pem", "has a passphrase")]
+)
+def test_a_wrong_key_is_named(model: Path, secrets: Path, key: str, named: str) -> None:
+    command = [PERSIA, "serve", model, "--port", "0", "--tls", secrets / "cert.pem", secrets / key]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=READY_S, stdin=subprocess.DEVNULL)
+    assert (ended.returncode, named in ended.stderr, "Traceback" in ended.stderr) == (2, True, False), ended.stderr
+
+
+@pytest.mark.slow
+def test_a_port_in_use_is_named(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path / "one", "--workers", "1") as one:
+        command = [PERSIA, "serve", model, "--port", str(one.port)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=READY_S)
+    assert (ended.returncode, f"cannot listen at 127.0.0.1:{one.port}" in ended.stderr) == (2, True), ended.stderr
+
+
+@pytest.mark.slow
+def test_no_worker_serves_another_model_than_the_others(model: Path, tmp_path: Path) -> None:
+    """A server whose folder is replaced ends with a sentence when a worker has to be replaced."""
+    folder = tmp_path / "shop"
+    shutil.copytree(model, folder)
+    with serving(folder, tmp_path / "replaced", "--workers", "2") as server:
+        folder.rename(tmp_path / "before")
+        shutil.copytree(model, folder)
+        write_description(folder, msgspec.structs.replace(read_description(folder), step=18))
+        for _ in range(20):
+            answer = server.ask("POST", INFER, BODY)
+            assert answer.json()["model_version"] == "17"
+            assert outputs_of(answer) == expected(model)
+        os.kill(server.workers()[0].pid, signal.SIGKILL)
+        assert server.process.wait(READY_S) == 2
+        assert "is another model now" in server.log.read_text()
+
+
+@pytest.mark.slow
+def test_a_worker_that_stands_still_is_replaced(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path / "still", "--workers", "2") as server:
+        poll_for(lambda: len(server.workers()) == 2, READY_S, "both are there")
+        still = server.workers()[0]
+        still.suspend()
+        poll_for(lambda: not still.is_running(), READY_S, "it is killed")
+        poll_for(lambda: len(server.workers()) == 2, READY_S, "the next worker is there")
+        assert outputs_of(server.ask("POST", INFER, BODY)) == expected(model)
+
+
+SOON_S = 3.0
+OWN_BYTES = 150e6
+LARGE_BYTES = 10e9
+INFER_LARGE = "/v2/models/large/infer"
+
+
+def ask_for(server: Server, places: np.ndarray, rows: int) -> None:  # type: ignore[type-arg]
+    """Ask for some rows of the large model, and compare the answer."""
+    body = json.dumps({"inputs": [tensor("item", "UINT64", ids_of(places, rows).tolist())]}).encode()
+    found = outputs_of(server.ask("POST", INFER_LARGE, body))["click_probability"]
+    np.testing.assert_allclose(found, 1 / (1 + np.exp(-logits_of(places)[:, 0])), atol=1e-6)
+
+
+def own_bytes(process: psutil.Process, model: Path) -> int:
+    """Return the memory that this process alone has; a page of a model's file is shared by all processes."""
+    maps = process.memory_maps(grouped=True)
+    return sum(each.private_clean + each.private_dirty for each in maps if not each.path.startswith(str(model)))
+
+
+def ready_after(model: Path, folder: Path, *options: str) -> float:
+    """Seconds from the start of the command until all workers are ready."""
+    begin = time.monotonic()
+    with serving(model, folder, *options):
+        return time.monotonic() - begin
+
+
+def test_the_large_model_predicts_correctly(tmp_path: Path) -> None:
+    rows = 300_000
+    predictor = Predictor.open(write_large_model(tmp_path / "large", rows))
+    places = np.array([0, 1, 5, 262_144, rows - 1])
+    found = predictor.predict(predictor.fields.batch({"item": ids_of(places, rows)}))
+    assert found.missing.tolist() == [0]
+    np.testing.assert_allclose(found.logits, logits_of(places), atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_ten_gigabytes_are_ready_as_soon_and_shared_by_all_workers(tmp_path: Path) -> None:
+    if psutil.virtual_memory().available < 1.4 * LARGE_BYTES or shutil.disk_usage(tmp_path).free < 2 * LARGE_BYTES:
+        pytest.skip("10 GB of rows need 14 GB of memory and 20 GB of disk")
+    rows = int(LARGE_BYTES) // (4 * DIM)
+    model = tmp_path / "large"
+    try:
+        write_large_model(model, rows)
+        for path in sorted((model / "rows").iterdir()):  # so that they are in the page cache
+            with path.open("rb", buffering=0) as file:
+                while file.read(2**24):
+                    pass
+        taken = [ready_after(model, tmp_path / str(number), "--workers", "1") for number in range(3)]
+        assert min(taken) <= SOON_S, taken
+        with serving(model, tmp_path / "four", "--workers", "4") as server:
+            draw = np.random.default_rng(3)
+            for _ in range(100):
+                ask_for(server, draw.integers(0, rows, 1000), rows)
+            assert len(server.workers()) == 4
+            own = [own_bytes(worker, model) for worker in server.workers()]
+            assert max(own) <= OWN_BYTES, own
+            print(f"ready after {taken} s; own memory of workers {own} bytes")
+    finally:
+        shutil.rmtree(model)

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from persia_cli.main import app
 from tests.conftest import poll_for
-from tests.support.jobs import train
-from tests.support.lists import EVAL_ROWS, lists_job
+from tests.support.lists import EVAL_ROWS
 from tests.support.small_model import write_small_model
 from tests.system.test_serve import INFER, INPUTS, READY_S, Server, serving
 
@@ -56,23 +55,11 @@ def test_each_request_is_logged_once_but_for_those_of_a_killed_worker(tmp_path: 
     assert f"logged    20 requests in {log}\n" in told
 
 
-def test_a_wrong_fraction_is_refused(tmp_path: Path) -> None:
-    model = write_small_model(tmp_path / "shop")
-    for words, text in (
-        (["--sample", "0.1"], "--log DIR writes; give that too"),
-        (["--log", str(tmp_path / "log"), "--sample", "0"], "--sample 0 is no fraction"),
-        (["--log", str(tmp_path / "no" / "log")], "create it first"),
-    ):
-        ended = CliRunner().invoke(app, ["serve", str(model), "--port", "0", *words])
-        assert text in str(ended.exception), words
-
-
-def test_what_is_logged_is_a_data_set_of_the_run(tmp_path: Path) -> None:
-    run = train([*lists_job(tmp_path), "cluster.embedding_servers=1"], tmp_path / "run").run_dir
+def test_what_is_logged_is_a_data_set_of_the_run(lists: Path, lists_run: Path, tmp_path: Path) -> None:
     model, log = tmp_path / "shop", tmp_path / "log"
-    done = CliRunner().invoke(app, ["export", str(run), "-o", str(model)])
+    done = CliRunner().invoke(app, ["export", str(lists_run), "-o", str(model)])
     assert done.exit_code == 0, done.output
-    asked = pq.read_table(tmp_path / "eval.parquet").drop_columns(["click", "buy", "weight"])
+    asked = pq.read_table(lists / "eval.parquet").drop_columns(["click", "buy", "weight"])
     scores: list[dict[str, float]] = []
     with serving(model, tmp_path / "serve", "--workers", "1", "--log", str(log)) as server:
         for first in range(0, EVAL_ROWS, 10):
@@ -81,7 +68,7 @@ def test_what_is_logged_is_a_data_set_of_the_run(tmp_path: Path) -> None:
             assert got.status == 200, got.body
             scores += got.json()["predictions"]
     found = tmp_path / "scores.parquet"
-    done = CliRunner().invoke(app, ["predict", str(run), str(log), "-o", str(found), "--keep", "request_id"])
+    done = CliRunner().invoke(app, ["predict", str(lists_run), str(log), "-o", str(found), "--keep", "request_id"])
     assert done.exit_code == 0, done.output
     predicted = pq.read_table(found)
     assert predicted.num_rows == EVAL_ROWS
@@ -91,14 +78,3 @@ def test_what_is_logged_is_a_data_set_of_the_run(tmp_path: Path) -> None:
         told = [score[name] for score in scores]
         assert table(log).column(name).to_pylist() == told
         assert np.abs(predicted.column(name).to_numpy() - np.array(told)).max() <= 5e-6
-
-    # With the labels that come later it is what a run is trained on.
-    labelled = table(log).append_column("click", pa.array([0, 1] * (EVAL_ROWS // 2)))
-    labelled = labelled.append_column("buy", pa.array([1.0, 0.0] * (EVAL_ROWS // 2)))
-    labelled = labelled.append_column("weight", pa.array([1.0] * EVAL_ROWS))
-    (tmp_path / "labelled").mkdir()
-    for name in ("train", "eval"):
-        pq.write_table(labelled, tmp_path / "labelled" / f"{name}.parquet")
-    words = [f"dataset.path={tmp_path / 'labelled'}" if word.startswith("dataset.path") else word for word in
-             lists_job(tmp_path)]  # fmt: skip
-    assert train([*words], tmp_path / "again").run_dir.is_dir()

@@ -23,7 +23,7 @@ from tests.support.slurm import ENVIRONMENT, LIMIT_S, PERSIA, SlurmCluster, clus
 from tests.support.small import WORDS
 from tests.support.traced import read_trace
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, needs_slurm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, needs_hosts, needs_slurm, pytest.mark.timeout(600)]
 
 TWO = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
 ON_SLURM = ["cluster=slurm", *TWO, f"cluster.persia='{sys.executable} -P -m persia_cli'"]
@@ -215,28 +215,6 @@ def test_a_job_that_loses_a_machine_is_queued_again_and_goes_on(tmp_path: Path) 
         assert "are lost: host2: the job is queued again" in said
         [ready] = events(cluster, "ready")
         assert "host3" in str(ready["replicas"])
-
-
-def test_nn_workers_with_gpus_are_on_separate_machines(cluster: SlurmCluster, tmp_path: Path) -> None:
-    log = tmp_path / "said"
-    words = [word for word in ON_SLURM if word not in TWO]
-    process = start(cluster, log, *WORDS, *NO_FILES, *words, "cluster.resources.nn_worker.gpus=1")
-    cluster.wait_for_training(RUN, log)
-    assert set(cluster.jobs().values()) == {"RUNNING"}
-    assert len(cluster.jobs()) == 2  # components
-    assert wait_for(process, log) == 0
-    [ready] = [event for event in result_of(cluster.seen(RUN)).events if event["event"] == "ready"]
-    assert [each["name"] for each in ready["replicas"] if each["host"] == "host2"] == ["nn-worker-0"]
-    wait_until_empty(cluster)
-
-
-def test_an_allocation_is_used_from_within(cluster: SlurmCluster, tmp_path: Path) -> None:
-    log = tmp_path / "said"
-    inside = [*PERSIA, "train", *WORDS, *NO_FILES, *ON_SLURM, "--run-dir", RUN]
-    process = cluster.start("salloc", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=8", *inside, log=log)
-    assert wait_for(process, log) == 0
-    assert "host2: embedding-server-1, embedding-worker-1" in log.read_text()
-    wait_until_empty(cluster)
 
 
 def test_a_run_at_a_uri_goes_on_from_there_alone(cluster: SlurmCluster, tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import pytest
 
 from tests.support.jobs import evaluation, train
 
+pytestmark = pytest.mark.slow
+
 CENSUS = Path(__file__).parents[2] / "recipes/adult_income/data/adult_income.parquet"
 WORDS = ["conf=adult_income", "cluster=embedded", "mode=sync", "train.epochs=2", "checkpoint.at_end=false"]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_data_sorted_by_label_train_as_well(tmp_path: Path) -> None:
     """Rows that are mixed only within eight row groups lower AUC from 0.9264 to 0.9213."""

@@ -1,6 +1,5 @@
 """`persia stop` of a job with `cluster=hosts`, whatever its command is at, also while a machine is out of reach."""
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,14 +11,13 @@ import pytest
 from persia_cli.engines.job import result_of
 from persia_cli.observe.journal import METRICS, read_journal
 from tests.conftest import poll_for
-from tests.support.host_job import NO_FILES
 from tests.support.hosts import Host, lab, needs_hosts, processes_on, words_of
 from tests.support.launched import Launched
 from tests.support.s3 import store_on
 from tests.support.small import WORDS
-from tests.support.ssh import needs_sshd, on_hosts, ssh_between, stand_in
+from tests.support.ssh import needs_sshd, on_hosts, ssh_between
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, needs_sshd, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, needs_hosts, needs_sshd, pytest.mark.timeout(600)]
 
 LIMIT_S = 240.0
 CLUSTER = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
@@ -64,37 +62,3 @@ def test_a_job_is_stopped_while_it_goes_back_to_its_checkpoint(hosts: list[Host]
         resumed = persia("resume", str(run), f"train.steps={steps}", f"checkpoint.path='{saved}'")
         assert resumed.returncode == 0, resumed.stderr
         assert result_of(run).metrics[-1]["step"] == steps
-
-
-def test_a_job_that_is_stopped_at_once_saves_nothing(hosts: list[Host], tmp_path: Path) -> None:
-    *machines, third = hosts
-    run = tmp_path / "run"
-    with store_on(third) as saved, ssh_between(tmp_path, machines) as ssh:
-        away = [*ENDLESS, *on_hosts(ssh, machines), f"checkpoint.path='{saved}'"]
-        with Launched([*away, "checkpoint.every_steps=100"], run) as launched:
-            poll_for(lambda: "saved     " in launched.output or launched.process.poll(), LIMIT_S, "a checkpoint")
-            stopped = persia("stop", str(run), "--now")
-            assert launched.end(60.0)[0] == 130, launched.output
-    assert stopped.returncode == 130, stopped.stderr
-    assert "goes on from there" in stopped.stderr
-    assert "the job goes on from" not in launched.output
-    poll_for(lambda: not roles(hosts), 10.0, "the end of all roles")
-    again = persia("stop", str(run))
-    assert (again.returncode, f"the job of {run} has ended: persia logs" in again.stderr) == (2, True), again.stderr
-
-
-def test_logs_that_were_copied_before_are_shown_while_the_first_host_is_out_of_reach(
-    hosts: list[Host], tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    with ssh_between(tmp_path, hosts[:1]) as ssh:
-        with Launched([*ENDLESS, *NO_FILES, *on_hosts(ssh, hosts[:1])], run) as launched:
-            poll_for(lambda: "training  step" in launched.output or launched.process.poll(), LIMIT_S, "steps trained")
-            launched.process.send_signal(signal.SIGINT)
-            assert launched.end(60.0)[0] == 130, launched.output
-        stand_in(tmp_path, [])
-        logs = persia("logs", str(run), "driver")
-        stopped = persia("stop", str(run))
-    assert (logs.returncode, "; here is what was copied before" in logs.stderr) == (0, True), logs.stderr
-    assert stopped.returncode == 2
-    assert "host1 is not reached by ssh: ssh: Could not resolve hostname host1" in stopped.stderr

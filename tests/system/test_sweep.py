@@ -16,6 +16,8 @@ from persia_cli.observe.journal import METRICS, read_journal
 from tests.conftest import poll_for
 from tests.support.small import WORDS
 
+pytestmark = pytest.mark.slow
+
 LIMIT_S = 150.0
 TINY = [
     *(word for word in WORDS if not word.startswith(("mode=", "dataset.generator.train_rows", "train.log"))),
@@ -39,8 +41,6 @@ class Net(nn.Module):
         return self.layer(batch.dense)
 """
 
-pytestmark = pytest.mark.processes
-
 
 def sweep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "persia_cli", "sweep", *words]
@@ -52,7 +52,6 @@ def results(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_grid_is_trained_compared_and_drawn(tmp_path: Path) -> None:
     words = [*TINY, "mode=sync,hybrid", "mode.staleness=2", "seed=1,2", "--jobs", "2", "--folder", "out", "--json"]
@@ -85,7 +84,6 @@ def test_a_grid_is_trained_compared_and_drawn(tmp_path: Path) -> None:
     assert all("state=done" in line for line in points)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_point_that_fails_does_not_end_the_sweep_and_resuming_trains_it_alone(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NETWORK)
@@ -119,7 +117,6 @@ def test_a_point_that_fails_does_not_end_the_sweep_and_resuming_trains_it_alone(
     assert f"this sweep began in {tmp_path}" in refused.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_outlives_a_sweep_that_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
     endless = [word for word in TINY if "train_rows" not in word]
@@ -153,13 +150,3 @@ def _runs(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-@pytest.mark.slow
-def test_a_point_that_takes_too_long_is_stopped_and_has_failed(tmp_path: Path) -> None:
-    endless = [word for word in TINY if "train_rows" not in word]
-    endless += ["dataset.generator.train_rows=1_000_000_000", "mode=sync"]
-    ended = sweep(tmp_path, *endless, "--limit-s", "3", "--folder", "out")
-    assert ended.returncode == 1
-    [entry] = results(tmp_path / "out")
-    assert entry["error"] == "took longer than 3 s and was stopped"

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 import yaml
 
 from persia_cli.engines.job import JobResult
@@ -35,11 +34,6 @@ def told(result: JobResult) -> list[str]:
     return [event["text"] for event in result.events if event["event"] == "warning"]
 
 
-def one_class_in_evaluations() -> np.ndarray:
-    """Labels of both classes, none of which is positive in an evaluation."""
-    return ((np.arange(ROWS) % 2 == 0) & (np.arange(ROWS) % EVERY != 0)).astype(np.float32)
-
-
 def test_an_evaluation_without_the_deciding_metric_is_reported_once(tmp_path: Path) -> None:
     labels = (np.arange(ROWS) % 2).astype(np.float32)
     words = ["checkpoint.best_by=gauc", "dataset.group_by=row", "checkpoint.at_end=false"]
@@ -48,28 +42,3 @@ def test_an_evaluation_without_the_deciding_metric_is_reported_once(tmp_path: Pa
     [text] = told(result)
     assert text.startswith("the evaluation at step 2 has no gauc")
     assert finished_steps(result.run_dir / CHECKPOINTS) == [2]  # before the first evaluation, which might have failed
-
-
-def test_labels_of_one_class_that_decide_nothing_are_reported_once(tmp_path: Path) -> None:
-    labels = one_class_in_evaluations()
-    result = job(tmp_path, labels, labels, "checkpoint.at_end=false")
-    assert told(result) == [
-        "the evaluation at step 2 has no auc (all its labels are of one class); look at dataset.labels and "
-        "dataset.split"
-    ]
-
-
-@pytest.mark.parametrize("spoilt", [0, 3])
-def test_conversions_without_a_click_are_counted(tmp_path: Path, spoilt: int) -> None:
-    clicked = (np.arange(ROWS) % 2 == 0).astype(np.float32)
-    bought = clicked * (np.arange(ROWS) % 3 == 0)
-    bought[1 : 2 * spoilt : 2] = 1.0
-    words = ("model=esmm", "dataset.labels=[clicked, bought]", "eval.every_steps=null")
-    result = job(tmp_path, clicked, bought.astype(np.float32), *words)
-    said = [text for text in told(result) if "labels" in text]
-    assert [text.partition(":")[0] for text in said] == ["data-loader-0 reports labels above the one before"] * bool(
-        spoilt
-    )
-    [roles] = [event["roles"] for event in result.events if event["event"] == "roles"]
-    counts = next(role["counts"] for role in roles if role["role"] == "data-loader")
-    assert counts.get("labels_above_the_one_before", 0) == spoilt

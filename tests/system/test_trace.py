@@ -1,14 +1,11 @@
 """`persia train --trace`: the file shows the order that each mode promises, and that work overlaps."""
 
-import os
 import re
-import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.support.launched import ENDLESS, Launched
+from tests.support.launched import Launched
 from tests.support.small import WORDS
 from tests.support.traced import Seen, assert_threads_do_one_thing_at_a_time, read_trace
 
@@ -24,8 +21,6 @@ DONE = {
     "embedding-server": {"look-up", "update"},
     "nn-worker": {"pull", "ready", "push"} | TRAINING,
 }
-
-pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
@@ -100,15 +95,6 @@ def test_rows_are_fetched_while_other_steps_are_trained_and_never_beyond_the_bou
 
 
 @pytest.mark.slow
-def test_gradients_of_rows_leave_before_the_ranks_have_added_up_theirs(hybrid: list[Seen]) -> None:
-    for rank in (0, 1):
-        own = [span for span in hybrid if span.replica == f"nn-worker-{rank}"]
-        ends = {span.step: span.end for span in named(own, "backward", "nn")}
-        early = [push.step for push in named(own, "push", "nn") if push.begin < ends[push.step]]
-        assert len(early) > (LAST - FIRST) / 2
-
-
-@pytest.mark.slow
 def test_in_sync_no_row_is_read_before_the_step_before_is_applied(trace_of: Callable[..., list[Seen]]) -> None:
     spans = trace_of(*RANKS, "mode=sync")
     updates = {}
@@ -127,17 +113,3 @@ def test_a_job_in_one_process_is_traced_by_replica(trace_of: Callable[..., list[
     roles = {span.replica for span in spans}
     assert roles == {"data-loader-0", "embedding-worker-0", "embedding-server-0", "nn-worker-0"}
     assert_threads_do_one_thing_at_a_time(spans)
-
-
-@pytest.mark.slow
-def test_a_job_that_fails_leaves_the_trace_of_those_that_could_still_write(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    with Launched([*ENDLESS, "--trace", str(path), "--trace-steps", "0:1000000"], tmp_path / "run") as job:
-        pids = job.wait_for_training()
-        os.kill(pids["embedding-server-0"], signal.SIGSEGV)
-        code, _ = job.end(within_s=20.0)
-        assert code == 1
-        assert "without embedding-server-0: killed, or without work in these steps" in job.output
-    spans = read_trace(path)
-    assert {"nn-worker-0", "embedding-worker-0", "data-loader-0"} <= {span.replica for span in spans}
-    assert any(span.arguments.get("unfinished") for span in spans)

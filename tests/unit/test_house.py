@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -89,9 +90,14 @@ class Import(NamedTuple):
     """True if the import is inside a function."""
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imports_of(path: Path) -> Iterator[Import]:
     """Yield the imports of a file, at its top and inside functions, without those for type checkers."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     inside = {child for function in functions for child in ast.walk(function)}
     for_types = {
@@ -140,6 +146,21 @@ FILES = sorted(CODE.rglob("*.py"))
 IMPORTS = [(name_of(path), found) for path in FILES for found in imports_of(path)]
 
 
+@cache
+def nodes() -> list[tuple[Path, ast.AST]]:
+    """All nodes of the syntax of the program, with their files."""
+    return [(path, node) for path in FILES for node in ast.walk(tree_of(path))]
+
+
+def calls(*names: str) -> list[tuple[Path, ast.Call]]:
+    """All calls of functions and methods with these names, the last of a dotted one."""
+    return [
+        (path, node)
+        for path, node in nodes()
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
+    ]
+
+
 def where(module: str, found: Import) -> str:
     return f"{module}, line {found.line}: {found.module}"
 
@@ -176,10 +197,9 @@ def test_no_modules_import_each_other_in_a_circle():
 
 def test_no_two_classes_have_the_same_name():
     where_defined: dict[str, list[str]] = {}
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                where_defined.setdefault(node.name, []).append(name_of(path))
+    for path, node in nodes():
+        if isinstance(node, ast.ClassDef):
+            where_defined.setdefault(node.name, []).append(name_of(path))
     assert {name: modules for name, modules in where_defined.items() if len(modules) > 1} == {}
 
 
@@ -191,13 +211,11 @@ def test_files_get_their_names_in_one_place():
     """`disk.rename` syncs a file before it has its name, and the folder after."""
     names = ("os.rename", "os.replace", "os.renames", "os.link", "shutil.move")
     wrong = []
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and name_of(path) != "disk":
-                arguments = len(node.args) + len(node.keywords)
-                of_a_path = node.func.attr in ("rename", "replace", "hardlink_to") and arguments == 1
-                if of_a_path or ast.unparse(node.func) in names:
-                    wrong.append(f"{path}:{node.lineno}")
+    for path, node in calls("rename", "replace", "renames", "hardlink_to", "link", "move"):
+        last = getattr(node.func, "attr", "")
+        of_a_path = last in ("rename", "replace", "hardlink_to") and len(node.args) + len(node.keywords) == 1
+        if name_of(path) != "disk" and (of_a_path or ast.unparse(node.func) in names):
+            wrong.append(f"{path}:{node.lineno}")
     assert wrong == []
 
 
@@ -213,19 +231,18 @@ def test_libraries_stay_in_their_packages():
 def test_only_public_names_of_libraries_are_imported():
     """Uvicorn's protocols are as private as names with an underscore, though they have none."""
     wrong = []
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module is not None:
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            else:
-                continue
-            for name in names:
-                first, *others = name.split(".")
-                is_private = any(part.startswith("_") or part == "protocols" for part in others)
-                if first not in ("persia_cli", "__future__") and is_private and name not in NO_PUBLIC_NAME:
-                    wrong.append(f"{name_of(path)}, line {node.lineno}: {name}")
+    for path, node in nodes():
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            first, *others = name.split(".")
+            is_private = any(part.startswith("_") or part == "protocols" for part in others)
+            if first not in ("persia_cli", "__future__") and is_private and name not in NO_PUBLIC_NAME:
+                wrong.append(f"{name_of(path)}, line {node.lineno}: {name}")
     assert wrong == []
 
 
@@ -250,26 +267,22 @@ def test_nothing_imports_pickle_or_what_is_no_part_of_the_program():
 
 
 def test_nothing_unpickles():
-    wrong = []
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.load", "torch.save", "eval", "exec"):
-                wrong.append(f"{path}:{node.lineno}")
-            if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-                wrong.append(f"{path}:{node.value.lineno}")
-    assert wrong == []
+    unpickling = ("torch.load", "torch.save", "eval", "exec")
+    found = calls("load", "save", "eval", "exec")
+    assert [f"{path}:{node.lineno}" for path, node in found if ast.unparse(node.func) in unpickling] == []
+    keywords = [(path, node) for path, node in nodes() if isinstance(node, ast.keyword)]
+    assert [f"{path}:{node.value.lineno}" for path, node in keywords if node.arg == "allow_pickle"] == []
 
 
 def test_decoders_are_made_when_their_module_is_imported():
     """msgspec crashes the process if two threads decode a type for the first time at the same moment."""
-    wrong = []
-    for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef):
-                for call in (child for child in ast.walk(node) if isinstance(child, ast.Call)):
-                    name = ast.unparse(call.func)
-                    if name in ("msgspec.json.decode", "msgspec.msgpack.decode") or name.endswith(".Decoder"):
-                        wrong.append(f"{path}:{call.lineno}")
+    inside = {child for _, node in nodes() if isinstance(node, ast.FunctionDef) for child in ast.walk(node)}
+    decoding = ("msgspec.json.decode", "msgspec.msgpack.decode")
+    wrong = [
+        f"{path}:{node.lineno}"
+        for path, node in calls("decode", "Decoder")
+        if node in inside and (ast.unparse(node.func) in decoding or ast.unparse(node.func).endswith(".Decoder"))
+    ]
     assert wrong == []
 
 
@@ -286,11 +299,9 @@ def test_recipes_import_only_what_reads_and_prepares_data(path):
     assert [module for module in ours if not is_within(module, ("persia_cli.data",))] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_every_module_has_a_docstring_of_one_line(path):
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    assert text is not None
-    assert text.splitlines()[0].endswith(".")
+def test_every_module_has_a_docstring_of_one_line():
+    texts = {name_of(path): ast.get_docstring(tree_of(path)) or "" for path in FILES}
+    assert [name for name, text in texts.items() if not text.partition("\n")[0].endswith(".")] == []
 
 
 @pytest.mark.parametrize("role", ["embedding_server", "embedding_worker", "data_loader", "coordinator"])

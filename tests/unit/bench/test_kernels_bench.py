@@ -108,6 +108,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_optimizer_is_measured_with_and_without_a_journal() -> None:
     results = list(journal_cases.journal(QUICK))
     places = product(get_args(OptimizerKind), ("in the cache", "from memory"))
