@@ -17,6 +17,7 @@ from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import job_batches
 from persia_cli.roles.session import CoordinatorSession
+from persia_cli.roles.task_thread import TaskThread
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows, dense_rows
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.table_counters import known_of, reads_of
@@ -42,6 +43,9 @@ from persia_cli.wire.messages import (
 from persia_cli.wire.reports import Counters
 from persia_cli.wire.server import Peer
 
+PLANNER = "planner"
+"""Name of the thread that plans batches, in traces."""
+
 WINDOW_STEPS = 4096
 """Steps that a rank can be ahead of the oldest of another: above the greatest staleness and the loaders' lead."""
 
@@ -63,7 +67,7 @@ class PlannedBatch:
 
 
 class EmbeddingWorker:
-    """Serves loaders and NN workers; every method runs on the poll loop's thread."""
+    """Serves loaders and NN workers; every method but `_plan` runs on the poll loop's thread."""
 
     def __init__(self, loop: Loop, session: CoordinatorSession, bind: str, advertise: str | None = None) -> None:
         self._loop = loop
@@ -71,6 +75,9 @@ class EmbeddingWorker:
         self._server = loop.serve(bind)
         self._address = advertise or self._server.address
         self._batches: dict[BatchId, PlannedBatch] = {}
+        self._planning = TaskThread(f"{session.name}-planner", loop.waker().wake)
+        """Its kernels hold no GIL, so messages of other batches do not wait for a plan."""
+        self._in_planning: set[BatchId] = set()
         self._early_pulls: dict[BatchId, tuple[Peer, Pull]] = {}
         self._early_pushes: dict[BatchId, tuple[Peer, PushGradients]] = {}
         """Gradients of batches whose rows an earlier process of this embedding worker had sent."""
@@ -103,8 +110,12 @@ class EmbeddingWorker:
         self._server.on(ReadRows, self._on_read_rows)
         self._server.on(PushGradients, self._on_push)
         self._session.ready(lambda number, work: None)
-        while not self._session.stop:
-            self._loop.poll(0.2)
+        try:
+            while not self._session.stop:
+                self._loop.poll(0.2)
+                self._planning.tick()
+        finally:
+            self._planning.close()
         self._session.farewell()
 
     # Ids
@@ -116,10 +127,30 @@ class EmbeddingWorker:
             raise WireError(f"ids of step {batch.step} arrived after all steps before {message.finished} had finished")
         self._skip_finished(batch.split, message.finished)
         self._finished[batch.split].check(self._sequence(batch))
-        if not self._is_finished(batch) and batch not in self._batches:
-            with self._trace.span(LOOP, "plan", batch):
-                groups = self._planner.plan(message.ids, message.offsets, size)
-                self._batches[batch] = PlannedBatch(groups)
+        if batch in self._in_planning:
+            return  # a repeat from the next process of a loader, which will repeat it until there is an answer
+        if self._is_finished(batch) or batch in self._batches:
+            self._server.reply(peer, Ack())
+            return
+        self._in_planning.add(batch)
+        plan = partial(self._plan, batch, message.ids, message.offsets, size)
+        self._planning.run("planning", plan, partial(self._on_planned, peer, batch))
+
+    def _plan(self, batch: BatchId, ids: Array, offsets: Array | None, size: int) -> list[UniqueRows] | WireError:
+        """Plan a batch, on the planner's thread; return the error of one that is malformed."""
+        with self._trace.span(PLANNER, "plan", batch):
+            try:
+                return self._planner.plan(ids, offsets, size)
+            except WireError as error:
+                return error
+
+    def _on_planned(self, peer: Peer, batch: BatchId, planned: list[UniqueRows] | WireError) -> None:
+        self._in_planning.remove(batch)
+        if isinstance(planned, WireError):
+            self._server.refuse(peer, planned)
+            return
+        if not self._is_finished(batch):
+            self._batches[batch] = PlannedBatch(planned)
             early = self._early_pulls.pop(batch, None)
             if early is not None:
                 self._look_up(*early)
@@ -198,8 +229,15 @@ class EmbeddingWorker:
 
     def _on_read_rows(self, peer: Peer, message: ReadRows) -> None:
         self._check_batch(message.batch)
-        groups = self._planner.plan(message.ids, message.offsets, message.size)
-        self._read(peer, message.batch, dict(enumerate(groups)), "rows to be read")
+        plan = partial(self._plan, message.batch, message.ids, message.offsets, message.size)
+
+        def on_planned(planned: list[UniqueRows] | WireError) -> None:
+            if isinstance(planned, WireError):
+                self._server.refuse(peer, planned)
+            else:
+                self._read(peer, message.batch, dict(enumerate(planned)), "rows to be read")
+
+        self._planning.run("planning", plan, on_planned)
 
     def _read(self, peer: Peer, batch: BatchId, groups: Mapping[int, UniqueRows], waiting_for: str) -> None:
         """Answer the peer with rows of some groups, by group number, under the id of a batch of its rank."""

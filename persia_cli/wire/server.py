@@ -151,7 +151,11 @@ class Server:
         try:
             handler(peer, message)
         except WireError as error:
-            self.reply(peer, _refused(error))
+            self.refuse(peer, error)
+
+    def refuse(self, peer: Peer, error: WireError) -> None:
+        """Answer a request that is in error."""
+        self.reply(peer, _refused(error))
 
     def reply(self, peer: Peer, message: Message) -> None:
         """Answer a request; arrays of the message must not be written from now on.

@@ -12,8 +12,8 @@ from persia_cli.errors import DiskError, PersiaError, RoleError, UserError, Wire
 from persia_cli.observe.journal import Journal
 from persia_cli.observe.record import RunRecord
 from persia_cli.plan.job import Job, job_phases, participants
-from persia_cli.roles.coordinator.disk_worker import DiskWorker
 from persia_cli.roles.coordinator.work_queue import WorkQueue
+from persia_cli.roles.task_thread import TaskThread
 from persia_cli.wire.message import Message, Sender
 from persia_cli.wire.server import Peer, Server
 
@@ -60,7 +60,7 @@ class JobContext:
         self._server = server
         self.run, self.job = run, job
         self.events, self.record, self.tracker, self.now = events, record, tracker, now
-        self.disk = DiskWorker(wake)
+        self.disk = TaskThread("disk", wake)
         self.membership, self.requests = Membership(participants(run, job)), PendingRequests()
         self.phases: PhaseMachine = job_phases(run, job, tracker, self.requests, is_saved)
         self.stall = StallDetector()

@@ -1,4 +1,4 @@
-"""The thread on which the coordinator reads and writes disks and object stores, so that heartbeats are answered."""
+"""A second thread of a role, for work that must not delay its poll loop: disks and object stores, and kernels."""
 
 import queue
 import threading
@@ -14,11 +14,12 @@ class _Task(NamedTuple):
     then: Callable[[Any], None]
 
 
-class DiskWorker:
+class TaskThread:
     """The tasks of one thread, run in order; `tick` passes their results to the poll loop's thread."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` is called on the worker's thread after each task."""
+    def __init__(self, name: str, wake: Callable[[], None]) -> None:
+        """`name` is the thread's; `wake` is called on it after each task."""
+        self._name = name
         self._wake = wake
         self._todo: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[_Task, Any, BaseException | None]] = queue.SimpleQueue()
@@ -32,7 +33,7 @@ class DiskWorker:
         self._todo.put(_Task(doing, work, then))
         if self._thread is None:
             # A daemon: a file system that does not answer must not prevent the end of the process.
-            self._thread = threading.Thread(target=self._serve, name="disk", daemon=True)
+            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._thread.start()
 
     @property
