@@ -41,17 +41,20 @@ class DevicePooling:
 
     def stage(self, group: GroupRows, leaf: torch.Tensor) -> "DeviceRows":
         """Send the rows of each bag to the device, where `leaf` is; raises ValueError for entries without a row."""
+        bags, send = self.bags(group, len(leaf)), self._copier.copy
+        offsets = None if bags.offsets is None else send(bags.offsets)
+        return DeviceRows(
+            self, leaf, send(bags.entries), offsets, [(send(own), send(at)) for own, at in bags.sequences]
+        )
+
+    def bags(self, group: GroupRows, rows: int) -> "Bags":
+        """Return the rows of each bag of a batch of `rows` unique rows; raises ValueError for entries without a row."""
         inverse, size = group.inverse, self._size(group)
-        check_bags(inverse, group.offsets, self.modes.size * size, len(leaf), self.rounds)
+        check_bags(inverse, group.offsets, self.modes.size * size, rows, self.rounds)
         bounds = None if group.offsets is None else group.offsets.astype(np.int64)
         pooled = [_slice(inverse, bounds, feature, size) for feature in self.columns.tolist()]
         entries, offsets = _joined([part[0] for part in pooled], None if bounds is None else [p[1] for p in pooled])
-        send = self._copier.copy
-        sequences = []
-        for feature, _, _ in self.sequences:
-            own, own_bounds = _slice(inverse, bounds, feature, size)
-            sequences.append((send(own), send(own_bounds)))
-        return DeviceRows(self, leaf, send(entries), None if offsets is None else send(offsets), sequences)
+        return Bags(entries, offsets, [_slice(inverse, bounds, feature, size) for feature, _, _ in self.sequences])
 
     def _size(self, group: GroupRows) -> int:
         bags = group.inverse.size if group.offsets is None else group.offsets.size - 1
@@ -59,8 +62,17 @@ class DevicePooling:
 
 
 @dataclass(frozen=True, slots=True)
+class Bags:
+    """The rows of each bag of a batch, on the host; arrays as in `DeviceRows`."""
+
+    entries: NDArray[np.int32]
+    offsets: Offsets | None
+    sequences: list[tuple[NDArray[np.int32], Offsets]]
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceRows:
-    """One batch of a feature group on a device."""
+    """One batch of a feature group on a device. In a graph, entries beyond the last bag fill up a fixed size."""
 
     pooling: DevicePooling
     leaf: torch.Tensor
@@ -68,7 +80,9 @@ class DeviceRows:
     entries: torch.Tensor
     """Row of each entry of the pooled features, feature-major, int32."""
     offsets: torch.Tensor | None
-    """Begin of each bag of the pooled features, int64 [C * n + 1]; None if each bag is one entry."""
+    """Begin of each bag of the pooled features, int64 [C * n + 1]; None if each bag is one entry.
+
+    With entries beyond the last bag, these are a further bag, int64 [C * n + 2]."""
     sequences: list[tuple[torch.Tensor, torch.Tensor]]
     """Entries int32 and offsets int64 [n + 1] of each sequence feature."""
 
@@ -82,14 +96,16 @@ class DeviceRows:
         pooling = self.pooling
         columns = len(pooling.columns)
         if self.offsets is None:
-            vectors = self.leaf.index_select(0, self.entries)
+            # Its backward adds in a fixed order without a wait for the device, and that of index_select is slower.
+            vectors = functional.embedding(self.entries, self.leaf)
         else:
             vectors = functional.embedding_bag(
                 self.entries.long(), self.leaf, self.offsets, mode="sum", include_last_offset=True
-            )
+            )[: columns * size]
         vectors = vectors.view(columns, size, pooling.dim)
         if self.offsets is not None and pooling.divided:
-            ids = (self.offsets.diff().view(columns, size) // pooling.per_id).clamp(min=1).float()
+            lengths = self.offsets[: columns * size + 1].diff().view(columns, size)
+            ids = (lengths // pooling.per_id).clamp(min=1).float()
             divisor = torch.where(pooling.sum, 1.0, torch.where(pooling.mean, ids, ids.sqrt()))
             vectors = vectors / divisor.unsqueeze(2)
         return vectors.transpose(0, 1).contiguous()

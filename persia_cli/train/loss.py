@@ -94,9 +94,12 @@ class Objective:
         `weight_totals` has, for each task, the sum of weights over the global batch, so the parts of all ranks add up
         to the loss of the batch. A task without weight in the batch has loss 0.
         """
+        return torch.dot(weighted.sum(0), weighted.new_tensor(self.factors(weight_totals)))
+
+    def factors(self, weight_totals: Sequence[float]) -> list[float]:
+        """Return the factor of each task's sum of `weighted` in the loss."""
         scales = [1.0 / total if total > 0 else 0.0 for total in weight_totals]
-        scaled = weighted.new_tensor([w * scale for w, scale in zip(self.task_weights, scales, strict=True)])
-        return torch.dot(weighted.sum(0), scaled)
+        return [weight * scale for weight, scale in zip(self.task_weights, scales, strict=True)]
 
 
 PLAIN = Objective([BCE])

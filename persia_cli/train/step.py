@@ -104,9 +104,9 @@ class DenseStep:
         """
         self.module, self.world = module, world
         self._optimizer = optimizer
-        self._settings = settings
+        self.settings = settings
         self._frozen = [group.is_frozen for group in groups]
-        self._staging = Staging(groups, world.device, settings.by_kernels, settings.empty)
+        self.staging = Staging(groups, world.device, settings.by_kernels, settings.empty)
         self.loss_scale = LossScale() if settings.precision == "float16" else None
         self._overflow = False
         self._seed = seed
@@ -145,8 +145,8 @@ class DenseStep:
         self._network.train()
         with span("decode rows"):
             # Ranks have equally many parts, since they communicate in each; a single rank needs no empty ones.
-            cuts = self._settings.parts.filled if self.world.size == 1 else self._settings.parts.cuts
-            parts = self._staging.stage_parts(samples, groups, cuts(len(samples.labels)))
+            cuts = self.settings.parts.filled if self.world.size == 1 else self.settings.parts.cuts
+            parts = self.staging.stage_parts(samples, groups, cuts(len(samples.labels)))
         leaves = parts[0].leaves
         trained = [leaf for leaf, frozen in zip(leaves, self._frozen, strict=True) if not frozen]
         for leaf in trained:
@@ -154,11 +154,11 @@ class DenseStep:
         with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"):
             outputs = [self._accumulate(part, samples.weight_totals, span) for part in parts[:-1]]
             with span("forward"):
-                logits, weighted = self._forward(self._network, parts[-1], self.world)
+                logits, weighted = self.forward(self._network, parts[-1], self.world)
         # On a GPU, this waits for the forward pass.
         with span("fetch scores"):
             scored = _scored([*outputs, (logits.detach(), weighted.detach())])
-        self._require_finite(scored, f"step {step}", samples, leaves)
+        self.require_finite(scored, f"step {step}", samples, leaves)
         gradients: list[NDArray[np.float32]] = []
 
         def send_rows() -> None:
@@ -184,14 +184,14 @@ class DenseStep:
         """Run forward and backward on a part before the last, on this rank alone; return the result of `_forward`."""
         with self.world.apart(self._network):
             with span("forward"):
-                logits, weighted = self._forward(self._network, part, self.world)
+                logits, weighted = self.forward(self._network, part, self.world)
             with span("backward"):
                 self._backward(weighted, weight_totals)
         return logits.detach(), weighted.detach()
 
     def _backward(self, weighted: torch.Tensor, weight_totals: Sequence[float]) -> None:
         """Add the gradients of a part's share of the loss, times the loss scale."""
-        loss = self._settings.objective.part(weighted, weight_totals)
+        loss = self.settings.objective.part(weighted, weight_totals)
         (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()  # type: ignore[no-untyped-call]
 
     def _row_gradients(self, leaves: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:
@@ -203,7 +203,7 @@ class DenseStep:
         if self.loss_scale is not None:
             self.loss_scale.unscale(gradients)
             self._overflow = not all_finite(gradients)
-        return self._staging.fetch(gradients)
+        return self.staging.fetch(gradients)
 
     def update(self) -> None:
         """Update the dense weights with the gradients of the last `train`.
@@ -222,28 +222,28 @@ class DenseStep:
                 overflow = self.world.any(self._overflow or not moves)
             self.loss_scale.note(overflow, moves)
         if moves:
-            if self._settings.clip_norm is not None:
-                nn.utils.clip_grad_norm_(weights, self._settings.clip_norm)
+            if self.settings.clip_norm is not None:
+                nn.utils.clip_grad_norm_(weights, self.settings.clip_norm)
             self.optimizer.step()
 
     def evaluate(self, step: int, samples: Samples, groups: Sequence[GroupRows]) -> Scored:
         """Score this rank's samples of evaluation step `step`; nothing changes. Raises UserError as `train` does."""
         self.module.eval()
-        parts = self._staging.stage_parts(samples, groups, self._settings.parts.filled(len(samples.labels)))
+        parts = self.staging.stage_parts(samples, groups, self.settings.parts.filled(len(samples.labels)))
         with torch.no_grad():
-            scored = _scored([self._forward(self.module, part, ALONE) for part in parts])
-        self._require_finite(scored, f"evaluation step {step}", samples, parts[0].leaves)
+            scored = _scored([self.forward(self.module, part, ALONE) for part in parts])
+        self.require_finite(scored, f"evaluation step {step}", samples, parts[0].leaves)
         return scored
 
-    def _forward(self, network: nn.Module, staged: Staged, world: World) -> Output:
+    def forward(self, network: nn.Module, staged: Staged, world: World) -> Output:
         """Return logits and weighted losses, with auxiliary ones if the network has some, both float32 [n, T].
 
         Losses of several samples are of those of all ranks of `world`, which call this together. In evaluations each
         rank has a separate world: ranks need not reach the end of one together.
         """
-        objective = self._settings.objective
-        batch = model_batch(self._staging.poolings, staged.rows, staged.dense)
-        with autocast(self._settings.precision, self.world.device):
+        objective = self.settings.objective
+        batch = model_batch(self.staging.poolings, staged.rows, staged.dense)
+        with autocast(self.settings.precision, self.world.device):
             output = network(batch)
         if isinstance(output, Sides):
             return softmax_of_step(self.module, output, staged, world)
@@ -257,21 +257,25 @@ class DenseStep:
     @contextmanager
     def _drawing_for(self, step: int) -> Iterator[None]:
         """Make torch's random numbers a function of (seed, step, rank), so that a resumed run draws the same."""
-        drawn = np.random.SeedSequence((self._seed, step, self.world.rank)).generate_state(1, np.uint64)
-        with drawing_from(int(drawn[0] >> np.uint64(1)), self.world.device):
+        with drawing_from(self.seed_of(step), self.world.device):
             yield
+
+    def seed_of(self, step: int) -> int:
+        """Return the seed of torch's random numbers in a step of this rank."""
+        drawn = np.random.SeedSequence((self._seed, step, self.world.rank)).generate_state(1, np.uint64)
+        return int(drawn[0] >> np.uint64(1))
 
     def rehearse(self) -> None:
         """Run forward and backward on no samples; raise ConfigError for parameters that get no gradient."""
         # DistributedDataParallel reorders its buckets after the first backward, and their order decides how three or
         # more ranks round their sums. After a rehearsal, every real step has the final order, even the first one of a
         # resumed run. It needs a gradient of every parameter.
-        staged = self._staging.none(self._dense)
+        staged = self.staging.none(self._dense)
         buffers = [buffer.clone() for buffer in self.module.buffers()]
         self._network.train()
         with self._drawing_for(0), self.world.watched("rehearsing a step"):
-            batch = model_batch(self._staging.poolings, staged.rows, staged.dense)
-            with autocast(self._settings.precision, self.world.device):
+            batch = model_batch(self.staging.poolings, staged.rows, staged.dense)
+            with autocast(self.settings.precision, self.world.device):
                 output = self._network(batch)
             parts = output if isinstance(output, tuple) else [output]
             torch.stack([part.float().sum() for part in parts]).sum().backward()  # type: ignore[no-untyped-call]
@@ -285,7 +289,18 @@ class DenseStep:
         for buffer, before in zip(self.module.buffers(), buffers, strict=True):
             buffer.copy_(before)
 
-    def _require_finite(self, scored: Scored, where: str, samples: Samples, leaves: Sequence[torch.Tensor]) -> None:
+    def require_finite(
+        self,
+        scored: Scored,
+        where: str,
+        samples: Samples,
+        leaves: Sequence[torch.Tensor],
+        weights_are_finite: bool | None = None,
+    ) -> None:
+        """Raise UserError with the cause if the loss is not finite.
+
+        `weights_are_finite` is as before the step; None if the weights have not changed since.
+        """
         if np.isfinite(scored.loss_sum).all():
             return
         bad = np.flatnonzero(~np.isfinite(samples.dense).all(axis=0))
@@ -295,9 +310,9 @@ class DenseStep:
             )
         elif not all(bool(leaf.isfinite().all()) for leaf in leaves):
             cause = "embedding rows have become NaN or infinite; lower optimizer.embedding.lr"
-        elif not all(bool(weight.isfinite().all()) for weight in self.module.parameters()):
+        elif not (self._are_finite() if weights_are_finite is None else weights_are_finite):
             cause = "dense weights have become NaN or infinite; lower optimizer.dense.lr"
-        elif self._settings.precision == "float16":
+        elif self.settings.precision == "float16":
             cause = "the network overflows float16 on finite inputs; use train.precision=bfloat16"
         elif (learnt := log_variances_of(self.module)) is not None and not bool(torch.exp(-learnt).isfinite().all()):
             cause = (
@@ -305,7 +320,7 @@ class DenseStep:
                 "optimizer.dense.lr, or leave train.task_weights out"
             )
         elif np.isfinite(scored.logits).all():
-            kinds = ", ".join(dict.fromkeys(loss.kind for loss in self._settings.objective.losses))
+            kinds = ", ".join(dict.fromkeys(loss.kind for loss in self.settings.objective.losses))
             cause = (
                 f"the outputs, up to {np.abs(scored.logits).max():.3g}, are too far from the labels for the loss "
                 f"({kinds}); begin nearer to them (model.output_bias=base_rate), scale the labels down, or lower the "
@@ -314,6 +329,9 @@ class DenseStep:
         else:
             cause = "the network overflows on finite inputs; lower the learning rates or scale dense features down"
         raise UserError(f"the loss of {where} on nn-worker-{self.world.rank} is not finite: {cause}")
+
+    def _are_finite(self) -> bool:
+        return all(bool(weight.isfinite().all()) for weight in self.module.parameters())
 
 
 def _scored(outputs: Sequence[Output]) -> Scored:

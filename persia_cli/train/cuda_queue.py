@@ -1,0 +1,77 @@
+"""The queue of a CUDA device: copies on streams of their own, and graphs, which the host enqueues without a wait."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from persia_cli.train.cuda_calls import DONE, Calls
+
+CAPTURE = "thread_local"
+"""Calls of other threads of the process do not end a capture."""
+WARM_UP = 3
+"""Steps before a capture, in which libraries allocate what they keep."""
+
+
+class CudaSlot:
+    """Pinned blocks of the host, blocks of the device and the events between them."""
+
+    def __init__(self, given: torch.Tensor, result: torch.Tensor, streams: list[int]) -> None:
+        pinned = [torch.zeros(block.numel(), dtype=torch.uint8, pin_memory=True) for block in (given, result)]
+        self._memory = [*pinned, torch.zeros_like(given), torch.zeros_like(result), given, result]
+        self.given, self.result = pinned[0].numpy(), pinned[1].numpy()
+        # The thread that waits for results sleeps: that is no slower, and leaves the processor to the others.
+        self._events = [torch.cuda.Event(), torch.cuda.Event(), torch.cuda.Event(blocking=True)]  # type: ignore[no-untyped-call]
+        for event in self._events:
+            event.record()  # type: ignore[no-untyped-call] - an event has a handle from its first record on
+        events = [event.cuda_event for event in self._events]
+        host_in, host_out, device_in, device_out, block_in, block_out = (each.data_ptr() for each in self._memory)
+        self.handles: NDArray[np.uint64] = np.array(
+            [*streams, *events, host_in, device_in, block_in, block_out, device_out, host_out], np.uint64
+        )
+
+
+class CudaQueue:
+    """A `graphed_step.DeviceQueue` of a GPU. Steps are enqueued by one thread, and awaited by another."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._calls = Calls()
+        self._streams = [torch.cuda.Stream(device) for _ in range(3)]  # type: ignore[no-untyped-call]
+        self._compute = self._streams[1]
+        self._pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+        self._generator = torch.cuda.default_generators[device.index or 0]
+
+    def capture(self, body: Callable[[], None], warm_up: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """Return a graph of the operations of `body`; `warm_up` runs first, on the same stream."""
+        # Steps without a graph run on the default stream.
+        self._compute.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._compute):
+            for _ in range(WARM_UP):
+                warm_up()
+        self._compute.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._compute, capture_error_mode=CAPTURE):
+            body()
+        self._compute.synchronize()
+        return graph
+
+    def slot(self, given: torch.Tensor, result: torch.Tensor) -> CudaSlot:
+        """Return a slot for a graph that reads the block `given` and writes the block `result`, uint8."""
+        slot = CudaSlot(given, result, [stream.cuda_stream for stream in self._streams])
+        torch.cuda.synchronize(self.device)
+        return slot
+
+    def submit(self, slot: CudaSlot, graph: torch.cuda.CUDAGraph, bytes_in: int, bytes_out: int, seed: int) -> None:
+        """Enqueue a step: the first `bytes_in` of the slot to the device, the graph, `bytes_out` back."""
+        self._calls.arrive(slot.handles, bytes_in)
+        # The graph reads seed and offset of random numbers from the device; `replay` writes them there.
+        self._generator.manual_seed(seed)
+        with torch.cuda.stream(self._compute):
+            graph.replay()  # type: ignore[no-untyped-call]
+        self._calls.leave(slot.handles, bytes_out)
+
+    def wait(self, slot: CudaSlot) -> None:
+        """Wait for the end of the slot's step."""
+        self._calls.wait(int(slot.handles[DONE]))

@@ -1,0 +1,80 @@
+"""The update of dense weights within a graph: every number that changes from step to step is read from the device."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+NUMBERS = 3
+"""Number of float32 values that an update reads: learning rate, step size of Adam, root of its second correction."""
+RATE, STEP_SIZE, ROOT = range(NUMBERS)
+KINDS = (torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW)
+
+
+class GraphUpdate:
+    """The step of one of torch's optimizers, on its state, so that both can take turns.
+
+    The formulas are those of torch.optim (SGD without momentum, Adagrad without decay of the learning rate, Adam and
+    AdamW without `amsgrad`), by operations on lists of tensors.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take over the optimizer; raises TypeError for another kind than those of `KINDS`."""
+        if not isinstance(optimizer, KINDS):
+            raise TypeError(f"{type(optimizer).__name__} has no update in a graph")
+        self._optimizer = optimizer
+
+    @property
+    def state(self) -> list[torch.Tensor]:
+        """The tensors that `run` changes in addition to the weights; empty before the first step of the optimizer."""
+        states = self._optimizer.state.values()
+        return [value for state in states for key, value in state.items() if key != "step"]
+
+    def numbers(self, lr: float) -> list[float]:
+        """Count a step of the optimizer, and return the values that `run` reads in it."""
+        steps = [state["step"] for state in self._optimizer.state.values() if "step" in state]
+        if steps:
+            torch._foreach_add_(steps, 1.0)
+        if not isinstance(self._optimizer, torch.optim.Adam):
+            return [lr, 0.0, 0.0]
+        count = float(steps[0])
+        beta1, beta2 = self._optimizer.param_groups[0]["betas"]
+        return [lr, lr / (1.0 - beta1**count), (1.0 - beta2**count) ** 0.5]
+
+    @torch.no_grad()
+    def run(self, numbers: torch.Tensor) -> None:
+        """Change the weights by their gradients; `numbers` float32 [NUMBERS] are those of `numbers`."""
+        for group in self._optimizer.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if weights:
+                self._move(group, weights, numbers)
+
+    def _move(self, group: dict[str, Any], weights: Sequence[torch.Tensor], numbers: torch.Tensor) -> None:
+        gradients = [weight.grad for weight in weights]
+        decay = group["weight_decay"]
+        if decay and isinstance(self._optimizer, torch.optim.AdamW):
+            torch._foreach_mul_(weights, 1.0 - numbers[RATE] * decay)
+        elif decay:
+            gradients = list(torch._foreach_add(gradients, weights, alpha=decay))
+        match self._optimizer:
+            case torch.optim.SGD():
+                torch._foreach_add_(weights, torch._foreach_mul(gradients, -numbers[RATE]))
+            case torch.optim.Adagrad():
+                sums = self._of(weights, "sum")
+                torch._foreach_addcmul_(sums, gradients, gradients, value=1.0)
+                roots = torch._foreach_sqrt(sums)
+                torch._foreach_add_(roots, group["eps"])
+                torch._foreach_addcdiv_(weights, torch._foreach_mul(gradients, -numbers[RATE]), roots)
+            case _:
+                beta1, beta2 = group["betas"]
+                means, squares = self._of(weights, "exp_avg"), self._of(weights, "exp_avg_sq")
+                torch._foreach_lerp_(means, gradients, 1.0 - beta1)
+                torch._foreach_mul_(squares, beta2)
+                torch._foreach_addcmul_(squares, gradients, gradients, value=1.0 - beta2)
+                roots = torch._foreach_sqrt(squares)
+                torch._foreach_div_(roots, numbers[ROOT])
+                torch._foreach_add_(roots, group["eps"])
+                torch._foreach_addcdiv_(weights, torch._foreach_mul(means, -numbers[STEP_SIZE]), roots)
+
+    def _of(self, weights: Sequence[torch.Tensor], key: str) -> list[torch.Tensor]:
+        return [self._optimizer.state[weight][key] for weight in weights]

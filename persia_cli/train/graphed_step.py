@@ -1,0 +1,351 @@
+"""Training steps of one rank as a CUDA graph: the host copies batches in and results out, and the device never waits.
+
+A graph has fixed shapes. Batches have the same number of samples; the numbers of unique rows and of entries of lists
+vary, so they are padded to sizes that only grow, and a batch that does not fit makes a new, larger graph. Padding is
+exact: no sample refers to a padded row, and padded entries belong to a bag that is dropped.
+"""
+
+import queue
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from persia_cli.data.read.masked_labels import without_unknown
+from persia_cli.kernels.memory import Empty
+from persia_cli.store.wire_rows import row_bytes
+from persia_cli.train.blocks import Field, Layout
+from persia_cli.train.dense_update import NUMBERS, ROOT, GraphUpdate
+from persia_cli.train.device_pooling import DevicePooling, DeviceRows
+from persia_cli.train.device_rows import decode, encode_into
+from persia_cli.train.inputs import GroupShape, Samples
+from persia_cli.train.staging import Staged
+from persia_cli.train.step import ALONE, DenseStep, Scored, StepResult
+from persia_cli.wire.messages import GroupRows
+
+SLOTS = 4
+"""Steps between `submit` and the end of `finish`."""
+CLOSE = 1e-2
+"""Largest difference between a graph and the step without one, relative to the greatest magnitude."""
+WAIT_S = 0.2
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class Slot(Protocol):
+    """The memory of one step in progress, on the host and on the device."""
+
+    given: NDArray[np.uint8]
+    """Pinned memory of the host, which `DeviceQueue.submit` copies to the device."""
+    result: NDArray[np.uint8]
+    """Pinned memory of the host, valid after `DeviceQueue.wait`."""
+
+
+class DeviceQueue(Protocol):
+    """A device that copies and replays graphs in the order of calls, without a wait of the host."""
+
+    device: torch.device
+
+    def capture(self, body: Callable[[], None], warm_up: Callable[[], None]) -> object:
+        """Return a graph of the operations of `body`; `warm_up` runs first, on the same stream."""
+
+    def slot(self, given: torch.Tensor, result: torch.Tensor) -> Slot:
+        """Return a slot for a graph that reads the block `given` and writes the block `result`, uint8."""
+
+    def submit(self, slot: Any, graph: Any, bytes_in: int, bytes_out: int, seed: int) -> None:
+        """Enqueue a step: the first `bytes_in` of the slot to the device, the graph, `bytes_out` back."""
+
+    def wait(self, slot: Any) -> None:
+        """Wait for the end of the slot's step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A step between `submit` and `finish`; it keeps the batch, since the cause of an error is found in it."""
+
+    step: int
+    samples: Samples
+    groups: Sequence[GroupRows]
+    slot: Slot
+
+
+class Program:
+    """One graph with its blocks and slots."""
+
+    def __init__(self, device: DeviceQueue, inputs: Layout, outputs: Layout) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        blocks = [torch.zeros(layout.nbytes, dtype=torch.uint8, device=device.device) for layout in (inputs, outputs)]
+        self.given, self.result = inputs.views(blocks[0]), outputs.views(blocks[1])
+        self.free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+        for _ in range(SLOTS):
+            self.free.put(device.slot(*blocks))
+        self.graph: object = None
+
+    def take(self, check: Callable[[], None]) -> Slot:
+        """Wait for a free slot; `check` raises an error that prevents one."""
+        while True:
+            try:
+                return self.free.get(timeout=WAIT_S)
+            except queue.Empty:
+                check()
+
+
+class GraphedStep:
+    """The steps of a rank that trains alone. `submit` is for one thread, `finish` for another."""
+
+    def __init__(
+        self, step: DenseStep, groups: Sequence[GroupShape], device: DeviceQueue, size: int, empty: Empty = np.empty
+    ) -> None:
+        """Run the steps of `step`, of `size` samples each; `empty` allocates encoded gradients of rows."""
+        self._step, self._groups, self._device, self._size, self._empty = step, groups, device, size, empty
+        self._poolings: list[DevicePooling] = []
+        for pooling in step.staging.poolings:
+            assert isinstance(pooling, DevicePooling)
+            self._poolings.append(pooling)
+        self._update = GraphUpdate(step.optimizer)
+        self._weights = [weight for weight in step.module.parameters() if weight.requires_grad]
+        self._most: dict[str, int] = {}
+        """Padded size of each array whose size varies."""
+        self._axes = 0
+        """Number of axes of the weights of samples: 0 without weights, 2 with one for each label."""
+        self._program: Program | None = None
+
+    def fits(self, samples: Samples) -> bool:
+        """Return True if the batch has the size of the graph."""
+        return len(samples.labels) == self._size
+
+    def submit(
+        self, step: int, samples: Samples, groups: Sequence[GroupRows], lr: float, check: Callable[[], None]
+    ) -> Flight:
+        """Enqueue a step with this learning rate of the dense weights; waits only for a free slot.
+
+        `check` is called during the wait, and raises the error of the thread that finishes steps.
+        """
+        return self._submit(step, samples, groups, self._update.numbers(lr), check)
+
+    def _submit(
+        self,
+        step: int,
+        samples: Samples,
+        groups: Sequence[GroupRows],
+        numbers: Sequence[float],
+        check: Callable[[], None],
+    ) -> Flight:
+        arrays = self._arrays(samples, groups) | {"numbers": np.array(numbers, np.float32)}
+        program = self._program_for(arrays, check)
+        slot = program.take(check)
+        given = program.inputs.views(torch.from_numpy(slot.given))
+        for name, array in arrays.items():
+            view = given[name].numpy()
+            view[: len(array)] = array
+            view[len(array) :] = 0  # padded entries must be rows that exist
+        for number, group in enumerate(groups):
+            start, view = 0, given[f"rows {number}"].numpy()
+            for block in group.rows:
+                view[start : start + len(block)] = block
+                start += len(block)
+        counts = [sum(map(len, group.rows)) for group in groups]
+        used = [_used(program.inputs, "rows", counts), _used(program.outputs, "gradients", counts)]
+        self._device.submit(slot, program.graph, *used, self._step.seed_of(step))
+        return Flight(step, samples, groups, slot)
+
+    def finish(self, flight: Flight) -> tuple[Scored, list[NDArray[np.uint8]]]:
+        """Wait for a step; return its scores and the gradients of rows in their wire form.
+
+        Raises UserError if the loss is not finite; the weights have changed then.
+        """
+        assert self._program is not None
+        self._device.wait(flight.slot)
+        result = self._program.outputs.views(torch.from_numpy(flight.slot.result))
+        scored = Scored(result["logits"].numpy().copy(), result["loss"].numpy().copy())
+        if not np.isfinite(scored.loss_sum).all():
+            leaves = [decode_on_host(group, shape) for group, shape in zip(flight.groups, self._groups, strict=True)]
+            finite = bool(result["finite"])
+            self._step.require_finite(scored, f"step {flight.step}", flight.samples, leaves, finite)
+        gradients = []
+        for number, (group, shape) in enumerate(zip(flight.groups, self._groups, strict=True)):
+            count = 0 if shape.is_frozen else sum(map(len, group.rows))
+            gradients.append(self._empty((count, row_bytes(shape.dim, shape.wire)), np.uint8))
+            if count:
+                gradients[-1][...] = result[f"gradients {number}"].numpy()[:count]
+        self._program.free.put(flight.slot)
+        return scored, gradients
+
+    def state(self) -> list[torch.Tensor]:
+        """Return copies of all that a step changes on the device."""
+        return [each.detach().clone() for each in self._changing()]
+
+    def differs(
+        self,
+        step: int,
+        samples: Samples,
+        groups: Sequence[GroupRows],
+        before: Sequence[torch.Tensor],
+        plain: StepResult,
+    ) -> str:
+        """Repeat a step by a graph; return how it differs from `plain`, which the step without one gave, or "".
+
+        `before` is `state` before that step. The state is afterwards as it was before the call.
+        """
+        after = self.state()
+        changing = self._changing()
+        try:
+            with torch.no_grad():
+                for each, old in zip(changing, before, strict=False):
+                    each.copy_(old)
+                for each in changing[len(before) :]:
+                    each.zero_()  # the state of an optimizer that had made no step
+            neutral = [0.0] * NUMBERS
+            neutral[ROOT] = 1.0
+            flight = self._submit(step, samples, groups, neutral, lambda: None)
+            scored, gradients = self.finish(flight)
+        finally:
+            with torch.no_grad():
+                for each, old in zip(changing, after, strict=True):
+                    each.copy_(old)
+        pairs = {"logits": (scored.logits, plain.logits), "losses": (scored.loss_sum, plain.loss_sum)}
+        for number, (encoded, shape) in enumerate(zip(gradients, self._groups, strict=True)):
+            if shape.is_frozen:
+                continue
+            decoded = decode(torch.from_numpy(encoded), shape.dim, shape.wire).numpy()
+            pairs[f"gradients of rows of group {number}"] = decoded, plain.gradients[number]
+        return "; ".join(f"the {name} differ by {apart:.2g}" for name, apart in _apart(pairs).items() if apart > CLOSE)
+
+    def _changing(self) -> list[torch.Tensor]:
+        module = self._step.module
+        return [*module.parameters(), *module.buffers(), *self._update.state]
+
+    def _arrays(self, samples: Samples, groups: Sequence[GroupRows]) -> Arrays:
+        """Return the arrays of a batch but its rows; names of those whose first axis is padded end with "entries"."""
+        labels, weights = without_unknown(samples.labels, samples.weights)
+        factors = self._step.settings.objective.factors(samples.weight_totals)
+        arrays: Arrays = {"factors": np.array(factors, np.float32), "dense": samples.dense, "labels": labels}
+        self._axes = max(self._axes, 0 if weights is None else weights.ndim)
+        if self._axes:
+            given = np.ones(len(labels), np.float32) if weights is None else weights
+            each = given[:, None] if given.ndim < self._axes else given
+            arrays["weights"] = np.broadcast_to(each, labels.shape) if self._axes == 2 else each
+        for number, (pooling, group) in enumerate(zip(self._poolings, groups, strict=True)):
+            rows = sum(map(len, group.rows))
+            self._pad(f"rows {number}", rows)
+            bags = pooling.bags(group, rows)
+            if bags.offsets is None:
+                arrays[f"ids {number}"] = bags.entries
+            else:
+                padded = self._pad(f"{number} entries", len(bags.entries))
+                arrays[f"{number} entries"] = bags.entries
+                arrays[f"{number} offsets"] = np.append(bags.offsets, padded)
+            for position, (entries, offsets) in enumerate(bags.sequences):
+                self._pad(f"{number} {position} entries", len(entries))
+                arrays |= {f"{number} {position} entries": entries, f"{number} {position} offsets": offsets}
+        return arrays
+
+    def _pad(self, name: str, count: int) -> int:
+        """Return the padded size of an array of `count`: one of eight between two powers of two, which only grows."""
+        step = max(64, 1 << max(0, count.bit_length() - 4))
+        self._most[name] = max(self._most.get(name, 0), -(-max(1, count) // step) * step)
+        return self._most[name]
+
+    def _program_for(self, arrays: Arrays, check: Callable[[], None]) -> Program:
+        """Return the program, made anew if the batch does not fit the present one."""
+        fields = [
+            Field(
+                name,
+                torch.from_numpy(np.empty(0, array.dtype)).dtype,
+                (self._most.get(name, len(array)), *array.shape[1:]),
+            )
+            for name, array in arrays.items()
+        ]
+        widths = [row_bytes(shape.dim, shape.wire) for shape in self._groups]
+        shapes = [(self._most[f"rows {number}"], width) for number, width in enumerate(widths)]
+        fields += [Field(f"rows {number}", torch.uint8, shape) for number, shape in enumerate(shapes)]
+        if self._program is not None:
+            if list(self._program.inputs.fields.values()) == fields:
+                return self._program
+            for _ in range(SLOTS):  # all steps have finished once all slots are free
+                self._program.take(check)
+            self._program = None  # frees the memory of its graph
+        tasks = arrays["labels"].shape[1]
+        results = [
+            Field("logits", torch.float32, (self._size, tasks)),
+            Field("loss", torch.float64, (tasks,)),
+            Field("finite", torch.bool, ()),
+        ]
+        results += [
+            Field(f"gradients {number}", torch.uint8, shape)
+            for number, (shape, group) in enumerate(zip(shapes, self._groups, strict=True))
+            if not group.is_frozen
+        ]
+        self._program = self._built(Program(self._device, Layout(fields), Layout(results)))
+        return self._program
+
+    def _built(self, program: Program) -> Program:
+        kept = self.state()
+        program.graph = self._device.capture(lambda: self._body(program), lambda: self._body(program))
+        with torch.no_grad():
+            for each, old in zip(self._changing(), kept, strict=True):
+                each.copy_(old)
+        return program
+
+    def _body(self, program: Program) -> None:
+        """Run a step on the blocks of a program, by operations of the device alone."""
+        given, result, step = program.given, program.result, self._step
+        for weight in self._weights:
+            weight.grad = None
+        with torch.no_grad():
+            greatest = torch._foreach_norm([each for each in step.module.parameters() if each.numel()], float("inf"))
+            result["finite"].copy_(torch.stack(greatest).isfinite().all())
+        leaves = [
+            decode(given[f"rows {number}"], shape.dim, shape.wire).requires_grad_(not shape.is_frozen)
+            for number, shape in enumerate(self._groups)
+        ]
+        rows = [self._rows(number, leaf, given) for number, leaf in enumerate(leaves)]
+        step.module.train()
+        staged = Staged(given["dense"], given["labels"], given.get("weights"), None, None, rows)
+        logits, weighted = step.forward(step.module, staged, ALONE)
+        torch.dot(weighted.sum(0), given["factors"]).backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            result["logits"].copy_(logits)
+            result["loss"].copy_(weighted.double().sum(0))
+            for number, (leaf, shape) in enumerate(zip(leaves, self._groups, strict=True)):
+                if not shape.is_frozen:
+                    gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+                    encode_into(gradient, shape.wire, result[f"gradients {number}"])
+        if step.settings.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self._weights, step.settings.clip_norm)
+        self._update.run(given["numbers"])
+
+    def _rows(self, number: int, leaf: torch.Tensor, given: dict[str, torch.Tensor]) -> DeviceRows:
+        pooling = self._poolings[number]
+        names = [f"{number} {position}" for position in range(len(pooling.sequences))]
+        sequences = [(given[f"{name} entries"], given[f"{name} offsets"]) for name in names]
+        if (offsets := given.get(f"{number} offsets")) is None:
+            return DeviceRows(pooling, leaf, given[f"ids {number}"], None, sequences)
+        return DeviceRows(pooling, leaf, given[f"{number} entries"], offsets, sequences)
+
+
+def decode_on_host(group: GroupRows, shape: GroupShape) -> torch.Tensor:
+    """Return the unique rows of a batch, float32 [U, dim], in the host's memory."""
+    parts = [torch.tensor(block) for block in group.rows]
+    return torch.cat([decode(part, shape.dim, shape.wire) for part in parts] or [torch.empty(0, shape.dim)])
+
+
+def _used(layout: Layout, kind: str, counts: Sequence[int]) -> int:
+    """Return the bytes of a block up to the end of the used part of its last array, which is one of rows."""
+    last = list(layout.fields.values())[-1]
+    name, _, number = last.name.rpartition(" ")
+    if name != kind:
+        return layout.nbytes
+    return layout.starts[last.name] + counts[int(number)] * last.shape[1]
+
+
+def _apart(pairs: dict[str, tuple[NDArray[Any], NDArray[Any]]]) -> dict[str, float]:
+    """Return the greatest difference of each pair of arrays, relative to the greatest magnitude of the second."""
+    return {
+        name: float(np.abs(ours - theirs).max(initial=0.0) / max(float(np.abs(theirs).max(initial=0.0)), 1e-30))
+        for name, (ours, theirs) in pairs.items()
+    }
