@@ -23,7 +23,7 @@ class Field(NamedTuple):
         return prod(self.shape) * self.dtype.itemsize
 
 
-class Layout:
+class BlockLayout:
     """The places of arrays in a block; `nbytes` is its size."""
 
     def __init__(self, fields: Iterable[Field]) -> None:

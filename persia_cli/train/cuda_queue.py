@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.train.cuda_calls import DONE, Calls
+from persia_cli.kernels.cuda_calls import DONE, Calls
 
 CAPTURE = "thread_local"
 """Calls of other threads of the process do not end a capture."""
@@ -22,9 +22,9 @@ class CudaSlot:
         self._memory = [*pinned, torch.zeros_like(given), torch.zeros_like(result), given, result]
         self.given, self.result = pinned[0].numpy(), pinned[1].numpy()
         # The thread that waits for results sleeps: that is no slower, and leaves the processor to the others.
-        self._events = [torch.cuda.Event(), torch.cuda.Event(), torch.cuda.Event(blocking=True)]  # type: ignore[no-untyped-call]
+        self._events = [torch.cuda.Event(blocking=each) for each in (False, False, True)]  # type: ignore[no-untyped-call]
         for event in self._events:
-            event.record()  # type: ignore[no-untyped-call] - an event has a handle from its first record on
+            event.record()  # it has a handle from now on
         events = [event.cuda_event for event in self._events]
         host_in, host_out, device_in, device_out, block_in, block_out = (each.data_ptr() for each in self._memory)
         self.handles: NDArray[np.uint64] = np.array(
@@ -40,7 +40,7 @@ class CudaQueue:
         self._calls = Calls()
         self._streams = [torch.cuda.Stream(device) for _ in range(3)]  # type: ignore[no-untyped-call]
         self._compute = self._streams[1]
-        self._pool = torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
         self._generator = torch.cuda.default_generators[device.index or 0]
 
     def capture(self, body: Callable[[], None], warm_up: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -69,7 +69,7 @@ class CudaQueue:
         # The graph reads seed and offset of random numbers from the device; `replay` writes them there.
         self._generator.manual_seed(seed)
         with torch.cuda.stream(self._compute):
-            graph.replay()  # type: ignore[no-untyped-call]
+            graph.replay()
         self._calls.leave(slot.handles, bytes_out)
 
     def wait(self, slot: CudaSlot) -> None:

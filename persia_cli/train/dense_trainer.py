@@ -1,7 +1,6 @@
 """The dense network of one rank: training, evaluation, saving, loading."""
 
 import os
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from persia_cli.plan.network import input_shape
 from persia_cli.plan.pinning import require_threads
 from persia_cli.plan.warm_start import DenseFit
 from persia_cli.storage.places import Place
+from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.compiling import compile_network
 from persia_cli.train.dense_state import (
     TensorFile,
@@ -27,6 +27,7 @@ from persia_cli.train.dense_state import (
 from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World, refuse_local_statistics
 from persia_cli.train.first_weights import take_weights
+from persia_cli.train.graphed_training import Done, Encoded, Send, graphed_training
 from persia_cli.train.inputs import Samples, group_shapes
 from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import LearningRate, dense_optimizer, penalties
@@ -49,7 +50,7 @@ class DenseTrainer:
         """
         # torch's optimizers import its compiler, which takes longer than scoring thousands of samples.
         require_threads(run, os.sched_getaffinity(0))
-        prepare_torch(run.train.threads)
+        prepare_torch(run.train.threads, run.train.precision)
         self._trace = trace or Trace()
         layout = embedding_layout(run)
         self.log_every_steps = run.train.log_every_steps
@@ -74,29 +75,54 @@ class DenseTrainer:
         size = run.train.batch_size // (run.cluster.nn_workers * run.train.accumulate)
         parts = StepParts(run.train.accumulate, size)
         settings = StepSettings(objective, run.train.precision, run.optimizer.dense.clip_norm, empty=empty, parts=parts)
-        self._step = DenseStep(
-            self._module, self._optimizer, group_shapes(layout), world, dense, run.seed, settings, self._trace
-        )
+        shapes = group_shapes(layout)
+        self._step = DenseStep(self._module, self._optimizer, shapes, world, dense, run.seed, settings, self._trace)
+        self._wires, self._empty = [group.wire for group in layout.groups], empty
+        self._graphs = None
+        if trains:
+            memory = {"empty": empty, "trace": self._trace}
+            self._graphs = graphed_training(run, world, self._step, shapes, objective, **memory)
 
-    def train(
-        self, step: int, samples: Samples, groups: list[GroupRows], send: Callable[[list[NDArray[np.float32]]], None]
-    ) -> Scored:
-        """Train one step; call `send` with the gradients of the rows during backward, before dense weights change.
+    def train(self, step: int, samples: Samples, groups: list[GroupRows], send: Send, done: Done) -> None:
+        """Train one step, or enqueue it on a GPU; then another thread calls `send` and `done`, in the order of steps.
 
-        If embedding servers store the dense weights, these are the last of `groups` and of the gradients.
+        `send` gets the encoded gradients of the rows, during backward and before dense weights change, and `done` the
+        scores. If embedding servers store the dense weights, these are the last of `groups` and of the gradients.
         """
         if self._shared is not None:
             self._shared.take(groups[-1])
             gradients: list[NDArray[np.float32]] = []
             result = self._step.train(step, samples, groups[: self._feature_groups], gradients.extend)
-            send([*gradients, self._shared.gradients()])
-            return result
-        result = self._step.train(step, samples, groups, send)
+            send(self._encoded(step, [*gradients, self._shared.gradients()]))
+            done(result)
+            return
         assert self._rate is not None
+        before = None
+        if self._graphs is not None:
+            if self._graphs.train(step, samples, groups, self._rate.at(step, self.reductions), send, done):
+                return
+            before = self._graphs.before(samples)
+        result = self._step.train(step, samples, groups, lambda gradients: send(self._encoded(step, gradients)))
         with self._trace.span(TRAINING, "dense step", step):
             self._rate.set(step, self.reductions)
             self._step.update()
-        return result
+        if self._graphs is not None and before is not None:
+            self._graphs.prove(step, samples, groups, before, result)
+        done(result)
+
+    def _encoded(self, step: int, gradients: list[NDArray[np.float32]]) -> Encoded:
+        with self._trace.span(TRAINING, "encode gradients", step):
+            return [encode_rows(*each, self._empty) for each in zip(gradients, self._wires, strict=True)]
+
+    def drain(self) -> None:
+        """Wait until the last step has ended; raises the error of one that failed."""
+        if self._graphs is not None:
+            self._graphs.drain()
+
+    def close(self) -> None:
+        """End the thread of steps in flight."""
+        if self._graphs is not None:
+            self._graphs.close()
 
     @property
     def network(self) -> nn.Module:

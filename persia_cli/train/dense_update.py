@@ -1,6 +1,5 @@
 """The update of dense weights within a graph: every number that changes from step to step is read from the device."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,8 +48,8 @@ class GraphUpdate:
             if weights:
                 self._move(group, weights, numbers)
 
-    def _move(self, group: dict[str, Any], weights: Sequence[torch.Tensor], numbers: torch.Tensor) -> None:
-        gradients = [weight.grad for weight in weights]
+    def _move(self, group: dict[str, Any], weights: list[torch.Tensor], numbers: torch.Tensor) -> None:
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         decay = group["weight_decay"]
         if decay and isinstance(self._optimizer, torch.optim.AdamW):
             torch._foreach_mul_(weights, 1.0 - numbers[RATE] * decay)
@@ -76,5 +75,5 @@ class GraphUpdate:
                 torch._foreach_add_(roots, group["eps"])
                 torch._foreach_addcdiv_(weights, torch._foreach_mul(means, -numbers[STEP_SIZE]), roots)
 
-    def _of(self, weights: Sequence[torch.Tensor], key: str) -> list[torch.Tensor]:
+    def _of(self, weights: list[torch.Tensor], key: str) -> list[torch.Tensor]:
         return [self._optimizer.state[weight][key] for weight in weights]

@@ -35,7 +35,10 @@ def choose_device(name: str, rank: int) -> torch.device:
 
 def device_of(run: Run, rank: int) -> torch.device:
     """Return the device of a rank's network; weights that servers store are read and written in the host's memory."""
-    return choose_device("cpu" if isinstance(run.mode, AsyncMode) else run.train.device, rank)
+    device = choose_device("cpu" if isinstance(run.mode, AsyncMode) else run.train.device, rank)
+    if run.train.precision == "tf32" and device.type == "cpu":
+        raise ConfigError("train.precision=tf32 is arithmetic of NVIDIA GPUs, and there is none here; use float32")
+    return device
 
 
 def devices_are_apart(name: str, ranks: int) -> bool:
@@ -127,11 +130,14 @@ class Copier:
         return [host.numpy() for host in hosts]
 
 
-def prepare_torch(threads: int) -> None:
+def prepare_torch(threads: int, precision: str = "float32") -> None:
     """Use `threads` threads within an operation and the reproducible variant of every operation that has one.
 
-    Sums depend on the number of threads, so two runs are equal to the bit only with the same number.
+    Sums depend on the number of threads, so two runs are equal to the bit only with the same number. With `tf32`, a GPU
+    rounds the factors of products to 10 bits of mantissa; autocast does the other precisions.
     """
+    products = "tf32" if precision == "tf32" else "ieee"
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = products
     torch.set_num_threads(threads)
     # cuBLAS reads this at its first product; without it sums may differ between runs, and torch warns of it.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

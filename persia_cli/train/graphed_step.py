@@ -18,11 +18,12 @@ from torch import nn
 from persia_cli.data.read.masked_labels import without_unknown
 from persia_cli.kernels.memory import Empty
 from persia_cli.store.wire_rows import row_bytes
-from persia_cli.train.blocks import Field, Layout
+from persia_cli.train.blocks import BlockLayout, Field
 from persia_cli.train.dense_update import NUMBERS, ROOT, GraphUpdate
 from persia_cli.train.device_pooling import DevicePooling, DeviceRows
 from persia_cli.train.device_rows import decode, encode_into
 from persia_cli.train.inputs import GroupShape, Samples
+from persia_cli.train.pooling import StagedRows
 from persia_cli.train.staging import Staged
 from persia_cli.train.step import ALONE, DenseStep, Scored, StepResult
 from persia_cli.wire.messages import GroupRows
@@ -34,6 +35,7 @@ CLOSE = 1e-2
 WAIT_S = 0.2
 
 Arrays = dict[str, NDArray[Any]]
+Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
 class Slot(Protocol):
@@ -76,7 +78,7 @@ class Flight:
 class Program:
     """One graph with its blocks and slots."""
 
-    def __init__(self, device: DeviceQueue, inputs: Layout, outputs: Layout) -> None:
+    def __init__(self, device: DeviceQueue, inputs: BlockLayout, outputs: BlockLayout) -> None:
         self.inputs, self.outputs = inputs, outputs
         blocks = [torch.zeros(layout.nbytes, dtype=torch.uint8, device=device.device) for layout in (inputs, outputs)]
         self.given, self.result = inputs.views(blocks[0]), outputs.views(blocks[1])
@@ -149,8 +151,8 @@ class GraphedStep:
                 view[start : start + len(block)] = block
                 start += len(block)
         counts = [sum(map(len, group.rows)) for group in groups]
-        used = [_used(program.inputs, "rows", counts), _used(program.outputs, "gradients", counts)]
-        self._device.submit(slot, program.graph, *used, self._step.seed_of(step))
+        bytes_in, bytes_out = _used(program.inputs, "rows", counts), _used(program.outputs, "gradients", counts)
+        self._device.submit(slot, program.graph, bytes_in, bytes_out, self._step.seed_of(step))
         return Flight(step, samples, groups, slot)
 
     def finish(self, flight: Flight) -> tuple[Scored, list[NDArray[np.uint8]]]:
@@ -207,7 +209,10 @@ class GraphedStep:
             with torch.no_grad():
                 for each, old in zip(changing, after, strict=True):
                     each.copy_(old)
-        pairs = {"logits": (scored.logits, plain.logits), "losses": (scored.loss_sum, plain.loss_sum)}
+        pairs: dict[str, Pair] = {
+            "logits": (scored.logits, plain.logits),
+            "losses": (scored.loss_sum, plain.loss_sum),
+        }
         for number, (encoded, shape) in enumerate(zip(gradients, self._groups, strict=True)):
             if shape.is_frozen:
                 continue
@@ -280,7 +285,7 @@ class GraphedStep:
             for number, (shape, group) in enumerate(zip(shapes, self._groups, strict=True))
             if not group.is_frozen
         ]
-        self._program = self._built(Program(self._device, Layout(fields), Layout(results)))
+        self._program = self._built(Program(self._device, BlockLayout(fields), BlockLayout(results)))
         return self._program
 
     def _built(self, program: Program) -> Program:
@@ -303,7 +308,7 @@ class GraphedStep:
             decode(given[f"rows {number}"], shape.dim, shape.wire).requires_grad_(not shape.is_frozen)
             for number, shape in enumerate(self._groups)
         ]
-        rows = [self._rows(number, leaf, given) for number, leaf in enumerate(leaves)]
+        rows: list[StagedRows] = [self._rows(number, leaf, given) for number, leaf in enumerate(leaves)]
         step.module.train()
         staged = Staged(given["dense"], given["labels"], given.get("weights"), None, None, rows)
         logits, weighted = step.forward(step.module, staged, ALONE)
@@ -334,7 +339,7 @@ def decode_on_host(group: GroupRows, shape: GroupShape) -> torch.Tensor:
     return torch.cat([decode(part, shape.dim, shape.wire) for part in parts] or [torch.empty(0, shape.dim)])
 
 
-def _used(layout: Layout, kind: str, counts: Sequence[int]) -> int:
+def _used(layout: BlockLayout, kind: str, counts: Sequence[int]) -> int:
     """Return the bytes of a block up to the end of the used part of its last array, which is one of rows."""
     last = list(layout.fields.values())[-1]
     name, _, number = last.name.rpartition(" ")
@@ -343,7 +348,7 @@ def _used(layout: Layout, kind: str, counts: Sequence[int]) -> int:
     return layout.starts[last.name] + counts[int(number)] * last.shape[1]
 
 
-def _apart(pairs: dict[str, tuple[NDArray[Any], NDArray[Any]]]) -> dict[str, float]:
+def _apart(pairs: dict[str, Pair]) -> dict[str, float]:
     """Return the greatest difference of each pair of arrays, relative to the greatest magnitude of the second."""
     return {
         name: float(np.abs(ours - theirs).max(initial=0.0) / max(float(np.abs(theirs).max(initial=0.0)), 1e-30))

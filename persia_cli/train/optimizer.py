@@ -63,4 +63,8 @@ class LearningRate:
     def set(self, step: int, reductions: int = 0) -> None:
         """Give the optimizer the learning rate of a step, counted from 0; `reductions` is as in `Schedule.at`."""
         for group in self._optimizer.param_groups:
-            group["lr"] = self._lr * self._schedule.at(step, reductions)
+            group["lr"] = self.at(step, reductions)
+
+    def at(self, step: int, reductions: int = 0) -> float:
+        """Return the learning rate of a step."""
+        return self._lr * self._schedule.at(step, reductions)

@@ -1,4 +1,4 @@
-"""The arithmetic of the dense network: float32, or a 16-bit dtype by autocast; float16 with an adaptive loss scale."""
+"""The arithmetic of the dense network: float32, tf32, or a 16-bit dtype by autocast; float16 with a loss scale."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
@@ -7,7 +7,7 @@ import torch
 
 from persia_cli.errors import UserError
 
-Precision = Literal["float32", "bfloat16", "float16"]
+Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 FIRST, GROWTH, GROWTH_STEPS = 2.0**16, 2.0, 2000

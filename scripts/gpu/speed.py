@@ -132,7 +132,9 @@ def phases(run: Run) -> dict[str, float]:
     """Return milliseconds per step of each of its parts, fed from memory with features of one id per sample."""
     device = device_of(run, 0)
     trace = WaitingTrace(device)
-    rank = DenseTrainer(run, World(device=device), trace)
+    # The parts of a step can be timed apart only without a graph.
+    plain = run.model_copy(update={"train": run.train.model_copy(update={"graphs": "off"})})
+    rank = DenseTrainer(plain, World(device=device), trace)
     (group,) = embedding_layout(run).feature_groups
     ring, rng = RingPortions(run, portion_shape(run), BATCHES), np.random.default_rng(0)
     batches = []
@@ -145,5 +147,5 @@ def phases(run: Run) -> dict[str, float]:
     for step in range(WARM + STEPS):
         if step == WARM:
             trace.seconds.clear()
-        rank.train(step, *batches[step % BATCHES], send=lambda gradients: None)
+        rank.train(step, *batches[step % BATCHES], lambda gradients: None, lambda scored: None)
     return {NAMES.get(name, name): seconds / STEPS * 1e3 for name, seconds in trace.seconds.items()}

@@ -64,8 +64,16 @@ class Training(Node):
     task_weights: Literal["given", "uncertainty"] = "given"
     """How losses of several labels are weighed: by their weights alone, or also by a learnt uncertainty of each
     (arXiv 1705.07115)."""
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Arithmetic of the dense network, by autocast; weights, losses, rows and optimizers are always float32."""
+    precision: Literal["float32", "tf32", "bfloat16", "float16"] = "float32"
+    """Arithmetic of the dense network; weights, losses, rows and optimizers are always float32.
+
+    `tf32` rounds the factors of products to 10 bits of mantissa, on a GPU; the others are by autocast.
+    """
+    graphs: Literal["auto", "on", "off"] = "auto"
+    """Train steps on a GPU as CUDA graphs. `auto`: where the network and the loss allow it, except `model=custom`.
+
+    `on` refuses to train without; `off` is to find errors.
+    """
     device: Annotated[str, BeforeValidator(_device)] = "auto"
     """Device of the dense network: cpu, cuda, cuda:N, or auto: a CUDA device if there is one, each rank its own."""
     compile: bool = False

@@ -5,14 +5,14 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema import AsyncMode, Run, SyncMode
+from persia_cli.config.schema import AsyncMode, Link, Run, SyncMode
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.errors import WireError
@@ -28,13 +28,12 @@ from persia_cli.roles.nn_worker.retrieval import RetrievalOfRows
 from persia_cli.roles.session import COMPILING, HEARTBEAT_S, CoordinatorSession, Work
 from persia_cli.storage.places import place_of
 from persia_cli.store.checkpoints.manifest import verified_folder
-from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.compiling import watched_compiling
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.device import device_of, devices_are_apart, explained_full_memory
 from persia_cli.train.distributed import LOOPBACK, LostRankError, World
 from persia_cli.train.inputs import Samples
-from persia_cli.train.step import TRAINING
+from persia_cli.train.step import TRAINING, Scored
 from persia_cli.wire.addresses import host_of, interface_of, is_beyond
 from persia_cli.wire.job_messages import EvaluateSteps, PhaseWork, PredictSteps, SaveModel, TrainSteps
 from persia_cli.wire.loop import Loop
@@ -141,7 +140,6 @@ class NNWorker:
         self._session.work.begin("building the network")
         trainer = DenseTrainer(run, world, self._trace, self._pipeline.empty, trains=job.task == "train")
         self._portion = max(1, PORTION // run.train.batch_size)
-        self._wires = [group.wire for group in embedding_layout(run).groups]
         self._pipeline.dense_rows = trainer.dense_rows
         if world.device.type == "cpu":
             warm(pooling_kernels((feature.pooling for feature in embedding_layout(run).features), job.task == "train"))
@@ -153,7 +151,10 @@ class NNWorker:
         self._session.work.end()
         self._pipeline.call(self._pipeline.open)
         self._pipeline.call(lambda: self._session.ready(self._on_instruction, trainer.parameters))
-        self._follow(trainer)
+        try:
+            self._follow(trainer)
+        finally:
+            trainer.close()
 
     def _load(self, job: Job, trainer: DenseTrainer) -> None:
         """Load the initial dense weights of the job, if it has any."""
@@ -185,27 +186,18 @@ class NNWorker:
             self._saving.check()
 
     def _train(self, trainer: DenseTrainer, work: TrainSteps) -> None:
-        interval, since = Interval(trainer.links), time.monotonic()
+        lines = MetricLines(trainer.links, trainer.log_every_steps, work.first, self._pipeline.call, self._report)
         trainer.reductions = work.dense_reductions
-        done = reported = work.first
         for ready in self._batches(TRAIN, work.first):
             samples = _samples_of(ready)
-            send = partial(self._send, ready.batch)
-            scored = trainer.train(ready.batch.step, samples, ready.rows.groups, send=send)
-            done = ready.batch.step + 1
-            # The I/O thread adds up the metrics, since it has spare time.
-            self._pipeline.call(partial(interval.add, samples.counted, scored, ready.rows))
-            if done % trainer.log_every_steps == 0:
-                since, reported = self._report(TRAIN, done, interval, since), done
-                interval = Interval(trainer.links)
-        if reported < done:
-            self._report(TRAIN, done, interval, since)
+            send, done = partial(self._send, ready.batch), partial(lines.add, ready, samples)
+            trainer.train(ready.batch.step, samples, ready.rows.groups, send, done)
+        trainer.drain()
+        lines.end()
         self._pipeline.wait_drained(TRAIN)
 
-    def _send(self, batch: BatchId, gradients: list[NDArray[np.float32]]) -> None:
-        with self._trace.span(TRAINING, "encode gradients", batch):
-            encoded = [encode_rows(*each, self._pipeline.empty) for each in zip(gradients, self._wires, strict=True)]
-        self._pipeline.push(batch, encoded)
+    def _send(self, batch: BatchId, gradients: list[NDArray[np.uint8]]) -> None:
+        self._pipeline.push(batch, gradients)
         if self._ranks > 1:
             # From now on this rank waits for the others: if one is stuck, it is another one.
             self._session.work.end()
@@ -280,6 +272,37 @@ class NNWorker:
         self._session.work.end()
         self._pipeline.report(report)
         return now
+
+
+class MetricLines:
+    """The lines of metrics of a phase of training; one thread at a time adds steps, in their order."""
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        every: int,
+        first: int,
+        call: Callable[[Callable[[], None]], None],
+        report: Callable[[int, int, Interval, float], float],
+    ) -> None:
+        """Begin with step `first`; `call` runs a function on the I/O thread, and `report` is `NNWorker._report`."""
+        self._links, self._every, self._call, self._send = links, every, call, report
+        self._interval, self._since = Interval(links), time.monotonic()
+        self._done = self._reported = first
+
+    def add(self, ready: ReadyBatch, samples: Samples, scored: Scored) -> None:
+        """Add a step; report a line after each interval."""
+        self._done = ready.batch.step + 1
+        # The I/O thread adds up the metrics, since it has spare time.
+        self._call(partial(self._interval.add, samples.counted, scored, ready.rows))
+        if self._done % self._every == 0:
+            self.end()
+
+    def end(self) -> None:
+        """Report the steps since the last line, if any."""
+        if self._reported < self._done:
+            self._since, self._reported = self._send(TRAIN, self._done, self._interval, self._since), self._done
+            self._interval = Interval(self._links)
 
 
 def _samples_of(ready: ReadyBatch) -> Samples:

@@ -45,15 +45,15 @@ class Calls:
         wait_event = function("cudaStreamWaitEvent", word, word, ctypes.c_uint)
         synchronize = function("cudaEventSynchronize", word)
 
-        @njit(nogil=True)  # type: ignore[untyped-decorator]
-        def arrive(h: Handles, nbytes: int) -> int:
+        @njit(nogil=True)
+        def arrive(h: Any, nbytes: Any) -> Any:
             error = copy(h[DEVICE_IN], h[HOST_IN], nbytes, ANY_DIRECTION, h[TO_DEVICE])
             error = error or record(h[ARRIVED], h[TO_DEVICE])
             error = error or wait_event(h[COMPUTE], h[ARRIVED], 0)
             return error or copy(h[BLOCK_IN], h[DEVICE_IN], nbytes, ANY_DIRECTION, h[COMPUTE])
 
-        @njit(nogil=True)  # type: ignore[untyped-decorator]
-        def leave(h: Handles, nbytes: int) -> int:
+        @njit(nogil=True)
+        def leave(h: Any, nbytes: Any) -> Any:
             error = copy(h[DEVICE_OUT], h[BLOCK_OUT], nbytes, ANY_DIRECTION, h[COMPUTE])
             error = error or record(h[COMPUTED], h[COMPUTE])
             error = error or wait_event(h[TO_HOST], h[COMPUTED], 0)
@@ -64,11 +64,11 @@ class Calls:
 
     def arrive(self, handles: Handles, nbytes: int) -> None:
         """Enqueue the copy of so many bytes from the host to the block that a graph reads."""
-        _check(self._arrive(handles, np.uint64(nbytes)))
+        _check(self._arrive(handles, nbytes))
 
     def leave(self, handles: Handles, nbytes: int) -> None:
         """Enqueue the copy of so many bytes from the block that a graph writes to the host."""
-        _check(self._leave(handles, np.uint64(nbytes)))
+        _check(self._leave(handles, nbytes))
 
     def wait(self, event: int) -> None:
         """Wait for an event; ctypes releases the GIL."""

@@ -1,0 +1,173 @@
+"""Training by graphs: which steps a graph can run, the proof of its first one, and the thread that finishes steps."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from persia_cli.config.schema import Run
+from persia_cli.config.schema.model import CustomModel
+from persia_cli.errors import PersiaError, UserError
+from persia_cli.kernels.memory import Empty
+from persia_cli.observe.trace import Trace
+from persia_cli.train.distributed import World
+from persia_cli.train.graphed_step import DeviceQueue, Flight, GraphedStep
+from persia_cli.train.inputs import GroupShape, Samples
+from persia_cli.train.loss import Objective
+from persia_cli.train.step import DenseStep, Scored, StepResult
+from persia_cli.wire.messages import GroupRows
+
+Encoded = list[NDArray[np.uint8]]
+Send = Callable[[Encoded], None]
+Done = Callable[[Scored], None]
+
+FINISHING = "finishing"
+"""Name of the thread that finishes steps, in traces."""
+WAIT_S = 0.2
+
+log = logging.getLogger(__name__)
+
+
+def reason_against(run: Run, world: World, objective: Objective) -> str:
+    """Return why the steps of a rank cannot be a graph, or ""."""
+    reasons = {
+        "several NN workers add up their gradients": world.size > 1,
+        "train.accumulate divides the steps": run.train.accumulate > 1,
+        "the loss scale of float16 changes with the gradients": run.train.precision == "float16",
+        "the loss pairs samples": objective.needs_others or objective.in_batch is not None,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+class GraphedTraining:
+    """The steps that a rank trains by graphs.
+
+    The first whole step runs without a graph. The graph repeats it and must give the same scores and gradients;
+    otherwise all steps run without one, which the log reports once. With `required` that is an error.
+    """
+
+    def __init__(
+        self,
+        step: DenseStep,
+        groups: Sequence[GroupShape],
+        device: DeviceQueue,
+        size: int,
+        empty: Empty,
+        trace: Trace,
+        required: bool,
+    ) -> None:
+        """Train steps of `size` samples; `empty` allocates encoded gradients of rows."""
+        self._graph = GraphedStep(step, groups, device, size, empty)
+        self._required, self._trace = required, trace
+        self._proven: bool | None = None
+        """Whether the graph gives the results of the step without one; None before the first whole step."""
+        self._flights: queue.SimpleQueue[tuple[Flight, Send, Done] | threading.Event | None] = queue.SimpleQueue()
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def train(
+        self, step: int, samples: Samples, groups: Sequence[GroupRows], lr: float, send: Send, done: Done
+    ) -> bool:
+        """Enqueue a step; another thread calls `send` and `done` in the order of steps. Return False if it cannot.
+
+        Raises the error of an earlier step.
+        """
+        self._check()
+        if not self._proven:
+            return False
+        if not self._graph.fits(samples):
+            self.drain()
+            return False
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._finish_each, name=FINISHING, daemon=True)
+            self._thread.start()
+        flight = self._graph.submit(step, samples, groups, lr, self._check)
+        self._flights.put((flight, send, done))
+        return True
+
+    def before(self, samples: Samples) -> list[torch.Tensor] | None:
+        """Return the state for `prove` if this step, without a graph, is to prove it; else None."""
+        return self._graph.state() if self._proven is None and self._graph.fits(samples) else None
+
+    def prove(
+        self, step: int, samples: Samples, groups: Sequence[GroupRows], before: list[torch.Tensor], plain: StepResult
+    ) -> None:
+        """Repeat the step that gave `plain` by a graph; raise UserError if that fails and graphs are required."""
+        try:
+            reason = self._graph.differs(step, samples, groups, before, plain)
+        except PersiaError as error:
+            reason = str(error)
+        except torch.OutOfMemoryError:
+            reason = "the memory of the GPU is full"
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+        self._proven = not reason
+        if reason and self._required:
+            raise UserError(f"train.graphs=on: the network cannot train as a CUDA graph: {reason}")
+        if reason:
+            log.warning("the network trains without a CUDA graph, which is slower: %s", reason)
+
+    def drain(self) -> None:
+        """Wait until no step is in flight; raise the error of one that failed."""
+        if self._thread is not None:
+            drained = threading.Event()
+            self._flights.put(drained)
+            while not drained.wait(WAIT_S):
+                self._check()
+        self._check()
+
+    def close(self) -> None:
+        """End the thread, after the steps in flight."""
+        if self._thread is not None:
+            self._flights.put(None)
+            self._thread.join()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _finish_each(self) -> None:
+        while (item := self._flights.get()) is not None:
+            if isinstance(item, threading.Event):
+                item.set()
+            elif self._failure is None:
+                self._finish(*item)
+
+    def _finish(self, flight: Flight, send: Send, done: Done) -> None:
+        try:
+            with self._trace.span(FINISHING, "wait for the device", flight.step):
+                scored, gradients = self._graph.finish(flight)
+            with self._trace.span(FINISHING, "send gradients", flight.step):
+                send(gradients)
+            done(scored)
+        except BaseException as error:
+            self._failure = error
+
+
+def graphed_training(
+    run: Run, world: World, step: DenseStep, groups: Sequence[GroupShape], objective: Objective, **memory: Any
+) -> GraphedTraining | None:
+    """Return training by graphs if the run asks for it and can have it; `memory` are `empty` and `trace`.
+
+    Raises UserError for `train.graphs=on` if it cannot.
+    """
+    required = run.train.graphs == "on"
+    if run.train.graphs == "off" or (isinstance(run.model, CustomModel) and not required):
+        # The decisions of your own network in Python would be those of the first step for ever.
+        return None
+    reason = "its device is the CPU" if world.device.type == "cpu" else reason_against(run, world, objective)
+    if reason:
+        if required:
+            raise UserError(f"train.graphs=on: the network cannot train as a CUDA graph, since {reason}")
+        if world.device.type != "cpu":
+            log.info("the network trains without a CUDA graph, since %s", reason)
+        return None
+    from persia_cli.train.cuda_queue import CudaQueue
+
+    queue_ = CudaQueue(world.device)
+    return GraphedTraining(step, groups, queue_, run.train.batch_size, required=required, **memory)
