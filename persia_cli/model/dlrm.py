@@ -1,5 +1,7 @@
 """Deep learning recommendation model: Naumov et al., arXiv 1906.00091."""
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -17,13 +19,20 @@ class DeepRecommender(nn.Module):
     """
 
     pairs: torch.Tensor
+    """int64 [P], the position of each pair in the flat matrix of products."""
+    places: torch.Tensor
+    """int64 [vectors * vectors], the pair at each position of this matrix; P where there is none."""
 
     def __init__(self, shape: InputShape, settings: Dlrm) -> None:
         super().__init__()
         self.features = shape.pooled
         vectors = len(self.features) + 1
         rows, columns = torch.tril_indices(vectors, vectors, offset=-1)
-        self.register_buffer("pairs", rows * vectors + columns, persistent=False)
+        pairs = rows * vectors + columns
+        places = torch.full((vectors * vectors,), pairs.numel())
+        places[pairs] = torch.arange(pairs.numel())
+        self.register_buffer("pairs", pairs, persistent=False)
+        self.register_buffer("places", places, persistent=False)
         dim, style = settings.dim, style_of(settings)
         self.bottom = fully_connected(shape.dense, settings.bottom, dim, style, activate_last=True)
         self.top = fully_connected(dim + self.pairs.numel(), settings.top, shape.tasks, style)
@@ -33,8 +42,26 @@ class DeepRecommender(nn.Module):
         dense = self.bottom(batch.dense)
         vectors = torch.cat([dense.unsqueeze(1), batch.stacked(self.features)], dim=1)
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
-        # index_select on the flat matrix: its backward is several times faster than that of advanced indexing.
-        return self.top(torch.cat([dense, products.index_select(1, self.pairs)], dim=1))
+        if products.is_cuda and self.training:
+            chosen = _Chosen.apply(products, self.pairs, self.places)  # type: ignore[no-untyped-call]
+        else:
+            # On the flat matrix: its backward is several times faster than that of advanced indexing.
+            chosen = products.index_select(1, self.pairs)
+        return self.top(torch.cat([dense, chosen], dim=1))
+
+
+class _Chosen(torch.autograd.Function):
+    """Some columns, each at most once: backward reads each gradient where `index_select` sorts and adds on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, columns: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(places)
+        return values.index_select(1, columns)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return torch.nn.functional.pad(gradient, (0, 1)).index_select(1, places), None, None
 
 
 def build(model: Dlrm, shape: InputShape) -> nn.Module:
