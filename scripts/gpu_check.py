@@ -36,7 +36,7 @@ SECONDS = 465.0
 """Seconds for all parts together; the last part gets the time that the others leave."""
 GRACE_S = 10.0
 """Seconds that a part has to end by itself, and then to stop its processes."""
-PARTS = {"networks": 100.0, "paths": 40.0, "compiled": 80.0, "jobs": 90.0, "speed": SECONDS}
+PARTS = {"graphs": 100.0, "networks": 80.0, "paths": 30.0, "compiled": 60.0, "jobs": 90.0, "speed": SECONDS}
 """Parts in order, with the most seconds for each."""
 FEW = ("ffnn", "dlrm")
 """Networks that are checked first, and by a rehearsal."""
@@ -55,7 +55,7 @@ def part(name: str, left: Left, rehearse: bool) -> Findings:
 
     from persia_cli.config.compose import compose_run
     from persia_cli.train.device import choose_device, prepare_torch
-    from scripts.gpu import compiled, jobs, networks, paths, speed
+    from scripts.gpu import compiled, graphs, jobs, networks, paths, speed
 
     where = "cpu" if rehearse else "cuda"
     device = choose_device(where, 0)
@@ -67,6 +67,8 @@ def part(name: str, left: Left, rehearse: bool) -> Findings:
     def models(names: Sequence[str]) -> "dict[str, Model]":
         return {each: compose_run([f"model={each}", *own.get(each, [])]).model for each in names}
 
+    if name == "graphs":
+        return graphs.check_graphs(models(FEW if rehearse else MODELS), device, left, 3 if rehearse else graphs.STEPS)
     if name == "networks":
         chosen = FEW if rehearse else MODELS
         return networks.check_networks(models(chosen), device, left, 3 if rehearse else networks.STEPS)

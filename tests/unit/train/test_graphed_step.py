@@ -19,7 +19,7 @@ from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.step import DenseStep
 from persia_cli.wire.messages import GroupRows
 from scripts.gpu.batches import HISTORY, random_ids, random_samples, shape_for
-from tests.support.host_queue import HostQueue
+from scripts.gpu.host_queue import HostQueue
 from tests.unit.model.kinds import AUXILIARY, KINDS, name
 from tests.unit.train.batches import DENSE, GROUPS, group_rows, network, samples, settings
 
