@@ -1,0 +1,29 @@
+"""The number of replicas that suits one machine, for `cluster=auto`."""
+
+import os
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+GPUS = Path("/proc/driver/nvidia/gpus")
+"""Folder with an entry for each NVIDIA GPU."""
+
+
+def replicas_for(role: str, cores: int, has_gpu: bool) -> int:
+    """Return the number of replicas of a role, such as `data_loaders`.
+
+    A network on the CPU is the bottleneck, and every further process takes processor time from it: one of each. A GPU
+    takes rows as fast as all other processors can give them. On 16 of them, 4 embedding servers and 3 embedding workers
+    were fastest; a data loader reads for about 1 million samples/s.
+    """
+    shares = {"data_loaders": 1 / 8, "embedding_workers": 3 / 16, "embedding_servers": 1 / 4, "nn_workers": 0}
+    return max(1, int(cores * shares[role])) if has_gpu else 1
+
+
+def register() -> None:
+    """Make `${replicas:ROLE}` available to configuration files."""
+    OmegaConf.register_new_resolver("replicas", _of_this_machine, replace=True)
+
+
+def _of_this_machine(role: str) -> int:
+    return replicas_for(role, len(os.sched_getaffinity(0)), GPUS.is_dir() and any(GPUS.iterdir()))
