@@ -49,7 +49,7 @@ ONLY_IN = {
     "typer": ("commands", "main"),
     "rich": ("commands", "main"),
     "hydra": ("config.broken", "sweep.grid", "config.compose", "config.words"),
-    "omegaconf": ("config.broken", "config.compose", "config.networks"),
+    "omegaconf": ("config.broken", "config.compose", "config.networks", "config.replicas"),
     "torch": ("model", "train", "retrieval.towers", "roles.nn_worker", "bench.baselines", "export"),
     "safetensors": ("observe.record_state", "train", "checkpoint", "export"),
     "zmq": ("wire", "bench.delay_line"),
