@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 PRIVATE = "private"
 """The job itself, but memory of its embedding servers ends with its process."""
-BASELINES = ("torch", "dense", PRIVATE)
+BASELINES = ("torch", "dense", "tables", PRIVATE)
+"""`tables` are those on a GPU. There, `tables` and `dense` run as graphs."""
 Source = Literal["ring", "loader"]
 
 
@@ -63,13 +64,24 @@ def _refuse(run: Run, baselines: Sequence[str]) -> None:
 
 @contextmanager
 def _trainers(run: Run, baselines: Sequence[str], note: Callable[[str], None]) -> "Iterator[list[DenseBaseline]]":
+    from persia_cli.bench.baselines.graphed import GraphedDense, GraphedTables
     from persia_cli.bench.baselines.trainers import DenseBaseline, TorchBaseline, settings_kept
+    from persia_cli.train.device import device_of
 
+    on_gpu = bool(baselines) and device_of(run, 0).type == "cuda"
+    if "tables" in baselines and not on_gpu:
+        raise UserError("--compare tables needs a GPU; compare with torch on the CPU")
     with settings_kept():
         found: list[DenseBaseline] = []
         for baseline in [each for each in dict.fromkeys(baselines) if each != PRIVATE]:
             note(f"preparing {baseline}")
-            found.append(TorchBaseline(run, portion_shape(run).sizes) if baseline == "torch" else DenseBaseline(run))
+            match baseline:
+                case "torch":
+                    found.append(TorchBaseline(run, portion_shape(run).sizes))
+                case "tables":
+                    found.append(GraphedTables(run, portion_shape(run).sizes))
+                case _:
+                    found.append(GraphedDense(run) if on_gpu else DenseBaseline(run))
         yield found
 
 

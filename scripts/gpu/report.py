@@ -29,10 +29,10 @@ class Speed:
     batch: int
     precision: str
     persia: float
-    torch: float | None
-    """Speed with all on the GPU, the tables as one sparse EmbeddingBag; None if they do not fit."""
+    tables: float | None
+    """Speed with all on the GPU, as one graph; None if they do not fit."""
     dense: float
-    """Speed of the dense network alone, fed from the GPU's memory."""
+    """Speed of the dense network alone as a graph, fed from the GPU's memory."""
     gpu_busy: dict[str, float]
     """Fraction of the time in which the GPU computed, for each competitor."""
     stages: dict[str, float] = field(default_factory=dict)
@@ -43,11 +43,11 @@ class Speed:
 
     def line(self) -> str:
         """Return the speeds as a line of text."""
-        torch = "too large" if self.torch is None else f"{self.torch:,.0f}"
+        tables = "too large" if self.tables is None else f"{self.tables:,.0f}"
         busy = ", ".join(f"{name} {share:.0%}" for name, share in self.gpu_busy.items()) or "unknown"
         return (
             f"SPEED     {self.network} dim {self.dim} batch {self.batch} {self.precision}: "
-            f"{self.persia:,.0f} samples/s; EmbeddingBag on the GPU {torch}; dense network alone "
+            f"{self.persia:,.0f} samples/s; tables on the GPU {tables}; dense network alone "
             f"{self.dense:,.0f}; GPU busy: {busy}"
         )
 
@@ -102,10 +102,10 @@ def _table(speeds: Sequence[Speed]) -> list[str]:
     lines = [
         "## Samples per second",
         "",
-        "All alternate on the same batches, which repeat from memory; medians. `EmbeddingBag` has all tables on the "
-        "GPU; `network alone` has no tables and reads embeddings from the GPU's memory.",
+        "All alternate on the same batches, which repeat from memory, and train by CUDA graphs; medians. `network "
+        "alone` has no tables and reads embeddings from the GPU's memory.",
         "",
-        "| network | dim | batch | precision | persia | EmbeddingBag | network alone | persia / EmbeddingBag "
+        "| network | dim | batch | precision | persia | tables on the GPU | network alone | persia / tables "
         "| persia / network alone | GPU busy, persia |",
         "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|",
     ]
@@ -113,8 +113,8 @@ def _table(speeds: Sequence[Speed]) -> list[str]:
         busy = each.gpu_busy.get("persia")
         lines.append(
             f"| {each.network} | {each.dim} | {each.batch:,} | {each.precision} | {each.persia:,.0f} "
-            f"| {'does not fit' if each.torch is None else format(each.torch, ',.0f')} | {each.dense:,.0f} "
-            f"| {'' if each.torch is None else format(each.persia / each.torch, '.2f')} "
+            f"| {'does not fit' if each.tables is None else format(each.tables, ',.0f')} | {each.dense:,.0f} "
+            f"| {'' if each.tables is None else format(each.persia / each.tables, '.2f')} "
             f"| {each.persia / each.dense:.2f} | {'unknown' if busy is None else format(busy, '.0%')} |"
         )
     return lines

@@ -77,7 +77,7 @@ def _measure(case: Case, run: Run, rounds: int, note: Callable[[str], None]) -> 
         return next(iter(compare(run, baselines, ("ring",), case.steps, rounds, case.ring, note)))
 
     try:
-        comparison = compared(("torch", "dense"))
+        comparison = compared(("tables", "dense"))
     except UserError as error:
         # The tables do not fit into the GPU's memory.
         yield Finding(f"speed of {case.name}", "INFO", str(error))
@@ -91,7 +91,7 @@ def _measure(case: Case, run: Run, rounds: int, note: Callable[[str], None]) -> 
         case.batch,
         case.precision,
         sides[OURS].median,
-        sides["torch"].median if "torch" in sides else None,
+        sides["tables"].median if "tables" in sides else None,
         sides["dense"].median,
         {name: side.gpu_busy for name, side in sides.items() if side.gpu_busy is not None},
         {f"{stage.replica} {stage.stage}{' (meanwhile)' if stage.aside else ''}": stage.ms for stage in stages},

@@ -65,7 +65,7 @@ class DenseBaseline:
 
     def prepare(self) -> None:
         """Set torch up as an NN worker does: same threads, reproducible operations."""
-        prepare_torch(self._threads)
+        prepare_torch(self._threads, self._precision)
 
     @property
     def gpu(self) -> str | None:

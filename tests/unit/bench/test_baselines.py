@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from persia_cli.bench.baselines import trainers
+from persia_cli.bench.baselines.graphed import GraphedTables
 from persia_cli.bench.baselines.trainers import DenseBaseline, TorchBaseline
 from persia_cli.bench.portions import Feeder, Portion, RingPortions, portion_shape
 from persia_cli.config.compose import compose_run
@@ -16,6 +18,8 @@ from persia_cli.config.schema import DenseOptimizer, Optimizer, Run
 from persia_cli.data.read.batch import assemble
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import RoleError, UserError
+from persia_cli.train.graphed_step import SLOTS
+from scripts.gpu.host_queue import HostQueue
 from tests.support.small import WORDS
 
 
@@ -98,3 +102,19 @@ def test_torch_moves_only_the_rows_of_the_batch() -> None:
 def test_optimizers_that_torch_has_not_are_refused(optimizer: str) -> None:
     with pytest.raises(UserError, match="torch has no sparse optimizer"):
         TorchBaseline(small(3200, f"optimizer={optimizer}"), (20, 300))
+
+
+def test_tables_in_a_graph_train_as_a_sparse_embedding_bag() -> None:
+    run = small(320, "optimizer=adagrad", "optimizer.embedding.initial_accumulator_value=0.1")
+    shape = portion_shape(run)
+    plain, ours = TorchBaseline(run, shape.sizes), GraphedTables(run, shape.sizes, HostQueue())
+    with torch.no_grad():
+        plain._bag.weight.copy_(ours._weights[:-1])
+    portions = RingPortions(run, shape, 4)
+    batches = [portions.take() for _ in range(8)]
+    expected = [plain.train(each) for each in batches]
+    losses = [ours.train(each) for each in batches]
+    assert losses[SLOTS + 1 :] == pytest.approx(expected[1 : len(expected) - SLOTS], rel=1e-5)
+    assert ours.settle() == pytest.approx(expected[-1], rel=1e-5)
+    for row in batches[0].rows[:4].reshape(-1).tolist():
+        np.testing.assert_allclose(ours.row(row), plain.row(row), rtol=1e-4, atol=1e-6)
