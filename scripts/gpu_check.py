@@ -44,7 +44,7 @@ MODELS = (*FEW, *sorted({path.stem for path in (ROOT / "conf/model").glob("*.yam
 """Networks of conf/model, with their default widths; what is left out are settings for data of one's own."""
 COMPILED = ("ffnn", "dlrm", "dcn_v2")
 NETWORKS = ("ffnn_paper", "dlrm", "dcn_v2")
-STEPS = {4096: (40, 16), 65536: (8, 4), 16384: (16, 8)}
+STEPS = {4096: (400, 16), 65536: (40, 4), 16384: (150, 8)}
 """Samples of a batch: steps of a turn, and batches that repeat."""
 ROUNDS = 2
 

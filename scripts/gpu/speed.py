@@ -76,8 +76,9 @@ def _measure(case: Case, run: Run, rounds: int, note: Callable[[str], None]) -> 
     def compared(baselines: Sequence[str]) -> Result:
         return next(iter(compare(run, baselines, ("ring",), case.steps, rounds, case.ring, note)))
 
+    tables = "tables" if device_of(run, 0).type == "cuda" else "torch"
     try:
-        comparison = compared(("tables", "dense"))
+        comparison = compared((tables, "dense"))
     except UserError as error:
         # The tables do not fit into the GPU's memory.
         yield Finding(f"speed of {case.name}", "INFO", str(error))
@@ -91,7 +92,7 @@ def _measure(case: Case, run: Run, rounds: int, note: Callable[[str], None]) -> 
         case.batch,
         case.precision,
         sides[OURS].median,
-        sides["tables"].median if "tables" in sides else None,
+        sides[tables].median if tables in sides else None,
         sides["dense"].median,
         {name: side.gpu_busy for name, side in sides.items() if side.gpu_busy is not None},
         {f"{stage.replica} {stage.stage}{' (meanwhile)' if stage.aside else ''}": stage.ms for stage in stages},
