@@ -1,6 +1,7 @@
 """The dense network of one rank: training, evaluation, saving, loading."""
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from persia_cli.plan.pinning import require_threads
 from persia_cli.plan.warm_start import DenseFit
 from persia_cli.storage.places import Place
 from persia_cli.store.wire_rows import encode_rows
+from persia_cli.train import graphed_training
 from persia_cli.train.compiling import compile_network
 from persia_cli.train.dense_state import (
     TensorFile,
@@ -27,7 +29,7 @@ from persia_cli.train.dense_state import (
 from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World, refuse_local_statistics
 from persia_cli.train.first_weights import take_weights
-from persia_cli.train.graphed_training import Done, Encoded, Send, graphed_training
+from persia_cli.train.graphed_training import Done, Encoded, GraphedTraining, Send
 from persia_cli.train.inputs import Samples, group_shapes
 from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import LearningRate, dense_optimizer, penalties
@@ -41,12 +43,18 @@ class DenseTrainer:
     """The dense side of one NN worker, built from a run; used by one thread."""
 
     def __init__(
-        self, run: Run, world: World, trace: Trace | None = None, empty: Empty = np.empty, trains: bool = True
+        self,
+        run: Run,
+        world: World,
+        trace: Trace | None = None,
+        empty: Empty = np.empty,
+        trains: bool = True,
+        fail: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         """Build the network; raise ConfigError if the run's model does not fit its data or world.
 
         `empty` allocates gradients of rows that are sent without conversion. The optimizer is built only for a rank
-        that `trains`.
+        that `trains`. `fail` is called with the error of a step that another thread finishes.
         """
         # torch's optimizers import its compiler, which takes longer than scoring thousands of samples.
         require_threads(run, os.sched_getaffinity(0))
@@ -74,14 +82,18 @@ class DenseTrainer:
         self._rate = LearningRate(run.optimizer.dense, self._optimizer) if self._optimizer else None
         size = run.train.batch_size // (run.cluster.nn_workers * run.train.accumulate)
         parts = StepParts(run.train.accumulate, size)
-        settings = StepSettings(objective, run.train.precision, run.optimizer.dense.clip_norm, empty=empty, parts=parts)
+        queue = graphed_training.queue_for(run, world, objective) if trains else None
+        clip_norm, by_kernels = run.optimizer.dense.clip_norm, queue is None
+        settings = StepSettings(objective, run.train.precision, clip_norm, by_kernels, empty, parts)
         shapes = group_shapes(layout)
         self._step = DenseStep(self._module, self._optimizer, shapes, world, dense, run.seed, settings, self._trace)
         self._wires, self._empty = [group.wire for group in layout.groups], empty
         self._graphs = None
-        if trains:
-            memory = {"empty": empty, "trace": self._trace}
-            self._graphs = graphed_training(run, world, self._step, shapes, objective, **memory)
+        if queue is not None:
+            required = run.train.graphs == "on"
+            self._graphs = GraphedTraining(
+                self._step, shapes, queue, run.train.batch_size, empty, self._trace, required, fail
+            )
 
     def train(self, step: int, samples: Samples, groups: list[GroupRows], send: Send, done: Done) -> None:
         """Train one step, or enqueue it on a GPU; then another thread calls `send` and `done`, in the order of steps.

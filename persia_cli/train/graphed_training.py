@@ -4,7 +4,6 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -60,10 +59,14 @@ class GraphedTraining:
         empty: Empty,
         trace: Trace,
         required: bool,
+        fail: Callable[[BaseException], None],
     ) -> None:
-        """Train steps of `size` samples; `empty` allocates encoded gradients of rows."""
+        """Train steps of `size` samples; `empty` allocates encoded gradients of rows.
+
+        The thread that finishes steps calls `fail` with its error, since the other may wait for the next batch.
+        """
         self._graph = GraphedStep(step, groups, device, size, empty)
-        self._required, self._trace = required, trace
+        self._required, self._trace, self._fail = required, trace, fail
         self._proven: bool | None = None
         """Whether the graph gives the results of the step without one; None before the first whole step."""
         self._flights: queue.SimpleQueue[tuple[Flight, Send, Done] | threading.Event | None] = queue.SimpleQueue()
@@ -147,27 +150,22 @@ class GraphedTraining:
             done(scored)
         except BaseException as error:
             self._failure = error
+            self._fail(error)
 
 
-def graphed_training(
-    run: Run, world: World, step: DenseStep, groups: Sequence[GroupShape], objective: Objective, **memory: Any
-) -> GraphedTraining | None:
-    """Return training by graphs if the run asks for it and can have it; `memory` are `empty` and `trace`.
-
-    Raises UserError for `train.graphs=on` if it cannot.
-    """
+def queue_for(run: Run, world: World, objective: Objective) -> DeviceQueue | None:
+    """Return the queue of the rank's device if its steps are to be graphs; raise UserError for `train.graphs=on`."""
     required = run.train.graphs == "on"
     if run.train.graphs == "off" or (isinstance(run.model, CustomModel) and not required):
         # The decisions of your own network in Python would be those of the first step for ever.
         return None
     reason = "its device is the CPU" if world.device.type == "cpu" else reason_against(run, world, objective)
-    if reason:
-        if required:
-            raise UserError(f"train.graphs=on: the network cannot train as a CUDA graph, since {reason}")
-        if world.device.type != "cpu":
-            log.info("the network trains without a CUDA graph, since %s", reason)
-        return None
-    from persia_cli.train.cuda_queue import CudaQueue
+    if not reason:
+        from persia_cli.train.cuda_queue import CudaQueue
 
-    queue_ = CudaQueue(world.device)
-    return GraphedTraining(step, groups, queue_, run.train.batch_size, required=required, **memory)
+        return CudaQueue(world.device)
+    if required:
+        raise UserError(f"train.graphs=on: the network cannot train as a CUDA graph, since {reason}")
+    if world.device.type != "cpu":
+        log.info("the network trains without a CUDA graph, since %s", reason)
+    return None

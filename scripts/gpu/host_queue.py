@@ -19,10 +19,10 @@ class HostSlot:
 
 
 class HostQueue:
-    """A `DeviceQueue`; `captured` counts graphs."""
+    """A `DeviceQueue`; `captured` counts graphs, and `submitted` steps."""
 
     def __init__(self) -> None:
-        self.device, self.captured = CPU, 0
+        self.device, self.captured, self.submitted = CPU, 0, 0
 
     def capture(self, body: Callable[[], None], warm_up: Callable[[], None]) -> Callable[[], None]:
         """Return the operations themselves."""
@@ -36,6 +36,7 @@ class HostQueue:
 
     def submit(self, slot: HostSlot, graph: Callable[[], None], bytes_in: int, bytes_out: int, seed: int) -> None:
         """Run a step at once."""
+        self.submitted += 1
         given, result = slot.blocks
         given[:bytes_in].copy_(torch.from_numpy(slot.given[:bytes_in]))
         with drawing_from(seed, CPU):

@@ -155,6 +155,10 @@ class Pipeline:
         if self._session.stop:
             raise JobEndedError("the job has ended")
 
+    def fail(self, error: BaseException) -> None:
+        """Make the training thread raise the error of another thread."""
+        self._died = error
+
     def _await(self, answers: "queue.SimpleQueue[Item]") -> Item:
         while True:
             self.check()

@@ -138,7 +138,8 @@ class NNWorker:
     def _work(self, run: Run, job: Job, world: World) -> None:
         self._trace = self._session.trace
         self._session.work.begin("building the network")
-        trainer = DenseTrainer(run, world, self._trace, self._pipeline.empty, trains=job.task == "train")
+        pipeline = self._pipeline
+        trainer = DenseTrainer(run, world, self._trace, pipeline.empty, job.task == "train", pipeline.fail)
         self._portion = max(1, PORTION // run.train.batch_size)
         self._pipeline.dense_rows = trainer.dense_rows
         if world.device.type == "cpu":

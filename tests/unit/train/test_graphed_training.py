@@ -1,0 +1,94 @@
+"""Jobs whose NN worker trains by graphs, on a queue of the CPU: the same model and metrics, and errors that arrive."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from persia_cli.errors import UserError
+from persia_cli.train import graphed_training
+from persia_cli.train.dense_trainer import DenseTrainer
+from persia_cli.train.distributed import World
+from persia_cli.train.graphed_step import GraphedStep
+from scripts.gpu.host_queue import HostQueue
+from tests.support.jobs import evaluation, losses, train
+from tests.support.runs import make_run
+from tests.support.small import WORDS
+
+STEPS = 20
+JOB = [
+    *WORDS,
+    f"dataset.generator.train_rows={32 * STEPS - 9}",
+    "train.epochs=2",
+    "eval.every_steps=8",
+    "cluster=embedded",
+    "optimizer.dense={kind: adam, lr: 0.01}",
+]
+
+
+@pytest.fixture
+def queues(monkeypatch: pytest.MonkeyPatch) -> list[HostQueue]:
+    """The queues of trainers that begin in this test; they stand for those of a GPU."""
+    made: list[HostQueue] = []
+
+    def queue_for(run, world, objective) -> HostQueue:
+        made.append(HostQueue())
+        return made[-1]
+
+    monkeypatch.setattr(graphed_training, "queue_for", queue_for)
+    return made
+
+
+@pytest.mark.processes
+def test_a_job_trains_as_without_graphs(tmp_path: Path, queues: list[HostQueue], monkeypatch) -> None:
+    ours = train(JOB, tmp_path / "graphs")
+    assert queues[0].submitted > STEPS
+    monkeypatch.undo()
+    plain = train(JOB, tmp_path / "plain")
+    np.testing.assert_allclose(losses(ours), losses(plain), rtol=1e-4)
+    assert evaluation(ours)["loss"] == pytest.approx(evaluation(plain)["loss"], rel=1e-4)
+    assert [line["step"] for line in ours.metrics] == [line["step"] for line in plain.metrics]
+
+
+@pytest.mark.processes
+def test_a_step_that_fails_on_the_other_thread_ends_the_job(tmp_path: Path, queues, monkeypatch) -> None:
+    finish = GraphedStep.finish
+
+    def fail(self, flight):
+        if flight.step == 6:
+            raise UserError("the loss of step 6 is not finite")
+        return finish(self, flight)
+
+    monkeypatch.setattr(GraphedStep, "finish", fail)
+    with pytest.raises(UserError, match="step 6"):
+        train(JOB, tmp_path)
+
+
+@pytest.mark.processes
+def test_a_graph_with_other_results_is_not_used(tmp_path: Path, queues, monkeypatch, caplog) -> None:
+    body = GraphedStep._body
+
+    def wrong(self, program):
+        body(self, program)
+        program.result["logits"].mul_(1.5)
+
+    monkeypatch.setattr(GraphedStep, "_body", wrong)
+    with caplog.at_level(logging.WARNING):
+        result = train(JOB, tmp_path)
+    assert queues[0].submitted == 1
+    assert len(losses(result)) == 2 * STEPS
+    assert sum("without a CUDA graph" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_graphs_that_are_required_are_refused_with_the_reason() -> None:
+    run = make_run([], train={"batch_size": 32, "graphs": "on"})
+    with pytest.raises(UserError, match=r"train\.graphs=on.*CPU"):
+        DenseTrainer(run, World())
+    world = World(device=torch.device("cpu"))
+    world.device = torch.device("cuda", 0)
+    for change in ({"accumulate": 2}, {"precision": "float16"}):
+        run = make_run([], train={"batch_size": 32, "graphs": "on", **change})
+        with pytest.raises(UserError, match=r"train\.graphs=on"):
+            graphed_training.queue_for(run, world, graphed_training.Objective(run.losses))
