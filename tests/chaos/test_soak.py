@@ -9,6 +9,7 @@ import random
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -75,22 +76,27 @@ def sizes(job: Launched) -> dict[str, Sizes]:
         "run": len(files),
         "temporary": len(temporary),
         "shared": len(shared),
-        "memfds": len(memfds(job)),
+        "memfds": len(memfds_of(job)),
     }
     return measured
 
 
-def memfds(job: Launched) -> set[str]:
-    """The anonymous files that any process of the job has open, by name and number."""
+def memfds(processes: Iterable[Path]) -> set[str]:
+    """The anonymous files that processes have open, by name and number; they are given by their folders in /proc."""
     found = set()
-    for pid in [job.process.pid, *(each.pid for each in replicas_of(job.process.pid).values())]:
+    for process in processes:
         try:
-            for file in Path(f"/proc/{pid}/fd").iterdir():
+            for file in (process / "fd").iterdir():
                 if "memfd:" in (target := str(file.readlink())):
                     found.add(f"{target} {file.stat().st_ino}")
         except OSError:
             continue
     return found
+
+
+def memfds_of(job: Launched) -> set[str]:
+    pids = [job.process.pid, *(each.pid for each in replicas_of(job.process.pid).values())]
+    return memfds(Path("/proc", str(pid)) for pid in pids)
 
 
 def test_a_job_that_is_disturbed_repeatedly_does_not_grow(tmp_path: Path) -> None:
@@ -116,13 +122,13 @@ def test_a_job_that_is_disturbed_repeatedly_does_not_grow(tmp_path: Path) -> Non
             measured.append(sizes(job))
             print(json.dumps({"fault": done[-1], "took": round(took, 3), **measured[-1]}), flush=True)
         children = psutil.Process(job.process.pid).children(recursive=True)
-        files = memfds(job)
+        files = memfds_of(job)
         assert files
         job.process.kill()
         poll_for(lambda: not any(each.is_running() for each in children), 60.0, "the end of all")
     assert flat(measured) == []
     assert len(list(Path("/dev/shm").iterdir())) <= measured[0]["job"]["shared"]
-    assert files.isdisjoint(open_anywhere())
+    assert files.isdisjoint(memfds(Path("/proc").glob("[0-9]*")))
 
 
 def saves_of(run_dir: Path) -> int:
@@ -146,15 +152,3 @@ def flat(measured: list[dict[str, Sizes]]) -> list[str]:
         if last > first * (1.1 if figure == "memory" else 1.0) + room[figure]:
             grown.append(f"{figure} of {name} grew from {first:.0f} to {last:.0f}")
     return grown
-
-
-def open_anywhere() -> set[str]:
-    """All anonymous files that a process of this machine has open, as `memfds` names them."""
-    found = set()
-    for file in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if "memfd:" in (target := str(file.readlink())):
-                found.add(f"{target} {file.stat().st_ino}")
-        except OSError:
-            continue
-    return found

@@ -3,7 +3,8 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,7 @@ from persia_cli.engines.key_files import KEY_FILE
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.wire.secret import new_keys, write_keys
 from tests.conftest import poll_for
-from tests.support.host_job import NO_FILES
+from tests.support.host_job import NO_FILES, spread, started_on
 from tests.support.hosts import Host, lab, needs_hosts, processes_on, words_of
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, train
 from tests.support.launched import Launched
@@ -249,3 +250,99 @@ def killed(hosts: list[Host], role: str, how: signal.Signals = signal.SIGKILL) -
 def persia(*words: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "persia_cli", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+LONG = [*WORDS, *CLUSTER, "dataset.generator.train_rows=128000"]
+"""4,000 steps, so that it is not over when a machine is cut off."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(trained: Callable[..., JobResult]) -> JobResult:
+    return trained(*LONG, *NO_FILES, "cluster=local")
+
+
+@pytest.fixture
+def four() -> Iterator[list[Host]]:
+    with lab(4) as made:
+        yield made
+
+
+def test_a_job_goes_on_as_if_nothing_had_been_when_a_host_was_cut_off_for_ten_seconds(
+    undisturbed: JobResult, four: list[Host], tmp_path: Path
+) -> None:
+    with started_on(spread(four), [*LONG, *NO_FILES], tmp_path / "logs") as job:
+        job.wait_for_training()
+        four[2].down()
+        steps = still_after(job.run_dir / METRICS, 10.0)
+        four[2].up()
+        result = job.result()
+    assert steps < 4000, "the job was over before its host was cut off"
+    assert losses(result) == losses(undisturbed)
+    assert evaluation(result)["auc"] == evaluation(undisturbed)["auc"]
+
+
+def still_after(metrics: Path, seconds: float) -> int:
+    """Return the step that a job stands at after so many seconds."""
+    until = time.monotonic() + seconds
+    poll_for(lambda: time.monotonic() > until, 2 * seconds, "the end of the time without a network")
+    return last_step(metrics)
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["for_longer_than_others_wait", "for_good"])
+def test_a_job_goes_back_to_its_checkpoint_when_a_host_is_cut_off(
+    is_lost: bool, undisturbed: JobResult, four: list[Host], tmp_path: Path
+) -> None:
+    *machines, user = four
+    with store_on(user) as saved, ssh_between(tmp_path, machines) as ssh:
+        away = [*LONG, *on_hosts(ssh, machines), "cluster.silence_timeout_s=10"]
+        away += [f"checkpoint.path='{saved}'", "checkpoint.every_steps=500", "checkpoint.at_end=false"]
+        with Launched(away, tmp_path / "run") as launched:
+            poll_for(lambda: "saved     " in launched.output or launched.process.poll(), LIMIT_S, "a checkpoint")
+            (four[2].kill if is_lost else four[2].down)()
+            poll_for(lambda: "goes on from the" in launched.output or launched.process.poll(), LIMIT_S, "a rollback")
+            if not is_lost:
+                four[2].up()
+            assert launched.end(LIMIT_S)[0] == 0, launched.output
+    assert ("the job goes on without host3" in launched.output) or not is_lost
+    result = result_of(launched.run_dir)
+    assert losses(result) == losses(undisturbed)
+    assert evaluation(result)["auc"] == evaluation(undisturbed)["auc"]
+    assert [event for event in result.events if event["event"] == "recovered"]
+    alive = machines[:2] if is_lost else machines
+    poll_for(lambda: not roles(alive), 60.0, "the end of all processes on the hosts")
+
+
+def last_step(metrics: Path) -> int:
+    return int(read_journal(metrics)[-1]["step"])
+
+
+SAVING = [*WORDS, *CLUSTER, "dataset.generator.train_rows=1000000000", "train.log_every_steps=5"]
+
+
+def roles(hosts: list[Host], role: str = "launch-role") -> list[psutil.Process]:
+    """The processes of roles on these hosts, or of one role."""
+    found = [each for host in hosts for each in processes_on(host)]
+    return [each for each in found if {"persia_cli", "launch-role", role} <= {*words_of(each)}]
+
+
+def test_a_job_is_stopped_while_it_goes_back_to_its_checkpoint(hosts: list[Host], tmp_path: Path) -> None:
+    *machines, third = hosts
+    run, moment = tmp_path / "run", "the job goes on from"
+    with store_on(third) as saved, ssh_between(tmp_path, machines) as ssh:
+        away = [*SAVING, *on_hosts(ssh, machines), f"checkpoint.path='{saved}'"]
+        with Launched([*away, "checkpoint.every_steps=100"], run) as launched:
+            poll_for(lambda: "saved     " in launched.output or launched.process.poll(), LIMIT_S, "a checkpoint")
+            for process in roles(machines, "embedding-server"):
+                if "--attached" in words_of(process):
+                    process.kill()
+            poll_for(lambda: moment in launched.output or launched.process.poll(), LIMIT_S, moment)
+            stopped = persia("stop", str(run))
+            assert launched.end(60.0)[0] == 75, launched.output
+        assert stopped.returncode == 75, stopped.stderr
+        for said in (stopped.stderr, launched.output):
+            assert f"persia resume {run} goes on from there" in said
+        poll_for(lambda: not roles(hosts), 10.0, "the end of all roles")
+        steps = max(line["step"] for line in read_journal(run / METRICS)) + 200
+        resumed = persia("resume", str(run), f"train.steps={steps}", f"checkpoint.path='{saved}'")
+        assert resumed.returncode == 0, resumed.stderr
+        assert result_of(run).metrics[-1]["step"] == steps
