@@ -17,7 +17,8 @@ from persia_cli.store.shard import Shard
 from persia_cli.wire.reports import SavedFile
 from tests import naive
 from tests.support.saving import save_shard
-from tests.unit.store.test_snapshot import OPTIMIZERS, TABLES, layout_of, save, trained
+from tests.support.shards import BY_KIND
+from tests.unit.store.test_snapshot import TABLES, layout_of, save, trained
 
 NEW = ("a", "x", "y", "c")
 """Tables of the new run: two of them have the names of saved ones."""
@@ -85,7 +86,7 @@ MAPPINGS = st.fixed_dictionaries(
 
 @settings(max_examples=40)
 @given(
-    kind=st.sampled_from([*OPTIMIZERS]),
+    kind=st.sampled_from([*BY_KIND]),
     ids=st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=20),
     dim=st.sampled_from([1, 3, 4, 17]),
     servers=st.integers(1, 3),
@@ -96,8 +97,8 @@ MAPPINGS = st.fixed_dictionaries(
     states=st.booleans(),
 )
 def test_rows_come_to_the_tables_that_were_named(kind, ids, dim, servers, others, partitions, tables, same, states):
-    optimizer = OPTIMIZERS[kind]
-    new_optimizer = optimizer if same else OPTIMIZERS["adagrad" if kind != "adagrad" else "adam"]
+    optimizer = BY_KIND[kind]
+    new_optimizer = optimizer if same else BY_KIND["adagrad" if kind != "adagrad" else "adam"]
     layout = new_layout(new_optimizer, dim, partitions)
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -147,13 +148,13 @@ def test_a_damaged_file_is_refused_before_its_rows_are_used(tmp_path):
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="has changed since it was saved"):
-        begun(new_layout(OPTIMIZERS["adam"], 3), 1, tmp_path, files, {"a": ["a"]}, True)
+        begun(new_layout(BY_KIND["adam"], 3), 1, tmp_path, files, {"a": ["a"]}, True)
 
 
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("kind", ["sgd", "adam", "ftrl"])
 def test_vectors_become_rows_with_new_states(kind, servers):
-    layout = new_layout(OPTIMIZERS[kind], 3)
+    layout = new_layout(BY_KIND[kind], 3)
     draw = np.random.default_rng(0)
     ids = draw.integers(2**64, size=60, dtype=np.uint64)
     vectors = draw.normal(size=(60, 3)).astype(np.float32)
@@ -180,7 +181,7 @@ def test_ftrl_preserves_the_initial_embedding():
 
 
 def test_ids_that_come_twice_are_named():
-    layout = new_layout(OPTIMIZERS["sgd"], 3)
+    layout = new_layout(BY_KIND["sgd"], 3)
     vectors = np.ones((4, 3), np.float32)
     rows = WarmRows(Shard(layout, 0, 1), {}, False)
     with pytest.raises(DataError, match=r"f\.parquet, row group 2: rows 101 and 103 have the same id 9; leave all but"):
