@@ -136,8 +136,8 @@ def prepare_torch(threads: int, precision: str = "float32") -> None:
     Sums depend on the number of threads, so two runs are equal to the bit only with the same number. With `tf32`, a GPU
     rounds the factors of products to 10 bits of mantissa; autocast does the other precisions.
     """
-    products = "tf32" if precision == "tf32" else "ieee"
-    torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.fp32_precision = products
+    # The newer fp32_precision must not be used: torch.export still reads this setting, and torch refuses to mix both.
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.set_num_threads(threads)
     # cuBLAS reads this at its first product; without it sums may differ between runs, and torch warns of it.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
