@@ -1,7 +1,7 @@
 """`persia config`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -123,23 +123,34 @@ def schema() -> None:
 def _list_keys(prefix: str) -> None:
     """List the keys of a prefix; raises UserError, with a similar key, if none begins with it."""
     from persia_cli.commands.screen import out, pairs
-    from persia_cli.config.expected import field_default, field_expectation, keys
+    from persia_cli.config.expected import field_default, field_expectation, keys, kinds, nodes
     from persia_cli.config.explain import did_you_mean, nearest
     from persia_cli.config.schema import Run
     from persia_cli.errors import UserError
 
-    lines: dict[str, str] = {}
-    known: list[str] = []
+    # Kinds by text by key: a key of several kinds may have several meanings.
+    lines: dict[str, dict[str, list[str]]] = {}
+    known: dict[str, Any] = {}
     for key, field in keys(Run, members=True):
-        known.append(key)
+        known[key] = field
         if key == prefix or key.startswith((f"{prefix}.", f"{prefix}[")):
             meaning = " ".join((field.description or "").split())
             text = f"{meaning} ({field_expectation(field)}{field_default(field)})"
-            lines[key] = f"{lines[key]} | {text}" if key in lines and text not in lines[key] else text
+            above, _, name = key.rpartition(".")
+            owners = nodes(known[above].annotation) if above in known and name != "kind" else []
+            own = [kind for node in owners if node.model_fields.get(name) is field for kind in kinds(node)]
+            lines.setdefault(key, {}).setdefault(text, []).extend(own)
     if not lines:
-        right = nearest(prefix, known) or next((key for key in known if key.rpartition(".")[2] == prefix), None)
+        right = nearest(prefix, list(known)) or next((key for key in known if key.rpartition(".")[2] == prefix), None)
         raise UserError(f"persia config list {prefix}: no key begins with this{did_you_mean(right)}")
-    pairs(out(), lines)
+    pairs(out(), {key: _by_kind(texts) for key, texts in lines.items()})
+
+
+def _by_kind(texts: dict[str, list[str]]) -> str:
+    """Return the meanings of a key, of several each after its kinds."""
+    if len(texts) == 1 or not all(texts.values()):
+        return " | ".join(texts)
+    return " | ".join(f"{'/'.join(dict.fromkeys(kinds))}: {text}" for text, kinds in texts.items())
 
 
 def _first_comment(file: Path) -> str:

@@ -35,6 +35,12 @@ def test_the_list_of_keys_explains_each(persia) -> None:
     assert set(lines) > {"train", "train.losses.NAME.kind", "train.stop_early.patience"}
 
 
+def test_a_key_of_several_kinds_has_a_meaning_for_each(persia) -> None:
+    [line] = persia("config", "list", "dataset.split.column").out.splitlines()
+    meanings = [text.partition(":")[0] for text in line.split(maxsplit=1)[1].split(" | ")]
+    assert meanings == ["column", "time", "hash"]
+
+
 @pytest.mark.parametrize(("prefix", "right"), [("trian", "train"), ("stop_early", "train.stop_early"), ("a.b.c", "")])
 def test_an_unknown_prefix_is_answered_with_a_similar_one(persia, prefix: str, right: str) -> None:
     ended = persia("config", "list", prefix)
