@@ -46,7 +46,7 @@ class RoleError(PersiaError):
 class MemoryFileError(PersiaError):
     """Memory of an earlier process that cannot be recovered; the job has to go back to a checkpoint.
 
-    Its exit code, by which a launcher recognises it, is that of a replica's process and never that of a command.
+    Its exit code, by which a driver recognises it, is that of a replica's process and never that of a command.
     """
 
     exit_code = 74

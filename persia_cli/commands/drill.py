@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "persia drill kill embedding-server-0 --at-step 200 conf=synthetic     # and the same job undisturbed",
     "persia drill kill nn-worker-0 data-loader-0 conf=synthetic mode=sync  # two at once",
-    "persia drill kill launcher conf=synthetic --json drill.json           # all end, and the job is started again",
+    "persia drill kill driver conf=synthetic --json drill.json           # all end, and the job is started again",
 )
 KILL = "kill"
 LINES = 100
@@ -31,7 +31,7 @@ def drill(
         list[str],
         typer.Argument(
             metavar="kill TARGET … [conf=NAME | KEY=VALUE]",
-            help="The replicas that are killed at once, such as embedding-server-1, or the launcher; and settings of "
+            help="The replicas that are killed at once, such as embedding-server-1, or the driver; and settings of "
             "the job, as for persia train.",
             show_default=False,
         ),
@@ -135,15 +135,15 @@ def _more_settings(run: "Run", settings: list[str], steps: int, step: int) -> li
 
 def _targets(names: list[str], replicas: list[str]) -> tuple[str, ...]:
     """Return the names of what is killed, a role alone meaning its first replica; raises UserError for what is not."""
-    from persia_cli.drill.drill import LAUNCHER
+    from persia_cli.drill.drill import DRIVER
     from persia_cli.errors import UserError
 
-    known = ", ".join([*replicas, LAUNCHER])
+    known = ", ".join([*replicas, DRIVER])
     if names[:1] != [KILL] or len(names) == 1:
         raise UserError(f"write persia drill kill TARGET …; this job has {known}")
     targets = [f"{name}-0" if f"{name}-0" in replicas else name for name in names[1:]]
     for target in targets:
-        if target not in [*replicas, LAUNCHER]:
+        if target not in [*replicas, DRIVER]:
             raise UserError(f"there is no {target} in this job to kill; it has {known}")
     return tuple(dict.fromkeys(targets))
 

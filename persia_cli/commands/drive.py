@@ -57,9 +57,9 @@ def _drive(run_dir: Path, words: list[str], is_script: bool) -> None:
     from persia_cli.commands.resume import plan_training, split_word
     from persia_cli.commands.screen import err, labelled
     from persia_cli.config.record import parsed
+    from persia_cli.engines.by_kind import engine_of
     from persia_cli.engines.handed_over import take
     from persia_cli.engines.key_files import KEY_FILE
-    from persia_cli.engines.launchers import launcher_of
     from persia_cli.engines.readiness import require_network, with_dense_fit
     from persia_cli.engines.rollback import launch_with_rollback
 
@@ -72,7 +72,7 @@ def _drive(run_dir: Path, words: list[str], is_script: bool) -> None:
     plan = with_dense_fit(plan)
     warn_of_slow_precision(run)
     warn_of_spent_schedules(plan)
-    launch = launcher_of(run, trains=True)
+    launch = engine_of(run, trains=True)
     again: AbstractContextManager[None] = nullcontext()
     if is_script and run.cluster.kind == "slurm":
         from persia_cli.engines.slurm.queued import queued_again

@@ -19,9 +19,9 @@ from persia_cli.config.schema import ENGINES, ParquetDataset, Run
 from persia_cli.config.schema.base import MOST
 from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
+from persia_cli.engines.by_kind import engine_of
 from persia_cli.engines.driver_process import forget_driver
 from persia_cli.engines.job import JobResult, require_free, timed
-from persia_cli.engines.launchers import launcher_of
 from persia_cli.engines.readiness import require_ready
 from persia_cli.engines.rollback import launch_with_rollback
 from persia_cli.errors import UserError, count
@@ -46,7 +46,7 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None, sh
 
     The replicas' traces are joined into the file `trace`, even if the job fails.
     """
-    launch = launcher_of(plan.run, plan.job.task == "train")
+    launch = engine_of(plan.run, plan.job.task == "train")
     if plan.job.task == "train" and plan.run.cluster.kind not in ENGINES:
         forget_driver(plan.run_dir)
     if shows_plan:

@@ -88,7 +88,7 @@ def launch_role(
         bool, typer.Option("--supervise", help="Run it as a child, and start it again if it dies.")
     ] = False,
     attached: Annotated[bool, typer.Option("--attached", hidden=True)] = False,
-    life: Annotated[int, typer.Option("--life", hidden=True)] = 1,
+    incarnation: Annotated[int, typer.Option("--incarnation", hidden=True)] = 1,
     memory_file: Annotated[int | None, typer.Option("--memory-file", hidden=True)] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
@@ -123,8 +123,8 @@ def launch_role(
     bind, advertise = (own and resolved(own, is_own=True) for own in (bind, advertise))
     number = index_of(index)
     replica = RoleOptions(
-        role, number, coordinator, bind, advertise, life, memory_file, run_dir, token_file, key_file, trusted_network,
-        cpus,
+        role, number, coordinator, bind, advertise, incarnation, memory_file, run_dir, token_file, key_file,
+        trusted_network, cpus,
     )  # fmt: skip
     replica.check()
     if words:

@@ -44,11 +44,16 @@ class View(Protocol):
 def following(console: Console, run_dir: Path, job: Job, batch_size: int) -> Iterator[Callable[[], None]]:
     """Show a job's progress while the context lasts; the function that it yields shows new lines."""
     tails = Tail(run_dir / EVENTS), Tail(run_dir / METRICS)
+    # A rollback restores the metrics up to its checkpoint, which the start before has shown.
+    since = job.rollback.died_at if job.rollback else 0.0
 
     def follow(view: View) -> None:
         with understanding(run_dir):
             for line in merge(*(tail.new() for tail in tails), key=lambda line: line["time"]):
-                (view.event if "event" in line else view.metrics)(line)
+                if "event" in line:
+                    view.event(line)
+                elif line["time"] >= since:
+                    view.metrics(line)
 
     if console.is_terminal:
         with LiveView(console, job, batch_size) as live:

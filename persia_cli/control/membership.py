@@ -61,8 +61,8 @@ class Membership:
             )
         member = self.members.get((role, index))
         if member is not None and member.died:
-            lost_s, life = member.lost_s, member.incarnation + 1
-            member = Member(role, index, process, life, host=host, address=address, lost_s=lost_s)
+            lost_s, incarnation = member.lost_s, member.incarnation + 1
+            member = Member(role, index, process, incarnation, host=host, address=address, lost_s=lost_s)
             self.members[role, index] = member
         if member is not None and (member.process, member.host, member.address) != (process, host, address):
             raise MisplacedError(f"{member.name} is already running as process {member.process.pid} on {member.host}")

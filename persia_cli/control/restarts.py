@@ -1,4 +1,4 @@
-"""Deaths of replicas: how a process ended, and how often and how soon it may be replaced."""
+"""Exit codes in words, and the limit: how often and how soon a replica, or the whole job, may be started again."""
 
 import signal
 from collections import defaultdict, deque
@@ -30,7 +30,7 @@ def ended_how(exit_code: int) -> str:
 
 
 class RestartPolicy:
-    """At most `max_restarts` restarts of each replica within `window_s` seconds; `now` is given in seconds."""
+    """At most `max_restarts` restarts of each name within `window_s` seconds; `now` is given in seconds."""
 
     def __init__(self, max_restarts: int, window_s: float) -> None:
         self.max_restarts, self.window_s = max_restarts, window_s

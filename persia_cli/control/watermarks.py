@@ -1,6 +1,7 @@
 """The order of steps: the finished ones, those that a rank may start, and those that a server holds in sync mode.
 
-A watermark and a small window above it identify the finished steps; exactly-once updates depend on this.
+NN workers and embedding workers use these windows. Exactly-once updates depend on those of embedding servers, which
+lie in the memory of their rows: `store/memory/applied_steps.py`.
 """
 
 from collections.abc import Callable, Iterator

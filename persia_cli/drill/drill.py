@@ -19,7 +19,7 @@ from persia_cli.errors import CheckpointError, RoleError
 from persia_cli.observe.history import read_history
 from persia_cli.store.checkpoints.manifest import checkpoints_of
 
-LAUNCHER = "launcher"
+DRIVER = "driver"
 DRILLED, UNDISTURBED = "drilled", "undisturbed"
 """Folders of the two runs of a drill."""
 
@@ -59,15 +59,15 @@ class Drill:
     def _kill(self, job: DrilledJob) -> DrillResult:
         reached = job.wait_for_step(self.step)
         replicas = job.replicas()
-        names = [name for name in self.targets if name != LAUNCHER]
+        names = [name for name in self.targets if name != DRIVER]
         if gone := sorted(set(names) - replicas.keys()):
             raise RoleError(f"{', '.join(gone)} had no process at step {reached:,} that could be killed")
         result = DrillResult(self.targets, job.run_dir, self.run.mode.kind, reached, time.time())
         for name in names:
             replicas[name].send(signal.SIGKILL)
-        if LAUNCHER in self.targets:
-            if left := job.kill_launcher():
-                result.problems.append(f"{len(left)} processes live on after the launcher was killed")
+        if DRIVER in self.targets:
+            if left := job.kill_driver():
+                result.problems.append(f"{len(left)} processes live on after the driver was killed")
             result.noticed_s = round(time.time() - result.at, 3)
             job.start("resume=auto")
         return result
@@ -77,7 +77,7 @@ class Drill:
         history, run = read_history(result.run_dir), self.run
         if problem:
             result.problems.append(problem)
-        elif LAUNCHER in self.targets:
+        elif DRIVER in self.targets:
             on = [line["time"] for line in history.training if line["time"] > result.at + (result.noticed_s or 0.0)]
             result.recovered_s = round(on[0] - result.at, 3) if on else None
             result.cause = "all processes had ended, and the job was started again"

@@ -22,7 +22,7 @@ LAUNCH_ROLE = "launch-role"
 TAIL_BYTES = 1 << 15
 """Upper bound of the bytes of a line of metrics."""
 END_S = 30.0
-"""Seconds in which processes have to end after a signal, or after their launcher was killed."""
+"""Seconds in which processes have to end after a signal, or after their driver was killed."""
 POLL_S = 0.01
 
 
@@ -32,11 +32,11 @@ def events_of(run_dir: Path) -> list[dict[str, Any]]:
     return [event for folder in [*starts, run_dir] for event in read_journal(folder / EVENTS)]
 
 
-def replicas_of(launcher: int) -> dict[str, RunningProcess]:
-    """Return the running replicas that are children of a launcher, by name."""
+def replicas_of(driver: int) -> dict[str, RunningProcess]:
+    """Return the running replicas that are children of a driver, by name."""
     found = {}
     for entry in PROC.iterdir():
-        if not entry.name.isdigit() or parent_of(int(entry.name)) != launcher:
+        if not entry.name.isdigit() or parent_of(int(entry.name)) != driver:
             continue
         words = words_of(int(entry.name))
         process = process_of(int(entry.name))
@@ -119,8 +119,8 @@ class DrilledJob:
         errors = [line.removeprefix(start) for line in lines for start in ERROR if line.startswith(start)]
         return errors[-1] if errors else f"the job ended with exit code {self._child.returncode}; see {self._log}"
 
-    def kill_launcher(self) -> list[RunningProcess]:
-        """Kill the launcher; return the processes that did not end with it, after they are killed too."""
+    def kill_driver(self) -> list[RunningProcess]:
+        """Kill the driver; return the processes that did not end with it, after they are killed too."""
         replicas = self.replicas()
         self._child.kill()
         self._child.wait()
@@ -137,4 +137,4 @@ class DrilledJob:
             try:
                 self._child.wait(END_S)
             except subprocess.TimeoutExpired:
-                self.kill_launcher()
+                self.kill_driver()

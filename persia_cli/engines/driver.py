@@ -1,4 +1,4 @@
-"""The launcher's loop, from the preparation of the run directory to the recorded end of the job."""
+"""The driver's loop, from the preparation of the run directory to the recorded end of the job."""
 
 import time
 from collections.abc import Callable

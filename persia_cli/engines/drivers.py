@@ -127,7 +127,7 @@ class LaunchedDriver:
     def _processes(self) -> list[RunningProcess]:
         """Return which processes run of the parent and the coordinator; another program handles no such signals."""
         job = read_job(self._run_dir / JOB)
-        found = [RunningProcess(job.launcher, job.launcher_began)]
+        found = [RunningProcess(job.driver, job.driver_began)]
         began = _coordinators_in(self._run_dir)
         coordinator = process_of(int(began[-1]["pid"])) if began and is_being_written(self._run_dir / EVENTS) else None
         found += [coordinator] if coordinator else []

@@ -1,4 +1,4 @@
-"""The launcher that runs all roles as threads of this process, for tests, notebooks and small runs."""
+"""The engine that runs all roles as threads of this process, for tests, notebooks and small runs."""
 
 import sys
 import threading

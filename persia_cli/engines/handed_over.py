@@ -1,7 +1,7 @@
-"""Keys and configuration, which a launcher hands to another process through its standard input.
+"""Keys and configuration, which a driver hands to another process through its standard input.
 
 The first line has the job's keys, as a file of keys does. The second has the credentials of URIs, as the environment of
-a role on the launcher's own machine; it may be empty. What follows is the configuration, for a coordinator.
+a role on the driver's own machine; it may be empty. What follows is the configuration, for a coordinator.
 """
 
 import os

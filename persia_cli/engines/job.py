@@ -1,4 +1,4 @@
-"""The run directory and the result of a job, for all launchers."""
+"""The run directory and the result of a job, for all engines."""
 
 import re
 import socket
@@ -147,7 +147,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         (run_dir / SECRET_FILE).unlink(missing_ok=True)
     load = plan.job.load and address_of(place_of(plan.job.load))
     own = own_process()
-    job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load, launcher=own.pid, launcher_began=own.began)
+    job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load, driver=own.pid, driver_began=own.began)
     plan = replace(plan, run=anchored(plan.run), job=job)
     try:
         write_run(plan.run, run_dir / CONFIG)

@@ -1,4 +1,4 @@
-"""The part of a launcher that handles kernels that are not compiled yet."""
+"""The part of a driver that handles kernels that are not compiled yet."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The launcher that runs each replica as a process of this machine."""
+"""The engine that runs each replica as a child of this process, which is driver and supervisor."""
 
 import signal
 import time
@@ -40,7 +40,7 @@ from persia_cli.wire.sockets import Context
 KEYS = "keys"
 LOG_TAIL_LINES = 20
 SETTLE_S = 3.0
-"""Seconds that the coordinator has to record why a replica died, before the launcher reports it itself."""
+"""Seconds that the coordinator has to record why a replica died, before the driver reports it itself."""
 
 
 def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
@@ -57,7 +57,7 @@ def _require_this_machine(plan: JobPlan) -> None:
 
 
 class Processes:
-    """The processes of one job; the kernel kills each of them if the launcher dies."""
+    """The processes of one job; the kernel kills each of them if the driver dies."""
 
     def __init__(
         self, plan: JobPlan, sockets: Path, advertised: Callable[[Replica], str | None] = lambda replica: None
@@ -82,9 +82,7 @@ class Processes:
         self._kernels = Compiling(plan)
         # After a restart, the measurements of a benchmark would be wrong.
         restarts = plan.run.recovery.max_restarts and plan.job.benchmark is None
-        self._reports = (
-            DeathReports("launcher", lambda: self.address, lambda: Context(self.secret)) if restarts else None
-        )
+        self._reports = DeathReports("driver", lambda: self.address, lambda: Context(self.secret)) if restarts else None
 
     def _prepared_secret(self, folder: Path) -> Path:
         """Return the file of the user's keys if connections are to be encrypted, or of a secret that is made here."""
@@ -98,7 +96,7 @@ class Processes:
         return folder / KEYS
 
     def start(self, follow: Callable[[], None] = lambda: None) -> None:
-        """Start the coordinator, then the others, each in its own session, so that only the launcher gets Ctrl-C."""
+        """Start the coordinator, then the others, each in its own session, so that only the driver gets Ctrl-C."""
         cluster = self._plan.run.cluster
         is_tcp = isinstance(cluster, LocalCluster) and cluster.transport == "tcp"
         listen = "tcp://127.0.0.1:*" if is_tcp else ipc_address(self._sockets, "coordinator-0")
@@ -196,7 +194,7 @@ class Processes:
         except DiskError as refused:
             return refused  # the disk is full, so the replica could not write its error
         stopped = f"was stopped ({signal.Signals(code - SIGNALLED).name})" if code > SIGNALLED else ""
-        text = started.final or f"{name} {stopped or started.ended_how}"
+        text = started.given_up_because or f"{name} {stopped or started.ended_how}"
         death = KilledError(text, name) if code < 0 and not self._saves else kind(text)
         tail = "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:]) or "  (nothing)"
         death.add_note(f"The job was stopped. The end of {log}:\n{tail}")

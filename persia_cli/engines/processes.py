@@ -26,4 +26,4 @@ def die_with(parent: int) -> None:
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        raise RoleError(f"the launcher, process {parent}, has ended or did not start this process")
+        raise RoleError(f"the driver, process {parent}, has ended or did not start this process")

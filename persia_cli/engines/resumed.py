@@ -72,7 +72,7 @@ def start_over(run_dir: Path, moved: Sequence[str]) -> None:
 def locked(run_dir: Path) -> Iterator[None]:
     """Raise UserError if a process writes the record of the run, or another one is in this context.
 
-    A launcher is in it from before it prepares the folder until the end of its job, since the coordinator writes the
+    A driver is in it from before it prepares the folder until the end of its job, since the coordinator writes the
     record only from later on: kernels may have to be compiled first.
     """
     lock = os.open(run_dir, os.O_RDONLY)
@@ -85,7 +85,7 @@ def locked(run_dir: Path) -> Iterator[None]:
 
 
 def is_at_work(run_dir: Path) -> bool:
-    """Return whether a launcher on this machine has locked the folder of a run, or a coordinator its events."""
+    """Return whether a driver on this machine has locked the folder of a run, or a coordinator its events."""
     try:
         folder = os.open(run_dir, os.O_RDONLY)
     except OSError:

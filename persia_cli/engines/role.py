@@ -34,7 +34,7 @@ JOIN_S = 120.0
 """Seconds that a replica waits for the coordinator's token, and for the coordinator itself."""
 POLL_S = 0.2
 STUCK_TIMES = 2
-"""A role that still runs after so many times `cluster.stop_timeout_s` is stuck; a launcher kills it earlier."""
+"""A role that still runs after so many times `cluster.stop_timeout_s` is stuck; a driver kills it earlier."""
 
 
 class RoleSignals:
@@ -139,7 +139,7 @@ def run_process(options: RoleOptions) -> None:
 
 
 def read_job(path: Path) -> Job:
-    """Read the job that a launcher has written; raises UserError if the file is missing or damaged."""
+    """Read the job that a driver has written; raises UserError if the file is missing or damaged."""
     try:
         return Job.from_json(path.read_bytes())
     except FileNotFoundError:

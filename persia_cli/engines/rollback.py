@@ -25,7 +25,7 @@ JOB = "the job"
 def launch_with_rollback(
     plan: JobPlan, launch: Callable[[JobPlan], JobResult], report: Callable[[str], None]
 ) -> JobResult:
-    """Run a job to its end by `launch`, which returns or raises what launchers do; roll it back after each kill.
+    """Run a job to its end by `launch`, which returns or raises what `drive` does; roll it back after each kill.
 
     `report` is called with a sentence about each rollback. Raises the KilledError of a job that is no training, and of
     one that was rolled back `recovery.max_restarts` times within `recovery.window_s`.

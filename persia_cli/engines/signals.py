@@ -1,4 +1,4 @@
-"""Signals that end a job after its model is saved, as launchers and roles take them."""
+"""Signals that end a job after its model is saved, as drivers and roles take them."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ class PreemptedNow(KeyboardInterrupt):
 
 
 class JobSignals:
-    """A launcher's handler of the signals that end its job.
+    """A driver's handler of the signals that end its job.
 
     SIGTERM, SIGUSR1 and SIGHUP end a job once its model is saved, and raise PreemptedNow where training has not begun.
     Repeats change nothing.

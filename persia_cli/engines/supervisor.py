@@ -21,7 +21,7 @@ from persia_cli.engines.role_options import RoleOptions
 from persia_cli.engines.signals import ENDING_SIGNALS
 from persia_cli.errors import KilledError, PreemptedError, RoleError, WireError
 from persia_cli.plan.job import COORDINATOR
-from persia_cli.plan.replacement import TRUSTED, WITH_MEMORY, is_replaced
+from persia_cli.plan.replacement import TRUSTED, WITH_MEMORY, may_be_replaced
 from persia_cli.store.memory.memory_file import new_file
 from persia_cli.wire.job_messages import Death, Verdict
 from persia_cli.wire.loop import Loop, identity_of
@@ -85,10 +85,10 @@ class Supervised:
         self._memory = new_file(options.name) if retains_memory else None
         self._asked = False
         self._due_s: float | None = None
-        self.life = 1
-        """Number of the process among those of the replica."""
-        self.final = ""
-        """Why the coordinator wants no new process, if that is so."""
+        self.incarnation = 1
+        """Number of the process among those that this supervisor started, from 1."""
+        self.given_up_because = ""
+        """Reason for which no other process will start; empty while one may."""
         self._begin()
 
     def _begin(self) -> None:
@@ -96,7 +96,8 @@ class Supervised:
         self._id = process_id(self.process.pid)  # it cannot be found out once the process has been waited for
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        words = ["launch-role", *self.options.words(), "--parent", str(os.getpid()), "--life", str(self.life)]
+        words = ["launch-role", *self.options.words(), "--parent", str(os.getpid())]
+        words += ["--incarnation", str(self.incarnation)]
         inherited = descriptors([self.options.key_file])
         if self._memory is not None:
             words += ["--memory-file", str(self._memory)]
@@ -121,10 +122,10 @@ class Supervised:
         code = self.process.poll()
         return (
             self._reports is not None
-            and not self.final
+            and not self.given_up_because
             and code is not None
             and code not in WELL
-            and is_replaced(self.options.role, code, self._memory is not None)
+            and may_be_replaced(self.options.role, code, self._memory is not None)
         )
 
     @property
@@ -148,7 +149,7 @@ class Supervised:
             log.warning("%s %s", self.options.name, self.ended_how)
             self._reports.send(Death(self.options.role, self.options.index, self._id, code), self._obey)
         elif self._due_s is not None and time.monotonic() >= self._due_s:
-            self.life += 1
+            self.incarnation += 1
             self._asked, self._due_s = False, None
             if self._memory is not None and self.process.returncode not in TRUSTED:
                 # A process that ends by its own fault may have written anything, so the next does not use it.
@@ -162,8 +163,8 @@ class Supervised:
             self.give_up(verdict.why)
 
     def give_up(self, why: str = "") -> None:
-        """Take the process's end for the replica's."""
-        self.final = why or f"{self.options.name} {self.ended_how}"
+        """Start no other process, for the coordinator's reason `why` or, by default, because of this one's end."""
+        self.given_up_because = why or f"{self.options.name} {self.ended_how}"
 
     def signal(self, number: signal.Signals) -> None:
         """Send the process a signal, if it runs."""
@@ -211,13 +212,13 @@ def supervise_role(options: RoleOptions, attached_to: int | None = None) -> None
         child.close()
         reports.close()
     code = child.process.returncode
-    if child.final and code < 0:
+    if child.given_up_because and code < 0:
         # Another process starts the job again after this exit code.
-        died = KilledError(child.final, options.name)
+        died = KilledError(child.given_up_because, options.name)
         died.exit_code = SIGNALLED - code
         raise died
-    if child.final:
-        raise RoleError(child.final)
+    if child.given_up_because:
+        raise RoleError(child.given_up_because)
     if code:
         sys.exit(SIGNALLED - code if code < 0 else code)
 

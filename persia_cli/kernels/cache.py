@@ -1,6 +1,6 @@
 """The cache of compiled kernels on disk: one folder for each combination of sources, versions and processor.
 
-This module does not import numba, so that a launcher can check the cache quickly. A kernel is three files: the index
+This module does not import numba, so that a driver can check the cache quickly. A kernel is three files: the index
 and the machine code, as numba writes them, and then the SHA-256 of both. A kernel whose files do not match is compiled
 again.
 """

@@ -2,7 +2,7 @@
 
 These are compiled before a replica is ready. Kernels that are called rarely (to load rows, to add up several ranks'
 gradients) are not among them; they are compiled at their first call. This module does not import numba, so that a
-launcher can quickly check if they are compiled.
+driver can quickly check if they are compiled.
 """
 
 from collections.abc import Iterable

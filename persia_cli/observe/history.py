@@ -110,7 +110,7 @@ class RunHistory:
     def outcome(self, now: float) -> RunOutcome:
         """Return the state of the run; `now` in seconds since 1970."""
         phases = [event for event in self.events if event["event"] == "phase"]
-        # The last one, since a launcher may record an end after that of the coordinator, with more information.
+        # The last one, since a driver may record an end after that of the coordinator, with more information.
         for event in reversed(phases):
             if event["phase"] in ENDS:
                 return RunOutcome(event["phase"], event.get("error", ""))

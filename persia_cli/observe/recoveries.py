@@ -12,7 +12,7 @@ def recoveries_in(events: Sequence[Line]) -> list[Line]:
 
 
 DONE_AGAIN = {
-    "steps": ("step", "sent again"),
+    "steps": ("step", "assigned again"),
     "batches": ("batch", "sent again"),
     "requests": ("request", "continued"),
 }
@@ -27,8 +27,8 @@ def amount(unit: str, number: int) -> str:
 def outcome_of(event: Line) -> str:
     """Return a sentence about a recovery: its duration, and the repeated work."""
     took = f"after {event['seconds']:.1f} s"
-    if not event["repeated"]:
-        return f"{took}; nothing done again"
     [(unit, number)] = event["repeated"].items()
+    if not number and "checkpoint" not in event:
+        return f"{took}; nothing was in progress"
     done = f"after step {event['checkpoint']:,} trained again" if "checkpoint" in event else DONE_AGAIN[unit][1]
     return f"{took}; {amount(unit, number)} {done}"

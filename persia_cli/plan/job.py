@@ -127,9 +127,9 @@ class Job:
     logits: bool = False
     overwrite: bool = False
     """True if the file may replace an existing one."""
-    launcher: int = 0
-    launcher_began: int = 0
-    """Process that launched the job, and restarts it after a rollback, and the tick at which it began."""
+    driver: int = 0
+    driver_began: int = 0
+    """Process that drives the job, and the tick at which it began."""
 
     def to_json(self) -> bytes:
         """Encode for the wire."""

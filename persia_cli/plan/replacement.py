@@ -1,4 +1,4 @@
-"""The decision which replicas get a new process after a death, and which memory it finds."""
+"""The rule by role and exit code: whether a dead process may be replaced, and whether its memory remains usable."""
 
 import signal
 
@@ -13,11 +13,14 @@ WITH_MEMORY = "embedding-server"
 """The role whose memory outlives its process."""
 
 TRUSTED = (-signal.SIGKILL, -signal.SIGTERM)
-"""Ends by a signal from outside, after which the memory of a process is intact."""
+"""Ends by a signal from outside, after which the memory of a process is intact.
+
+A role takes SIGTERM as the order to save and end the job, so this signal kills it only before it handles signals.
+"""
 
 
-def is_replaced(role: str, exit_code: int, memory_is_retained: bool) -> bool:
-    """Return whether a replica whose process ended in this way can get a new one; a server, if its memory is intact."""
+def may_be_replaced(role: str, exit_code: int, memory_is_retained: bool) -> bool:
+    """Return whether a new process may follow one that ended in this way; RestartPolicy limits how often."""
     if role == WITH_MEMORY:
         return memory_is_retained and exit_code in TRUSTED
     return role in RESTARTED and exit_code not in NEVER_AGAIN

@@ -71,7 +71,7 @@ class RoleStart:
     """Address to listen at; by default `advertise`, or one next to the coordinator's."""
     advertise: str | None = None
     """Address at which others reach it, if it differs."""
-    life: int = 1
+    incarnation: int = 1
     """1 for the replica's first process, 2 for its replacement, and so on."""
     memory_file: int | None = None
     """Inherited descriptor of the file for the memory of an embedding server."""
@@ -87,7 +87,7 @@ def run_role(
 ) -> None:
     """Run one replica of any other role until the job is over.
 
-    A failure is reported to the coordinator before it is raised, except a MemoryFileError: the launcher then rolls the
+    A failure is reported to the coordinator before it is raised, except a MemoryFileError: the driver then rolls the
     job back.
     """
     loop = Loop(context, start.name)
@@ -96,9 +96,9 @@ def run_role(
         try:
             on_start(session)
             listens_at = start.bind or start.advertise or default_address(start.coordinator, start.name)
-            if start.life > 1 and listens_at.startswith("ipc://"):
+            if start.incarnation > 1 and listens_at.startswith("ipc://"):
                 # Messages and arrays for the process before must not reach this one.
-                listens_at += f".{start.life}"
+                listens_at += f".{start.incarnation}"
             advertise = start.advertise if start.bind else None
             _replica(start.role, loop, session, listens_at, advertise, start.memory_file).run()
             session.leave()

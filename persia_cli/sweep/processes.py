@@ -121,8 +121,8 @@ class Sweep:
         figures = metrics_in(task.run_dir, self._metric) if code == 0 else None
         error, death = None, killed_by(-code) if code < 0 else ""
         if death and (task.run_dir / CONFIG).exists():
-            # A signal killed the launcher, and the kernel its replicas with it.
-            text = f"the launcher {death}"
+            # A signal killed the driver, and the kernel its replicas with it.
+            text = f"the driver {death}"
             record_end(task.run_dir, phase="failed", error=text, exit_code=PersiaError.exit_code)
         if ended.stop_requested is not None:
             error = f"took longer than {self._limit_s:g} s and was stopped"

@@ -59,8 +59,8 @@ Sizes = dict[str, float]
 
 
 def sizes(job: Launched) -> dict[str, Sizes]:
-    """Memory (MiB), threads and files of the launcher and each replica, and the files of the whole job."""
-    found = {"launcher": psutil.Process(job.process.pid)}
+    """Memory (MiB), threads and files of the driver and each replica, and the files of the whole job."""
+    found = {"driver": psutil.Process(job.process.pid)}
     found |= {name: psutil.Process(each.pid) for name, each in replicas_of(job.process.pid).items()}
     measured = {}
     for name, process in found.items():
@@ -144,7 +144,7 @@ def flat(measured: list[dict[str, Sizes]]) -> list[str]:
             for figure, value in figures.items():
                 series[name, figure].append(value)
     # A process that has loaded a checkpoint uses more memory than one that began without, and at the first death a
-    # launcher connects to the coordinator, for which it needs threads and files.
+    # driver connects to the coordinator, for which it needs threads and files.
     room = {"memory": 80.0, "threads": 2, "files": 12, "run": 12, "temporary": 3, "shared": 0, "memfds": 2}
     grown = []
     for (name, figure), values in series.items():

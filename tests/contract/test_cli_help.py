@@ -48,7 +48,7 @@ FROZEN = {
         "keys": "",
         "keys new": "file",
         "launch-role": (
-            "--advertise --attached --bind --conf-dir --coordinator --cpus --index --key-file --life "
+            "--advertise --attached --bind --conf-dir --coordinator --cpus --incarnation --index --key-file "
             "--memory-file --parent --run-dir --supervise --token-file --trusted-network role words"
         ),
         "logs": "role run",

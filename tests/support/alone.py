@@ -37,7 +37,7 @@ class LoneLink:
     stop: bool = False
     is_ready: bool = False
     has_ended: bool = False
-    life: int = 1
+    incarnation: int = 1
     own_address: str = ""
     clients: list[Client] = field(default_factory=list)
     counters: Callable[[], Counters] = field(default=Counters)
@@ -51,7 +51,7 @@ class LoneLink:
     @property
     def sender(self) -> Sender:
         """The sender in messages to the coordinator."""
-        return Sender(self.role, self.index, self.life)
+        return Sender(self.role, self.index, self.incarnation)
 
     def join(self, own_address: str) -> tuple[Run, Job]:
         """Return run and job."""
@@ -60,7 +60,7 @@ class LoneLink:
 
     def connect(self, role: str) -> list[Client]:
         """Connect to the servers."""
-        identity = identity_of(self.name, ProcessId(self.life))
+        identity = identity_of(self.name, ProcessId(self.incarnation))
         self.clients = [self.loop.connect(each, role, identity, 0.5, LIMIT_S) for each in self.servers]
         return self.clients
 
@@ -83,19 +83,23 @@ class Alone:
 
 
 @contextmanager
-def alone(run: Run, job: Job, lives: int = 1, memory_file: int | None = None, life: int = 1) -> Iterator[Alone]:
+def alone(
+    run: Run, job: Job, workers: int = 1, memory_file: int | None = None, incarnation: int = 1
+) -> Iterator[Alone]:
     """Run the run's embedding servers, and one embedding worker, until the end of the block.
 
-    With more `lives`, there are more embedding workers, one after the other, as if the previous ones had died. The
-    memory of the one server is in `memory_file`; with `life` above 1 the server recovers it.
+    With more `workers`, each is the next one's former incarnation, as if it had died. The
+    memory of the one server is in `memory_file`; with `incarnation` above 1 the server recovers it.
     """
     context, links, threads = Context(), list[LoneLink](), list[threading.Thread]()
     failures: list[BaseException] = []
 
     def start(kind: type[EmbeddingServer] | type[EmbeddingWorker], role: str, index: int) -> LoneLink:
         servers = [session.own_address for session in links if session.role == "embedding-server"]
-        own = 1 + sum(session.role == "embedding-worker" for session in links) if role == "embedding-worker" else life
-        session = LoneLink(Loop(context, f"{role}-{index}"), role, index, run, job, servers, life=own)
+        own = incarnation
+        if role == "embedding-worker":
+            own = 1 + sum(session.role == role for session in links)
+        session = LoneLink(Loop(context, f"{role}-{index}"), role, index, run, job, servers, incarnation=own)
 
         def serve() -> None:
             try:
@@ -118,7 +122,7 @@ def alone(run: Run, job: Job, lives: int = 1, memory_file: int | None = None, li
     try:
         for index in range(run.cluster.embedding_servers):
             links.append(start(EmbeddingServer, "embedding-server", index))
-        for _ in range(lives):
+        for _ in range(workers):
             links.append(start(EmbeddingWorker, "embedding-worker", 0))
         servers = [session.own_address for session in links[: run.cluster.embedding_servers]]
         yield Alone(servers, links[-1].own_address, links, context.token)

@@ -26,7 +26,7 @@ KILLED = killed_by(signal.SIGKILL)
 
 
 class Launched:
-    """The launcher and its processes; a context manager that leaves no process behind, and no file elsewhere.
+    """The driver and its processes; a context manager that leaves no process behind, and no file elsewhere.
 
     `temporary` is its folder for temporary files.
     """
@@ -64,7 +64,7 @@ class Launched:
 
     @property
     def output(self) -> str:
-        """The output of the launcher."""
+        """The output of the driver."""
         return self._output.read_text(encoding="utf-8")
 
     def pids(self) -> dict[str, int]:
@@ -81,9 +81,9 @@ class Launched:
         return self.pids()
 
     def end(self, within_s: float) -> tuple[int, float]:
-        """Wait for the launcher's end; return its exit code and the time that it took, in seconds."""
+        """Wait for the driver's end; return its exit code and the time that it took, in seconds."""
         begin = time.monotonic()
-        poll_for(lambda: self.process.poll() is not None, within_s, "the end of the launcher")
+        poll_for(lambda: self.process.poll() is not None, within_s, "the end of the driver")
         code: int = self.process.returncode
         return code, time.monotonic() - begin
 

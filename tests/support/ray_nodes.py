@@ -68,7 +68,7 @@ def commands_on(host: Host, *words: str) -> list[psutil.Process]:
 
 def replicas_on(host: Host, role: str) -> list[psutil.Process]:
     """Return the processes of a role on a host, without their supervisors."""
-    return commands_on(host, "launch-role", role, "--life")
+    return commands_on(host, "launch-role", role, "--incarnation")
 
 
 def actor_of(replica: psutil.Process) -> psutil.Process:

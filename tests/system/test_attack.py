@@ -44,11 +44,11 @@ def attacking() -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def ports(launcher: psutil.Process) -> set[int]:
+def ports(driver: psutil.Process) -> set[int]:
     """Return the addresses on which the roles of a job listen."""
     return {
         connection.laddr.port
-        for child in launcher.children()
+        for child in driver.children()
         for connection in child.net_connections("tcp4")
         if connection.status == psutil.CONN_LISTEN and "launch-role" in child.cmdline()
     }
@@ -60,10 +60,10 @@ def test_a_hostile_user_cannot_end_a_job_over_tcp_nor_change_its_result(tmp_path
     undisturbed = train([*words, "cluster=embedded"], tmp_path / "undisturbed")
     run_dir = tmp_path / "run"
     with Launched([*words, "cluster=local", "cluster.transport=tcp"], run_dir) as job, attacking() as attack:
-        launcher, told = psutil.Process(job.process.pid), set[int]()
+        driver, told = psutil.Process(job.process.pid), set[int]()
 
         def tell_of_ports() -> bool:
-            for port in ports(launcher) - told:
+            for port in ports(driver) - told:
                 told.add(port)
                 assert attack.stdin is not None
                 attack.stdin.write(f"{port}\n")

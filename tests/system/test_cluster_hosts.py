@@ -241,7 +241,7 @@ def killed(hosts: list[Host], role: str, how: signal.Signals = signal.SIGKILL) -
     """Kill the process of a role, but not its supervisor."""
 
     def found() -> list[psutil.Process]:
-        return [each for each in processes_of(hosts) if {role, "--life"} <= {*words_of(each)}]
+        return [each for each in processes_of(hosts) if {role, "--incarnation"} <= {*words_of(each)}]
 
     poll_for(lambda: len(found()) == 1, LIMIT_S, f"the only {role}")
     found()[0].send_signal(how)

@@ -18,7 +18,7 @@ from tests.support.small import WORDS
 LIMIT_S = 400.0
 STEPS = 600
 JOB = [*WORDS, "train.log_every_steps=5", "cluster=local", f"dataset.generator.train_rows={32 * STEPS}"]
-TARGETS = [["data-loader"], ["embedding-server", "nn-worker"], ["coordinator"], ["launcher"]]
+TARGETS = [["data-loader"], ["embedding-server", "nn-worker"], ["coordinator"], ["driver"]]
 
 pytestmark = pytest.mark.timeout(600)
 

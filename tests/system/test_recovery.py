@@ -151,7 +151,7 @@ def memory_files() -> list[Path]:
 
 
 def own_memory_files(job: Launched) -> list[Path]:
-    """Those that the launcher of a job holds."""
+    """Those that the driver of a job holds."""
     return [file for file in memory_files() if file.parts[2] == str(job.process.pid)]
 
 
@@ -251,7 +251,7 @@ def test_memory_that_is_damaged_is_refused_and_the_job_goes_back(tmp_path: Path)
 
 
 @pytest.mark.parametrize("when", ["training", "restarting"])
-def test_a_launcher_that_is_killed_leaves_no_memory(tmp_path: Path, when: str) -> None:
+def test_a_driver_that_is_killed_leaves_no_memory(tmp_path: Path, when: str) -> None:
     with Launched(ROLLS_BACK, tmp_path / "run") as job:
         pids = job.wait_for_training()
         assert len(own_memory_files(job)) == 2

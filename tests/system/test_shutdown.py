@@ -105,7 +105,7 @@ def test_a_second_interrupt_does_not_wait_for_a_replica_that_hangs(tmp_path):
         assert running(pids) == []
 
 
-def test_no_replica_outlives_a_launcher_that_is_killed(tmp_path):
+def test_no_replica_outlives_a_driver_that_is_killed(tmp_path):
     with Launched(ENDLESS, tmp_path / "run") as job:
         pids = job.wait_for_training()
         assert running(pids) == list(pids)

@@ -129,8 +129,8 @@ def require_same(run_dir: Path, straight: JobResult) -> None:
 
 
 def processes_of(job: Launched) -> list[psutil.Process]:
-    launcher = psutil.Process(job.process.pid)
-    return [launcher, *launcher.children(recursive=True)]
+    driver = psutil.Process(job.process.pid)
+    return [driver, *driver.children(recursive=True)]
 
 
 def disturb(job: Launched, everyone: bool, number: signal.Signals) -> None:
@@ -188,7 +188,7 @@ def test_sigterm_in_training_saves_and_the_resumed_run_has_the_same_bits(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("everyone", [False, True], ids=["launcher", "everyone"])
+@pytest.mark.parametrize("everyone", [False, True], ids=["driver", "everyone"])
 @pytest.mark.parametrize("phase", PHASES)
 def test_sigterm_in_every_phase(tmp_path: Path, straight: JobResult, phase: str, everyone: bool) -> None:
     interrupted_and_resumed(tmp_path, straight, phase, "local", everyone, signal.SIGTERM)

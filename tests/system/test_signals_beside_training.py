@@ -35,8 +35,8 @@ def test_while_kernels_are_compiled(tmp_path: Path, cluster: str) -> None:
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
     with Launched(words, run_dir, environment) as job:
         poll_for(lambda: some_kernels_are_compiled(run_dir) or job.process.poll() is not None, 300.0, "compiling")
-        launcher = psutil.Process(job.process.pid)
-        below = [process.pid for process in launcher.children(recursive=True)]
+        driver = psutil.Process(job.process.pid)
+        below = [process.pid for process in driver.children(recursive=True)]
         for pid in [*below, job.process.pid]:
             os.kill(pid, signal.SIGTERM)
         code, _ = job.end(within_s=END_S)

@@ -24,7 +24,7 @@ class Replicas(Node):
     start_timeout_s: Seconds = 120.0
     """Seconds for all replicas to join, and then for all to report ready while none shows progress."""
     silence_timeout_s: Seconds = 30.0
-    """Seconds without a sign of life from a replica after which the job stops."""
+    """Seconds without a message of a replica after which the job ends, or on several machines rolls back."""
     work_timeout_s: Seconds = 900.0
     """Longest time in seconds for one piece of work, such as a step, compiling the network, or writing weights."""
     retry_s: Seconds = 0.5

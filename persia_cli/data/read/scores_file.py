@@ -166,7 +166,7 @@ def open_scores(
 class ScoresFile:
     """A file that grows row by row under a temporary name, and is renamed when it is complete. For one thread.
 
-    The launcher holds the lock of `claimed_scores`, and removes a file that was not published.
+    The driver holds the lock of `claimed_scores`, and removes a file that was not published.
 
     Each label has a float32 column `LABEL_probability` and, if wanted, one of its logits, `LABEL_logit`; or, if its
     link says that predictions are other numbers, a float32 column `LABEL_prediction` alone.

@@ -1,4 +1,4 @@
-"""Heartbeats: counters and signs of life of the replicas, and their answers with changes of peers."""
+"""Heartbeats: counters and present work of the replicas, and their answers with changes of peers."""
 
 from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.roles.coordinator.liveness import LivenessMonitor

@@ -1,4 +1,4 @@
-"""The death of a process: the decision whether it is replaced, and the notice to the other replicas."""
+"""The coordinator's answer to a reported death, by rule and limit, and the notice to the other replicas."""
 
 import signal
 import time
@@ -8,7 +8,7 @@ from typing import Any
 from persia_cli.control.membership import Member
 from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, NEVER_AGAIN, RestartPolicy, ended_how
 from persia_cli.errors import RoleError, WireError
-from persia_cli.plan.replacement import WITH_MEMORY, is_replaced
+from persia_cli.plan.replacement import WITH_MEMORY, may_be_replaced
 from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.roles.coordinator.saving import Saving
 from persia_cli.wire.job_messages import Beat, Change, Death, Verdict
@@ -96,7 +96,7 @@ class Replacements:
         phase = self._context.phases.current
         return (
             self._policy.max_restarts > 0
-            and is_replaced(message.role, message.exit_code, memory_is_retained=True)
+            and may_be_replaced(message.role, message.exit_code, memory_is_retained=True)
             and phase is not None
             and phase.kind != "done"
             and (message.role, message.index) in self._membership.members

@@ -108,7 +108,7 @@ class RowFile:
             yield from _validated(batches)
 
     def _merged(self) -> Batches:
-        # Imported late: the coordinator and the launcher read manifests of chains, and load no kernels.
+        # Imported late: the coordinator and the driver read manifests of chains, and load no kernels.
         from persia_cli.store.checkpoints.merged_rows import RowSource, merged_batches
 
         with ExitStack() as stack:

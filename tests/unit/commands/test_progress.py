@@ -2,6 +2,8 @@
 
 import io
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from rich.console import Console
 from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.progress import following
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
-from persia_cli.plan.job import Job
+from persia_cli.plan.job import Job, Rollback
 
 JOB = Job(task="train", run_dir="run", load=None, train_rows=1000, eval_rows=200, steps=10, eval_steps=2)
 TRAINING: dict[str, Any] = {
@@ -98,3 +100,16 @@ def test_progress_of_an_evaluation_or_a_prediction(tmp_path: Path, terminal: boo
     events.close()
     assert "3,000/12,000 samples  0:06 left  1,500 samples/s" in stream.getvalue()
     assert "reliability" not in stream.getvalue()
+
+
+def test_after_a_rollback_restored_metrics_are_not_shown_again(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    metrics = Journal(tmp_path / METRICS)
+    metrics.write(**TRAINING)
+    job = replace(JOB, rollback=Rollback("nn-worker-0", "it died", time.time(), step=4, steps_again=2))
+    with following(Console(file=stream, width=100), tmp_path, job, 100) as follow:
+        follow()
+        metrics.write(**TRAINING | {"step": 6})
+        follow()
+    metrics.close()
+    assert [line.split()[2] for line in stream.getvalue().splitlines()] == ["6/10"]

@@ -37,7 +37,7 @@ signal.pause()
 
 @pytest.fixture
 def process() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that takes signals as a launcher or a coordinator does."""
+    """A process that takes signals as a driver or a coordinator does."""
     command = [sys.executable, "-c", LISTENER]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
         assert started.stdout.readline() == b"ready\n"
@@ -53,20 +53,20 @@ def run_dir(tmp_path: Path) -> Path:
     return folder
 
 
-def note_launcher(run_dir: Path, process: RunningProcess) -> None:
+def note_driver(run_dir: Path, process: RunningProcess) -> None:
     run = make_run()
     job = plan_job(run, make_facts(run, 100, 20), "train", run_dir).job
-    job = replace(job, launcher=process.pid, launcher_began=process.started)
+    job = replace(job, driver=process.pid, driver_began=process.started)
     (run_dir / "job.json").write_bytes(job.to_json())
 
 
 @pytest.mark.parametrize("descriptors", [True, False], ids=["", "before Linux 5.3"])
-def test_a_launcher_is_signalled_and_waited_for(
+def test_a_driver_is_signalled_and_waited_for(
     descriptors: bool, process: "subprocess.Popen[bytes]", run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not descriptors:
         monkeypatch.setattr(os, "pidfd_open", refused)
-    note_launcher(run_dir, process_of(process.pid))
+    note_driver(run_dir, process_of(process.pid))
     threading.Thread(target=stopped_after, args=(process, run_dir)).start()
     with pytest.raises(typer.Exit) as left:
         stop(run_dir)
@@ -75,7 +75,7 @@ def test_a_launcher_is_signalled_and_waited_for(
 
 
 def stopped_after(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
-    """Record the end of a job before its process ends, as a launcher does."""
+    """Record the end of a job before its process ends, as a driver does."""
     assert process.stdout.readline() == b"stopping\n"
     record_end(run_dir, phase="stopped", signal="SIGTERM")
     process.stdin.close()
@@ -85,11 +85,11 @@ def refused(pid: int) -> int:
     raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
-def test_a_process_with_the_number_of_a_killed_launcher_is_left_alone(
+def test_a_process_with_the_number_of_a_killed_driver_is_left_alone(
     process: "subprocess.Popen[bytes]", run_dir: Path
 ) -> None:
     other = process_of(process.pid)
-    note_launcher(run_dir, RunningProcess(other.pid, other.started - 1))
+    note_driver(run_dir, RunningProcess(other.pid, other.started - 1))
     journal = Journal(run_dir / EVENTS, alone=True)
     journal.write(event="began", pid=other.pid, host=socket.gethostname())
     journal.close()

@@ -1,4 +1,4 @@
-"""Membership: joining, valid lives, silence, and a lack of progress."""
+"""Membership: joining, valid incarnations, silence, and a lack of progress."""
 
 import pytest
 

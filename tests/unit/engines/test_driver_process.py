@@ -104,7 +104,7 @@ def phases(run_dir: Path) -> list[str]:
 
 
 def end_with(run_dir: Path, signals: JobSignals, last: str, raised: BaseException) -> None:
-    """Raise an error after a phase, as a launcher may."""
+    """Raise an error after a phase, as a driver may."""
     with recorded_end(run_dir, signals):
         record_end(run_dir, phase=last)
         raise raised

@@ -118,7 +118,7 @@ def recording(run_dir: Path, checkpoint: Path) -> Iterator[None]:
 
 @contextmanager
 def launching(run_dir: Path, checkpoint: Path) -> Iterator[None]:
-    """A launcher whose job has no coordinator yet: it may compile kernels for minutes."""
+    """A driver whose job has no coordinator yet: it may compile kernels for minutes."""
     (run_dir / COORDINATOR_ADDRESS).write_text("ipc:///tmp/persia-of-the-last-start/coordinator-0\n")
     job = plan(["conf=synthetic", "cluster=embedded"], run_dir)
     with prepared_run_dir(replace(job, job=replace(job.job, load=str(checkpoint)))):

@@ -28,7 +28,7 @@ def planned(run_dir: Path, *words: str) -> JobPlan:
 
 
 class Deaths:
-    """A launcher whose job dies so often before it ends; it keeps the plans that it was given."""
+    """A driver whose job dies so often before it ends; it keeps the plans that it was given."""
 
     def __init__(self, times: int) -> None:
         self.times = times

@@ -23,12 +23,12 @@ class Reports:
 
 
 class OfPython(Supervised):
-    """A replica whose processes run a line of Python; `life` is their number."""
+    """A replica whose processes run a line of Python; `incarnation` is their number."""
 
     code = ""
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen([sys.executable, "-c", f"life = {self.life}\n{self.code}"])
+        return subprocess.Popen([sys.executable, "-c", f"incarnation = {self.incarnation}\n{self.code}"])
 
 
 def supervised(code: str, role: str = "data-loader", retains_memory: bool = False) -> tuple[Supervised, Reports]:
@@ -65,7 +65,7 @@ def test_roles_that_cannot_be_replaced_are_not_asked_for() -> None:
 def test_an_embedding_server_returns_if_its_memory_is_kept_and_can_be_trusted(
     end: str, memory_is_retained: bool, expected: bool
 ) -> None:
-    child, reports = supervised(f"import os\nif life == 1:\n    {end}", "embedding-server", memory_is_retained)
+    child, reports = supervised(f"import os\nif incarnation == 1:\n    {end}", "embedding-server", memory_is_retained)
     child.supervise()
     assert (child.may_return, child.failed, len(reports.deaths)) == (expected, not expected, int(expected))
     if expected:

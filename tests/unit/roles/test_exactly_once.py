@@ -157,7 +157,7 @@ def test_the_next_worker_sends_the_gradients_that_a_dead_one_did_not(mode: str) 
     batch, later, far = BatchId(TRAIN, 4, 0), BatchId(TRAIN, 5, 0), BatchId(TRAIN, 6, 0)
     job = Job("train", "", None, train_rows=SIZE, eval_rows=SIZE, steps=10, eval_steps=1, first_step=4)
     with ExitStack() as stack:
-        roles = stack.enter_context(alone(run_of(mode, servers=2), job, lives=2))
+        roles = stack.enter_context(alone(run_of(mode, servers=2), job, workers=2))
         first, second = roles.links[2:]
         old = stack.enter_context(Stranger(first.own_address, roles.token, "old"))
         new = stack.enter_context(Stranger(second.own_address, roles.token, "new"))
@@ -193,7 +193,7 @@ def test_a_restarted_worker_continues_from_the_finished_steps() -> None:
     batch = BatchId(TRAIN, step, 0)
     job = Job("train", "", None, train_rows=SIZE, eval_rows=SIZE, steps=2 * step, eval_steps=1)
     with ExitStack() as stack:
-        roles = stack.enter_context(alone(run_of("hybrid"), job, lives=2))
+        roles = stack.enter_context(alone(run_of("hybrid"), job, workers=2))
         stranger = stack.enter_context(Stranger(roles.worker, roles.token))
         stranger.is_refused("more than 4096 steps ahead", put_ids(batch))
         stranger.is_refused("before 1000001", PutIds(batch, step + 1, IDS, OFFSETS))

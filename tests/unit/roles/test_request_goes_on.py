@@ -60,10 +60,10 @@ def keys_of(step: int, rank: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
 
 
 @contextmanager
-def ranks_of(run: Run, file: int, life: int) -> Iterator[list[Stranger]]:
+def ranks_of(run: Run, file: int, incarnation: int) -> Iterator[list[Stranger]]:
     """Both ranks of a process of the server, which recovers the memory of the previous process."""
     with ExitStack() as stack:
-        roles = stack.enter_context(alone(run, JOB, memory_file=file, life=life))
+        roles = stack.enter_context(alone(run, JOB, memory_file=file, incarnation=incarnation))
         yield [stack.enter_context(Stranger(roles.servers[0], roles.token, f"rank-{rank}")) for rank in range(RANKS)]
     # The file can be recovered once nothing of the server is left.
     del roles, stack
@@ -71,9 +71,9 @@ def ranks_of(run: Run, file: int, life: int) -> Iterator[list[Stranger]]:
 
 
 @contextmanager
-def dies(run: Run, file: int, life: int) -> Iterator[list[Stranger]]:
+def dies(run: Run, file: int, incarnation: int) -> Iterator[list[Stranger]]:
     """The ranks of a process that dies before the end of the block."""
-    with pytest.raises(Death), ranks_of(run, file, life) as ranks:
+    with pytest.raises(Death), ranks_of(run, file, incarnation) as ranks:
         yield ranks
     gc.collect()
 
@@ -156,7 +156,7 @@ def test_a_request_that_is_not_repeated_rolls_the_job_back(monkeypatch: pytest.M
 
 def _wait_for_end(run: Run, file: int) -> None:
     """Make a server wait for a request that is not repeated, while another one is."""
-    with alone(run, JOB, memory_file=file, life=2) as roles, Stranger(roles.servers[0], roles.token) as other:
+    with alone(run, JOB, memory_file=file, incarnation=2) as roles, Stranger(roles.servers[0], roles.token) as other:
         other.begin(look_up(0, 1))
         poll_for(lambda: roles.links[0].has_ended, 20, "the end of the server")
 
@@ -192,10 +192,10 @@ def answers(run: Run, repeats: bool, deaths: bool) -> list[tuple[bytes, list[int
 
     tables, encoded = np.zeros(20, np.uint16), [encode_rows(each, "float32") for each in gradients]
     with file_of_a_server() as file:
-        for life, step in enumerate(range(0, STEPS, 4) if deaths else [0], 1):
-            with ranks_of(run, file, life) as ranks:
+        for incarnation, step in enumerate(range(0, STEPS, 4) if deaths else [0], 1):
+            with ranks_of(run, file, incarnation) as ranks:
                 for at in range(step, min(step + 5, STEPS) if deaths else STEPS):
-                    if at > step or life == 1:
+                    if at > step or incarnation == 1:
                         found += [answer(ranks[rank], at, rank, batches[at][rank]) for rank in range(RANKS)]
                     if repeats:
                         for rank in rng.integers(RANKS, size=3).tolist():

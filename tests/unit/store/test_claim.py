@@ -50,7 +50,7 @@ def test_a_running_job_holds_its_folder_before_it_has_saved(start: Callable[...,
 
 
 def test_a_coordinator_that_writes_its_record_holds_its_folder(start: Callable[..., None], tmp_path: Path) -> None:
-    """One that was started by hand has no launcher, which would lock the folder."""
+    """One that was started by hand has no driver, which would lock the folder."""
     start("a")
     with closing(Journal(tmp_path / "a" / EVENTS, alone=True)), pytest.raises(ConfigError, match=r"checkpoint\.path"):
         start("b")

@@ -48,7 +48,7 @@ def test_ranks_that_do_not_come_are_waited_for_so_long(tmp_path, monkeypatch):
 @pytest.mark.processes
 @pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["launch-role", "nobody"], 2)])
 def test_a_process_that_was_in_a_group_ends_before_torch_is_torn_down(words, code):
-    """Observed: std::terminate in a process that had finished its work, which a launcher treats as a failed rank."""
+    """Observed: std::terminate in a process that had finished its work, which a driver treats as a failed rank."""
     program = (
         "import atexit, sys; from persia_cli.train import distributed; distributed._joined = True\n"
         "atexit.register(print, 'torn down'); from persia_cli.main import main; main()"

@@ -1,4 +1,4 @@
-"""The launcher of each kind of cluster."""
+"""The engine of each kind of cluster."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,8 +11,8 @@ Launch = Callable[[JobPlan, Callable[[], None]], JobResult]
 """A function that runs a job to its end as `drive` does; the second argument is called again and again."""
 
 
-def launcher_of(run: Run, trains: bool) -> Launch:
-    """Return the launcher of a run in this process; a job that `trains` runs on the machines of its cluster.
+def engine_of(run: Run, trains: bool) -> Launch:
+    """Return the function by which this process drives a job; one that `trains` runs on the machines of its cluster.
 
     Models are used on this machine alone.
     """
