@@ -1,4 +1,4 @@
-"""Exit codes in words, and the limit: how often and how soon a replica, or the whole job, may be started again."""
+"""The meaning of exit codes, and the limit: how often and how soon a replica or the whole job may be started again."""
 
 import signal
 from collections import defaultdict, deque
