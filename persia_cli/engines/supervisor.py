@@ -146,7 +146,7 @@ class Supervised:
         if not self._asked:
             self._asked = True
             code: int = self.process.returncode
-            log.warning("%s %s", self.options.name, self.ended_how)
+            log.info("%s %s", self.options.name, self.ended_how)
             self._reports.send(Death(self.options.role, self.options.index, self._id, code), self._obey)
         elif self._due_s is not None and time.monotonic() >= self._due_s:
             self.incarnation += 1
