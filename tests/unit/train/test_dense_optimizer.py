@@ -65,7 +65,7 @@ class Watched(DenseTrainer):
     def step(self, number: int) -> float:
         labels = np.full((4, 1), 0.5, np.float32)
         samples = Samples(np.full((4, 2), 0.5, np.float32), labels, None, [4.0])
-        self.train(number, samples, [], lambda gradients: None)
+        self.train(number, samples, [], lambda gradients: None, lambda scored: None)
         return self._optimizer.param_groups[0]["lr"]
 
 

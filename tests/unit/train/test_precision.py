@@ -137,7 +137,13 @@ def rank_of(precision: str = "float16") -> DenseTrainer:
 def train_rank(rank: DenseTrainer, first: int, last: int) -> None:
     for number in range(first, last):
         dense = np.random.default_rng(number).standard_normal((4, 2)).astype(np.float32)
-        rank.train(number, Samples(dense, (dense[:, :1] > 0).astype(np.float32), None, [4.0]), [], lambda _: None)
+        rank.train(
+            number,
+            Samples(dense, (dense[:, :1] > 0).astype(np.float32), None, [4.0]),
+            [],
+            lambda _: None,
+            lambda _: None,
+        )
 
 
 def test_a_resumed_rank_goes_on_with_its_scale_to_the_bit(tmp_path):

@@ -13,6 +13,7 @@ from persia_cli.train.dense_state import write_files
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples, group_shapes
+from persia_cli.train.step import Scored
 from tests.support.runs import make_run
 from tests.unit.model.kinds import AUXILIARY, KINDS, SEQUENTIAL, name, regularised
 from tests.unit.train.batches import group_rows
@@ -20,7 +21,7 @@ from tests.unit.train.batches import group_rows
 STEPS, HALF, SIZE = 4, 2, 24
 ADAM = {"kind": "adam", "lr": 0.05}
 
-Results = list[tuple[NDArray[np.float32], ...]]
+Results = list[tuple[NDArray[np.generic], ...]]
 """Logits, losses, and gradients of rows of each step."""
 
 
@@ -46,10 +47,11 @@ def trained(trainer: DenseTrainer, run: Run, first: int, last: int) -> Results:
         samples = Samples(
             draw.standard_normal((SIZE, dense)).astype(np.float32), labels, None, [float(SIZE)] * labels.shape[1]
         )
-        gradients: list[NDArray[np.float32]] = []
+        gradients: list[NDArray[np.uint8]] = []
+        scores: list[Scored] = []
         rows = [group_rows(group, SIZE, seed=step) for group in groups]
-        scored = trainer.train(step, samples, rows, gradients.extend)
-        found.append((scored.logits, scored.loss_sum, *gradients))
+        trainer.train(step, samples, rows, gradients.extend, scores.append)
+        found.append((scores[0].logits, scores[0].loss_sum, *gradients))
     return found
 
 
