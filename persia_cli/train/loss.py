@@ -47,7 +47,8 @@ class Objective:
         losses = self._weighted(logits, labels, weights, others, queries)
         if log_variances is None:
             return losses
-        halves = losses.new_tensor([0.5 if isinstance(loss, Mse) else 1.0 for loss in self.losses])
+        # Filled on the device: a copy from the host would wait for it, and cannot be in a graph.
+        halves = torch.cat([losses.new_full((1,), 0.5 if isinstance(loss, Mse) else 1.0) for loss in self.losses])
         scaled = losses * (halves * torch.exp(-log_variances))
         return scaled + _times((0.5 * log_variances).expand_as(losses), weights)
 
@@ -141,7 +142,7 @@ def _of_task(
         case Bce():
             smooth = _smoothed(labels, loss.smoothing)
             # Without the factor the computation differs, and so does its rounding.
-            positive = None if loss.pos_weight == 1.0 else logits.new_tensor(loss.pos_weight)
+            positive = None if loss.pos_weight == 1.0 else logits.new_full((), loss.pos_weight)
             losses = functional.binary_cross_entropy_with_logits(logits, smooth, reduction="none", pos_weight=positive)
         case Focal():
             losses = focal(logits, _smoothed(labels, loss.smoothing), loss.gamma, loss.alpha)
