@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import UserError
 
-HANDLES = 12
+HANDLES = 14
 (
-    TO_DEVICE, COMPUTE, TO_HOST,  # streams
-    ARRIVED, COMPUTED, DONE,  # events
+    EAGER, TO_DEVICE, COMPUTE, TO_HOST,  # streams
+    BEFORE, ARRIVED, COMPUTED, DONE,  # events
     HOST_IN, DEVICE_IN, BLOCK_IN, BLOCK_OUT, DEVICE_OUT, HOST_OUT,  # addresses
 ) = range(HANDLES)  # fmt: skip
 """Places in the array of handles of a slot, uint64 [HANDLES]."""
@@ -47,7 +47,10 @@ class Calls:
 
         @njit(nogil=True)
         def arrive(h: Any, nbytes: Any) -> Any:
-            error = copy(h[DEVICE_IN], h[HOST_IN], nbytes, ANY_DIRECTION, h[TO_DEVICE])
+            # Operations without a graph may still change weights: the host does not wait for them.
+            error = record(h[BEFORE], h[EAGER])
+            error = error or wait_event(h[COMPUTE], h[BEFORE], 0)
+            error = error or copy(h[DEVICE_IN], h[HOST_IN], nbytes, ANY_DIRECTION, h[TO_DEVICE])
             error = error or record(h[ARRIVED], h[TO_DEVICE])
             error = error or wait_event(h[COMPUTE], h[ARRIVED], 0)
             return error or copy(h[BLOCK_IN], h[DEVICE_IN], nbytes, ANY_DIRECTION, h[COMPUTE])
@@ -63,7 +66,7 @@ class Calls:
         self._arrive, self._leave, self._synchronize = arrive, leave, synchronize
 
     def arrive(self, handles: Handles, nbytes: int) -> None:
-        """Enqueue the copy of so many bytes from the host to the block that a graph reads."""
+        """Enqueue the copy of so many bytes to the block that a graph reads, which runs after all eager operations."""
         _check(self._arrive(handles, nbytes))
 
     def leave(self, handles: Handles, nbytes: int) -> None:

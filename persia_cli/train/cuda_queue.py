@@ -1,12 +1,14 @@
 """The queue of a CUDA device: copies on streams of their own, and graphs, which the host enqueues without a wait."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.kernels.cuda_calls import DONE, Calls
+from persia_cli.kernels.cuda_calls import COMPUTE, DONE, Calls
 
 CAPTURE = "thread_local"
 """Calls of other threads of the process do not end a capture."""
@@ -22,7 +24,7 @@ class CudaSlot:
         self._memory = [*pinned, torch.zeros_like(given), torch.zeros_like(result), given, result]
         self.given, self.result = pinned[0].numpy(), pinned[1].numpy()
         # The thread that waits for results sleeps: that is no slower, and leaves the processor to the others.
-        self._events = [torch.cuda.Event(blocking=each) for each in (False, False, True)]  # type: ignore[no-untyped-call]
+        self._events = [torch.cuda.Event(blocking=each) for each in (False, False, False, True)]  # type: ignore[no-untyped-call]
         for event in self._events:
             event.record()  # it has a handle from now on
         events = [event.cuda_event for event in self._events]
@@ -38,21 +40,25 @@ class CudaQueue:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._calls = Calls()
-        self._streams = [torch.cuda.Stream(device) for _ in range(3)]  # type: ignore[no-untyped-call]
-        self._compute = self._streams[1]
-        self._pool = torch.cuda.graph_pool_handle()
+        # Steps without a graph run on the first one.
+        self._streams = [torch.cuda.default_stream(device), *(torch.cuda.Stream(device) for _ in range(3))]  # type: ignore[no-untyped-call]
+        self._compute = self._streams[COMPUTE]
         self._generator = torch.cuda.default_generators[device.index or 0]
 
     def capture(self, body: Callable[[], None], warm_up: Callable[[], None]) -> torch.cuda.CUDAGraph:
         """Return a graph of the operations of `body`; `warm_up` runs first, on the same stream."""
-        # Steps without a graph run on the default stream.
         self._compute.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._compute):
-            for _ in range(WARM_UP):
-                warm_up()
-        self._compute.synchronize()
+        try:
+            with torch.cuda.stream(self._compute):
+                for _ in range(WARM_UP):
+                    warm_up()
+                with _without_waits():
+                    warm_up()
+        finally:
+            self._compute.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._compute, capture_error_mode=CAPTURE):
+        # A memory pool of its own: the pool of a graph that has been freed cannot be used again.
+        with torch.cuda.graph(graph, stream=self._compute, capture_error_mode=CAPTURE):
             body()
         self._compute.synchronize()
         return graph
@@ -75,3 +81,18 @@ class CudaQueue:
     def wait(self, slot: CudaSlot) -> None:
         """Wait for the end of the slot's step."""
         self._calls.wait(int(slot.handles[DONE]))
+
+
+@contextmanager
+def _without_waits() -> Iterator[None]:
+    """Raise RuntimeError for an operation that waits for the device, which a graph cannot contain.
+
+    Found out within a capture, it would leave torch's allocator and random numbers unusable.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that it does not find all such operations
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
