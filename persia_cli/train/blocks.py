@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 ALIGN = 256
 """Bytes at whose multiples arrays begin, as the memory of a GPU is read."""
@@ -14,7 +16,7 @@ class Field(NamedTuple):
     """An array of a block."""
 
     name: str
-    dtype: torch.dtype
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     @property
@@ -35,11 +37,23 @@ class BlockLayout:
             at = -(-(at + field.nbytes) // ALIGN) * ALIGN
         self.nbytes = at
 
-    def views(self, block: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the arrays of a block uint8 [nbytes], which share its memory."""
+    def arrays(self, block: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a block uint8 [nbytes] of the host, which share its memory."""
         return {
-            name: block[start : start + self.fields[name].nbytes]
-            .view(self.fields[name].dtype)
-            .view(self.fields[name].shape)
-            for name, start in self.starts.items()
+            field.name: block[start : start + field.nbytes].view(field.dtype).reshape(field.shape)
+            for start, field in self._places()
         }
+
+    def tensors(self, block: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the arrays of a block uint8 [nbytes] on any device, which share its memory."""
+        return {
+            field.name: block[start : start + field.nbytes].view(_torch_dtype(field.dtype)).view(field.shape)
+            for start, field in self._places()
+        }
+
+    def _places(self) -> Iterable[tuple[int, Field]]:
+        return zip(self.starts.values(), self.fields.values(), strict=True)
+
+
+def _torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype

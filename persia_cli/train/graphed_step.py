@@ -34,6 +34,7 @@ CLOSE = 1e-2
 """Largest difference between a graph and the step without one, relative to the greatest magnitude."""
 WAIT_S = 0.2
 
+BYTES = np.dtype(np.uint8)
 Arrays = dict[str, NDArray[Any]]
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
@@ -66,13 +67,22 @@ class DeviceQueue(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Berth:
+    """A slot with the arrays in its blocks: torch's views, made anew in each step, would wait for the GIL each."""
+
+    slot: Slot
+    given: Arrays
+    result: Arrays
+
+
+@dataclass(frozen=True, slots=True)
 class Flight:
     """A step between `submit` and `finish`; it keeps the batch, since the cause of an error is found in it."""
 
     step: int
     samples: Samples
     groups: Sequence[GroupRows]
-    slot: Slot
+    berth: Berth
 
 
 class Program:
@@ -81,13 +91,13 @@ class Program:
     def __init__(self, device: DeviceQueue, inputs: BlockLayout, outputs: BlockLayout) -> None:
         self.inputs, self.outputs = inputs, outputs
         blocks = [torch.zeros(layout.nbytes, dtype=torch.uint8, device=device.device) for layout in (inputs, outputs)]
-        self.given, self.result = inputs.views(blocks[0]), outputs.views(blocks[1])
-        self.free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
-        for _ in range(SLOTS):
-            self.free.put(device.slot(*blocks))
+        self.given, self.result = inputs.tensors(blocks[0]), outputs.tensors(blocks[1])
+        self.free: queue.SimpleQueue[Berth] = queue.SimpleQueue()
+        for slot in [device.slot(*blocks) for _ in range(SLOTS)]:
+            self.free.put(Berth(slot, inputs.arrays(slot.given), outputs.arrays(slot.result)))
         self.graph: object = None
 
-    def take(self, check: Callable[[], None]) -> Slot:
+    def take(self, check: Callable[[], None]) -> Berth:
         """Wait for a free slot; `check` raises an error that prevents one."""
         while True:
             try:
@@ -139,21 +149,20 @@ class GraphedStep:
     ) -> Flight:
         arrays = self._arrays(samples, groups) | {"numbers": np.array(numbers, np.float32)}
         program = self._program_for(arrays, check)
-        slot = program.take(check)
-        given = program.inputs.views(torch.from_numpy(slot.given))
+        berth = program.take(check)
         for name, array in arrays.items():
-            view = given[name].numpy()
+            view = berth.given[name]
             view[: len(array)] = array
             view[len(array) :] = 0  # padded entries must be rows that exist
         for number, group in enumerate(groups):
-            start, view = 0, given[f"rows {number}"].numpy()
+            start, view = 0, berth.given[f"rows {number}"]
             for block in group.rows:
                 view[start : start + len(block)] = block
                 start += len(block)
         counts = [sum(map(len, group.rows)) for group in groups]
         bytes_in, bytes_out = _used(program.inputs, "rows", counts), _used(program.outputs, "gradients", counts)
-        self._device.submit(slot, program.graph, bytes_in, bytes_out, self._step.seed_of(step))
-        return Flight(step, samples, groups, slot)
+        self._device.submit(berth.slot, program.graph, bytes_in, bytes_out, self._step.seed_of(step))
+        return Flight(step, samples, groups, berth)
 
     def finish(self, flight: Flight) -> tuple[Scored, list[NDArray[np.uint8]]]:
         """Wait for a step; return its scores and the gradients of rows in their wire form.
@@ -161,9 +170,9 @@ class GraphedStep:
         Raises UserError if the loss is not finite; the weights have changed then.
         """
         assert self._program is not None
-        self._device.wait(flight.slot)
-        result = self._program.outputs.views(torch.from_numpy(flight.slot.result))
-        scored = Scored(result["logits"].numpy().copy(), result["loss"].numpy().copy())
+        self._device.wait(flight.berth.slot)
+        result = flight.berth.result
+        scored = Scored(result["logits"].copy(), result["loss"].copy())
         if not np.isfinite(scored.loss_sum).all():
             leaves = [decode_on_host(group, shape) for group, shape in zip(flight.groups, self._groups, strict=True)]
             finite = bool(result["finite"])
@@ -173,8 +182,8 @@ class GraphedStep:
             count = 0 if shape.is_frozen else sum(map(len, group.rows))
             gradients.append(self._empty((count, row_bytes(shape.dim, shape.wire)), np.uint8))
             if count:
-                gradients[-1][...] = result[f"gradients {number}"].numpy()[:count]
-        self._program.free.put(flight.slot)
+                gradients[-1][...] = result[f"gradients {number}"][:count]
+        self._program.free.put(flight.berth)
         return scored, gradients
 
     def state(self) -> list[torch.Tensor]:
@@ -258,16 +267,12 @@ class GraphedStep:
     def _program_for(self, arrays: Arrays, check: Callable[[], None]) -> Program:
         """Return the program, made anew if the batch does not fit the present one."""
         fields = [
-            Field(
-                name,
-                torch.from_numpy(np.empty(0, array.dtype)).dtype,
-                (self._most.get(name, len(array)), *array.shape[1:]),
-            )
+            Field(name, array.dtype, (self._most.get(name, len(array)), *array.shape[1:]))
             for name, array in arrays.items()
         ]
         widths = [row_bytes(shape.dim, shape.wire) for shape in self._groups]
         shapes = [(self._most[f"rows {number}"], width) for number, width in enumerate(widths)]
-        fields += [Field(f"rows {number}", torch.uint8, shape) for number, shape in enumerate(shapes)]
+        fields += [Field(f"rows {number}", BYTES, shape) for number, shape in enumerate(shapes)]
         if self._program is not None:
             if list(self._program.inputs.fields.values()) == fields:
                 return self._program
@@ -276,12 +281,12 @@ class GraphedStep:
             self._program = None  # frees the memory of its graph
         tasks = arrays["labels"].shape[1]
         results = [
-            Field("logits", torch.float32, (self._size, tasks)),
-            Field("loss", torch.float64, (tasks,)),
-            Field("finite", torch.bool, ()),
+            Field("logits", np.dtype(np.float32), (self._size, tasks)),
+            Field("loss", np.dtype(np.float64), (tasks,)),
+            Field("finite", np.dtype(np.bool_), ()),
         ]
         results += [
-            Field(f"gradients {number}", torch.uint8, shape)
+            Field(f"gradients {number}", BYTES, shape)
             for number, (shape, group) in enumerate(zip(shapes, self._groups, strict=True))
             if not group.is_frozen
         ]

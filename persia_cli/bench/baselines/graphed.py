@@ -17,7 +17,7 @@ from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output
 from persia_cli.train.blocks import BlockLayout, Field
 from persia_cli.train.dense_update import GraphUpdate
-from persia_cli.train.graphed_step import SLOTS, DeviceQueue, Program, Slot
+from persia_cli.train.graphed_step import SLOTS, Berth, DeviceQueue, Program
 from persia_cli.train.loss import with_auxiliary
 from persia_cli.train.precision import autocast
 
@@ -35,7 +35,7 @@ class GraphedDense(DenseBaseline):
         self._queue: DeviceQueue = device
         self._update = GraphUpdate(self._dense)
         self._program: Program | None = None
-        self._flying: deque[Slot] = deque()
+        self._flying: deque[Berth] = deque()
 
     def train(self, portion: Portion) -> float:
         """Enqueue a batch, and return the loss of an earlier one; the first runs without a graph."""
@@ -44,12 +44,11 @@ class GraphedDense(DenseBaseline):
             self._program = self._built(portion)
             return loss
         loss = self._landed() if len(self._flying) == SLOTS else 0.0
-        slot = self._program.free.get()
-        given = self._program.inputs.views(torch.from_numpy(slot.given))
+        berth, program = self._program.free.get(), self._program
         for name, array in self._arrays(portion).items():
-            given[name].numpy()[...] = array
-        self._queue.submit(slot, self._program.graph, self._program.inputs.nbytes, self._program.outputs.nbytes, 0)
-        self._flying.append(slot)
+            berth.given[name][...] = array
+        self._queue.submit(berth.slot, program.graph, program.inputs.nbytes, program.outputs.nbytes, 0)
+        self._flying.append(berth)
         self._step += 1
         return loss
 
@@ -62,10 +61,10 @@ class GraphedDense(DenseBaseline):
 
     def _landed(self) -> float:
         assert self._program is not None
-        slot = self._flying.popleft()
-        self._queue.wait(slot)
-        loss = float(self._program.outputs.views(torch.from_numpy(slot.result))["loss"])
-        self._program.free.put(slot)
+        berth = self._flying.popleft()
+        self._queue.wait(berth.slot)
+        loss = float(berth.result["loss"])
+        self._program.free.put(berth)
         return loss
 
     def _arrays(self, portion: Portion) -> dict[str, NDArray[Any]]:
@@ -79,10 +78,8 @@ class GraphedDense(DenseBaseline):
 
     def _built(self, portion: Portion) -> Program:
         arrays = self._arrays(portion)
-        fields = [
-            Field(name, torch.from_numpy(np.empty(0, array.dtype)).dtype, array.shape) for name, array in arrays.items()
-        ]
-        outputs = BlockLayout([Field("loss", torch.float32, ())])
+        fields = [Field(name, array.dtype, array.shape) for name, array in arrays.items()]
+        outputs = BlockLayout([Field("loss", np.dtype(np.float32), ())])
         program = Program(self._queue, BlockLayout(fields), outputs)
         state = [*self._module.parameters(), *self._module.buffers(), *self._update.state, *self._rows_state()]
         kept = [each.detach().clone() for each in state]
