@@ -88,4 +88,4 @@ def _loaded(name: str) -> str:
     for line in Path("/proc/self/maps").read_text().splitlines():
         if name in line:
             return line.split()[-1]
-    raise UserError(f"{name} is not loaded, so the network cannot run as a CUDA graph; set train.graphs=off")
+    raise UserError(f"torch has not loaded {name}")

@@ -51,6 +51,8 @@ class DevicePooling:
         """Return the rows of each bag of a batch of `rows` unique rows; raises ValueError for entries without a row."""
         inverse, size = group.inverse, self._size(group)
         check_bags(inverse, group.offsets, self.modes.size * size, rows, self.rounds)
+        if group.offsets is None and not self.sequences:
+            return Bags(inverse, None, [])
         bounds = None if group.offsets is None else group.offsets.astype(np.int64)
         pooled = [_slice(inverse, bounds, feature, size) for feature in self.columns.tolist()]
         entries, offsets = _joined([part[0] for part in pooled], None if bounds is None else [p[1] for p in pooled])
@@ -82,7 +84,7 @@ class DeviceRows:
     offsets: torch.Tensor | None
     """Begin of each bag of the pooled features, int64 [C * n + 1]; None if each bag is one entry.
 
-    With entries beyond the last bag, these are a further bag, int64 [C * n + 2]."""
+    Entries beyond the last bag are in further bags."""
     sequences: list[tuple[torch.Tensor, torch.Tensor]]
     """Entries int32 and offsets int64 [n + 1] of each sequence feature."""
 

@@ -2,7 +2,7 @@
 
 A graph has fixed shapes. Batches have the same number of samples; the numbers of unique rows and of entries of lists
 vary, so they are padded to sizes that only grow, and a batch that does not fit makes a new, larger graph. Padding is
-exact: no sample refers to a padded row, and padded entries belong to a bag that is dropped.
+exact: no sample refers to a padded row, and padded entries belong to bags that are dropped.
 """
 
 import queue
@@ -32,6 +32,8 @@ SLOTS = 4
 """Steps between `submit` and the end of `finish`."""
 CLOSE = 1e-2
 """Largest difference between a graph and the step without one, relative to the greatest magnitude."""
+SPARE_BAGS = 256
+"""Bags of padded entries: a GPU adds up the entries of one bag one after another."""
 WAIT_S = 0.2
 
 BYTES = np.dtype(np.uint8)
@@ -252,7 +254,8 @@ class GraphedStep:
             else:
                 padded = self._pad(f"{number} entries", len(bags.entries))
                 arrays[f"{number} entries"] = bags.entries
-                arrays[f"{number} offsets"] = np.append(bags.offsets, padded)
+                spare = np.linspace(len(bags.entries), padded, SPARE_BAGS + 1).astype(np.int64)
+                arrays[f"{number} offsets"] = np.concatenate([bags.offsets, spare[1:]])
             for position, (entries, offsets) in enumerate(bags.sequences):
                 self._pad(f"{number} {position} entries", len(entries))
                 arrays |= {f"{number} {position} entries": entries, f"{number} {position} offsets": offsets}

@@ -163,7 +163,10 @@ def queue_for(run: Run, world: World, objective: Objective) -> DeviceQueue | Non
     if not reason:
         from persia_cli.train.cuda_queue import CudaQueue
 
-        return CudaQueue(world.device)
+        try:
+            return CudaQueue(world.device)
+        except UserError as error:
+            reason = str(error)
     if required:
         raise UserError(f"train.graphs=on: the network cannot train as a CUDA graph, since {reason}")
     if world.device.type != "cpu":
