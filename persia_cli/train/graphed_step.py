@@ -249,13 +249,15 @@ class GraphedStep:
             rows = sum(map(len, group.rows))
             self._pad(f"rows {number}", rows)
             bags = pooling.bags(group, rows)
-            if bags.offsets is None:
+            if bags.offsets is None and f"{number} entries" not in self._most:
                 arrays[f"ids {number}"] = bags.entries
             else:
+                # A batch among those with lists may by chance have one entry in each bag.
+                offsets = np.arange(len(bags.entries) + 1) if bags.offsets is None else bags.offsets
                 padded = self._pad(f"{number} entries", len(bags.entries))
-                arrays[f"{number} entries"] = bags.entries
                 spare = np.linspace(len(bags.entries), padded, SPARE_BAGS + 1).astype(np.int64)
-                arrays[f"{number} offsets"] = np.concatenate([bags.offsets, spare[1:]])
+                arrays[f"{number} entries"] = bags.entries
+                arrays[f"{number} offsets"] = np.concatenate([offsets, spare[1:]])
             for position, (entries, offsets) in enumerate(bags.sequences):
                 self._pad(f"{number} {position} entries", len(entries))
                 arrays |= {f"{number} {position} entries": entries, f"{number} {position} offsets": offsets}

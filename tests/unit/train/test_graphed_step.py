@@ -21,7 +21,7 @@ from persia_cli.wire.messages import GroupRows
 from scripts.gpu.batches import HISTORY, random_ids, random_samples, shape_for
 from scripts.gpu.host_queue import HostQueue
 from tests.unit.model.kinds import AUXILIARY, KINDS, name
-from tests.unit.train.batches import DENSE, GROUPS, group_rows, network, samples, settings
+from tests.unit.train.batches import DENSE, GROUPS, ROWS, group_rows, network, samples, settings
 
 SIZE, RATE = 24, 0.05
 OPTIMIZERS = [
@@ -109,6 +109,18 @@ def test_every_optimizer_moves_weights_as_without_a_graph(optimizer, wire) -> No
         rows = [group_rows(shape, SIZE, seed=10 * step + n, unique=20 + 30 * step) for n, shape in enumerate(groups)]
         pair.train(batch, rows)
     assert 1 < pair.queue.captured < 8
+
+
+def test_a_batch_without_lists_among_others_needs_no_graph_of_its_own() -> None:
+    pair = Pair([network(), network()], GROUPS, DENSE, OPTIMIZERS[1])
+    rng = np.random.default_rng(4)
+    for step in range(4):
+        rows = [group_rows(shape, SIZE, seed=7) for shape in GROUPS]
+        if step % 2:
+            ids = [rng.integers(0, ROWS, len(shape.features) * SIZE, np.int32) for shape in GROUPS]
+            rows = [GroupRows(each.rows, own, None) for each, own in zip(rows, ids, strict=True)]
+        pair.train(samples(SIZE, seed=step), rows)
+    assert pair.queue.captured == 1
 
 
 def test_the_step_without_a_graph_continues_where_the_graph_stopped() -> None:
