@@ -123,9 +123,11 @@ class DeviceRows:
         mask = places < ((stops - starts) // per_id).unsqueeze(1)
         if not len(entries):
             return self.leaf.new_zeros(*mask.shape, self.pooling.dim), mask
-        at = starts.unsqueeze(1) + places * per_id
-        at = torch.where(mask, at, 0).unsqueeze(2) + torch.arange(per_id, device=device)
-        # Positions beyond a sample's ids read some row too; those values are masked, so no gradient flows back.
+        # Positions beyond a sample's ids read some row too; those values are masked, so no gradient flows back. They
+        # read different rows, since a GPU adds up the gradients of one row one after another.
+        some = torch.arange(mask.numel(), device=device).view_as(mask) % (len(entries) // per_id) * per_id
+        at = torch.where(mask, starts.unsqueeze(1) + places * per_id, some)
+        at = at.unsqueeze(2) + torch.arange(per_id, device=device)
         vectors = functional.embedding(entries.long()[at], self.leaf).sum(2)
         return torch.where(mask.unsqueeze(2), vectors, 0.0), mask
 

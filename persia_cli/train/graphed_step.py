@@ -95,8 +95,10 @@ class Program:
         blocks = [torch.zeros(layout.nbytes, dtype=torch.uint8, device=device.device) for layout in (inputs, outputs)]
         self.given, self.result = inputs.tensors(blocks[0]), outputs.tensors(blocks[1])
         self.free: queue.SimpleQueue[Berth] = queue.SimpleQueue()
-        for slot in [device.slot(*blocks) for _ in range(SLOTS)]:
-            self.free.put(Berth(slot, inputs.arrays(slot.given), outputs.arrays(slot.result)))
+        slots = [device.slot(*blocks) for _ in range(SLOTS)]
+        self.berths = [Berth(slot, inputs.arrays(slot.given), outputs.arrays(slot.result)) for slot in slots]
+        for berth in self.berths:
+            self.free.put(berth)
         self.graph: object = None
 
     def take(self, check: Callable[[], None]) -> Berth:
@@ -153,9 +155,7 @@ class GraphedStep:
         program = self._program_for(arrays, check)
         berth = program.take(check)
         for name, array in arrays.items():
-            view = berth.given[name]
-            view[: len(array)] = array
-            view[len(array) :] = 0  # padded entries must be rows that exist
+            berth.given[name][: len(array)] = array  # what is beyond are entries of an earlier batch: rows that exist
         for number, group in enumerate(groups):
             start, view = 0, berth.given[f"rows {number}"]
             for block in group.rows:
@@ -295,7 +295,12 @@ class GraphedStep:
             for number, (shape, group) in enumerate(zip(shapes, self._groups, strict=True))
             if not group.is_frozen
         ]
-        self._program = self._built(Program(self._device, BlockLayout(fields), BlockLayout(results)))
+        program = Program(self._device, BlockLayout(fields), BlockLayout(results))
+        # Padded entries have different rows, since a GPU adds up the gradients of one row one after another.
+        for name, array in ((name, array) for berth in program.berths for name, array in berth.given.items()):
+            if name.endswith(" entries"):
+                array[...] = np.arange(len(array)) % self._most[f"rows {name.partition(' ')[0]}"]
+        self._program = self._built(program)
         return self._program
 
     def _built(self, program: Program) -> Program:
