@@ -57,7 +57,7 @@ class CudaQueue:
         finally:
             self._compute.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # A memory pool of its own: the pool of a graph that has been freed cannot be used again.
+        # A new memory pool each time: the pool of a graph that has been freed cannot be used again.
         with torch.cuda.graph(graph, stream=self._compute, capture_error_mode=CAPTURE):
             body()
         self._compute.synchronize()
