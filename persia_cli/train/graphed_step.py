@@ -231,6 +231,10 @@ class GraphedStep:
             pairs[f"gradients of rows of group {number}"] = decoded, plain.gradients[number]
         return "; ".join(f"the {name} differ by {apart:.2g}" for name, apart in _apart(pairs).items() if apart > CLOSE)
 
+    def release(self) -> None:
+        """Free the memory of the graph; no step may be in flight."""
+        self._program = None
+
     def _changing(self) -> list[torch.Tensor]:
         module = self._step.module
         return [*module.parameters(), *module.buffers(), *self._update.state]

@@ -113,6 +113,7 @@ class GraphedTraining:
         if reason and self._required:
             raise UserError(f"train.graphs=on: the network cannot train as a CUDA graph: {reason}")
         if reason:
+            self._graph.release()
             log.warning("the network trains without a CUDA graph, which is slower: %s", reason)
 
     def drain(self) -> None:
