@@ -229,7 +229,9 @@ class GraphedStep:
                 continue
             decoded = decode(torch.from_numpy(encoded), shape.dim, shape.wire).numpy()
             pairs[f"gradients of rows of group {number}"] = decoded, plain.gradients[number]
-        return "; ".join(f"the {name} differ by {apart:.2g}" for name, apart in _apart(pairs).items() if apart > CLOSE)
+        found = _apart(pairs)
+        # NaN is neither greater nor less.
+        return "; ".join(f"the {name} differ by {apart:.2g}" for name, apart in found.items() if not apart <= CLOSE)
 
     def release(self) -> None:
         """Free the memory of the graph; no step may be in flight."""
