@@ -80,6 +80,7 @@ class CudaQueue:
 
     def wait(self, slot: CudaSlot) -> None:
         """Wait for the end of the slot's step."""
+        torch.cuda.set_device(self.device)  # of this thread, which otherwise would use the first GPU too
         self._calls.wait(int(slot.handles[DONE]))
 
 
