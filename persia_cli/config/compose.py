@@ -46,7 +46,7 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
     written = read_primary(primaries[name])
     if "dataset" not in written and written.keys() & {"path", "labels"}:
         raise ConfigError(f"conf={read.conf}: this file describes a data set; use it as dataset={primaries[name]}")
-    read = _on_own_files(read, written)
+    read = _on_own_files(read, written, primaries)
     try:
         config = _compose_dataset(name, primaries[name], written.get("dataset"), read, folders)
     except RecursionError:
@@ -72,16 +72,25 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
     return run
 
 
-def _on_own_files(read: Words, written: Mapping[str, Any]) -> Words:
+def _on_own_files(read: Words, written: Mapping[str, Any], primaries: Mapping[str, Path]) -> Words:
     """Return the arguments with `dataset=parquet` for a file that describes its own data in place of base's data."""
-    own, defaults = written.get("dataset"), written.get("defaults")
-    is_whole = isinstance(own, dict) and {"path", "labels"} <= own.keys() and own.get("kind", "parquet") == "parquet"
     is_chosen = any(override.startswith("dataset=") for override in read.overrides)
-    if not is_whole or is_chosen or not isinstance(defaults, list) or BASE not in defaults:
-        return read
-    if any("dataset" in key for entry in defaults if isinstance(entry, dict) for key in entry):
+    if is_chosen or not _replaces_base_data(written, primaries, 10):
         return read
     return replace(read, overrides=("dataset=parquet", *read.overrides))
+
+
+def _replaces_base_data(written: Mapping[str, Any], primaries: Mapping[str, Path], depth: int) -> bool:
+    """Return True if a file describes its own data and begins with base, or begins with such a file."""
+    own, defaults = written.get("dataset"), written.get("defaults")
+    if not isinstance(defaults, list) or not depth:
+        return False
+    if any("dataset" in key for entry in defaults if isinstance(entry, dict) for key in entry):
+        return False
+    if BASE in defaults:
+        return isinstance(own, dict) and {"path", "labels"} <= own.keys() and own.get("kind", "parquet") == "parquet"
+    first = next((entry for entry in defaults if isinstance(entry, str) and entry in primaries), None)
+    return first is not None and _replaces_base_data(read_primary(primaries[first]), primaries, depth - 1)
 
 
 def _compose_dataset(name: str, file: Path, own: object, read: Words, folders: Sequence[Path]) -> DictConfig:
