@@ -12,7 +12,7 @@ def instructions() -> list[list[str]]:
     return [line.split() for line in lines if line and not line.startswith("#")]
 
 
-def test_it_copies_what_a_wheel_is_made_of_and_sends_nothing_else_to_the_builder() -> None:
+def test_it_copies_only_what_a_wheel_is_made_of() -> None:
     copied = [
         word for first, *words in instructions() if first == "COPY" and "--from" not in words[0] for word in words[:-1]
     ]

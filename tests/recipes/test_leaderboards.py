@@ -112,7 +112,7 @@ def test_the_shipped_data_sets_are_those_that_recipes_write(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_leaderboards_settings_learn_on_real_rows_and_are_judged_on_the_test_rows(
+def test_leaderboard_settings_learn_and_are_judged_on_test_rows(
     real_data: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole way of the guide, on 45,930 rows; logistic regression has 0.756 on as many."""

@@ -24,9 +24,7 @@ SMALL = [*(word for word in WORDS if not word.startswith("mode=")), "cluster=emb
 
 
 @pytest.mark.parametrize("optimizer", PAIRS, ids=IDS)
-def test_with_one_step_in_flight_every_weight_is_that_of_synchronous_training(
-    optimizer: list[str], tmp_path: Path
-) -> None:
+def test_one_step_in_flight_has_the_weights_of_synchronous_training(optimizer: list[str], tmp_path: Path) -> None:
     words = [
         *SMALL,
         *optimizer,

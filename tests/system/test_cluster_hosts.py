@@ -267,7 +267,7 @@ def four() -> Iterator[list[Host]]:
         yield made
 
 
-def test_a_job_goes_on_as_if_nothing_had_been_when_a_host_was_cut_off_for_ten_seconds(
+def test_a_host_cut_off_for_ten_seconds_changes_nothing(
     undisturbed: JobResult, four: list[Host], tmp_path: Path
 ) -> None:
     with started_on(spread(four), [*LONG, *NO_FILES], tmp_path / "logs") as job:

@@ -38,7 +38,7 @@ def found(hosts: list[Host], role: str) -> psutil.Process:
     return process
 
 
-def test_a_job_over_two_nodes_has_the_bits_of_one_on_this_machine_and_its_secret_is_nowhere(
+def test_a_job_on_two_nodes_has_the_bits_of_one_and_hides_its_secret(
     two: tuple[list[Host], str], tmp_path: Path
 ) -> None:
     hosts, address = two
@@ -115,7 +115,7 @@ def began_again(command: Command, times: int) -> None:
     command.wait_for_more()
 
 
-def test_memory_an_actor_or_a_machine_that_is_lost_has_the_job_go_back_and_on_and_a_signal_saves_it(
+def test_lost_memory_actors_and_machines_roll_back_and_a_signal_saves(
     tmp_path: Path,
 ) -> None:
     with cluster(3, tmp_path) as (hosts, address), store_on(hosts[0]) as saved:
@@ -156,9 +156,7 @@ def nothing_is_left(hosts: list[Host], address: str, log: Path) -> None:
     poll_for(is_free, 60.0, f"a free cluster; {log} names what is not")
 
 
-def test_a_job_goes_on_without_its_command_and_is_shown_by_two_others_and_stopped_by_a_third(
-    two: tuple[list[Host], str], tmp_path: Path
-) -> None:
+def test_a_job_outlives_its_command_and_others_show_and_stop_it(two: tuple[list[Host], str], tmp_path: Path) -> None:
     (first, second), address = two
     with store_on(first) as saved:
         words = [*ENDLESS, f"checkpoint.path='{saved}'"]

@@ -16,7 +16,7 @@ from tests.support.small import WORDS, figures
 pytestmark = pytest.mark.slow
 
 
-def test_an_encrypted_job_has_the_bits_of_any_other_and_its_secret_is_nowhere(
+def test_an_encrypted_job_has_the_same_bits_and_hides_its_secret(
     tmp_path: Path, undisturbed: JobResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys, run_dir = new_keys(), tmp_path / "run"

@@ -96,7 +96,7 @@ SLOW = [pytest.mark.slow, pytest.mark.timeout(1800)]
         pytest.param("store", 20, 1, marks=SLOW),
     ],
 )
-def test_a_job_that_is_killed_while_it_saves_goes_on_from_the_checkpoint_before(
+def test_a_job_killed_while_it_saves_resumes_the_checkpoint_before(
     tmp_path: Path, kind: str, kills: int, full_every: int
 ) -> None:
     """Killed at random moments, again and again, the run has the losses and rows of one that nothing disturbed."""

@@ -84,7 +84,7 @@ def job_of(tmp_path: Path, *words: str) -> Iterator[Job]:
         yield Job(runner, claims)
 
 
-def test_a_job_of_eleven_pods_is_trained_and_goes_on_when_containers_are_killed(tmp_path: Path) -> None:
+def test_a_job_of_eleven_pods_survives_killed_containers(tmp_path: Path) -> None:
     # The process of the loader's third container has the number of its second one's.
     killed = [("data-loader", 0), ("embedding-worker", 1), ("data-loader", 0), ("data-loader", 0)]
     with job_of(tmp_path, *(f"cluster.{count}" for count in LARGE)) as job:
@@ -111,7 +111,7 @@ def test_a_job_of_eleven_pods_is_trained_and_goes_on_when_containers_are_killed(
     assert finished_steps(job.saved) == [STEPS]
 
 
-def test_a_job_is_shown_and_saved_in_the_container_of_its_coordinator_and_saved_when_it_is_deleted(
+def test_a_job_is_shown_and_saved_in_its_coordinators_container(
     tmp_path: Path,
 ) -> None:
     run = f"/run/persia/runs/{NAME}"
@@ -157,7 +157,7 @@ def test_an_evicted_pod_costs_no_step_and_counts_as_no_failure(tmp_path: Path) -
     assert len(finished_steps(job.saved)) == 2
 
 
-def test_a_server_that_loses_its_memory_has_the_job_begin_again_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_server_that_loses_its_memory_rolls_the_job_back(tmp_path: Path) -> None:
     with job_of(tmp_path, "checkpoint.every_steps=50") as job:
         job.wait_for_step(80)
         job.runner.pods["embedding-server", 0].kill()

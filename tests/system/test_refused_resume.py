@@ -124,7 +124,7 @@ def test_a_refused_resume_changes_nothing(stopped: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["embeddings/*", "dense/dense_optimizer.safetensors"])
-def test_what_a_role_refuses_fails_at_its_start_and_goes_on_once_it_is_repaired(stopped: Path, name: str) -> None:
+def test_what_a_role_refuses_fails_at_start_until_it_is_repaired(stopped: Path, name: str) -> None:
     damaged, recorded = first(name, stopped), (stopped / "metrics.jsonl").read_bytes()
     events, sound = (stopped / "events.jsonl").read_bytes(), damaged.read_bytes()
     turned(name)(stopped)

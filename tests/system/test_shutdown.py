@@ -201,7 +201,7 @@ def test_a_replica_that_never_joins_is_named_and_the_others_are_sent_away(tmp_pa
     assert f"the job has ended: {errors['coordinator']}" in str(told.value)
 
 
-def test_a_signal_to_a_replica_that_waits_for_others_ends_the_job_to_go_on_later(tmp_path):
+def test_a_signal_to_a_waiting_replica_ends_the_job_resumably(tmp_path):
     job = plan(WORDS, tmp_path / "run")
     prepare_run_dir(job)
     address = f"inproc://{uuid.uuid4()}"

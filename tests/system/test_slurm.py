@@ -94,9 +94,7 @@ def test_a_job_over_two_machines_has_the_bits_of_one_on_this_machine(cluster: Sl
     assert leaks_in_files(keys, [host.root / "tmp" for host in cluster.hosts]) == []
 
 
-def test_a_packed_job_is_on_one_machine_keeps_to_its_processors_and_is_traced(
-    cluster: SlurmCluster, tmp_path: Path
-) -> None:
+def test_a_packed_job_keeps_to_one_machine_and_is_traced(cluster: SlurmCluster, tmp_path: Path) -> None:
     log, trace, own = tmp_path / "said", "/tmp/steps.json", sorted(os.sched_getaffinity(0))
     first, last = own[0], own[-1]
     pins = f"cluster.pin={{embedding_server: [{first}, {last}], data_loader: {last}}}"
@@ -143,9 +141,7 @@ def test_a_mistake_ends_the_job_at_once_with_a_sentence(
     wait_until_empty(cluster)
 
 
-def test_what_is_killed_comes_back_where_it_was_or_the_job_goes_back_to_its_checkpoint(
-    cluster: SlurmCluster, tmp_path: Path
-) -> None:
+def test_killed_replicas_return_to_their_machine_or_the_job_rolls_back(cluster: SlurmCluster, tmp_path: Path) -> None:
     log = tmp_path / "said"
     with store_on(cluster.hosts[1]):
         saved = f"checkpoint.path='{free_store(cluster.hosts[1], 'killed')}'"

@@ -85,7 +85,7 @@ def test_a_grid_is_trained_compared_and_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_a_point_that_fails_does_not_end_the_sweep_and_resuming_trains_it_alone(tmp_path: Path) -> None:
+def test_a_failed_point_ends_no_sweep_and_resuming_trains_it_alone(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NETWORK)
     (tmp_path / "refuse").touch()
     model = "model={kind: custom, dim: 4, file: net.py, name: Net, args: {width: %d}}"

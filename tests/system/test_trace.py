@@ -80,7 +80,7 @@ def test_a_step_passes_through_the_roles_in_order_on_one_clock(hybrid: list[Seen
 
 
 @pytest.mark.slow
-def test_rows_are_fetched_while_other_steps_are_trained_and_never_beyond_the_bound(hybrid: list[Seen]) -> None:
+def test_rows_are_fetched_during_other_steps_within_the_bound(hybrid: list[Seen]) -> None:
     for rank in (0, 1):
         own = [span for span in hybrid if span.replica == f"nn-worker-{rank}"]
         backward, pulls = named(own, "backward", "nn"), named(own, "pull", "nn")

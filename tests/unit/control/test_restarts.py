@@ -11,7 +11,7 @@ def test_each_restart_waits_longer_until_there_are_too_many():
     assert policy.next("b", 4.0) == 0.0  # each replica for itself
 
 
-def test_restarts_are_forgotten_after_the_window_and_no_wait_is_longer_than_the_longest():
+def test_restarts_outside_the_window_do_not_count_and_waits_are_bounded():
     policy = RestartPolicy(max_restarts=1, window_s=100.0)
     assert [policy.next("a", now) for now in (0.0, 100.0, 100.5, 200.0, 201.0)] == [0.0, None, 0.0, None, 0.0]
     policy = RestartPolicy(max_restarts=1000, window_s=100.0)

@@ -33,7 +33,7 @@ subprocess.run(["grep", "Cpus_allowed_list", "/proc/self/status"])
 """
 
 
-def test_all_threads_of_a_process_and_its_children_are_kept_to_its_processors() -> None:
+def test_threads_and_children_keep_to_the_processors() -> None:
     last = OWN[-1]
     code = PINNED.format(text=last)
     ended = subprocess.run([sys.executable, "-uc", code], capture_output=True, text=True, check=True)

@@ -66,7 +66,7 @@ def test_the_errors_of_a_command_count_and_else_its_last_line() -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("ends", ["end", "close"])
-def test_a_replica_ends_with_its_input_and_the_secret_is_in_no_command_line(ends: str, tmp_path: Path) -> None:
+def test_a_replica_ends_with_its_input_and_hides_the_secret(ends: str, tmp_path: Path) -> None:
     keys = new_keys()
     child = Child("here", [*python_module("persia_cli"), *WORDS], text_of(keys), tmp_path / "log")
     own = psutil.Process(os.getpid())

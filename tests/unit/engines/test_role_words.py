@@ -25,9 +25,7 @@ def test_a_replica_has_a_file_of_keys_or_is_attached_to_its_driver() -> None:
     ]  # fmt: skip
 
 
-def test_the_configuration_is_whole_and_names_no_place_of_this_machine_but_absolute_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_configuration_is_whole_and_its_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["conf=criteo", "dataset.path=rows", "checkpoint.path=saved"]
     text = configuration(compose_run([*words, "cluster=hosts"]))

@@ -62,7 +62,7 @@ def test_roles_that_cannot_be_replaced_are_not_asked_for() -> None:
         ("os._exit(74)", True, False),
     ],
 )
-def test_an_embedding_server_returns_if_its_memory_is_kept_and_can_be_trusted(
+def test_an_embedding_server_returns_if_its_memory_can_be_trusted(
     end: str, memory_is_retained: bool, expected: bool
 ) -> None:
     child, reports = supervised(f"import os\nif incarnation == 1:\n    {end}", "embedding-server", memory_is_retained)

@@ -95,7 +95,7 @@ CONNECTION = "10.0.0.9 40000 {} 22"
 """SSH_CONNECTION of a process that ssh has started at an address."""
 
 
-def test_the_coordinator_listens_where_ssh_reaches_it_or_at_the_users_address() -> None:
+def test_the_coordinator_listens_where_ssh_or_the_user_reaches_it() -> None:
     assert address_of(A, CONNECTION.format("10.0.0.1"), is_alone=False) == "10.0.0.1"
     given = SshHost(ssh="a", address="10.9.9.9")
     assert address_of(given, CONNECTION.format("10.0.0.1"), is_alone=False) == "10.9.9.9"
@@ -128,7 +128,7 @@ def test_a_run_is_resumed_by_its_own_command() -> None:
         train([*WORDS, "resume=auto"])
 
 
-def test_commands_that_start_processes_here_do_not_take_a_training_for_other_machines(tmp_path: Path) -> None:
+def test_local_commands_refuse_a_training_for_other_machines(tmp_path: Path) -> None:
     run = compose_run(WORDS)
     plan = plan_job(run, inspect(run.dataset), "train", tmp_path / "run")
     with pytest.raises(ConfigError, match="cluster=hosts is for persia train; this command runs on this machine"):

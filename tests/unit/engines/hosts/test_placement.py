@@ -17,7 +17,7 @@ def placed(hosts: str, *counts: str) -> dict[str, str]:
     return {replica.name: host.ssh for replica, host in placement_of(compose_run(words)).items()}
 
 
-def test_ranks_begin_at_the_first_machine_and_servers_at_the_one_after_the_last_rank() -> None:
+def test_ranks_begin_at_the_first_machine_and_servers_after_them() -> None:
     assert placed("[a,b,c,d]", *BIG) == {
         "coordinator-0": "a",
         "embedding-server-0": "c",
@@ -38,7 +38,7 @@ def test_embedding_workers_may_be_next_to_ranks() -> None:
     assert found == placed("[a,b,c,d]", *BIG) | {"embedding-worker-0": "a", "embedding-worker-1": "b"}
 
 
-def test_packed_replicas_leave_machines_to_spare_but_for_roles_that_are_named() -> None:
+def test_packed_replicas_leave_machines_free_except_for_named_roles() -> None:
     assert set(placed("[a,b,c]", "placement=packed", *BIG).values()) == {"a"}
     found = placed("[{ssh: a, roles: [nn-worker]}, b, c]", "placement=packed", *BIG)
     assert {name: host for name, host in found.items() if host != "b"} == {"nn-worker-0": "a", "nn-worker-1": "a"}

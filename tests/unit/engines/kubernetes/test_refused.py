@@ -93,7 +93,7 @@ def test_a_setting_that_means_nothing(words: str, sentence: str) -> None:
         compose_run([*PLAIN, words])
 
 
-def test_a_job_is_shown_in_its_coordinators_container_and_ended_by_removing_it() -> None:
+def test_a_job_is_shown_in_its_coordinators_container() -> None:
     shown = "kubectl exec -it job/shop-coordinator-0 -- persia attach /run/persia/runs/shop"
     assert attach_line("shop") == shown
     assert stop_line("shop") == "kubectl delete jobset shop --cascade=foreground"

@@ -65,7 +65,7 @@ def test_a_shell_takes_it(words: list[str]) -> None:
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_the_shell_hands_over_the_configuration_as_it_is_and_no_option_comes_too_late(tmp_path: Path) -> None:
+def test_the_shell_passes_the_configuration_unchanged(tmp_path: Path) -> None:
     run = compose_run([*SHOP[:-2], "checkpoint.path='/data/$(id) `id` $HOME'"])
     text = script(run, tmp_path / "my runs")
     command = next(line for line in text.splitlines() if " drive " in line and line.startswith("exec "))
