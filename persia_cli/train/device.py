@@ -47,15 +47,15 @@ def devices_are_apart(name: str, ranks: int) -> bool:
 
 
 @contextmanager
-def explained_full_memory(device: torch.device, batch_size: int) -> Iterator[None]:
+def explained_full_memory(device: torch.device, batch_size: int, dim: int) -> Iterator[None]:
     """Turn torch's error about a full GPU memory into a UserError with remedies."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         words = str(error).split(". ")[:2]
         raise UserError(
-            f"the memory of {device} is full at train.batch_size={batch_size}: use train.accumulate, smaller "
-            "batches, a smaller model, train.precision=bfloat16, or a GPU without other users "
+            f"the memory of {device} is full at train.batch_size={batch_size} and dim {dim}: use train.accumulate, "
+            "smaller batches, a smaller model.dim or network, train.precision=bfloat16, or a GPU without other users "
             f"({'. '.join(words).rstrip('.')})"
         ) from error
 

@@ -156,7 +156,7 @@ def _full(device: torch.device) -> Finding:
     if device.type == "cpu":
         return Finding("a full memory", "INFO", "this is checked on a GPU only")
     try:
-        with explained_full_memory(device, 1):
+        with explained_full_memory(device, 1, 16):
             torch.empty(1 << 45, dtype=torch.uint8, device=device)
     except UserError as error:
         works = float(torch.ones(8, device=device).sum()) == 8.0

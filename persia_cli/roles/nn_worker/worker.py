@@ -82,7 +82,7 @@ class NNWorker:
             world = self._joined_world(run)
             with (
                 _report_compilation(run, self._session.work),
-                explained_full_memory(world.device, run.train.batch_size),
+                explained_full_memory(world.device, run.train.batch_size, _largest_dim(run)),
             ):
                 self._work(run, job, world)
         except JobEndedError:
@@ -320,6 +320,10 @@ def _report_compilation(run: Run, work: Work) -> Iterator[None]:
     begin, end = work.nested(COMPILING)
     with watched_compiling(begin, end):
         yield
+
+
+def _largest_dim(run: Run) -> int:
+    return max((group.dim for group in embedding_layout(run).groups), default=0)
 
 
 def _train_bound(run: Run) -> int:

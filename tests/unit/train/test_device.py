@@ -76,8 +76,8 @@ def test_ranks_that_may_share_a_gpu_are_not_called_apart(devices, name, count, r
 
 def test_a_full_gpu_is_reported_with_a_remedy():
     words = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.18 GiB of which …"
-    with pytest.raises(UserError, match=r"cuda:0 is full at train\.batch_size=8192: use") as raised:  # noqa: SIM117
-        with explained_full_memory(torch.device("cuda:0"), 8192):
+    with pytest.raises(UserError, match=r"cuda:0 is full at train\.batch_size=8192 and dim 128: use") as raised:  # noqa: SIM117
+        with explained_full_memory(torch.device("cuda:0"), 8192, 128):
             raise torch.OutOfMemoryError(words)
     assert str(raised.value).endswith("(CUDA out of memory. Tried to allocate 2.00 GiB)")
 
