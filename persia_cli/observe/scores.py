@@ -27,6 +27,8 @@ BIN_BITS = 1 + 8 + MANTISSA_BITS
 """Bits of a bin within its task: sign, exponent and mantissa."""
 GATHERED_AT = 3 * 2**15
 """Number of counts that are collected before they are sorted into bins; their arrays fit memory that is reused."""
+PLACE_BITS = 32
+"""Bits of a bin's place in an array, next to the bin in one sorted number."""
 PARTS = 20
 """Parts of a reliability diagram."""
 
@@ -254,10 +256,18 @@ def gathered(bins: Bins, counts: Columns) -> tuple[Bins, Columns]:
     bins, counts = bins[some], counts[:, some]
     if not len(bins):
         return bins, counts
-    order = np.argsort(bins, kind="stable")  # fast if parts are ascending already
+    order = _stable_order(bins)
     bins, counts = bins[order], np.take(counts, order, axis=1)
     starts = np.flatnonzero(np.r_[True, bins[1:] != bins[:-1]])
     return bins[starts], np.add.reduceat(counts, starts, axis=1)
+
+
+def _stable_order(bins: Bins) -> NDArray[np.int64]:
+    """Return the order of ascending bins, equal ones in the order given: several times as fast as a stable argsort."""
+    if int(bins.max()) >> PLACE_BITS or len(bins) >> PLACE_BITS:
+        return np.argsort(bins, kind="stable")
+    keys = np.sort(bins << np.uint64(PLACE_BITS) | np.arange(len(bins), dtype=np.uint64))
+    return (keys & np.uint64((1 << PLACE_BITS) - 1)).astype(np.int64)
 
 
 def _sums_of_probabilities(z: NDArray[np.float32], y: Columns, w: Columns) -> list[float]:
