@@ -49,10 +49,14 @@ class LogFile:
 
     def __init__(self, folder: Path, schema: Any) -> None:
         """Create it; raises OSError."""
-        self._name = secrets.token_hex(4)
-        self._path = folder / f"{PREFIX}{self._name}{PART}"
-        self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb")
-        is_held(self._file.fileno())
+        while True:
+            self._name = secrets.token_hex(4)
+            self._path = folder / f"{PREFIX}{self._name}{PART}"
+            self._file = os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "wb")
+            # A worker that starts between these lines takes the file for an abandoned one.
+            if not is_held(self._file.fileno()) and self._path.exists():
+                break
+            self._file.close()
         self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")
         self._waiting: list[Any] = []
         self._waiting_bytes = 0
