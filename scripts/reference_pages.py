@@ -1,9 +1,12 @@
 """Hook of MkDocs: pages of the reference that are generated from the code, so that they cannot differ from it."""
 
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from typing import TYPE_CHECKING
 
 from scripts import reference_commands, reference_config, reference_journals, reference_messages
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
 
 PAGES = {
     "reference/configuration.md": reference_config.page,
@@ -13,8 +16,11 @@ PAGES = {
 }
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
+def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
     """Add the generated pages to those of `docs/`."""
+    # Here, since tests read PAGES without mkdocs.
+    from mkdocs.structure.files import File
+
     for name, page in PAGES.items():
         files.append(File.generated(config, name, content=page()))
     return files
