@@ -75,7 +75,9 @@ def _evaluated(job: "Future[FinishedJob]", left: Left) -> Finding:
     name = "job trained on the GPU, evaluated on the CPU"
     try:
         done = job.result()
-        _carry_out(["eval", str(done.run_dir), "train.device=cpu"], left)
+        # Without a step, the best checkpoint would be evaluated.
+        step = int(_last(done.run_dir)["step"])
+        _carry_out(["eval", str(done.run_dir), "--step", str(step), "train.device=cpu"], left)
         (again,) = (done.run_dir / "evals").iterdir()
         auc = _last(again)["auc"]
     except TimeoutError:

@@ -40,7 +40,7 @@ def endless() -> float:
 @pytest.mark.slow
 def test_a_device_whose_weights_stay_fails_in_both_precisions(monkeypatch):
     right = DenseStep.update
-    monkeypatch.setattr(DenseStep, "update", lambda self: right(self) if self._settings.by_kernels else None)
+    monkeypatch.setattr(DenseStep, "update", lambda self: right(self) if self.settings.by_kernels else None)
     found = list(check_networks({"dlrm": MODELS["dlrm"]}, CPU, endless, steps=3))
     assert [each.verdict for each in found] == ["FAIL", "FAIL"], found
 
