@@ -14,7 +14,7 @@ def replicas_for(role: str, cores: int, has_gpu: bool) -> int:
 
     A network on the CPU is the bottleneck, and every further process takes processor time from it: one of each. A GPU
     takes rows as fast as all other processors can give them. On 16 of them, 4 embedding servers and 3 embedding workers
-    were fastest; a data loader reads for about 1 million samples/s.
+    were fastest; the number of data loaders is a guess.
     """
     shares = {"data_loaders": 1 / 8, "embedding_workers": 3 / 16, "embedding_servers": 1 / 4, "nn_workers": 0}
     return max(1, int(cores * shares[role])) if has_gpu else 1

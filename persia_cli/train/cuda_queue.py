@@ -1,4 +1,4 @@
-"""The queue of a CUDA device: copies on streams of their own, and graphs, which the host enqueues without a wait."""
+"""The queue of a CUDA device: copies on separate streams, and graphs, which the host enqueues without a wait."""
 
 import warnings
 from collections.abc import Callable, Iterator

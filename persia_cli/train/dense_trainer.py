@@ -90,9 +90,15 @@ class DenseTrainer:
         self._wires, self._empty = [group.wire for group in layout.groups], empty
         self._graphs = None
         if queue is not None:
-            required = run.train.graphs == "on"
             self._graphs = GraphedTraining(
-                self._step, shapes, queue, run.train.batch_size, empty, self._trace, required, fail
+                self._step,
+                shapes,
+                queue,
+                size=run.train.batch_size,
+                empty=empty,
+                trace=self._trace,
+                required=run.train.graphs == "on",
+                fail=fail,
             )
 
     def train(self, step: int, samples: Samples, groups: list[GroupRows], send: Send, done: Done) -> None:

@@ -11,7 +11,7 @@ KINDS = (torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adam, torch.optim.Ada
 
 
 class GraphUpdate:
-    """The step of one of torch's optimizers, on its state, so that both can take turns.
+    """The step of one of torch's optimizers, on its state, so that a rank can use either from step to step.
 
     The formulas are those of torch.optim (SGD without momentum, Adagrad without decay of the learning rate, Adam and
     AdamW without `amsgrad`), by operations on lists of tensors.

@@ -1,4 +1,4 @@
-"""Rows in their wire form, decoded and encoded by torch's operations on any device, as `store.wire_rows` does."""
+"""Rows in their wire format, decoded and encoded by torch's operations on any device, as `store.wire_rows` does."""
 
 import torch
 
@@ -22,7 +22,7 @@ def decode(block: torch.Tensor, dim: int, wire: Storage) -> torch.Tensor:
 
 
 def encode_into(values: torch.Tensor, wire: Storage, block: torch.Tensor) -> None:
-    """Write the rows float32 [U, dim] in their wire form into uint8 [U, bytes of a row]."""
+    """Write the rows float32 [U, dim] in their wire format into uint8 [U, bytes of a row]."""
     match wire:
         case "float32":
             block.view(torch.float32).copy_(values)

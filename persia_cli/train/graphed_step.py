@@ -167,7 +167,7 @@ class GraphedStep:
         return Flight(step, samples, groups, berth)
 
     def finish(self, flight: Flight) -> tuple[Scored, list[NDArray[np.uint8]]]:
-        """Wait for a step; return its scores and the gradients of rows in their wire form.
+        """Wait for a step; return its scores and the gradients of rows in their wire format.
 
         Raises UserError if the loss is not finite; the weights have changed then.
         """
@@ -202,7 +202,7 @@ class GraphedStep:
     ) -> str:
         """Repeat a step by a graph; return how it differs from `plain`, which the step without one gave, or "".
 
-        `before` is `state` before that step. The state is afterwards as it was before the call.
+        `before` is `state` before that step. The call leaves the state unchanged.
         """
         after = self.state()
         changing = self._changing()

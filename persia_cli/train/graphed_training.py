@@ -28,6 +28,8 @@ Done = Callable[[Scored], None]
 FINISHING = "finishing"
 """Name of the thread that finishes steps, in traces."""
 WAIT_S = 0.2
+CLOSE_S = 5.0
+"""Longest wait for the steps in flight at the end; a device that hangs must not prevent the end of the process."""
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class GraphedTraining:
         step: DenseStep,
         groups: Sequence[GroupShape],
         device: DeviceQueue,
+        *,
         size: int,
         empty: Empty,
         trace: Trace,
@@ -68,7 +71,7 @@ class GraphedTraining:
         self._graph = GraphedStep(step, groups, device, size, empty)
         self._required, self._trace, self._fail = required, trace, fail
         self._proven: bool | None = None
-        """Whether the graph gives the results of the step without one; None before the first whole step."""
+        """True if the graph gives the results of the step without one; None before the first whole step."""
         self._flights: queue.SimpleQueue[tuple[Flight, Send, Done] | threading.Event | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -126,10 +129,10 @@ class GraphedTraining:
         self._check()
 
     def close(self) -> None:
-        """End the thread, after the steps in flight."""
+        """End the thread after the steps in flight; waits for it at most CLOSE_S seconds."""
         if self._thread is not None:
             self._flights.put(None)
-            self._thread.join()
+            self._thread.join(CLOSE_S)
 
     def _check(self) -> None:
         if self._failure is not None:

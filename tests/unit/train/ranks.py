@@ -68,7 +68,7 @@ def train(
 
 
 def on_ranks(target: Callable[[World], Results], size: int, directory: Path) -> list[Results]:
-    """What `target` returns on each rank, in a process of its own."""
+    """The results of `target` on each rank, in a separate process."""
     context = multiprocessing.get_context("spawn")
     started = [context.Process(target=run, args=(target, rank, size, str(directory))) for rank in range(size)]
     for process in started:
