@@ -193,6 +193,7 @@ class NNWorker:
             samples = _samples_of(ready)
             send, done = partial(self._send, ready.batch), partial(lines.add, ready, samples)
             trainer.train(ready.batch.step, samples, ready.rows.groups, send, done)
+            lines.send()
         trainer.drain()
         lines.end()
         self._pipeline.wait_drained(TRAIN)
@@ -214,19 +215,20 @@ class NNWorker:
             self._pipeline.push(ready.batch, [])
             done = self._steps_scored = ready.batch.step + 1
             if (done - work.first) % self._portion == 0 and done < work.last:
-                since = self._report(EVAL, done, interval, since, more=True)
-                interval = Interval(trainer.links)
+                now = time.monotonic()
+                self._report(EVAL, done, interval, now - since, more=True)
+                interval, since = Interval(trainer.links), now
         if done == work.last:  # a shortened evaluation has no metrics
             self._report_whole(work, interval, since)
         self._pipeline.wait_drained(EVAL)
 
     def _report_whole(self, work: EvaluateSteps, interval: Interval, since: float) -> None:
         """Report the last interval of an evaluation; rank 0 adds the retrieval metrics of the run."""
-        until = time.monotonic()
+        # Retrieval takes time but scores no samples, so its time does not count.
+        seconds = time.monotonic() - since
         if self._retrieval is not None:
             interval.retrieval = self._retrieval.metrics(work.first)
-        # Retrieval takes time but scores no samples, so its time does not count.
-        self._report(EVAL, work.last, interval, since + time.monotonic() - until)
+        self._report(EVAL, work.last, interval, seconds)
 
     def _predict(self, trainer: DenseTrainer, work: PredictSteps) -> None:
         self._refresh(trainer, EVAL, work.first)
@@ -265,18 +267,19 @@ class NNWorker:
             yield ready
             self._session.work.end()
 
-    def _report(self, split: int, last: int, interval: Interval, since: float, more: bool = False) -> float:
-        """Report an interval that began at `since`; return its end: now."""
-        now = time.monotonic()
-        report = partial(interval.report, SPLIT_NAMES[split], last, now - since, more)
+    def _report(self, split: int, last: int, interval: Interval, seconds: float, more: bool = False) -> None:
+        """Report an interval that took so long."""
+        report = partial(interval.report, SPLIT_NAMES[split], last, seconds, more)
         # Where the coordinator cannot follow, this rank waits for it.
         self._session.work.end()
         self._pipeline.report(report)
-        return now
 
 
 class MetricLines:
-    """The lines of metrics of a phase of training; one thread at a time adds steps, in their order."""
+    """The lines of metrics of a phase of training.
+
+    Another thread may add steps, in their order; the training thread reports, since it may have to wait.
+    """
 
     def __init__(
         self,
@@ -284,26 +287,37 @@ class MetricLines:
         every: int,
         first: int,
         call: Callable[[Callable[[], None]], None],
-        report: Callable[[int, int, Interval, float], float],
+        report: Callable[[int, int, Interval, float], None],
     ) -> None:
         """Begin with step `first`; `call` runs a function on the I/O thread, and `report` is `NNWorker._report`."""
-        self._links, self._every, self._call, self._send = links, every, call, report
+        self._links, self._every, self._call, self._report = links, every, call, report
         self._interval, self._since = Interval(links), time.monotonic()
-        self._done = self._reported = first
+        self._done = self._last = first
+        self._complete: queue.SimpleQueue[tuple[int, Interval, float]] = queue.SimpleQueue()
 
     def add(self, ready: ReadyBatch, samples: Samples, scored: Scored) -> None:
-        """Add a step; report a line after each interval."""
+        """Add a step, which may complete a line."""
         self._done = ready.batch.step + 1
         # The I/O thread adds up the metrics, since it has spare time.
         self._call(partial(self._interval.add, samples.counted, scored, ready.rows))
         if self._done % self._every == 0:
-            self.end()
+            self._complete_line()
+
+    def send(self) -> None:
+        """Report the complete lines."""
+        while not self._complete.empty():
+            self._report(TRAIN, *self._complete.get())
 
     def end(self) -> None:
-        """Report the steps since the last line, if any."""
-        if self._reported < self._done:
-            self._since, self._reported = self._send(TRAIN, self._done, self._interval, self._since), self._done
-            self._interval = Interval(self._links)
+        """Report all steps; none is in flight."""
+        if self._last < self._done:
+            self._complete_line()
+        self.send()
+
+    def _complete_line(self) -> None:
+        now = time.monotonic()
+        self._complete.put((self._done, self._interval, now - self._since))
+        self._interval, self._since, self._last = Interval(self._links), now, self._done
 
 
 def _samples_of(ready: ReadyBatch) -> Samples:
