@@ -16,7 +16,7 @@ from persia_cli.errors import UserError
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output
 from persia_cli.train.blocks import BlockLayout, Field
-from persia_cli.train.dense_update import GraphUpdate
+from persia_cli.train.dense_update import NUMBERS, GraphUpdate
 from persia_cli.train.graphed_step import SLOTS, Berth, DeviceQueue, Program
 from persia_cli.train.loss import with_auxiliary
 from persia_cli.train.precision import autocast
@@ -45,7 +45,8 @@ class GraphedDense(DenseBaseline):
             return loss
         loss = self._landed() if len(self._flying) == SLOTS else 0.0
         berth, program = self._program.free.get(), self._program
-        for name, array in self._arrays(portion).items():
+        numbers = np.array(self._update.numbers(self._rate.at(self._step)), np.float32)
+        for name, array in (self._arrays(portion) | {"numbers": numbers}).items():
             berth.given[name][...] = array
         self._queue.submit(berth.slot, program.graph, program.inputs.nbytes, program.outputs.nbytes, 0)
         self._flying.append(berth)
@@ -71,13 +72,11 @@ class GraphedDense(DenseBaseline):
         own = portion.weights if portion.weights.size else None
         labels, weights = without_unknown(portion.labels, own)
         factors = self._objective.factors(weight_totals(portion.labels, own).tolist())
-        lr = self._rate.at(self._step)
-        arrays = {"factors": np.array(factors, np.float32), "numbers": np.array(self._update.numbers(lr), np.float32)}
-        arrays |= {"dense": portion.dense, "labels": labels}
+        arrays = {"factors": np.array(factors, np.float32), "dense": portion.dense, "labels": labels}
         return arrays if weights is None else arrays | {"weights": weights}
 
     def _built(self, portion: Portion) -> Program:
-        arrays = self._arrays(portion)
+        arrays = self._arrays(portion) | {"numbers": np.zeros(NUMBERS, np.float32)}
         fields = [Field(name, array.dtype, array.shape) for name, array in arrays.items()]
         outputs = BlockLayout([Field("loss", np.dtype(np.float32), ())])
         program = Program(self._queue, BlockLayout(fields), outputs)

@@ -104,8 +104,10 @@ def test_optimizers_that_torch_has_not_are_refused(optimizer: str) -> None:
         TorchBaseline(small(3200, f"optimizer={optimizer}"), (20, 300))
 
 
-def test_tables_in_a_graph_train_as_a_sparse_embedding_bag() -> None:
-    run = small(320, "optimizer=adagrad", "optimizer.embedding.initial_accumulator_value=0.1")
+@pytest.mark.parametrize("dense", ["adagrad", "adam"])
+def test_tables_in_a_graph_train_as_a_sparse_embedding_bag(dense: str) -> None:
+    words = [f"optimizer.dense={{kind: {dense}, lr: 0.02}}", "optimizer.embedding.initial_accumulator_value=0.1"]
+    run = small(320, "optimizer=adagrad", *words)
     shape = portion_shape(run)
     plain, ours = TorchBaseline(run, shape.sizes), GraphedTables(run, shape.sizes, HostQueue())
     with torch.no_grad():
