@@ -77,7 +77,8 @@ class EmbeddingWorker:
         self._batches: dict[BatchId, PlannedBatch] = {}
         self._planning = TaskThread(f"{session.name}-planner", loop.waker().wake)
         """Its kernels hold no GIL, so messages of other batches do not wait for a plan."""
-        self._in_planning: set[BatchId] = set()
+        self._in_planning: dict[BatchId, list[Peer]] = {}
+        """The requests that each plan answers: a loader sends ids again to a new process, or in place of a dead one."""
         self._early_pulls: dict[BatchId, tuple[Peer, Pull]] = {}
         self._early_pushes: dict[BatchId, tuple[Peer, PushGradients]] = {}
         """Gradients of batches whose rows an earlier process of this embedding worker had sent."""
@@ -128,13 +129,14 @@ class EmbeddingWorker:
         self._skip_finished(batch.split, message.finished)
         self._finished[batch.split].check(self._sequence(batch))
         if batch in self._in_planning:
-            return  # a repeat from the next process of a loader, which will repeat it until there is an answer
+            self._in_planning[batch].append(peer)
+            return
         if self._is_finished(batch) or batch in self._batches:
             self._server.reply(peer, Ack())
             return
-        self._in_planning.add(batch)
+        self._in_planning[batch] = [peer]
         plan = partial(self._plan, batch, message.ids, message.offsets, size)
-        self._planning.run("planning", plan, partial(self._on_planned, peer, batch))
+        self._planning.run("planning", plan, partial(self._on_planned, batch))
 
     def _plan(self, batch: BatchId, ids: Array, offsets: Array | None, size: int) -> list[UniqueRows] | WireError:
         """Plan a batch, on the planner's thread; return the error of one that is malformed."""
@@ -144,10 +146,11 @@ class EmbeddingWorker:
             except WireError as error:
                 return error
 
-    def _on_planned(self, peer: Peer, batch: BatchId, planned: list[UniqueRows] | WireError) -> None:
-        self._in_planning.remove(batch)
+    def _on_planned(self, batch: BatchId, planned: list[UniqueRows] | WireError) -> None:
+        peers = self._in_planning.pop(batch)
         if isinstance(planned, WireError):
-            self._server.refuse(peer, planned)
+            for peer in peers:
+                self._server.refuse(peer, planned)
             return
         if not self._is_finished(batch):
             self._batches[batch] = PlannedBatch(planned)
@@ -157,7 +160,8 @@ class EmbeddingWorker:
             pushed = self._early_pushes.pop(batch, None)
             if pushed is not None:
                 self._take_push(*pushed)
-        self._server.reply(peer, Ack())
+        for peer in peers:
+            self._server.reply(peer, Ack())
 
     def _skip_finished(self, split: int, step: int) -> None:
         """Mark all batches before the step as finished; most of them an earlier process handled."""

@@ -136,6 +136,17 @@ def test_a_worker_takes_ids_and_gradients_once_from_any_senders(mode: str, split
         assert [updates_of(server) for server in roles.links[:-1]] == [applied, applied]
 
 
+def test_a_worker_answers_all_who_send_the_ids_of_a_batch_that_it_still_plans() -> None:
+    """Each message of a row finds the one before it in planning; the last ones are malformed."""
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run_of("hybrid"), job_of()))
+        senders = two_strangers(stack, roles.worker, roles)
+        for step, offsets, answer in ((0, OFFSETS, Ack), (1, OFFSETS, Ack), (2, OFFSETS[::-1].copy(), Refused)):
+            message = PutIds(BatchId(TRAIN, step, 0), 0, IDS, offsets)
+            requests = [(sender, sender.begin(message)) for sender in senders * 10]
+            assert {type(sender.await_reply(number)) for sender, number in requests} == {answer}
+
+
 @pytest.mark.parametrize("first", [4, 50_000])
 def test_a_resumed_job_begins_with_windows_that_end_before_its_first_step(first: int) -> None:
     """Its worker accepts steps far from 0, and treats earlier ones, as of the previous job, as finished."""
