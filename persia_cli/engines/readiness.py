@@ -57,7 +57,9 @@ def require_network(plan: JobPlan) -> None:
     machine nothing is checked.
     """
     if find_spec("torch") is not None:
-        run = plan.run.model_copy(update={"train": plan.run.train.model_copy(update={"device": "cpu"})})
+        train = plan.run.train
+        plain = {"device": "cpu", "graphs": "auto"} | ({"precision": "float32"} if train.precision == "tf32" else {})
+        run = plan.run.model_copy(update={"train": train.model_copy(update=plain)})
         if plan.job.task == "train" and _takes_torch(run):
             _rehearse([run])
 
@@ -92,7 +94,9 @@ def _require_memory(plan: JobPlan, memory: int) -> None:
 
 
 def _takes_torch(run: Run) -> bool:
-    return isinstance(run.model, CustomModel) or isinstance(run.mode, AsyncMode) or run.train.device.startswith("cuda")
+    train = run.train
+    needs_gpu = train.device.startswith("cuda") or train.graphs == "on" or train.precision == "tf32"
+    return needs_gpu or isinstance(run.model, CustomModel) or isinstance(run.mode, AsyncMode)
 
 
 def _rehearse(runs: Sequence[Run]) -> None:

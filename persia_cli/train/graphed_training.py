@@ -34,10 +34,11 @@ CLOSE_S = 5.0
 log = logging.getLogger(__name__)
 
 
-def reason_against(run: Run, world: World, objective: Objective) -> str:
-    """Return why the steps of a rank cannot be a graph, or ""."""
+def reason_against(run: Run, device: torch.device, objective: Objective) -> str:
+    """Return why the steps of a rank on this device cannot be a graph, or ""."""
     reasons = {
-        "several NN workers add up their gradients": world.size > 1,
+        "its device is the CPU": device.type == "cpu",
+        "several NN workers add up their gradients": run.cluster.nn_workers > 1,
         "train.accumulate divides the steps": run.train.accumulate > 1,
         "the loss scale of float16 changes with the gradients": run.train.precision == "float16",
         "the loss pairs samples": objective.needs_others or objective.in_batch is not None,
@@ -163,7 +164,7 @@ def queue_for(run: Run, world: World, objective: Objective) -> DeviceQueue | Non
     if run.train.graphs == "off" or (isinstance(run.model, CustomModel) and not required):
         # The decisions of your own network in Python would be those of the first step for ever.
         return None
-    reason = "its device is the CPU" if world.device.type == "cpu" else reason_against(run, world, objective)
+    reason = reason_against(run, world.device, objective)
     if not reason:
         from persia_cli.train.cuda_queue import CudaQueue
 
@@ -172,7 +173,17 @@ def queue_for(run: Run, world: World, objective: Objective) -> DeviceQueue | Non
         except UserError as error:
             reason = str(error)
     if required:
-        raise UserError(f"train.graphs=on: the network cannot train as a CUDA graph, since {reason}")
+        raise _refusal(reason)
     if world.device.type != "cpu":
         log.info("the network trains without a CUDA graph, since %s", reason)
     return None
+
+
+def require_graphs(run: Run, device: torch.device) -> None:
+    """Raise UserError if `train.graphs=on` and the steps of ranks on this kind of device cannot be graphs."""
+    if run.train.graphs == "on" and (reason := reason_against(run, device, Objective(run.losses))):
+        raise _refusal(reason)
+
+
+def _refusal(reason: str) -> UserError:
+    return UserError(f"train.graphs=on: the network cannot train as a CUDA graph, since {reason}")

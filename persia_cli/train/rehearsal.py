@@ -12,18 +12,18 @@ from collections.abc import Callable
 from persia_cli.config.schema import AsyncMode, Run
 from persia_cli.errors import UserError
 from persia_cli.train.dense_trainer import DenseTrainer
-from persia_cli.train.device import choose_device
+from persia_cli.train.device import device_of
 from persia_cli.train.distributed import World
+from persia_cli.train.graphed_training import require_graphs
 
 
 def refusal(run: Run) -> str | None:
     """Return the reason why the run's network cannot be built, trained by its ranks or put on its device, or None."""
-    # Checked first, without torch: compiling takes a minute or two.
-    run = run.model_copy(update={"train": run.train.model_copy(update={"compile": False})})
+    # Checked before, without torch: compiling takes a minute or two. The network is tried on the CPU, without graphs.
+    plain = run.model_copy(update={"train": run.train.model_copy(update={"compile": False, "graphs": "off"})})
     try:
-        if not isinstance(run.mode, AsyncMode):
-            choose_device(run.train.device, 0)
-        trainer = DenseTrainer(run, World())
+        require_graphs(run, device_of(run, 0))
+        trainer = DenseTrainer(plain, World())
         if run.cluster.nn_workers > 1 and not isinstance(run.mode, AsyncMode):
             trainer.rehearse()
     except UserError as error:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from persia_cli.engines.readiness import cgroup_limits, memory_bytes, require_ready
+from persia_cli.engines.readiness import cgroup_limits, memory_bytes, require_network, require_ready
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import JobPlan, plan_job
+from persia_cli.train.rehearsal import refusal
 from tests.support.runs import make_facts, make_run
 
 NETWORK = """\
@@ -79,6 +80,24 @@ def test_a_cuda_device_that_is_not_there_is_refused() -> None:
     run = make_run(train={"batch_size": 32, "device": f"cuda:{many}"})
     with pytest.raises(ConfigError, match=f"train.device=cuda:{many}: torch sees"):
         require_ready([plan_of(run)])
+
+
+@pytest.mark.parametrize("train", [{"precision": "tf32"}, {"graphs": "on"}])
+def test_settings_of_a_gpu_are_refused_where_there_is_none(
+    file: Path, train: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any role starts; other machines may have one, and so may this."""
+    torch = pytest.importorskip("torch")
+    model = {"kind": "custom", "dim": 8, "file": str(file), "name": "Good"}
+    job = plan_of(make_run(model=model, train={"batch_size": 32, **train}))
+    require_network(job)
+    for there in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda there=there: int(there))
+        assert (refusal(job.run) is None) is there
+    if not list(Path("/dev").glob("nvidia[0-9]*")):
+        with pytest.raises(ConfigError, match=next(iter(train))):
+            require_ready([plan_of(make_run(train={"batch_size": 32, **train}))])
 
 
 def test_without_a_compiler_compiling_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
