@@ -11,6 +11,7 @@ from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.screen import err, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.commands.warm_view import describe_warm_start
+from persia_cli.config.replicas import trains_on_gpu
 from persia_cli.config.schema import Checkpoint, DenseOptimizer, Optimizer, Run, SyncMode
 from persia_cli.config.schema.features import DenseFeature
 from persia_cli.config.schema.perceptrons import Concatenated
@@ -124,7 +125,7 @@ def _first_and_last(names: Sequence[str]) -> str:
 
 def warn_of_slow_precision(run: Run) -> None:
     """Print a warning if the run's precision is slower than float32 on this processor."""
-    on_gpu = run.train.device.startswith("cuda") or (run.train.device == "auto" and Path("/dev/nvidia0").exists())
+    on_gpu = trains_on_gpu(run.train.device, run.mode.kind)
     sentence = None if on_gpu else this_processor().slow_precision(run.train.precision)
     if sentence:
         paragraph(err(), f"warning: {sentence}", style="yellow")

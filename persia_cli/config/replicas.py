@@ -3,10 +3,11 @@
 import os
 from pathlib import Path
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-GPUS = Path("/proc/driver/nvidia/gpus")
-"""Folder with an entry for each NVIDIA GPU."""
+GPU = Path("/dev/nvidia0")
+CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
+"""File of a container's control group (version 2): microseconds of processors, or `max`, in a period of so many."""
 
 
 def replicas_for(role: str, cores: int, has_gpu: bool) -> int:
@@ -20,10 +21,31 @@ def replicas_for(role: str, cores: int, has_gpu: bool) -> int:
     return max(1, int(cores * shares[role])) if has_gpu else 1
 
 
+def trains_on_gpu(device: str, mode: str) -> bool:
+    """Return True if NN workers of this machine use a GPU, as far as that can be known without torch.
+
+    `device` and `mode` are `train.device` and `mode.kind`.
+    """
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return mode != "async" and (device.startswith("cuda") or (device == "auto" and GPU.exists() and not is_hidden))
+
+
+def processors(limit: Path = CPU_LIMIT) -> int:
+    """Return the number of processors whose time this process may use; a container may see more."""
+    seen = len(os.sched_getaffinity(0))
+    try:
+        time, period = limit.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return seen
+    return seen if time == "max" else max(1, min(seen, int(time) // int(period)))
+
+
 def register() -> None:
     """Make `${replicas:ROLE}` available to configuration files."""
     OmegaConf.register_new_resolver("replicas", _of_this_machine, replace=True)
 
 
-def _of_this_machine(role: str) -> int:
-    return replicas_for(role, len(os.sched_getaffinity(0)), GPUS.is_dir() and any(GPUS.iterdir()))
+def _of_this_machine(role: str, *, _root_: DictConfig) -> int:
+    device = OmegaConf.select(_root_, "train.device", default="auto")
+    mode = OmegaConf.select(_root_, "mode.kind", default="")
+    return replicas_for(role, processors(), trains_on_gpu(str(device), str(mode)))

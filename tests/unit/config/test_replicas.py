@@ -1,5 +1,8 @@
 """`cluster=auto`: as many replicas as suit the machine."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from persia_cli.config import replicas
@@ -16,7 +19,30 @@ def test_replicas_suit_the_machine(cores: int, has_gpu: bool, expected: list[int
     assert [replicas.replicas_for(role, cores, has_gpu) for role in ROLES] == expected
 
 
-def test_the_configuration_has_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "_of_this_machine", lambda role: {"embedding_servers": 4}.get(role, 2))
-    cluster = compose_run(["conf=synthetic", "cluster=auto", "cluster.data_loaders=1"]).cluster
-    assert [getattr(cluster, role) for role in ROLES] == [1, 2, 4, 1]
+def test_the_configuration_has_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a GPU machine; those that the user gives, and one of each where the network is on the CPU all the same."""
+    gpu = tmp_path / "nvidia0"
+    gpu.touch()
+    monkeypatch.setattr(replicas, "GPU", gpu)
+    monkeypatch.setattr(replicas, "processors", lambda: 16)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def counts(*words: str) -> list[int]:
+        cluster = compose_run(["conf=synthetic", "cluster=auto", *words]).cluster
+        return [getattr(cluster, role) for role in ROLES]
+
+    assert counts("cluster.data_loaders=1", "cluster.nn_workers=2") == [1, 3, 4, 2]
+    assert counts("train.device=cpu") == counts("mode=async") == [1, 1, 1, 1]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert counts() == [1, 1, 1, 1]
+    assert counts("train.device=cuda:1") == [2, 3, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "fewer"), [("100000 100000\n", 1), ("50000 100000\n", 1), ("max 100000\n", 0), ("", 0)]
+)
+def test_a_container_may_use_fewer_processors_than_it_sees(tmp_path: Path, text: str, fewer: int) -> None:
+    limit = tmp_path / "cpu.max"
+    limit.write_text(text)
+    assert replicas.processors(limit) == (fewer or len(os.sched_getaffinity(0)))
+    assert replicas.processors(tmp_path / "none") == len(os.sched_getaffinity(0))
