@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from persia_cli.bench.breakdown import bottleneck, bytes_per_sample, stages_of
 from persia_cli.bench.machine import GpuUsage
-from persia_cli.bench.portions import Feeder, Portions, RingPortions, portion_shape
+from persia_cli.bench.portions import Feeder, Portions, RingPortions, portion_shape, table_sizes
 from persia_cli.bench.result import OURS, Result, with_ratios
 from persia_cli.bench.rounds import TurnFigures, side_of, take_turns, timed_turn, turn_steps
 from persia_cli.bench.turns import TurnJob
@@ -77,9 +77,9 @@ def _trainers(run: Run, baselines: Sequence[str], note: Callable[[str], None]) -
             note(f"preparing {baseline}")
             match baseline:
                 case "torch":
-                    found.append(TorchBaseline(run, portion_shape(run).sizes))
+                    found.append(TorchBaseline(run, table_sizes(run)))
                 case "tables":
-                    found.append(GraphedTables(run, portion_shape(run).sizes))
+                    found.append(GraphedTables(run, table_sizes(run)))
                 case _:
                     found.append(GraphedDense(run) if on_gpu else DenseBaseline(run))
         yield found

@@ -49,7 +49,7 @@ class PortionShape:
     tasks: int
     weighted: bool
     sizes: tuple[int, ...]
-    """Rows of each feature's table."""
+    """Rows of each feature's table; none if they are unknown: then portions have no rows."""
 
     @property
     def nbytes(self) -> int:
@@ -58,12 +58,14 @@ class PortionShape:
 
     def portion(self, batch: Batch) -> Portion:
         """Return a batch as a portion; ids beyond a table's size are folded into it. Raises UserError for lists."""
+        weights = np.empty(0, np.float32) if batch.weights is None else batch.weights
+        if not self.sizes:
+            return Portion(batch.dense, batch.labels, weights, np.empty((batch.size, 0), np.int64))
         if batch.ids.size != batch.size * batch.features or not (np.diff(batch.offsets.astype(np.int64)) == 1).all():
             raise UserError("plain torch is compared on features of one id per sample; this data set has lists of ids")
         sizes = np.array(self.sizes, np.uint64).reshape(-1, 1)
         starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64).reshape(-1, 1)
         ids = (batch.ids.reshape(batch.features, -1) % sizes).astype(np.int64) + starts
-        weights = np.empty(0, np.float32) if batch.weights is None else batch.weights
         return Portion(batch.dense, batch.labels, weights, np.ascontiguousarray(ids.T))
 
     def split(self, block: NDArray[np.uint8]) -> Portion:
@@ -87,13 +89,15 @@ class Portions(Protocol):
 
 
 def portion_shape(run: Run) -> PortionShape:
-    """Return the shape of a run's batches; raises UserError if the sizes of torch's tables are unknown."""
-    dataset = run.dataset
+    """Return the shape of a run's batches."""
+    dataset, generator = run.dataset, run.dataset.generator
     weighted = isinstance(dataset, ParquetDataset) and dataset.weight is not None and not uses_stand_in(dataset)
-    return PortionShape(run.train.batch_size, dense_count(run), len(label_names(run)), weighted, _table_sizes(run))
+    sizes = generator.cardinalities if generator else ()
+    return PortionShape(run.train.batch_size, dense_count(run), len(label_names(run)), weighted, sizes)
 
 
-def _table_sizes(run: Run) -> tuple[int, ...]:
+def table_sizes(run: Run) -> tuple[int, ...]:
+    """Return the rows of each feature's table in torch; raises UserError if they are unknown."""
     generator = run.dataset.generator
     if generator is None:
         raise UserError(

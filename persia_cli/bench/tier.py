@@ -13,7 +13,7 @@ import numpy as np
 from persia_cli.bench.breakdown import stages_of
 from persia_cli.bench.machine import available_bytes
 from persia_cli.bench.null_worker import NullWorker
-from persia_cli.bench.portions import portion_shape
+from persia_cli.bench.portions import portion_shape, table_sizes
 from persia_cli.bench.result import OURS, Result, with_ratios
 from persia_cli.bench.rounds import INTERVALS, TurnFigures, side_of, take_turns, timed_turn, turn_steps
 from persia_cli.bench.turns import TurnJob
@@ -55,7 +55,7 @@ def measure_tier(run: Run, steps: int, rounds: int, ring: int, note: Callable[[s
             stages = stages_of(*job.finish())
     finally:
         sys.setswitchinterval(before)
-    features = len(portion_shape(run).sizes)
+    features = len(table_sizes(run))
     sides = [side_of(name, turns, run.train.batch_size, features) for name, turns in taken.items()]
     return Result("tier", run.name, "ids/s", with_ratios(sides), rounds, steps, stages=stages)
 
@@ -79,7 +79,7 @@ def _baselines(run: Run, ring: int, steps: int, note: Callable[[str], None]) -> 
     note("preparing FBGEMM")
     optimizer, shape = run.optimizer.embedding, portion_shape(run)
     assert isinstance(optimizer, Adagrad | RowwiseAdagrad | Sgd)
-    needed = sum(shape.sizes) * run.model.dim * 8
+    needed = sum(table_sizes(run)) * run.model.dim * 8
     if needed > SPARE * available_bytes():
         raise UserError(f"FBGEMM's tables need {needed / 2**30:.1f} GiB, more than is free; use smaller tables")
     eps = 0.0 if isinstance(optimizer, Sgd) else optimizer.eps
