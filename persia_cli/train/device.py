@@ -13,6 +13,8 @@ from persia_cli.config.schema import AsyncMode, Run
 from persia_cli.errors import ConfigError, UserError
 
 CPU = torch.device("cpu")
+CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"
+"""Text of the RuntimeError that torch raises if the memory of the host is full; it has no other type."""
 
 
 def choose_device(name: str, rank: int) -> torch.device:
@@ -48,15 +50,18 @@ def devices_are_apart(name: str, ranks: int) -> bool:
 
 @contextmanager
 def explained_full_memory(device: torch.device, batch_size: int, dim: int) -> Iterator[None]:
-    """Turn torch's error about a full GPU memory into a UserError with remedies."""
+    """Turn torch's error about a full memory, of a GPU or of the host, into a UserError with remedies."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and CPU_IS_FULL not in str(error):
+            raise
         words = str(error).split(". ")[:2]
+        where = device if isinstance(error, torch.OutOfMemoryError) else "this machine"
         raise UserError(
-            f"the memory of {device} is full at train.batch_size={batch_size} and dim {dim}: use train.accumulate, "
-            "smaller batches, a smaller model.dim or network, train.precision=bfloat16, or a GPU without other users "
-            f"({'. '.join(words).rstrip('.')})"
+            f"the memory of {where} is full at train.batch_size={batch_size} and dim {dim}: use train.accumulate, "
+            "smaller batches, a smaller model.dim or network, train.precision=bfloat16, or a device without other "
+            f"users ({'. '.join(words).rstrip('.')})"
         ) from error
 
 

@@ -82,6 +82,14 @@ def test_a_full_gpu_is_reported_with_a_remedy():
     assert str(raised.value).endswith("(CUDA out of memory. Tried to allocate 2.00 GiB)")
 
 
+def test_a_full_host_is_reported_with_a_remedy() -> None:
+    """Torch asks for 2^62 bytes; its other errors stay unchanged."""
+    with pytest.raises(UserError, match=r"machine.*=4096"), explained_full_memory(torch.device("cpu"), 4096, 16):
+        torch.empty(2**60, dtype=torch.float32)
+    with pytest.raises(RuntimeError), explained_full_memory(torch.device("cpu"), 4096, 16):
+        torch.ones(2) @ torch.ones(3)
+
+
 def test_products_on_a_gpu_are_asked_to_be_reproducible(monkeypatch):
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     prepare_torch(torch.get_num_threads())
