@@ -20,8 +20,9 @@ from persia_cli.wire.reports import IntervalMetrics, latest
 class Interval:
     """The sums of the steps of an interval and of their look-ups; for the I/O thread, which has spare time."""
 
-    def __init__(self, links: Sequence[Link]) -> None:
-        """Begin an interval; `links` are those of ScoreHistogram."""
+    def __init__(self, links: Sequence[Link], trains: bool = False) -> None:
+        """Begin an interval, of training if it `trains`; `links` are those of ScoreHistogram."""
+        self._trains = trains
         self._scores, self._by_query = ScoreHistogram(len(links), links), QueryScores(len(links))
         self._samples = self._steps = self._ids = self._unknown = 0
         self._totals: tuple[TableTotals, ...] = ()
@@ -40,6 +41,7 @@ class Interval:
         self._loss_sums += scored.loss_sum
         if isinstance(scored, StepResult):
             self._loss_scale, self._steps_skipped = scored.loss_scale, scored.steps_skipped
+        if self._trains:
             self._staleness[rows.staleness] += 1
         self._samples += len(samples.labels)
         self._steps += 1

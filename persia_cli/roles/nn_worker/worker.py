@@ -291,7 +291,7 @@ class MetricLines:
     ) -> None:
         """Begin with step `first`; `call` runs a function on the I/O thread, and `report` is `NNWorker._report`."""
         self._links, self._every, self._call, self._report = links, every, call, report
-        self._interval, self._since = Interval(links), time.monotonic()
+        self._interval, self._since = Interval(links, trains=True), time.monotonic()
         self._done = self._last = first
         self._complete: queue.SimpleQueue[tuple[int, Interval, float]] = queue.SimpleQueue()
 
@@ -317,7 +317,7 @@ class MetricLines:
     def _complete_line(self) -> None:
         now = time.monotonic()
         self._complete.put((self._done, self._interval, now - self._since))
-        self._interval, self._since, self._last = Interval(self._links), now, self._done
+        self._interval, self._since, self._last = Interval(self._links, trains=True), now, self._done
 
 
 def _samples_of(ready: ReadyBatch) -> Samples:
