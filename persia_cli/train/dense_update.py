@@ -29,6 +29,12 @@ class GraphUpdate:
         states = self._optimizer.state.values()
         return [value for state in states for key, value in state.items() if key != "step"]
 
+    @property
+    def is_even(self) -> bool:
+        """True if one number of steps is that of all weights; after a warm start of Adam some have more."""
+        states = self._optimizer.state.values() if isinstance(self._optimizer, torch.optim.Adam) else ()
+        return len({float(state["step"]) for state in states}) <= 1
+
     def numbers(self, lr: float) -> list[float]:
         """Count a step of the optimizer, and return the values that `run` reads in it."""
         steps = [state["step"] for state in self._optimizer.state.values() if "step" in state]

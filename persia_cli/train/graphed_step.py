@@ -141,19 +141,20 @@ class GraphedStep:
 
         `check` is called during the wait, and raises the error of the thread that finishes steps.
         """
-        return self._submit(step, samples, groups, self._update.numbers(lr), check)
+        return self._submit(step, samples, groups, lambda: self._update.numbers(lr), check)
 
     def _submit(
         self,
         step: int,
         samples: Samples,
         groups: Sequence[GroupRows],
-        numbers: Sequence[float],
+        numbers: Callable[[], Sequence[float]],
         check: Callable[[], None],
     ) -> Flight:
-        arrays = self._arrays(samples, groups) | {"numbers": np.array(numbers, np.float32)}
+        arrays = self._arrays(samples, groups)
         program = self._program_for(arrays, check)
         berth = program.take(check)
+        berth.given["numbers"][:] = numbers()
         for name, array in arrays.items():
             berth.given[name][: len(array)] = array  # what is beyond are entries of an earlier batch: rows that exist
         for number, group in enumerate(groups):
@@ -177,7 +178,7 @@ class GraphedStep:
         scored = Scored(result["logits"].copy(), result["loss"].copy())
         if not np.isfinite(scored.loss_sum).all():
             leaves = [decode_on_host(group, shape) for group, shape in zip(flight.groups, self._groups, strict=True)]
-            finite = bool(result["finite"])
+            finite = result["finite"].tolist()
             self._step.require_finite(scored, f"step {flight.step}", flight.samples, leaves, finite)
         gradients = []
         for number, (group, shape) in enumerate(zip(flight.groups, self._groups, strict=True)):
@@ -200,10 +201,12 @@ class GraphedStep:
         before: Sequence[torch.Tensor],
         plain: StepResult,
     ) -> str:
-        """Repeat a step by a graph; return how it differs from `plain`, which the step without one gave, or "".
+        """Repeat by a graph the step that gave `plain`; return why that cannot be or how it differs, or "".
 
         `before` is `state` before that step. The call leaves the state unchanged.
         """
+        if not self._update.is_even:
+            return "the optimizer has made more steps with weights of another model, so the number of steps differs"
         after = self.state()
         changing = self._changing()
         try:
@@ -214,7 +217,7 @@ class GraphedStep:
                     each.zero_()  # the state of an optimizer that had made no step
             neutral = [0.0] * NUMBERS
             neutral[ROOT] = 1.0
-            flight = self._submit(step, samples, groups, neutral, lambda: None)
+            flight = self._submit(step, samples, groups, lambda: neutral, lambda: None)
             scored, gradients = self.finish(flight)
         finally:
             with torch.no_grad():
@@ -283,6 +286,7 @@ class GraphedStep:
         ]
         widths = [row_bytes(shape.dim, shape.wire) for shape in self._groups]
         shapes = [(self._most[f"rows {number}"], width) for number, width in enumerate(widths)]
+        fields += [Field("numbers", np.dtype(np.float32), (NUMBERS,))]
         fields += [Field(f"rows {number}", BYTES, shape) for number, shape in enumerate(shapes)]
         if self._program is not None:
             if list(self._program.inputs.fields.values()) == fields:
@@ -294,7 +298,7 @@ class GraphedStep:
         results = [
             Field("logits", np.dtype(np.float32), (self._size, tasks)),
             Field("loss", np.dtype(np.float64), (tasks,)),
-            Field("finite", np.dtype(np.bool_), ()),
+            Field("finite", np.dtype(np.bool_), (2,)),
         ]
         results += [
             Field(f"gradients {number}", BYTES, shape)
@@ -311,10 +315,12 @@ class GraphedStep:
 
     def _built(self, program: Program) -> Program:
         kept = self.state()
-        program.graph = self._device.capture(lambda: self._body(program), lambda: self._body(program))
-        with torch.no_grad():
-            for each, old in zip(self._changing(), kept, strict=True):
-                each.copy_(old)
+        try:
+            program.graph = self._device.capture(lambda: self._body(program), lambda: self._body(program))
+        finally:
+            with torch.no_grad():
+                for each, old in zip(self._changing(), kept, strict=True):
+                    each.copy_(old)
         return program
 
     def _body(self, program: Program) -> None:
@@ -322,9 +328,7 @@ class GraphedStep:
         given, result, step = program.given, program.result, self._step
         for weight in self._weights:
             weight.grad = None
-        with torch.no_grad():
-            greatest = torch._foreach_norm([each for each in step.module.parameters() if each.numel()], float("inf"))
-            result["finite"].copy_(torch.stack(greatest).isfinite().all())
+        result["finite"].copy_(step.finiteness())
         leaves = [
             decode(given[f"rows {number}"], shape.dim, shape.wire).requires_grad_(not shape.is_frozen)
             for number, shape in enumerate(self._groups)

@@ -27,6 +27,7 @@ Done = Callable[[Scored], None]
 
 FINISHING = "finishing"
 """Name of the thread that finishes steps, in traces."""
+FULL = "the memory of the GPU is full"
 WAIT_S = 0.2
 CLOSE_S = 5.0
 """Longest wait for the steps in flight at the end; a device that hangs must not prevent the end of the process."""
@@ -38,6 +39,9 @@ def reason_against(run: Run, device: torch.device, objective: Objective) -> str:
     """Return why the steps of a rank on this device cannot be a graph, or ""."""
     reasons = {
         "its device is the CPU": device.type == "cpu",
+        "a network of your own may decide in Python what a step does (train.graphs=on if it never does)": (
+            isinstance(run.model, CustomModel) and run.train.graphs != "on"
+        ),
         "several NN workers add up their gradients": run.cluster.nn_workers > 1,
         "train.accumulate divides the steps": run.train.accumulate > 1,
         "the loss scale of float16 changes with the gradients": run.train.precision == "float16",
@@ -93,9 +97,17 @@ class GraphedTraining:
         if self._thread is None:
             self._thread = threading.Thread(target=self._finish_each, name=FINISHING, daemon=True)
             self._thread.start()
-        flight = self._graph.submit(step, samples, groups, lr, self._check)
-        self._flights.put((flight, send, done))
-        return True
+        try:
+            flight = self._graph.submit(step, samples, groups, lr, self._check)
+        except torch.OutOfMemoryError:
+            if self._required:
+                raise
+        else:
+            self._flights.put((flight, send, done))
+            return True
+        self.drain()
+        self._reject(FULL)
+        return False
 
     def before(self, samples: Samples) -> list[torch.Tensor] | None:
         """Return the state for `prove` if this step, without a graph, is to prove it; else None."""
@@ -110,15 +122,22 @@ class GraphedTraining:
         except PersiaError as error:
             reason = str(error)
         except torch.OutOfMemoryError:
-            reason = "the memory of the GPU is full"
+            if self._required:
+                raise
+            reason = FULL
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
-        self._proven = not reason
         if reason and self._required:
             raise UserError(f"train.graphs=on: the network cannot train as a CUDA graph: {reason}")
         if reason:
-            self._graph.release()
-            log.warning("the network trains without a CUDA graph, which is slower: %s", reason)
+            self._reject(reason)
+        else:
+            self._proven = True
+
+    def _reject(self, reason: str) -> None:
+        self._proven = False
+        self._graph.release()
+        log.warning("the network trains without a CUDA graph, which is slower: %s", reason)
 
     def drain(self) -> None:
         """Wait until no step is in flight; raise the error of one that failed."""
@@ -161,8 +180,7 @@ class GraphedTraining:
 def queue_for(run: Run, world: World, objective: Objective) -> DeviceQueue | None:
     """Return the queue of the rank's device if its steps are to be graphs; raise UserError for `train.graphs=on`."""
     required = run.train.graphs == "on"
-    if run.train.graphs == "off" or (isinstance(run.model, CustomModel) and not required):
-        # The decisions of your own network in Python would be those of the first step for ever.
+    if run.train.graphs == "off":
         return None
     reason = reason_against(run, world.device, objective)
     if not reason:

@@ -295,14 +295,15 @@ class DenseStep:
         where: str,
         samples: Samples,
         leaves: Sequence[torch.Tensor],
-        weights_are_finite: bool | None = None,
+        finite: Sequence[bool] | None = None,
     ) -> None:
         """Raise UserError with the cause if the loss is not finite.
 
-        `weights_are_finite` is as before the step; None if the weights have not changed since.
+        `finite` is `finiteness` before the step; None if the weights have not changed since.
         """
         if np.isfinite(scored.loss_sum).all():
             return
+        weights, variances = self.finiteness().tolist() if finite is None else finite
         bad = np.flatnonzero(~np.isfinite(samples.dense).all(axis=0))
         if bad.size:
             cause = (
@@ -310,11 +311,11 @@ class DenseStep:
             )
         elif not all(bool(leaf.isfinite().all()) for leaf in leaves):
             cause = "embedding rows have become NaN or infinite; lower optimizer.embedding.lr"
-        elif not (self._are_finite() if weights_are_finite is None else weights_are_finite):
+        elif not weights:
             cause = "dense weights have become NaN or infinite; lower optimizer.dense.lr"
         elif self.settings.precision == "float16":
             cause = "the network overflows float16 on finite inputs; use train.precision=bfloat16"
-        elif (learnt := log_variances_of(self.module)) is not None and not bool(torch.exp(-learnt).isfinite().all()):
+        elif not variances:
             cause = (
                 "a variance that train.task_weights=uncertainty learns has become practically 0; lower "
                 "optimizer.dense.lr, or leave train.task_weights out"
@@ -330,8 +331,13 @@ class DenseStep:
             cause = "the network overflows on finite inputs; lower the learning rates or scale dense features down"
         raise UserError(f"the loss of {where} on nn-worker-{self.world.rank} is not finite: {cause}")
 
-    def _are_finite(self) -> bool:
-        return all(bool(weight.isfinite().all()) for weight in self.module.parameters())
+    @torch.no_grad()
+    def finiteness(self) -> torch.Tensor:
+        """Return bool [2] on the device: whether all weights are finite, and the factors of learnt variances."""
+        greatest = torch._foreach_norm([each for each in self.module.parameters() if each.numel()], float("inf"))
+        learnt = log_variances_of(self.module)
+        factors = torch.stack(greatest) if learnt is None else torch.exp(-learnt)
+        return torch.stack([torch.stack(greatest).isfinite().all(), factors.isfinite().all()])
 
 
 def _scored(outputs: Sequence[Output]) -> Scored:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from persia_cli.config.schema import BCE, AdamW, DenseAdagrad, DenseAdam, DenseSgd, TwoTower
+from persia_cli.config.schema import BCE, AdamW, DenseAdagrad, DenseAdam, DenseSgd, Mse, TwoTower
 from persia_cli.errors import UserError
 from persia_cli.model.build import build_model
+from persia_cli.model.uncertainty import learn_uncertainty
 from persia_cli.store.wire_rows import decode_rows, encode_rows
 from persia_cli.train.distributed import World
 from persia_cli.train.graphed_step import SLOTS, GraphedStep
@@ -149,6 +150,35 @@ def test_random_numbers_are_those_of_the_step() -> None:
     pair = Pair([Dropping(), Dropping()], GROUPS, DENSE, OPTIMIZERS[1])
     for step in range(3):
         pair.train(samples(SIZE, seed=step), [group_rows(shape, SIZE, seed=step) for shape in GROUPS])
+
+
+def test_weights_with_different_numbers_of_steps_train_without_a_graph() -> None:
+    pair = Pair([network(), network()], GROUPS, DENSE, OPTIMIZERS[2])
+    step = pair.steps[0]
+    # As after a warm start: one weight has the state of another model's optimizer.
+    weight = next(step.module.parameters())
+    weight.grad = torch.ones_like(weight)
+    step.optimizer.step()
+    batch, rows = samples(SIZE, seed=0), [group_rows(shape, SIZE, seed=0) for shape in GROUPS]
+    before = pair.graphed.state()
+    plain = step.train(0, batch, rows)
+    step.update()
+    assert "number of steps" in pair.graphed.differs(0, batch, rows, before, plain)
+
+
+def test_labels_that_are_too_far_away_are_the_cause_although_weights_have_moved() -> None:
+    modules = [network(), network()]
+    for module in modules:
+        learn_uncertainty(module, 2)
+    pair = Pair(modules, GROUPS, DENSE, OPTIMIZERS[0], objective=Objective([Mse(kind="mse")] * 2))
+    rows = [group_rows(shape, SIZE, seed=0) for shape in GROUPS]
+    pair.train(samples(SIZE, seed=0), rows)
+    far = samples(SIZE, seed=1)
+    far.labels.flags.writeable = True
+    far.labels[3, 1] = 1e30
+    flight = pair.graphed.submit(1, far, rows, RATE, lambda: None)
+    with pytest.raises(UserError, match="too far from the labels"):
+        pair.graphed.finish(flight)
 
 
 def test_a_loss_that_is_not_finite_names_its_cause() -> None:

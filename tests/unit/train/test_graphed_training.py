@@ -1,21 +1,27 @@
 """Jobs whose NN worker trains by graphs, on a queue of the CPU: the same model and metrics, and errors that arrive."""
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from persia_cli.config.schema import DenseAdam
 from persia_cli.errors import UserError
+from persia_cli.observe.trace import Trace
 from persia_cli.train import graphed_training
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.distributed import World
 from persia_cli.train.graphed_step import GraphedStep
+from persia_cli.train.graphed_training import GraphedTraining
+from persia_cli.train.step import Scored
 from scripts.gpu.host_queue import HostQueue
-from tests.support.jobs import evaluation, losses, train
+from tests.support.jobs import evaluation, losses, staleness, train
 from tests.support.runs import make_run
 from tests.support.small import WORDS
+from tests.unit.train.batches import GROUPS, dense_step, group_rows, samples
 
 STEPS = 20
 JOB = [
@@ -50,6 +56,7 @@ def test_a_job_trains_as_without_graphs(tmp_path: Path, queues: list[HostQueue],
     np.testing.assert_allclose(losses(ours), losses(plain), rtol=1e-4)
     assert evaluation(ours)["loss"] == pytest.approx(evaluation(plain)["loss"], rel=1e-4)
     assert [line["step"] for line in ours.metrics] == [line["step"] for line in plain.metrics]
+    assert staleness(ours) == staleness(plain)
 
 
 @pytest.mark.processes
@@ -80,6 +87,53 @@ def test_a_graph_with_other_results_is_not_used(tmp_path: Path, queues, monkeypa
     assert queues[0].submitted == 1
     assert len(losses(result)) == 2 * STEPS
     assert sum("without a CUDA graph" in record.getMessage() for record in caplog.records) == 1
+
+
+class FullQueue(HostQueue):
+    """A queue of a device that has no memory for another graph than the first."""
+
+    def capture(self, body, warm_up) -> object:
+        if self.captured:
+            body()  # weights move until the memory is full
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().capture(body, warm_up)
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_larger_graph_that_does_not_fit_ends_graphs_and_changes_no_weight(required: bool) -> None:
+    size = 16
+    step = dense_step(config=DenseAdam(kind="adam", lr=0.01), by_kernels=False)
+    graphs = GraphedTraining(
+        step, GROUPS, FullQueue(), size=size, empty=np.empty, trace=Trace(), required=required, fail=lambda error: None
+    )
+    batch = samples(size, seed=0), [group_rows(shape, size, seed=0) for shape in GROUPS]
+    before = graphs.before(batch[0])
+    assert before is not None
+    plain = step.train(0, *batch)
+    step.update()
+    graphs.prove(0, *batch, before, plain)
+    done: list[Scored] = []
+    assert graphs.train(1, *batch, 0.01, lambda gradients: None, done.append)
+    graphs.drain()
+    weights = [weight.detach().clone() for weight in step.module.parameters()]
+    counts = [float(state["step"]) for state in step.optimizer.state.values()]
+    larger = batch[0], [group_rows(shape, size, seed=1, unique=500) for shape in GROUPS]
+    with pytest.raises(torch.OutOfMemoryError) if required else nullcontext():
+        assert not graphs.train(2, *larger, 0.01, lambda gradients: None, done.append)
+        assert not graphs.train(3, *batch, 0.01, lambda gradients: None, done.append)
+    assert all(map(torch.equal, step.module.parameters(), weights))
+    assert [float(state["step"]) for state in step.optimizer.state.values()] == counts
+    assert len(done) == 1
+    graphs.close()
+
+
+def test_a_network_of_your_own_is_reported_to_train_without_a_graph(caplog) -> None:
+    world = World()
+    world.device = torch.device("cuda", 0)
+    run = make_run([], model={"kind": "custom", "dim": 4, "file": "net.py", "name": "Net"})
+    with caplog.at_level(logging.INFO):
+        assert graphed_training.queue_for(run, world, graphed_training.Objective(run.losses)) is None
+    assert "of your own" in caplog.text
 
 
 def test_graphs_that_are_required_are_refused_with_the_reason() -> None:
