@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import UserError
 
-HANDLES = 14
+HANDLES = 15
 (
     EAGER, TO_DEVICE, COMPUTE, TO_HOST,  # streams
-    BEFORE, ARRIVED, COMPUTED, DONE,  # events
+    BEFORE, BEGUN, ARRIVED, COMPUTED, DONE,  # events
     HOST_IN, DEVICE_IN, BLOCK_IN, BLOCK_OUT, DEVICE_OUT, HOST_OUT,  # addresses
 ) = range(HANDLES)  # fmt: skip
 """Places in the array of handles of a slot, uint64 [HANDLES]."""
@@ -50,6 +50,7 @@ class Calls:
             # Operations without a graph may still change weights: the host does not wait for them.
             error = record(h[BEFORE], h[EAGER])
             error = error or wait_event(h[COMPUTE], h[BEFORE], 0)
+            error = error or record(h[BEGUN], h[TO_DEVICE])
             error = error or copy(h[DEVICE_IN], h[HOST_IN], nbytes, ANY_DIRECTION, h[TO_DEVICE])
             error = error or record(h[ARRIVED], h[TO_DEVICE])
             error = error or wait_event(h[COMPUTE], h[ARRIVED], 0)

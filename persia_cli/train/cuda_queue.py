@@ -1,5 +1,6 @@
 """The queue of a CUDA device: copies on separate streams, and graphs, which the host enqueues without a wait."""
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from persia_cli.kernels.cuda_calls import COMPUTE, DONE, Calls
+from persia_cli.train.device_lanes import Moments
 
 CAPTURE = "thread_local"
 """Calls of other threads of the process do not end a capture."""
@@ -19,15 +21,18 @@ WARM_UP = 3
 class CudaSlot:
     """Pinned blocks of the host, blocks of the device and the events between them."""
 
-    def __init__(self, given: torch.Tensor, result: torch.Tensor, streams: list[int]) -> None:
+    def __init__(self, given: torch.Tensor, result: torch.Tensor, streams: list[int], timed: bool) -> None:
         pinned = [torch.zeros(block.numel(), dtype=torch.uint8, pin_memory=True) for block in (given, result)]
         self._memory = [*pinned, torch.zeros_like(given), torch.zeros_like(result), given, result]
         self.given, self.result = pinned[0].numpy(), pinned[1].numpy()
         # The thread that waits for results sleeps: that is no slower, and leaves the processor to the others.
-        self._events = [torch.cuda.Event(blocking=each) for each in (False, False, False, True)]  # type: ignore[no-untyped-call]
-        for event in self._events:
+        self.events = [
+            torch.cuda.Event(timed, blocking)  # type: ignore[no-untyped-call]
+            for blocking in (False, False, False, False, True)
+        ]
+        for event in self.events:
             event.record()  # it has a handle from now on
-        events = [event.cuda_event for event in self._events]
+        events = [event.cuda_event for event in self.events]
         host_in, host_out, device_in, device_out, block_in, block_out = (each.data_ptr() for each in self._memory)
         self.handles: NDArray[np.uint64] = np.array(
             [*streams, *events, host_in, device_in, block_in, block_out, device_out, host_out], np.uint64
@@ -37,8 +42,11 @@ class CudaSlot:
 class CudaQueue:
     """A `graphed_step.DeviceQueue` of a GPU. Steps are enqueued by one thread, and awaited by another."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, timed: bool = False) -> None:
+        """Enqueue on `device`; `timed` is needed for `moments`."""
+        self.device, self._timed = device, timed
+        self._origin: tuple[torch.cuda.Event, int] | None = None
+        """A moment on the clocks of the device and of the host."""
         self._calls = Calls()
         # Steps without a graph run on the first one.
         self._streams = [torch.cuda.default_stream(device), *(torch.cuda.Stream(device) for _ in range(3))]  # type: ignore[no-untyped-call]
@@ -65,7 +73,7 @@ class CudaQueue:
 
     def slot(self, given: torch.Tensor, result: torch.Tensor) -> CudaSlot:
         """Return a slot for a graph that reads the block `given` and writes the block `result`, uint8."""
-        slot = CudaSlot(given, result, [stream.cuda_stream for stream in self._streams])
+        slot = CudaSlot(given, result, [stream.cuda_stream for stream in self._streams], self._timed)
         torch.cuda.synchronize(self.device)
         return slot
 
@@ -82,6 +90,16 @@ class CudaQueue:
         """Wait for the end of the slot's step."""
         torch.cuda.set_device(self.device)  # of this thread, which otherwise would use the first GPU too
         self._calls.wait(int(slot.handles[DONE]))
+
+    def moments(self, slot: CudaSlot) -> Moments:
+        """Return the times of the slot's step, which has ended; the device and the host differ by some microseconds."""
+        if self._origin is None:
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.Stream(self.device))  # type: ignore[no-untyped-call]
+            event.synchronize()
+            self._origin = event, time.monotonic_ns()
+        event, at_ns = self._origin
+        return Moments(*(at_ns + int(event.elapsed_time(each) * 1e6) for each in slot.events[1:]))
 
 
 @contextmanager

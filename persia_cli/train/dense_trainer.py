@@ -82,7 +82,7 @@ class DenseTrainer:
         self._rate = LearningRate(run.optimizer.dense, self._optimizer) if self._optimizer else None
         size = run.train.batch_size // (run.cluster.nn_workers * run.train.accumulate)
         parts = StepParts(run.train.accumulate, size)
-        queue = graphed_training.queue_for(run, world, objective) if trains else None
+        queue = graphed_training.queue_for(run, world, objective, self._trace.is_wanted) if trains else None
         clip_norm, by_kernels = run.optimizer.dense.clip_norm, queue is None
         settings = StepSettings(objective, run.train.precision, clip_norm, by_kernels, empty, parts)
         shapes = group_shapes(layout)

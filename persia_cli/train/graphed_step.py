@@ -17,9 +17,11 @@ from torch import nn
 
 from persia_cli.data.read.masked_labels import without_unknown
 from persia_cli.kernels.memory import Empty
+from persia_cli.observe.trace import Trace
 from persia_cli.store.wire_rows import row_bytes
 from persia_cli.train.blocks import BlockLayout, Field
 from persia_cli.train.dense_update import NUMBERS, ROOT, GraphUpdate
+from persia_cli.train.device_lanes import DeviceLanes, Moments
 from persia_cli.train.device_pooling import DevicePooling, DeviceRows
 from persia_cli.train.device_rows import decode, encode_into
 from persia_cli.train.inputs import GroupShape, Samples
@@ -66,6 +68,9 @@ class DeviceQueue(Protocol):
 
     def wait(self, slot: Any) -> None:
         """Wait for the end of the slot's step."""
+
+    def moments(self, slot: Any) -> Moments:
+        """Return the times of the slot's step, which has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +119,17 @@ class GraphedStep:
     """The steps of a rank that trains alone. `submit` is for one thread, `finish` for another."""
 
     def __init__(
-        self, step: DenseStep, groups: Sequence[GroupShape], device: DeviceQueue, size: int, empty: Empty = np.empty
+        self,
+        step: DenseStep,
+        groups: Sequence[GroupShape],
+        device: DeviceQueue,
+        size: int,
+        empty: Empty = np.empty,
+        trace: Trace | None = None,
     ) -> None:
         """Run the steps of `step`, of `size` samples each; `empty` allocates encoded gradients of rows."""
+        self._trace = trace or Trace()
+        self._lanes = DeviceLanes(self._trace)
         self._step, self._groups, self._device, self._size, self._empty = step, groups, device, size, empty
         self._poolings: list[DevicePooling] = []
         for pooling in step.staging.poolings:
@@ -174,6 +187,8 @@ class GraphedStep:
         """
         assert self._program is not None
         self._device.wait(flight.berth.slot)
+        if self._trace.covers(flight.step):
+            self._lanes.add(flight.step, self._device.moments(flight.berth.slot))
         result = flight.berth.result
         scored = Scored(result["logits"].copy(), result["loss"].copy())
         if not np.isfinite(scored.loss_sum).all():

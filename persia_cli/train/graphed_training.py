@@ -18,7 +18,7 @@ from persia_cli.train.distributed import World
 from persia_cli.train.graphed_step import DeviceQueue, Flight, GraphedStep
 from persia_cli.train.inputs import GroupShape, Samples
 from persia_cli.train.loss import Objective
-from persia_cli.train.step import DenseStep, Scored, StepResult
+from persia_cli.train.step import TRAINING, DenseStep, Scored, StepResult
 from persia_cli.wire.messages import GroupRows
 
 Encoded = list[NDArray[np.uint8]]
@@ -73,7 +73,7 @@ class GraphedTraining:
 
         The thread that finishes steps calls `fail` with its error, since the other may wait for the next batch.
         """
-        self._graph = GraphedStep(step, groups, device, size, empty)
+        self._graph = GraphedStep(step, groups, device, size, empty, trace)
         self._required, self._trace, self._fail = required, trace, fail
         self._proven: bool | None = None
         """True if the graph gives the results of the step without one; None before the first whole step."""
@@ -98,7 +98,8 @@ class GraphedTraining:
             self._thread = threading.Thread(target=self._finish_each, name=FINISHING, daemon=True)
             self._thread.start()
         try:
-            flight = self._graph.submit(step, samples, groups, lr, self._check)
+            with self._trace.span(TRAINING, "enqueue step", step):
+                flight = self._graph.submit(step, samples, groups, lr, self._check)
         except torch.OutOfMemoryError:
             if self._required:
                 raise
@@ -177,8 +178,11 @@ class GraphedTraining:
             self._fail(error)
 
 
-def queue_for(run: Run, world: World, objective: Objective) -> DeviceQueue | None:
-    """Return the queue of the rank's device if its steps are to be graphs; raise UserError for `train.graphs=on`."""
+def queue_for(run: Run, world: World, objective: Objective, timed: bool) -> DeviceQueue | None:
+    """Return the queue of the rank's device if its steps are to be graphs; raise UserError for `train.graphs=on`.
+
+    A trace needs a queue that is `timed`.
+    """
     required = run.train.graphs == "on"
     if run.train.graphs == "off":
         return None
@@ -187,7 +191,7 @@ def queue_for(run: Run, world: World, objective: Objective) -> DeviceQueue | Non
         from persia_cli.train.cuda_queue import CudaQueue
 
         try:
-            return CudaQueue(world.device)
+            return CudaQueue(world.device, timed)
         except UserError as error:
             reason = str(error)
     if required:

@@ -1,5 +1,6 @@
 """A queue of steps on the CPU, in place of a GPU's: a graph is replayed by running its operations again."""
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -7,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from persia_cli.train.device import CPU, drawing_from
+from persia_cli.train.device_lanes import Moments
 
 
 class HostSlot:
@@ -16,6 +18,7 @@ class HostSlot:
         self.given: NDArray[np.uint8] = np.full(given.numel(), 255, np.uint8)
         self.result: NDArray[np.uint8] = np.full(result.numel(), 255, np.uint8)
         self.blocks = given, result
+        self.moments = Moments(0, 0, 0, 0)
 
 
 class HostQueue:
@@ -38,10 +41,18 @@ class HostQueue:
         """Run a step at once."""
         self.submitted += 1
         given, result = slot.blocks
+        begun = time.monotonic_ns()
         given[:bytes_in].copy_(torch.from_numpy(slot.given[:bytes_in]))
+        arrived = time.monotonic_ns()
         with drawing_from(seed, CPU):
             graph()
+        computed = time.monotonic_ns()
         slot.result[:bytes_out] = result[:bytes_out].numpy()
+        slot.moments = Moments(begun, arrived, computed, time.monotonic_ns())
 
     def wait(self, slot: HostSlot) -> None:
         """Do nothing: the step has ended."""
+
+    def moments(self, slot: HostSlot) -> Moments:
+        """Return the times of the slot's step."""
+        return slot.moments

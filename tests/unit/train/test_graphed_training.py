@@ -10,12 +10,14 @@ import torch
 
 from persia_cli.config.schema import DenseAdam
 from persia_cli.errors import UserError
+from persia_cli.observe.recordings import read_recordings
 from persia_cli.observe.trace import Trace
 from persia_cli.train import graphed_training
 from persia_cli.train.dense_trainer import DenseTrainer
+from persia_cli.train.device_lanes import LANES, DeviceLanes, Moments
 from persia_cli.train.distributed import World
 from persia_cli.train.graphed_step import GraphedStep
-from persia_cli.train.graphed_training import GraphedTraining
+from persia_cli.train.graphed_training import FINISHING, GraphedTraining
 from persia_cli.train.step import Scored
 from scripts.gpu.host_queue import HostQueue
 from tests.support.jobs import evaluation, losses, staleness, train
@@ -39,7 +41,7 @@ def queues(monkeypatch: pytest.MonkeyPatch) -> list[HostQueue]:
     """The queues of trainers that begin in this test; they stand for those of a GPU."""
     made: list[HostQueue] = []
 
-    def queue_for(run, world, objective) -> HostQueue:
+    def queue_for(run, world, objective, timed) -> HostQueue:
         made.append(HostQueue())
         return made[-1]
 
@@ -132,8 +134,35 @@ def test_a_network_of_your_own_is_reported_to_train_without_a_graph(caplog) -> N
     world.device = torch.device("cuda", 0)
     run = make_run([], model={"kind": "custom", "dim": 4, "file": "net.py", "name": "Net"})
     with caplog.at_level(logging.INFO):
-        assert graphed_training.queue_for(run, world, graphed_training.Objective(run.losses)) is None
+        assert graphed_training.queue_for(run, world, graphed_training.Objective(run.losses), timed=False) is None
     assert "of your own" in caplog.text
+
+
+@pytest.mark.processes
+def test_a_trace_has_the_work_of_the_device(tmp_path: Path, queues) -> None:
+    first, last = 4, 9
+    train([*JOB, f"train.trace_steps=[{first},{last}]"], tmp_path)
+    [worker] = [trace for trace in read_recordings(tmp_path) if trace.replica == "nn-worker-0"]
+    lanes = {lane: [span for span in worker.spans if span.lane == lane] for lane in (*LANES, FINISHING)}
+    for lane in LANES:
+        assert [span.step for span in lanes[lane]] == list(range(first, last))
+        assert all(span.begin_ns <= (span.end_ns or 0) for span in lanes[lane])
+    received = {span.step: span.end_ns for span in lanes[FINISHING] if span.name == "wait for the device"}
+    assert all((span.end_ns or 0) <= received[span.step] for span in lanes[LANES[-1]])
+
+
+def test_work_of_one_kind_does_not_overlap_in_a_trace() -> None:
+    trace = Trace(0, 9)
+    lanes = DeviceLanes(trace)
+    # The second step arrives during the first graph, and its results wait for the first copy to the host.
+    lanes.add(0, Moments(100, 200, 500, 900))
+    lanes.add(1, Moments(250, 300, 700, 950))
+    found = {(span.lane, span.step): (span.begin_ns, span.end_ns) for span in trace.take(9)}
+    into, graph, out = LANES
+    assert found == {
+        (into, 0): (100, 200), (graph, 0): (200, 500), (out, 0): (500, 900),
+        (into, 1): (250, 300), (graph, 1): (500, 700), (out, 1): (900, 950),
+    }  # fmt: skip
 
 
 def test_graphs_that_are_required_are_refused_with_the_reason() -> None:
@@ -145,4 +174,4 @@ def test_graphs_that_are_required_are_refused_with_the_reason() -> None:
     for change in ({"accumulate": 2}, {"precision": "float16"}):
         run = make_run([], train={"batch_size": 32, "graphs": "on", **change})
         with pytest.raises(UserError, match=r"train\.graphs=on"):
-            graphed_training.queue_for(run, world, graphed_training.Objective(run.losses))
+            graphed_training.queue_for(run, world, graphed_training.Objective(run.losses), timed=False)
