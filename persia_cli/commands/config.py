@@ -45,7 +45,7 @@ def model(
 ) -> None:
     """Print the layers of the dense network that these arguments result in, with output and weights of each.
 
-    Also the memory that it takes in each NN worker while it trains, besides batches and what forward keeps.
+    Also the memory that it takes in each NN worker while it trains, besides what forward keeps.
     """
 
     from persia_cli.commands.screen import err, labelled, out, say_json, size
@@ -56,13 +56,16 @@ def model(
     from persia_cli.plan.dense import dense_bytes
 
     run = compose_run(words or [], conf_dir or [])
-    [layers] = ask_torch("persia_cli.train.summary", [run])
-    if isinstance(layers, str):
-        raise ConfigError(layers)
+    [found] = ask_torch("persia_cli.train.summary", [run])
+    if isinstance(found, str):
+        raise ConfigError(found)
+    layers, graph = found["layers"], found["graph_bytes"]
     total = sum(layer["parameters"] for layer in layers)
     nbytes = dense_bytes(run.optimizer.dense, total)
     if as_json:
-        say_json({"model": run.model.kind, "parameters": total, "bytes": nbytes, "layers": layers})
+        say_json(
+            {"model": run.model.kind, "parameters": total, "bytes": nbytes, "graph_bytes": graph, "layers": layers}
+        )
         return
     table = columns("layer", "kind", "output", "parameters")
     table.columns[1].justify = "left"
@@ -77,6 +80,13 @@ def model(
         "memory",
         f"{size(nbytes)} in each NN worker: weights, gradients and the state of {run.optimizer.dense.kind}",
     )
+    if graph is not None:
+        labelled(
+            err(),
+            "graphs",
+            f"{size(graph)} more on a GPU for the steps in flight, estimated for batches of {run.train.batch_size:,} "
+            "with one id per feature, all different",
+        )
 
 
 @app.command("list", epilog=examples(*LIST))

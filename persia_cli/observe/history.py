@@ -203,6 +203,8 @@ def key_metrics(history: RunHistory) -> dict[str, str]:
         metrics["samples/s"] = "-" if rate is None else f"{rate:,.0f}"
         metrics["max staleness"] = str(max(line["staleness_max"] for line in history.training))
         metrics["rows"] = f"{history.lines[-1]['rows']:,}"
+        if peak := max(line.get("gpu_memory", 0) for line in history.training):
+            metrics["peak GPU memory"] = f"{peak / 2**20:,.0f} MiB"
     recoveries = len(recoveries_in(history.events))
     if recoveries:
         metrics["recoveries"] = f"{recoveries:,}"

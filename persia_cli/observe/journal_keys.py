@@ -29,6 +29,7 @@ METRIC_KEYS: dict[str, Metric] = {
     "mae": Metric("all", "of the label", "mean absolute error, for the same losses"),
     "r2": Metric("all", "", "fraction of explained variance, for the same losses"),
     "samples_per_s": Metric("all", "1/s", "speed of the slowest rank"),
+    "gpu_memory": Metric("all", "bytes", "most memory that a rank has allocated on its GPU so far; absent on a CPU"),
     "rows": Metric("all", "rows", "rows in all tables after the look-ups of this step"),
     "evicted": Metric("all", "rows", "rows evicted for new ids so far"),
     "hit_rate": Metric("all", "0 to 1", "fraction of the distinct ids of each training batch that had a row"),

@@ -240,9 +240,12 @@ class RunRecord:
         return {"step": self._step, "samples": self._samples, "split": split, "loss": loss}
 
     def _moment(self, intervals: list[IntervalMetrics], seconds: float) -> dict[str, Any]:
-        """Return the speed by the clock of the slowest rank, and the metrics of the tables."""
+        """Return the speed by the clock of the slowest rank, the memory of GPUs and the metrics of the tables."""
         samples = sum(interval.samples for interval in intervals)
-        return {"samples_per_s": round(samples / max(seconds, 1e-9), 1)} | self._table_metrics(intervals)
+        moment: dict[str, Any] = {"samples_per_s": round(samples / max(seconds, 1e-9), 1)}
+        if peaks := [interval.gpu_memory for interval in intervals if interval.gpu_memory is not None]:
+            moment["gpu_memory"] = max(peaks)
+        return moment | self._table_metrics(intervals)
 
     def _write_reliability(self, scores: ScoreHistogram) -> None:
         """Write the reliability diagram of an evaluation for each label whose predictions are probabilities."""

@@ -65,6 +65,11 @@ def explained_full_memory(device: torch.device, batch_size: int, dim: int) -> It
         ) from error
 
 
+def peak_memory(device: torch.device) -> int | None:
+    """Return the most bytes that torch has allocated on a GPU so far; None on the CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
 @contextmanager
 def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's random numbers, on the host and on `device`, for the block; then restore their former state."""

@@ -24,6 +24,7 @@ from persia_cli.train.dense_update import NUMBERS, ROOT, GraphUpdate
 from persia_cli.train.device_lanes import DeviceLanes, Moments
 from persia_cli.train.device_pooling import DevicePooling, DeviceRows
 from persia_cli.train.device_rows import decode, encode_into
+from persia_cli.train.graph_blocks import padded, step_blocks
 from persia_cli.train.inputs import GroupShape, Samples
 from persia_cli.train.pooling import StagedRows
 from persia_cli.train.staging import Staged
@@ -38,7 +39,6 @@ SPARE_BAGS = 256
 """Bags of padded entries: a GPU adds up the entries of one bag one after another."""
 WAIT_S = 0.2
 
-BYTES = np.dtype(np.uint8)
 Arrays = dict[str, NDArray[Any]]
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
@@ -288,9 +288,8 @@ class GraphedStep:
         return arrays
 
     def _pad(self, name: str, count: int) -> int:
-        """Return the padded size of an array of `count`: one of eight between two powers of two, which only grows."""
-        step = max(64, 1 << max(0, count.bit_length() - 4))
-        self._most[name] = max(self._most.get(name, 0), -(-max(1, count) // step) * step)
+        """Return the padded size of an array of `count`, which only grows."""
+        self._most[name] = max(self._most.get(name, 0), padded(count))
         return self._most[name]
 
     def _program_for(self, arrays: Arrays, check: Callable[[], None]) -> Program:
@@ -299,28 +298,16 @@ class GraphedStep:
             Field(name, array.dtype, (self._most.get(name, len(array)), *array.shape[1:]))
             for name, array in arrays.items()
         ]
-        widths = [row_bytes(shape.dim, shape.wire) for shape in self._groups]
-        shapes = [(self._most[f"rows {number}"], width) for number, width in enumerate(widths)]
         fields += [Field("numbers", np.dtype(np.float32), (NUMBERS,))]
-        fields += [Field(f"rows {number}", BYTES, shape) for number, shape in enumerate(shapes)]
+        rows = [self._most[f"rows {number}"] for number in range(len(self._groups))]
+        inputs, outputs = step_blocks(fields, rows, self._groups, self._size, arrays["labels"].shape[1])
         if self._program is not None:
-            if list(self._program.inputs.fields.values()) == fields:
+            if list(self._program.inputs.fields.values()) == list(inputs.fields.values()):
                 return self._program
             for _ in range(SLOTS):  # all steps have finished once all slots are free
                 self._program.take(check)
             self._program = None  # frees the memory of its graph
-        tasks = arrays["labels"].shape[1]
-        results = [
-            Field("logits", np.dtype(np.float32), (self._size, tasks)),
-            Field("loss", np.dtype(np.float64), (tasks,)),
-            Field("finite", np.dtype(np.bool_), (2,)),
-        ]
-        results += [
-            Field(f"gradients {number}", BYTES, shape)
-            for number, (shape, group) in enumerate(zip(shapes, self._groups, strict=True))
-            if not group.is_frozen
-        ]
-        program = Program(self._device, BlockLayout(fields), BlockLayout(results))
+        program = Program(self._device, inputs, outputs)
         # Padded entries have different rows, since a GPU adds up the gradients of one row one after another.
         for name, array in ((name, array) for berth in program.berths for name, array in berth.given.items()):
             if name.endswith(" entries"):

@@ -1,7 +1,7 @@
 """The layers of dense networks, found by running them on two samples of zeros, in a separate process.
 
-`python -m persia_cli.train.summary` reads a JSON list of runs from stdin and writes, for each, its layers or the
-sentence with its problem.
+`python -m persia_cli.train.summary` reads a JSON list of runs from stdin and writes, for each, its layers and memory or
+the sentence with its problem.
 """
 
 from typing import Any
@@ -9,14 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import AsyncMode, Run
 from persia_cli.errors import UserError
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.train.graph_blocks import step_bytes
+from persia_cli.train.graphed_step import SLOTS
+from persia_cli.train.graphed_training import reason_against
 from persia_cli.train.inputs import group_shapes
+from persia_cli.train.loss import Objective
 from persia_cli.train.rehearsal import answer
 
 SAMPLES = 2
@@ -55,10 +59,21 @@ def layers(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def summary(run: Run) -> list[dict[str, Any]] | str:
-    """Return the layers, or the reason why there are none."""
+def graph_bytes(run: Run) -> int | None:
+    """Return the memory of a GPU for the batches of steps in flight as graphs; None if steps are not graphs."""
+    on_cpu = run.train.device == "cpu" or isinstance(run.mode, AsyncMode)
+    if run.train.graphs == "off" or on_cpu or reason_against(run, torch.device("cuda"), Objective(run.losses)):
+        return None
+    layout = embedding_layout(run)
+    shape = input_shape(run, layout)
+    # The graph has its own blocks, and each slot others.
+    return (1 + SLOTS) * step_bytes(group_shapes(layout), run.train.batch_size, shape.dense, shape.tasks)
+
+
+def summary(run: Run) -> dict[str, Any] | str:
+    """Return the layers and `graph_bytes`, or the reason why there are none."""
     try:
-        return layers(run)
+        return {"layers": layers(run), "graph_bytes": graph_bytes(run)}
     except UserError as error:
         return str(error)
 

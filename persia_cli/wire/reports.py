@@ -81,6 +81,8 @@ class IntervalMetrics(FieldSet, frozen=True):
     """True if more reports of the same evaluation follow."""
     retrieval: dict[str, float] = msgspec.field(default_factory=dict)
     """Retrieval metrics, if the run asks for them: in rank 0's last report of an evaluation."""
+    gpu_memory: Count | None = None
+    """Most bytes that the rank has allocated on its GPU so far; None on a CPU."""
 
 
 def together(totals: Iterable[TableTotals]) -> TableTotals:

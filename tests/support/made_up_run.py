@@ -66,7 +66,8 @@ def _training(number: int, labels: tuple[str, ...], draw: np.random.Generator) -
     line = _place(number, "train") | {"loss": loss} | _figures(number, labels, 0.0)
     line |= {f"window_{name}": value for name, value in _figures(number, labels, 0.0).items()}
     line |= {"staleness_mean": 2.5, "staleness_max": 3, "staleness": [{"1": 2, "2": 8, "3": 40}]}
-    return line | {"samples_per_s": RATE * (1.0 + 0.05 * draw.normal())} | _store(number)
+    moment = {"samples_per_s": RATE * (1.0 + 0.05 * draw.normal()), "gpu_memory": min(number, 12) * 2**28}
+    return line | moment | _store(number)
 
 
 def _evaluation(number: int, labels: tuple[str, ...]) -> dict[str, Any]:

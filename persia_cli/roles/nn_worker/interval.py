@@ -32,6 +32,8 @@ class Interval:
         self._steps_skipped = 0
         self.retrieval: dict[str, float] = {}
         """The retrieval metrics of the evaluated model, if any."""
+        self.gpu_memory: int | None = None
+        """Most bytes allocated on the rank's GPU so far, if it has one."""
 
     def add(self, samples: Samples, scored: Scored, rows: Rows) -> None:
         """Add one step; the staleness of its rows counts in training."""
@@ -67,5 +69,6 @@ class Interval:
             tables=self._totals,
             more=more,
             retrieval=self.retrieval,
+            gpu_memory=self.gpu_memory,
         )
         return sums, self._scores.encode(), self._by_query.encode()

@@ -30,7 +30,7 @@ from persia_cli.storage.places import place_of
 from persia_cli.store.checkpoints.manifest import verified_folder
 from persia_cli.train.compiling import watched_compiling
 from persia_cli.train.dense_trainer import DenseTrainer
-from persia_cli.train.device import device_of, devices_are_apart, explained_full_memory
+from persia_cli.train.device import device_of, devices_are_apart, explained_full_memory, peak_memory
 from persia_cli.train.distributed import LOOPBACK, LostRankError, World
 from persia_cli.train.inputs import Samples
 from persia_cli.train.step import TRAINING, Scored
@@ -136,7 +136,7 @@ class NNWorker:
     # The training thread
 
     def _work(self, run: Run, job: Job, world: World) -> None:
-        self._trace = self._session.trace
+        self._trace, self._device = self._session.trace, world.device
         self._session.work.begin("building the network")
         pipeline = self._pipeline
         trainer = DenseTrainer(run, world, self._trace, pipeline.empty, job.task == "train", pipeline.fail)
@@ -269,6 +269,7 @@ class NNWorker:
 
     def _report(self, split: int, last: int, interval: Interval, seconds: float, more: bool = False) -> None:
         """Report an interval that took so long."""
+        interval.gpu_memory = peak_memory(self._device)
         report = partial(interval.report, SPLIT_NAMES[split], last, seconds, more)
         # Where the coordinator cannot follow, this rank waits for it.
         self._session.work.end()

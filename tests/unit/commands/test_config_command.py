@@ -73,4 +73,6 @@ def test_the_layers_of_a_network_are_listed_without_torch_in_this_process() -> N
         "layer=network.2 kind=Linear output=1 parameters=17",
         "layer=all parameters=1649",
     ]
-    assert "25.8 KiB in each NN worker: weights, gradients and the state of adam" in " ".join(ended.stderr.split())
+    said = " ".join(ended.stderr.split())
+    assert "25.8 KiB in each NN worker: weights, gradients and the state of adam" in said
+    assert "more on a GPU for the steps in flight, estimated for batches of 128" in said

@@ -66,6 +66,7 @@ def test_the_page_of_a_finished_run(persia) -> None:
     assert "table a is full & <refuses> new ids" in page.texts
     assert {"in training", "persia eval, 20261121-101531", "nn-worker-0", "4,000", "90,000"} <= set(page.texts)
     assert {"ids without a row", "6.25%"} <= set(page.texts)
+    assert {"peak GPU memory", "3,072 MiB"} <= set(page.texts)
     assert "processors" not in page.texts
 
 

@@ -224,6 +224,15 @@ def test_speed_is_samples_over_the_time_of_the_slowest_rank(recording: Recording
     assert line["samples_per_s"] == round(samples / 2.0, 1)
 
 
+def test_a_line_has_the_greatest_peak_of_memory_of_its_gpus(recording: Recording) -> None:
+    recorded = recording(ranks=2)
+    for number, peaks in enumerate([(None, None), (5, 7)], 1):
+        for rank, peak in enumerate(peaks):
+            metrics, scores, own = made_up(rank, number)
+            recorded.record.add_report(rank, number, replace(metrics, gpu_memory=peak), scores, own)
+    assert [line.get("gpu_memory") for line in recorded.lines] == [None, 7]
+
+
 def test_reports_too_far_ahead_are_refused(recording: Recording) -> None:
     recorded = recording(ranks=2)
     recorded.record.add_report(0, REPORTS_AHEAD, *made_up(0, 1))

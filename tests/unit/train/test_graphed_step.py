@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from persia_cli.config.schema import BCE, AdamW, DenseAdagrad, DenseAdam, DenseSgd, Mse, TwoTower
+from persia_cli.config.schema import BCE, AdamW, DenseAdagrad, DenseAdam, DenseSgd, Ffnn, Mse, TwoTower
 from persia_cli.errors import UserError
 from persia_cli.model.build import build_model
+from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.model.uncertainty import learn_uncertainty
 from persia_cli.store.wire_rows import decode_rows, encode_rows
 from persia_cli.train.distributed import World
+from persia_cli.train.graph_blocks import step_bytes
 from persia_cli.train.graphed_step import SLOTS, GraphedStep
 from persia_cli.train.inputs import GroupShape, Samples
 from persia_cli.train.loss import Objective
@@ -20,7 +22,7 @@ from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.step import DenseStep
 from persia_cli.wire.messages import GroupRows
 from scripts.gpu.batches import HISTORY, random_ids, random_samples, shape_for
-from scripts.gpu.host_queue import HostQueue
+from scripts.gpu.host_queue import HostQueue, HostSlot
 from tests.unit.model.kinds import AUXILIARY, KINDS, name
 from tests.unit.train.batches import DENSE, GROUPS, ROWS, group_rows, network, samples, settings
 
@@ -110,6 +112,36 @@ def test_every_optimizer_moves_weights_as_without_a_graph(optimizer, wire) -> No
         rows = [group_rows(shape, SIZE, seed=10 * step + n, unique=20 + 30 * step) for n, shape in enumerate(groups)]
         pair.train(batch, rows)
     assert 1 < pair.queue.captured < 8
+
+
+def test_the_memory_of_blocks_is_estimated_for_different_ids() -> None:
+    sizes: list[int] = []
+
+    class Measured(HostQueue):
+        def slot(self, given: torch.Tensor, result: torch.Tensor) -> HostSlot:
+            sizes.append(given.numel() + result.numel())
+            return super().slot(given, result)
+
+    model = Ffnn(kind="ffnn", dim=4, hidden=(8,))
+    features = tuple(FeatureShape(name, 4, "sum") for name in "abc")
+    for groups in ([GroupShape(4, features)], [GroupShape(4, features, "float16", is_frozen=True)]):
+        module = build_model(model, InputShape(DENSE, features, 1), 0)
+        step = DenseStep(
+            module,
+            dense_optimizer(OPTIMIZERS[0], module),
+            groups,
+            World(),
+            DENSE,
+            5,
+            settings(by_kernels=False, objective=Objective([BCE])),
+        )
+        graphed = GraphedStep(step, groups, Measured(), SIZE)
+        ids = np.arange(3 * SIZE, dtype=np.int32)
+        rows = [GroupRows([encode_rows(np.zeros((ids.size, 4), np.float32), groups[0].wire)], ids, None)]
+        batch = Samples(np.zeros((SIZE, DENSE), np.float32), np.ones((SIZE, 1), np.float32), None, [float(SIZE)])
+        graphed.finish(graphed.submit(0, batch, rows, RATE, lambda: None))
+        assert sizes == [step_bytes(groups, SIZE, DENSE, 1)] * SLOTS
+        sizes.clear()
 
 
 def test_a_batch_without_lists_among_others_needs_no_graph_of_its_own() -> None:
