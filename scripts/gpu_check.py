@@ -36,7 +36,16 @@ SECONDS = 465.0
 """Seconds for all parts together; the last part gets the time that the others leave."""
 GRACE_S = 10.0
 """Seconds that a part has to end by itself, and then to stop its processes."""
-PARTS = {"graphs": 100.0, "networks": 80.0, "paths": 30.0, "compiled": 60.0, "jobs": 90.0, "speed": SECONDS}
+PARTS = {
+    "graphs": 90.0,
+    "networks": 70.0,
+    "paths": 25.0,
+    "compiled": 50.0,
+    "jobs": 80.0,
+    "timeline": 25.0,
+    "tier": 45.0,
+    "speed": SECONDS,
+}
 """Parts in order, with the most seconds for each."""
 FEW = ("ffnn", "dlrm")
 """Networks that are checked first, and by a rehearsal."""
@@ -47,6 +56,7 @@ NETWORKS = ("ffnn_paper", "dlrm", "dcn_v2")
 STEPS = {4096: (400, 16), 65536: (40, 4), 16384: (150, 8)}
 """Samples of a batch: steps of a turn, and batches that repeat."""
 ROUNDS = 2
+LOADERS = 2
 
 
 def part(name: str, left: Left, rehearse: bool) -> Findings:
@@ -55,7 +65,7 @@ def part(name: str, left: Left, rehearse: bool) -> Findings:
 
     from persia_cli.config.compose import compose_run
     from persia_cli.train.device import choose_device, prepare_torch
-    from scripts.gpu import compiled, graphs, jobs, networks, paths, speed
+    from scripts.gpu import compiled, graphs, jobs, networks, paths, speed, tier, timeline
 
     where = "cpu" if rehearse else "cuda"
     device = choose_device(where, 0)
@@ -80,11 +90,27 @@ def part(name: str, left: Left, rehearse: bool) -> Findings:
         return jobs.check_jobs(where, max(1, min(4, cores // 4)), left)
     torch.set_num_threads(1)
     note = partial(print, "         ", file=sys.stderr, flush=True)
+    if name == "timeline":
+        runs = {case.name: run_of(where, case) for case in single_cases(rehearse)}
+        return timeline.check_timelines(runs, device, left, 3 if rehearse else timeline.STEPS)
+    if name == "tier":
+        alone = [case for case in single_cases(rehearse) if case.network == "dlrm"]
+        runs = {f"dim {case.dim} batch {case.batch}": run_of(where, case) for case in alone}
+        return tier.measure_tier(runs, alone[0].steps, 1 if rehearse else ROUNDS, alone[0].ring, left, note)
     return speed.measure(cases(rehearse), partial(run_of, where), 1 if rehearse else ROUNDS, left, note)
 
 
+def single_cases(rehearse: bool) -> "list[Case]":
+    """Return the cases of the tier and of the timeline."""
+    from scripts.gpu.speed import Case
+
+    alone = (("dlrm", 16), ("dlrm", 128), ("dcn_v2", 16), ("ffnn_paper", 16))
+    return cases(True) if rehearse else [Case(*each, 4096, "float32", *STEPS[4096]) for each in alone]
+
+
 def cases(rehearse: bool) -> "list[Case]":
-    """Return the cases to measure, the most important first."""
+    """Return the cases to measure, those with bars first."""
+    from scripts.gpu.bars import BARS
     from scripts.gpu.speed import Case
 
     if rehearse:
@@ -96,11 +122,13 @@ def cases(rehearse: bool) -> "list[Case]":
         for network in NETWORKS
     ]
     faster = [Case("ffnn_paper", 16, 4096, precision, *STEPS[4096]) for precision in ("bfloat16", "tf32")]
-    return [*whole[:3], *faster, *whole[3:]]
+    few = Case("dlrm", 16, 4096, "float32", *STEPS[4096], servers=2, workers=1, staleness=3)
+    places = list(BARS)
+    return sorted([*whole, *faster, few], key=lambda case: places.index(case.name) if case.name in BARS else len(BARS))
 
 
 def run_of(device: str, case: "Case") -> "Run":
-    """Return the run of a case: generated samples of Criteo's shape, replicas for this machine, torch's own Adagrad."""
+    """Return the run of a case: generated samples of Criteo's shape, replicas for 16 processors, torch's Adagrad."""
     from persia_cli.config.compose import compose_run
     from scripts.bench.stores import CRITEO
 
@@ -112,8 +140,10 @@ def run_of(device: str, case: "Case") -> "Run":
         f"train.precision={case.precision}",
         f"train.device={device}",
         "optimizer=adagrad",
-        "cluster=auto" if device == "cuda" else "cluster.embedding_servers=2",
-        "mode.staleness=8",
+        f"cluster.embedding_servers={case.servers if device == 'cuda' else 2}",
+        f"cluster.embedding_workers={case.workers if device == 'cuda' else 1}",
+        f"cluster.data_loaders={LOADERS if device == 'cuda' else 1}",
+        f"mode.staleness={case.staleness}",
         "embedding.memory=8GiB",
         "dataset.generator.dense=13",
         f"dataset.generator.train_rows={case.batch * case.ring}",
@@ -238,7 +268,7 @@ def main() -> int:
             own.append(Finding(name, "LEFT OUT", "there was no time left for it"))
             print(own[-1].line(), flush=True)
             continue
-        seconds = min(PARTS[name], rest)
+        seconds = rest if chosen.rehearse else min(PARTS[name], rest)
         for each in Part(name, seconds, part_command(name, seconds - GRACE_S, chosen.rehearse)).findings():
             own.append(each)
             print(each.line(), flush=True)

@@ -29,6 +29,7 @@ from persia_cli.train.dense_state import (
 from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World, refuse_local_statistics
 from persia_cli.train.first_weights import take_weights
+from persia_cli.train.graphed_step import DeviceQueue
 from persia_cli.train.graphed_training import Done, Encoded, GraphedTraining, Send
 from persia_cli.train.inputs import Samples, group_shapes
 from persia_cli.train.loss import Objective
@@ -50,11 +51,13 @@ class DenseTrainer:
         empty: Empty = np.empty,
         trains: bool = True,
         fail: Callable[[BaseException], None] = lambda error: None,
+        queue: DeviceQueue | None = None,
     ) -> None:
         """Build the network; raise ConfigError if the run's model does not fit its data or world.
 
         `empty` allocates gradients of rows that are sent without conversion. The optimizer is built only for a rank
-        that `trains`. `fail` is called with the error of a step that another thread finishes.
+        that `trains`. `fail` is called with the error of a step that another thread finishes. `queue`
+        is by default that of its GPU, if its steps can be graphs.
         """
         # torch's optimizers import its compiler, which takes longer than scoring thousands of samples.
         require_threads(run, os.sched_getaffinity(0))
@@ -82,7 +85,8 @@ class DenseTrainer:
         self._rate = LearningRate(run.optimizer.dense, self._optimizer) if self._optimizer else None
         size = run.train.batch_size // (run.cluster.nn_workers * run.train.accumulate)
         parts = StepParts(run.train.accumulate, size)
-        queue = graphed_training.queue_for(run, world, objective, self._trace.is_wanted) if trains else None
+        if queue is None and trains:
+            queue = graphed_training.queue_for(run, world, objective, self._trace.is_wanted)
         clip_norm, by_kernels = run.optimizer.dense.clip_norm, queue is None
         settings = StepSettings(objective, run.train.precision, clip_norm, by_kernels, empty, parts)
         shapes = group_shapes(layout)

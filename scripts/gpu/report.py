@@ -24,6 +24,7 @@ class Finding:
 class Speed:
     """A network measured with its tables on embedding servers, together with baselines; samples per second."""
 
+    name: str
     network: str
     dim: int
     batch: int
@@ -40,15 +41,17 @@ class Speed:
     phases: dict[str, float] = field(default_factory=dict)
     """Milliseconds of the parts of one rank's step, each finished before the next begins."""
     limit: str = ""
+    bars: list[str] = field(default_factory=list)
+    """Each bar of the case with its measured value, and whether it passed."""
 
     def line(self) -> str:
         """Return the speeds as a line of text."""
         tables = "too large" if self.tables is None else f"{self.tables:,.0f}"
         busy = ", ".join(f"{name} {share:.0%}" for name, share in self.gpu_busy.items()) or "unknown"
         return (
-            f"SPEED     {self.network} dim {self.dim} batch {self.batch} {self.precision}: "
+            f"SPEED     {self.name}: "
             f"{self.persia:,.0f} samples/s; tables on the GPU {tables}; dense network alone "
-            f"{self.dense:,.0f}; GPU busy: {busy}"
+            f"{self.dense:,.0f}; GPU busy: {busy}{''.join(f'; {bar}' for bar in self.bars)}"
         )
 
 
@@ -94,7 +97,7 @@ def page(facts: Mapping[str, str], parts: Mapping[str, Sequence[Finding | Speed]
             lines += ["", f"## {part}", "", "| verdict | check | numbers |", "|---|---|---|"]
             lines += [f"| {each.verdict} | {_cell(each.name)} | {_cell(each.figures)} |" for each in own]
     if speeds:
-        lines += ["", *_table(speeds), "", *(line for speed in speeds for line in _where(speed))]
+        lines += ["", *_table(speeds), "", *_bars(speeds), *(line for speed in speeds for line in _where(speed))]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -120,13 +123,19 @@ def _table(speeds: Sequence[Speed]) -> list[str]:
     return lines
 
 
+def _bars(speeds: Sequence[Speed]) -> list[str]:
+    judged = [f"- {speed.name}: {'; '.join(speed.bars)}" for speed in speeds if speed.bars]
+    return (
+        ["Bars for one H100 with 16 processors, 4 servers, 3 workers, staleness 8:", "", *judged, ""] if judged else []
+    )
+
+
 def _where(speed: Speed) -> list[str]:
     """Return the times of the parts of a step."""
-    name = f"{speed.network} dim {speed.dim} batch {speed.batch:,} {speed.precision}"
     parts = ", ".join(f"{phase} {ms:.2f}" for phase, ms in speed.phases.items())
     stages = ", ".join(f"{stage} {ms:.2f}" for stage, ms in speed.stages.items())
     return [
-        f"### Where the time goes: {name}",
+        f"### Where the time goes: {speed.name}",
         "",
         f"One rank's step, each part waited for, in ms: {parts}.",
         "",

@@ -23,6 +23,7 @@ from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import GroupRows
+from scripts.gpu.bars import judged_by
 from scripts.gpu.report import Finding, Findings, Left, Speed, failed
 
 STAGES = 12
@@ -42,11 +43,16 @@ class Case:
     precision: str
     steps: int
     ring: int
+    servers: int = 4
+    workers: int = 3
+    staleness: int = 8
 
     @property
     def name(self) -> str:
         """Return the name of the case."""
-        return f"{self.network} dim {self.dim} batch {self.batch} {self.precision}"
+        name = f"{self.network} dim {self.dim} batch {self.batch} {self.precision}"
+        own = self.servers, self.workers, self.staleness
+        return name if own == (4, 3, 8) else f"{name}, S{self.servers} W{self.workers} staleness {self.staleness}"
 
 
 def measure(
@@ -86,18 +92,22 @@ def _measure(case: Case, run: Run, rounds: int, note: Callable[[str], None]) -> 
     note(f"{case.name}: the parts of a step")
     sides = {side.name: side for side in comparison.sides}
     stages = sorted(comparison.stages, key=lambda stage: -stage.ms)[:STAGES]
+    ours, dense = sides[OURS].median, sides["dense"].median
+    on_gpu = sides[tables].median if tables in sides else None
     yield Speed(
+        case.name,
         case.network,
         case.dim,
         case.batch,
         case.precision,
-        sides[OURS].median,
-        sides[tables].median if tables in sides else None,
-        sides["dense"].median,
+        ours,
+        on_gpu,
+        dense,
         {name: side.gpu_busy for name, side in sides.items() if side.gpu_busy is not None},
         {f"{stage.replica} {stage.stage}{' (meanwhile)' if stage.aside else ''}": stage.ms for stage in stages},
         phases(run),
         comparison.bottleneck,
+        judged_by(case.name, ours, on_gpu, dense),
     )
 
 
@@ -136,6 +146,16 @@ def phases(run: Run) -> dict[str, float]:
     # The parts of a step can be timed apart only without a graph.
     plain = run.model_copy(update={"train": run.train.model_copy(update={"graphs": "off"})})
     rank = DenseTrainer(plain, World(device=device), trace)
+    batches = ready_batches(run)
+    for step in range(WARM + STEPS):
+        if step == WARM:
+            trace.seconds.clear()
+        rank.train(step, *batches[step % BATCHES], lambda gradients: None, lambda scored: None)
+    return {NAMES.get(name, name): seconds / STEPS * 1e3 for name, seconds in trace.seconds.items()}
+
+
+def ready_batches(run: Run) -> list[tuple[Samples, list[GroupRows]]]:
+    """Return the first batches of a run with generated rows, as they come from the tier."""
     (group,) = embedding_layout(run).feature_groups
     ring, rng = RingPortions(run, portion_shape(run), BATCHES), np.random.default_rng(0)
     batches = []
@@ -145,8 +165,4 @@ def phases(run: Run) -> dict[str, float]:
         values = rng.uniform(-0.01, 0.01, (len(rows), group.dim)).astype(np.float32)
         samples = Samples(portion.dense, portion.labels, None, [float(len(portion.labels))] * portion.labels.shape[1])
         batches.append((samples, [GroupRows([encode_rows(values, group.wire)], inverse.astype(np.int32), None)]))
-    for step in range(WARM + STEPS):
-        if step == WARM:
-            trace.seconds.clear()
-        rank.train(step, *batches[step % BATCHES], lambda gradients: None, lambda scored: None)
-    return {NAMES.get(name, name): seconds / STEPS * 1e3 for name, seconds in trace.seconds.items()}
+    return batches

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,10 +18,11 @@ from persia_cli.train.device import CPU
 from persia_cli.train.device_pooling import DeviceRows
 from persia_cli.train.step import DenseStep
 from scripts.gpu import jobs
+from scripts.gpu.bars import BARS, judged_by
 from scripts.gpu.networks import check_networks
 from scripts.gpu.paths import check_paths
 from scripts.gpu.report import Finding
-from scripts.gpu_check import Part
+from scripts.gpu_check import Part, cases
 from tests.conftest import poll_for
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "gpu_check.py"
@@ -60,6 +62,15 @@ def test_pooling_that_differs_fails(monkeypatch):
     assert found["pooling on the device"] == "FAIL"
 
 
+def test_bars_are_held_against_what_was_measured():
+    name = "dlrm dim 128 batch 4096 float32"
+    passed = [bar.endswith("passed") for bar in judged_by(name, 1.2e6, 2.5e6, 4.1e6)]
+    assert passed == [True, False, True]
+    assert len(judged_by(name, 1.2e6, None, 4.1e6)) == 2
+    assert judged_by("another", 1.0, 1.0, 1.0) == []
+    assert set(BARS) <= {case.name for case in cases(rehearse=False)}
+
+
 def test_a_part_reports_progress_and_stops_at_its_deadline():
     said = json.dumps({"kind": "Finding", "found": {"name": "one", "verdict": "PASS", "figures": "1"}})
     program = f"import time; print({said!r}, flush=True); time.sleep(600)"
@@ -85,12 +96,15 @@ def test_a_missing_gpu_is_reported(tmp_path):
 @pytest.mark.processes
 @pytest.mark.timeout(400)
 def test_a_rehearsal_writes_the_report(tmp_path):
-    command = [sys.executable, str(SCRIPT), "--rehearse", "--only", "networks", "paths", "speed", "--seconds", "300"]
+    parts = ("networks", "paths", "timeline", "tier", "speed")
+    command = [sys.executable, str(SCRIPT), "--rehearse", "--only", *parts, "--seconds", "300"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=380)
     assert done.returncode == 0, done.stdout + done.stderr
     report = (tmp_path / "gpu-report.md").read_text()
     assert "0 failed, 0 left out" in report
     assert "| dlrm | 16 | 256 | float32 |" in report
+    assert re.search(r"INFO \| step of dlrm .* us from step to step;.* copy in .* graph .* copy out ", report)
+    assert re.search(r"INFO \| tier dim 16 .* samples/s .* embedding-server-\d ", report)
     assert "One rank's step, each part waited for, in ms: rows to the device" in report
 
 
