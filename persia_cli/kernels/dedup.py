@@ -148,10 +148,10 @@ def order_by_server(keys, tables, owners, place, inverse, ordered_keys, ordered_
     for i in range(size):
         server = owners[((keys[i] >> HIGH) * partitions) >> HIGH]
         place[i] = np.int32(server)
-        if server + ONE < np.uint64(bounds.size - 1):
-            bounds[server + np.uint64(2)] += 1
+        bounds[server + ONE] += 1
+    begin = 0
     for s in range(1, bounds.size):
-        bounds[s] += bounds[s - 1]
+        begin, bounds[s] = begin + bounds[s], begin
     # Here bounds[s + 1] is the begin of server s. It grows by one with each key, so its last value is the end of server
     # s.
     for i in range(size):
