@@ -1,7 +1,7 @@
 """`persia bench throughput --compare`: a job and trainers in one process, alternating on the same batches."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from persia_cli.bench.breakdown import bottleneck, bytes_per_sample, stages_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PRIVATE = "private"
 """The job itself, but memory of its embedding servers ends with its process."""
-BASELINES = ("torch", "dense", "tables", PRIVATE)
+BASELINES = ("torch", "torchrec", "dense", "tables", PRIVATE)
 """`tables` are those on a GPU. There, `tables` and `dense` run as graphs."""
 Source = Literal["ring", "loader"]
 
@@ -65,19 +65,23 @@ def _refuse(run: Run, baselines: Sequence[str]) -> None:
 @contextmanager
 def _trainers(run: Run, baselines: Sequence[str], note: Callable[[str], None]) -> "Iterator[list[DenseBaseline]]":
     from persia_cli.bench.baselines.graphed import GraphedDense, GraphedTables
+    from persia_cli.bench.baselines.torchrec_trainer import TorchRecBaseline
     from persia_cli.bench.baselines.trainers import DenseBaseline, TorchBaseline, settings_kept
     from persia_cli.train.device import device_of
 
     on_gpu = bool(baselines) and device_of(run, 0).type == "cuda"
     if "tables" in baselines and not on_gpu:
         raise UserError("--compare tables needs a GPU; compare with torch on the CPU")
-    with settings_kept():
+    with settings_kept(), ExitStack() as exit_stack:
         found: list[DenseBaseline] = []
         for baseline in [each for each in dict.fromkeys(baselines) if each != PRIVATE]:
             note(f"preparing {baseline}")
             match baseline:
                 case "torch":
                     found.append(TorchBaseline(run, table_sizes(run)))
+                case "torchrec":
+                    rival = TorchRecBaseline(run, table_sizes(run))
+                    found.append(exit_stack.enter_context(closing(rival)))
                 case "tables":
                     found.append(GraphedTables(run, table_sizes(run)))
                 case _:

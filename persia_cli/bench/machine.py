@@ -15,7 +15,7 @@ from typing import Self
 from persia_cli.observe.processor import this_processor
 from persia_cli.observe.usage import cpu_seconds
 
-LIBRARIES = ("numpy", "numba", "torch", "fbgemm-gpu-cpu")
+LIBRARIES = ("numpy", "numba", "torch", "fbgemm-gpu-cpu", "torchrec")
 BUSY = 0.15
 """Cores used by other processes from which on a timing is reported as disturbed."""
 GPU_LOAD = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")

@@ -16,6 +16,8 @@ class Side:
     most: float
     ratios: dict[str, float] = field(default_factory=dict)
     """Ratios of its result to those of others, by their names."""
+    rates: list[float] = field(default_factory=list)
+    """Its result of each round."""
     cpu_ms: dict[str, float] = field(default_factory=dict)
     """CPU milliseconds per step of each of its processes."""
     busy_cores: float = 0.0

@@ -102,6 +102,7 @@ def side_of(name: str, turns: Sequence[TurnFigures], batch_size: int, per_sample
         median(rates),
         min(rates),
         max(rates),
+        rates=rates,
         cpu_ms={
             process: median(turn.cpu_s[process] / turn.samples for turn in counted) * batch_size * 1e3
             for process in (counted[0].cpu_s if counted else ())

@@ -79,7 +79,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_starts() -> None:
     for words, baselines, text in (
         (["cluster=embedded"], ["dense"], "use cluster=local"),
         (["cluster.nn_workers=2"], ["dense"], "nn_workers=1"),
-        ([], ["jax"], "there is no baseline 'jax'; there are torch, dense, tables, private"),
+        ([], ["jax"], "there is no baseline 'jax'; there are torch, torchrec, dense, tables, private"),
     ):
         with pytest.raises(UserError, match=text):
             next(compare(compose_run([*WORDS, *words]), baselines, ["ring"], 4, 1, 2, lambda text: None))
