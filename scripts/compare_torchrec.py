@@ -9,7 +9,7 @@ batches have 4,096 samples of Criteo's shape: the prepared data, or those of its
 of dim 64 have a fourth, and of dim 128 an eighth of Criteo's rows, so that all take about 2 GiB. The ratio is the
 median over rounds, each of two neighbouring turns. Prints a table, and then the same in Markdown.
 
-TorchRec needs an environment of its own, since it asks for another FBGEMM and another torchmetrics than it needs:
+TorchRec needs a separate environment, since it asks for another FBGEMM and another torchmetrics than it needs:
 
     python -m venv torchrec && . torchrec/bin/activate
     pip install -e . torch==2.13.0 tensordict tqdm pyre-extensions iopath

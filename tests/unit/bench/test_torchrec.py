@@ -15,7 +15,7 @@ from persia_cli.config.compose import compose_run
 from scripts import compare_torchrec
 from tests.support.small import WORDS
 
-INSTALLED = "without TorchRec, which needs an environment of its own"
+INSTALLED = "without TorchRec, which needs a separate environment"
 
 
 @pytest.mark.parametrize("dim", compare_torchrec.DIMS)
