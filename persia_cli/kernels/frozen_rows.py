@@ -15,9 +15,10 @@ from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.frozen_index import ABSENT, fetch_home, row_of
 from persia_cli.kernels.halves import load_bfloat16, load_float16, store_bfloat16, store_float16
 from persia_cli.kernels.hashing import keys_of_id, mix, unmix
+from persia_cli.kernels.int8 import int8_scale, load_int8, store_int8
 from persia_cli.kernels.intrinsics import prefetch
 from persia_cli.kernels.new_keys import ADMISSION
-from persia_cli.kernels.simd import load, load_scalar, store
+from persia_cli.kernels.simd import greater_magnitude, greatest_magnitude, load, load_scalar, splat, store
 from persia_cli.kernels.splitmix import GOLDEN
 
 U8, U16, U32, U64, I64, F32 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64, types.float32
@@ -204,11 +205,20 @@ def _begin(frozen, features, f, key, out, to):
         out[to + column] = np.float32(bits - np.int32(2**23)) * scale
     if frozen.trained == FLOAT32:
         return
+    scale = np.float32(1.0)
+    if frozen.trained == INT8:
+        greatest = splat(np.float32(0.0))
+        for column in range(ZERO, dim, LANES):
+            greatest = greater_magnitude(greatest, load(out, to + column, np.int64(dim - column)))
+        scale = int8_scale(greatest_magnitude(greatest))
     for column in range(ZERO, dim, LANES):
         lanes = np.int64(dim - column)
         if frozen.trained == BFLOAT16:
             store_bfloat16(frozen.halves, column, load(out, to + column, lanes), lanes)
             store(out, to + column, load_bfloat16(frozen.halves, column, lanes), lanes)
+        elif frozen.trained == INT8:
+            store_int8(frozen.halves, column >> ONE, load(out, to + column, lanes) / splat(scale), lanes)
+            store(out, to + column, load_int8(frozen.halves, column >> ONE, lanes) * splat(scale), lanes)
         else:
             store_float16(frozen.halves, column, load(out, to + column, lanes), lanes)
             store(out, to + column, load_float16(frozen.halves, column, lanes), lanes)

@@ -116,7 +116,7 @@ def store_bfloat16(builder, data, at, value, lanes):
     _write(builder, data, at, result, lanes)
 
 
-def _noise(builder, start, at):
+def noise_lanes(builder, start, at):
     """Return 32 random bits per lane: start + (at + lane) * an odd constant, hashed by two rounds of multiply-shift."""
     column = builder.add(spread(builder, builder.trunc(at, I32), INTS), NUMBERS)
     x = builder.add(spread(builder, start, INTS), builder.mul(column, all_lanes(INTS, 0x9E3779B9)))
@@ -128,7 +128,7 @@ def _noise(builder, start, at):
 @instruction(types.void, ARRAY, types.uintp, f32x16, types.int64, types.uint32, types.int64)
 def store_bfloat16_at_random(builder, data, at, value, lanes, start, column):
     """Write lanes as bfloat16 with stochastic rounding, whose mean is the value; random bits from start and column."""
-    noise = builder.and_(_noise(builder, start, column), all_lanes(INTS, 0xFFFF))
+    noise = builder.and_(noise_lanes(builder, start, column), all_lanes(INTS, 0xFFFF))
     rounded = builder.lshr(builder.add(builder.bitcast(value, INTS), noise), all_lanes(INTS, 16))
     _write(builder, data, at, rounded, lanes)
 
@@ -142,7 +142,7 @@ def store_float16_at_random(builder, data, at, value, lanes, start, column):
     def scaled(numbers, exponent):
         return builder.fmul(numbers, all_lanes(FLOATS, 2.0**exponent))
 
-    noise = builder.and_(_noise(builder, start, column), all_lanes(INTS, 0x1FFF))
+    noise = builder.and_(noise_lanes(builder, start, column), all_lanes(INTS, 0x1FFF))
     value = call(builder, "llvm.minnum.v16f32", FLOATS, value, all_lanes(FLOATS, 65504.0))
     value = call(builder, "llvm.maxnum.v16f32", FLOATS, value, all_lanes(FLOATS, -65504.0))
     sum_ = builder.add(builder.bitcast(value, INTS), noise)

@@ -12,7 +12,7 @@ from numba import types
 
 from persia_cli.kernels.compile import inlined
 from persia_cli.kernels.halves import store_bfloat16_at_random, store_float16_at_random
-from persia_cli.kernels.rows import BFLOAT16, FLOAT32, LANES, ZERO, embedding_lanes
+from persia_cli.kernels.rows import BFLOAT16, FLOAT32, INT8, LANES, ZERO, embedding_lanes
 from persia_cli.kernels.simd import (
     absolute,
     finite,
@@ -121,13 +121,15 @@ def scale_of(plain, gradients, at, dim, clip):
 def _change(plain, rows, rule, at, column, weight, lanes, noise):
     """Write changed weights, within the bound; 16-bit weights are rounded stochastically.
 
-    Stochastic rounding as in Gupta et al., "Deep learning with limited numerical precision", 2015.
+    Those of INT8 rows are collected in `rows.line`, for `pack_line`: the row's scale depends on all of them. Stochastic rounding as in Gupta et al., "Deep learning with limited numerical precision", 2015.
     """
     # Rounding to nearest would lose all steps smaller than half a unit; stochastic rounding adds them up in the mean.
     if not plain and rule.bound > np.float32(0.0):
         weight = smaller(greater(weight, splat(-rule.bound)), splat(rule.bound))
     if plain or rows.storage == FLOAT32:
         store(rows.arena, at + column, weight, lanes)
+    elif rows.storage == INT8:
+        store(rows.line, column, weight, lanes)
     elif rows.storage == BFLOAT16:
         store_bfloat16_at_random(rows.arena, at + (column >> np.uint64(1)), weight, lanes, noise, np.int64(column))
     else:

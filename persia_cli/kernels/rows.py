@@ -1,7 +1,8 @@
 """The rows in the arena: their layout, and how a row is read, sent and initialized.
 
-The arena is flat float32. Row r starts at word r * width: first the embedding (dim values, as float32 or as 16-bit
-values, two to a word), then the optimizer's states in float32, then padding to 16 bytes.
+The arena is flat float32. Row r starts at word r * width: first the embedding (dim values, as float32, as 16-bit
+values, two to a word, or as a float32 scale and numbers of 8 bits, four to a word), then the optimizer's states in
+float32, then padding to 16 bytes.
 """
 
 from typing import NamedTuple
@@ -14,13 +15,14 @@ from persia_cli.kernels.cast import float16_factor
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.halves import load_bfloat16, load_float16, store_bfloat16, store_float16
 from persia_cli.kernels.hashing import mix
+from persia_cli.kernels.int8 import int8_scale, load_int8, store_int8, store_int8_at_random
 from persia_cli.kernels.intrinsics import prefetch, prefetch_to_l2
 from persia_cli.kernels.simd import greater_magnitude, greatest_magnitude, load, splat, store, store_scalar
 from persia_cli.kernels.splitmix import GOLDEN
 
-FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
-"""The dtypes in which values are stored or sent."""
-CODES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
+FLOAT32, BFLOAT16, FLOAT16, INT8 = 0, 1, 2, 3
+"""The dtypes in which values are stored or, except for INT8, sent."""
+CODES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16, "int8": INT8}
 NO_ROW = np.int64(-1)
 ZERO, ONE, TWO = np.uint64(0), np.uint64(1), np.uint64(2)
 LANES = np.uint64(16)
@@ -46,7 +48,7 @@ class RowArena(NamedTuple):
     state_at: np.uint64
     """Words of a row before its optimizer states."""
     storage: int
-    """The dtype of embeddings: FLOAT32, BFLOAT16 or FLOAT16."""
+    """The dtype of embeddings, one of `CODES`."""
     line: NDArray[np.float32]
     """float32[dim]: memory for intermediate results."""
 
@@ -80,18 +82,40 @@ def embedding_lanes(rows, at, column, lanes):
         return load(rows.arena, at + column, lanes)
     if rows.storage == BFLOAT16:
         return load_bfloat16(rows.arena, at + (column >> ONE), lanes)
+    if rows.storage == INT8:
+        return load_int8(rows.arena, at + ONE + (column >> TWO), lanes) * splat(rows.arena[at])
     return load_float16(rows.arena, at + (column >> ONE), lanes)
 
 
 @inlined
-def store_lanes(rows, at, column, value, lanes):
-    """Write lanes of an embedding, rounded to nearest."""
+def _store_lanes(rows, at, column, value, lanes):
+    """Write lanes of an embedding that is not of INT8, rounded to nearest."""
     if rows.storage == FLOAT32:
         store(rows.arena, at + column, value, lanes)
     elif rows.storage == BFLOAT16:
         store_bfloat16(rows.arena, at + (column >> ONE), value, lanes)
     else:
         store_float16(rows.arena, at + (column >> ONE), value, lanes)
+
+
+@inlined
+def pack_line(rows, at, randomly, noise):
+    """Write the values of `rows.line` as an embedding of INT8; rounded stochastically if the constant `randomly` is set.
+
+    The row starts at word `at`, and random bits at `noise`.
+    """
+    greatest = splat(np.float32(0.0))
+    for column in range(ZERO, rows.dim, LANES):
+        greatest = greater_magnitude(greatest, load(rows.line, column, np.int64(rows.dim - column)))
+    scale = int8_scale(greatest_magnitude(greatest))
+    rows.arena[at] = scale
+    for column in range(ZERO, rows.dim, LANES):
+        lanes = np.int64(rows.dim - column)
+        numbers, to = load(rows.line, column, lanes) / splat(scale), at + ONE + (column >> TWO)
+        if randomly:
+            store_int8_at_random(rows.arena, to, numbers, lanes, noise, np.int64(column))
+        else:
+            store_int8(rows.arena, to, numbers, lanes)
 
 
 @inlined
@@ -213,9 +237,12 @@ def begin_row(rows, row, seed, salt, id_, bound, states):
         bits = np.int32(mix(start + (column + ONE) * GOLDEN) >> np.uint64(40))
         line[column] = np.float32(bits - np.int32(2**23)) * scale
     at = start_of(rows, row)
-    for column in range(ZERO, rows.dim, LANES):
-        lanes = np.int64(rows.dim - column)
-        store_lanes(rows, at, column, load(line, column, lanes), lanes)
+    if rows.storage == INT8:
+        pack_line(rows, at, False, np.uint32(0))
+    else:
+        for column in range(ZERO, rows.dim, LANES):
+            lanes = np.int64(rows.dim - column)
+            _store_lanes(rows, at, column, load(line, column, lanes), lanes)
     for word in range(rows.width - rows.state_at):
         rows.arena[at + rows.state_at + word] = states[word]
 

@@ -13,11 +13,13 @@ from persia_cli.kernels.optimizers import CHANGES, REFUSED, RULE, scale_of
 from persia_cli.kernels.rows import (
     FAR,
     FLOAT32,
+    INT8,
     LANES,
     ROWS,
     ZERO,
     RowArena,
     burst_of,
+    pack_line,
     prefetch_far,
     prefetch_first,
     prefetch_later,
@@ -76,6 +78,8 @@ def _updater(name, change_row):
             if not plain and rows.storage != FLOAT32:
                 noise = np.uint32(mix(rule.noise ^ keys[i]) & np.uint64(2**32 - 1))
             change_row(plain, rows, rule, row_at, gradients, at, splat(scale), noise)
+            if not plain and rows.storage == INT8:
+                pack_line(rows, row_at, True, noise)
 
     @inlined
     def change(journal, rows, rule, keys, found, tables, gradients, counts):

@@ -30,6 +30,9 @@ from persia_cli.store.layout import (
 SPARE = 1.15
 """Ratio of the capacity of a hash stack in several partitions to its rows: six standard deviations more."""
 
+ROW_WISE = ("rowwise_adagrad", "rowwise_adam")
+"""The optimizers of int8 rows, which would save little memory with a state for each column."""
+
 FROZEN = RowOptimizer("sgd", lr=0.0)
 """The optimizer of rows that never change: it has no state, and servers get no gradients for it."""
 
@@ -125,7 +128,20 @@ def _kind(run: Run, name: str) -> _Kind:
             clip_norm=own.clip_norm or common.clip_norm,
             weight_bound=own.weight_bound or common.weight_bound,
         )
-    return _Kind(own.dim or run.model.dim, own.dtype or common.dtype, optimizer, None if own.share is None else name)
+    dtype = own.dtype or common.dtype
+    if dtype == "int8" and own.trainable and optimizer.kind not in ROW_WISE:
+        raise _not_row_wise(own, name, optimizer.kind)
+    return _Kind(own.dim or run.model.dim, dtype, optimizer, None if own.share is None else name)
+
+
+def _not_row_wise(own: Table, name: str, kind: str) -> ConfigError:
+    """Return the error for a table of int8 rows whose optimizer has no state or one for each column."""
+    table = f"embedding.tables.{name}"
+    dtype = f"{table if own.dtype else 'embedding'}.dtype"
+    optimizer = f"{table}.optimizer" if own.optimizer else "optimizer.embedding"
+    return ConfigError(
+        f"{optimizer}.kind={kind} does not train rows of {dtype}=int8; choose {' or '.join(ROW_WISE)}, or another dtype"
+    )
 
 
 def _table(run: Run, name: str, number: int) -> TableSpec:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import WireError
 from persia_cli.kernels import dedup, hashing
 from persia_cli.kernels.memory import Empty
-from persia_cli.store.layout import EmbeddingLayout, GroupSpec, Storage, partition_owners, partitions_of_keys
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec, Wire, partition_owners, partitions_of_keys
 from persia_cli.store.wire_rows import decode_into
 
 MAX_ENTRIES = 2**31 - 1
@@ -175,7 +175,7 @@ def unique_keys(keys: int) -> dedup.UniqueKeys:
     return dedup.UniqueKeys(scratch, np.empty(keys, np.uint64), np.empty(keys, np.uint16))
 
 
-def merge_gradients(parts: Sequence[RankGradients], dim: int, wire: Storage) -> Merged:
+def merge_gradients(parts: Sequence[RankGradients], dim: int, wire: Wire) -> Merged:
     """Return float32 sums per (key, table), added in the order of parts and listed in order of first appearance.
 
     A single part is returned unchanged. Raises ValueError if there are no parts, or if the size of gradients is not

@@ -41,8 +41,10 @@ DENSE_TABLE = "(dense)"
 """Name of the reserved table for dense weights that train asynchronously. No feature may read it."""
 ROWS_PER_PARTITION = 2048
 """Minimum rows of a partition's capacity: hashing spreads keys unevenly, and smaller partitions overflow early."""
-Storage = Literal["float32", "bfloat16", "float16"]
-"""The dtypes in which embeddings are stored or sent; optimizer states are always float32."""
+Storage = Literal["float32", "bfloat16", "float16", "int8"]
+"""The dtypes in which embeddings are stored; optimizer states are always float32."""
+Wire = Literal["float32", "bfloat16", "float16"]
+"""The dtypes in which embeddings and their gradients are sent."""
 WhenFull = Literal["auto", "evict_lfu", "evict_lru", "refuse"]
 """Policies for an id without a row in a full partition."""
 
@@ -176,7 +178,7 @@ class GroupSpec:
     partitions: int
     """Number of key ranges by which its rows are placed."""
     dtype: Storage = "float32"
-    wire: Storage = "float32"
+    wire: Wire = "float32"
     """Dtype in which its rows and their gradients travel."""
     remembers_evictions: bool = False
     """True if stores remember the keys evicted since the last checkpoint, so that one of changes can follow."""
@@ -300,7 +302,13 @@ def table_salt(name: str) -> int:
 
 def embedding_words(dim: int, dtype: Storage) -> int:
     """Return the number of float32 words of an embedding of `dim` columns."""
-    return dim if dtype == "float32" else math.ceil(dim / 2)
+    match dtype:
+        case "float32":
+            return dim
+        case "bfloat16" | "float16":
+            return math.ceil(dim / 2)
+        case "int8":
+            return 1 + math.ceil(dim / 4)
 
 
 def row_width(dim: int, dtype: Storage, optimizer: RowOptimizer) -> int:

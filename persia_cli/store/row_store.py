@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 from persia_cli.errors import ConfigError
 from persia_cli.kernels import buckets, frequency, index, memory, slots
 from persia_cli.kernels.old_rows import OldRows
+from persia_cli.kernels.int8 import GREATEST, LEAST_SCALE, MOST_SCALE
 from persia_cli.kernels.rows import CODES, RowArena, fill_rows
 from persia_cli.store.layout import MAX_ROWS, GroupSpec, partitions_of_keys
 
@@ -151,7 +152,7 @@ class RowStore:
     def write_rows(self, rows: NDArray[np.int64], parts: dict[str, Floats]) -> None:
         """Write the result of `read_rows` to rows int64[n], of which negative ones are skipped.
 
-        16-bit values are rounded to nearest. If a row occurs twice, the later values stay.
+        Values of fewer bits are rounded to nearest. If a row occurs twice, the later values stay.
         """
         first = 0
         words = {"embedding": _narrowed(parts["embedding"], self.group.dtype)}
@@ -188,6 +189,8 @@ def _widened(words: Floats, dim: int, dtype: str) -> Floats:
     """Return embeddings float32[n, dim] from the words of rows."""
     if dtype == "float32":
         return np.ascontiguousarray(words)
+    if dtype == "int8":
+        return np.ascontiguousarray(words[:, 1:]).view(np.int8)[:, :dim] * words[:, :1]
     halves = np.ascontiguousarray(words).view(np.uint16)[:, :dim]
     if dtype == "float16":
         return halves.view(np.float16).astype(np.float32)
@@ -198,6 +201,8 @@ def _narrowed(values: Floats, dtype: str) -> Floats:
     """Return the float32 words of rows for embeddings float32[n, dim]."""
     if dtype == "float32":
         return values
+    if dtype == "int8":
+        return _int8(values)
     halves = np.zeros((values.shape[0], values.shape[1] + values.shape[1] % 2), np.uint16)
     if dtype == "float16":
         halves[:, : values.shape[1]] = np.clip(values, -65504, 65504).astype(np.float16).view(np.uint16)
@@ -206,3 +211,15 @@ def _narrowed(values: Floats, dtype: str) -> Floats:
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
         halves[:, : values.shape[1]] = np.where(np.isnan(values), 0x7FC0, rounded)
     return halves.view(np.float32)
+
+
+def _int8(values: Floats) -> Floats:
+    """Return the words of INT8 rows, as `kernels.rows.pack_line` writes them."""
+    size, dim = values.shape
+    greatest = np.abs(values).max(axis=1, keepdims=True)
+    bits = (greatest / GREATEST).view(np.uint32)
+    scale = np.clip(((bits + ((bits >> 1) & 1)) & ~np.uint32(1)).view(np.float32), LEAST_SCALE, MOST_SCALE)
+    scale[~np.isfinite(greatest)] = np.nan
+    numbers = np.zeros((size, dim + -dim % 4), np.int8)
+    numbers[:, :dim] = np.fmax(np.fmin(np.rint(values / scale), GREATEST), -GREATEST)
+    return np.concatenate([scale, numbers.view(np.float32)], axis=1)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from persia_cli.kernels import cast
 from persia_cli.kernels.memory import Empty
-from persia_cli.store.layout import Storage
+from persia_cli.store.layout import Wire
 
 
-def row_bytes(dim: int, wire: Storage) -> int:
+def row_bytes(dim: int, wire: Wire) -> int:
     """Return the encoded size in bytes of a row of `dim` columns."""
     match wire:
         case "float32":
@@ -26,7 +26,7 @@ def row_bytes(dim: int, wire: Storage) -> int:
             return cast.FACTOR_BYTES + 2 * dim
 
 
-def encode_rows(values: NDArray[np.float32], wire: Storage, empty: Empty = np.empty) -> NDArray[np.uint8]:
+def encode_rows(values: NDArray[np.float32], wire: Wire, empty: Empty = np.empty) -> NDArray[np.uint8]:
     """Encode float32 [n, dim], C-contiguous, as uint8 [n, row_bytes].
 
     `empty` allocates the result; for float32 it is a view of `values`.
@@ -42,7 +42,7 @@ def encode_rows(values: NDArray[np.float32], wire: Storage, empty: Empty = np.em
     return block
 
 
-def decode_rows(block: NDArray[np.uint8], dim: int, wire: Storage) -> NDArray[np.float32]:
+def decode_rows(block: NDArray[np.uint8], dim: int, wire: Wire) -> NDArray[np.float32]:
     """Decode uint8 [n, row_bytes], C-contiguous, to float32 [n, dim]; for float32 a view of the same memory.
 
     Raises ValueError if the size of rows is wrong.
@@ -55,7 +55,7 @@ def decode_rows(block: NDArray[np.uint8], dim: int, wire: Storage) -> NDArray[np
     return values
 
 
-def decode_into(blocks: Sequence[NDArray[np.uint8]], dim: int, wire: Storage, out: NDArray[np.float32]) -> None:
+def decode_into(blocks: Sequence[NDArray[np.uint8]], dim: int, wire: Wire, out: NDArray[np.float32]) -> None:
     """Decode blocks uint8 [U_s, row_bytes] one after the other into out float32 [U, dim], both C-contiguous.
 
     Raises ValueError if the blocks do not fill `out` exactly, or if the size of rows is wrong.
@@ -68,7 +68,7 @@ def decode_into(blocks: Sequence[NDArray[np.uint8]], dim: int, wire: Storage, ou
         start += len(block)
 
 
-def _decode(block: NDArray[np.uint8], dim: int, wire: Storage, out: NDArray[np.float32]) -> None:
+def _decode(block: NDArray[np.uint8], dim: int, wire: Wire, out: NDArray[np.float32]) -> None:
     _check(block, dim, wire)
     match wire:
         case "float32":
@@ -79,6 +79,6 @@ def _decode(block: NDArray[np.uint8], dim: int, wire: Storage, out: NDArray[np.f
             cast.from_bfloat16(block.reshape(-1), out.reshape(-1))
 
 
-def _check(block: NDArray[np.uint8], dim: int, wire: Storage) -> None:
+def _check(block: NDArray[np.uint8], dim: int, wire: Wire) -> None:
     if block.shape[1] != row_bytes(dim, wire):
         raise ValueError(f"rows have {block.shape[1]} bytes, but {wire} rows of dim {dim} have {row_bytes(dim, wire)}")

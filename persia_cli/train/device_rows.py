@@ -2,13 +2,13 @@
 
 import torch
 
-from persia_cli.store.layout import Storage
+from persia_cli.store.layout import Wire
 
 EXPONENT_AT = 23
 """Lowest bit of a float32's exponent."""
 
 
-def decode(block: torch.Tensor, dim: int, wire: Storage) -> torch.Tensor:
+def decode(block: torch.Tensor, dim: int, wire: Wire) -> torch.Tensor:
     """Return the rows of uint8 [U, bytes of a row] as float32 [U, dim], in new memory."""
     match wire:
         case "float32":
@@ -21,7 +21,7 @@ def decode(block: torch.Tensor, dim: int, wire: Storage) -> torch.Tensor:
             return halves[:, 2:].float() * factor
 
 
-def encode_into(values: torch.Tensor, wire: Storage, block: torch.Tensor) -> None:
+def encode_into(values: torch.Tensor, wire: Wire, block: torch.Tensor) -> None:
     """Write the rows float32 [U, dim] in their wire format into uint8 [U, bytes of a row]."""
     match wire:
         case "float32":

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from persia_cli.model.shape import FeatureShape
 from persia_cli.plan.network import feature_shapes
-from persia_cli.store.layout import EmbeddingLayout, Storage
+from persia_cli.store.layout import EmbeddingLayout, Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class GroupShape:
 
     dim: int
     features: tuple[FeatureShape, ...]
-    wire: Storage = "float32"
+    wire: Wire = "float32"
     """Dtype of its rows on the wire."""
     rounds: tuple[int, ...] = ()
     """Number of rows per id of each feature, whose sum is the id's embedding; empty if all ids have one row."""

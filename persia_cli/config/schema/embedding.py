@@ -27,7 +27,8 @@ def parse_bytes(value: Any) -> Any:
 
 
 Bytes = Annotated[Annotated[int, Field(gt=0, le=2**60), NUMBER], BeforeValidator(parse_bytes)]
-Storage = Literal["float32", "bfloat16", "float16"]
+Storage = Literal["float32", "bfloat16", "float16", "int8"]
+Wire = Literal["float32", "bfloat16", "float16"]
 WhenFull = Literal["auto", "evict_lfu", "evict_lru", "refuse"]
 
 ROUNDING = 1e-9
@@ -110,7 +111,7 @@ class Embedding(Node):
     """Steps since the last look-up of a row after which any new id may replace it where no space is free."""
     dtype: Storage = "float32"
     """Storage type of embeddings; the optimizer's state and all arithmetic are always float32."""
-    wire: Storage = "float32"
+    wire: Wire = "float32"
     """Type of rows and gradients in messages; float16 is scaled by the greatest value of each row."""
     init_bound: NonNegative = 0.01
     """New rows start uniform in [-init_bound, init_bound)."""
