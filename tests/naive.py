@@ -129,6 +129,25 @@ def to_float16_at_random(value, start, column):
     return np.float32(np.copysign(np.floor(abs(value) / step + share) * step, value))
 
 
+def to_int8_row(row, start=None):
+    """(scale, int8 numbers) of a float32 row: rounded to nearest even, or by the noise from `start` on."""
+    greatest = np.abs(row).max()
+    significand, exponent = np.frexp(np.float64(np.float32(greatest / np.float32(127))))
+    scale = np.float32(np.clip(np.ldexp(np.rint(significand * 2**23), exponent - 23), 2.0**-126, 2.0**121))
+    if not np.isfinite(greatest):
+        return np.float32(np.nan), np.full(row.size, 127, np.int8)
+    numbers = np.rint(row / scale)
+    if start is not None:
+        chances = [((noise(start, column) & 0x3FFF) + 0.5) / 2**14 for column in range(row.size)]
+        numbers = np.floor(row / scale + np.array(chances, np.float32))
+    return scale, np.clip(numbers, -127, 127).astype(np.int8)
+
+
+def int8_values(scale, numbers):
+    """float32 values of numbers with a scale."""
+    return numbers.astype(np.float32) * scale
+
+
 def mix(x):
     """The finalizer of splitmix64 on a Python integer."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests import naive
+from tests import naive, naive_optimizers
 
 
 def frozen_index(keys, homes, buckets, first):
@@ -67,6 +67,4 @@ def first_row(begin, salt, id_, dim):
     if draw >= admission:
         return np.zeros(dim, np.float32)
     row = naive.initial_rows(seed, salt, [id_], dim, bound)[0].astype(np.float32)
-    if dtype == "float16":
-        return row.astype(np.float16).astype(np.float32)
-    return naive.to_bfloat16(row) if dtype == "bfloat16" else row
+    return naive_optimizers.rounded(row, dtype)

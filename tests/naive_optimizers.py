@@ -4,7 +4,16 @@ from math import sqrt
 
 import numpy as np
 
-from tests.naive import GOLDEN, MASK, mix, to_bfloat16, to_bfloat16_at_random, to_float16_at_random
+from tests.naive import (
+    GOLDEN,
+    MASK,
+    int8_values,
+    mix,
+    to_bfloat16,
+    to_bfloat16_at_random,
+    to_float16_at_random,
+    to_int8_row,
+)
 
 F32 = np.float32
 
@@ -13,6 +22,9 @@ def rounded(values, dtype):
     """float32 values as stored in rows of a dtype, rounded to nearest."""
     if dtype == "bfloat16":
         return to_bfloat16(values)
+    if dtype == "int8":
+        rows = np.reshape(values, (-1, np.shape(values)[-1]))
+        return np.array([int8_values(*to_int8_row(row)) for row in rows], F32).reshape(np.shape(values))
     return np.asarray(values).astype(dtype).astype(F32)
 
 
@@ -20,6 +32,8 @@ def rounded_at_random(values, dtype, start):
     """float32 values as stored in rows of a dtype after a change, rounded by the noise that begins at `start`."""
     if dtype == "float32":
         return values
+    if dtype == "int8":
+        return int8_values(*to_int8_row(values, start))
     rounded = to_bfloat16_at_random if dtype == "bfloat16" else to_float16_at_random
     return np.array([rounded(value, start, column) for column, value in enumerate(values)], F32)
 

@@ -121,7 +121,8 @@ def scale_of(plain, gradients, at, dim, clip):
 def _change(plain, rows, rule, at, column, weight, lanes, noise):
     """Write changed weights, within the bound; 16-bit weights are rounded stochastically.
 
-    Those of INT8 rows are collected in `rows.line`, for `pack_line`: the row's scale depends on all of them. Stochastic rounding as in Gupta et al., "Deep learning with limited numerical precision", 2015.
+    Stochastic rounding as in Gupta et al., "Deep learning with limited numerical precision", 2015. Weights of INT8 rows
+    go to `rows.line`, for `pack_line`: the row's scale depends on all of them.
     """
     # Rounding to nearest would lose all steps smaller than half a unit; stochastic rounding adds them up in the mean.
     if not plain and rule.bound > np.float32(0.0):

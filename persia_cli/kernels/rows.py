@@ -100,9 +100,9 @@ def _store_lanes(rows, at, column, value, lanes):
 
 @inlined
 def pack_line(rows, at, randomly, noise):
-    """Write the values of `rows.line` as an embedding of INT8; rounded stochastically if the constant `randomly` is set.
+    """Write `rows.line` as the embedding of an INT8 row that starts at word `at`, rounded to nearest or stochastically.
 
-    The row starts at word `at`, and random bits at `noise`.
+    `randomly` is a constant; random bits begin at `noise`.
     """
     greatest = splat(np.float32(0.0))
     for column in range(ZERO, rows.dim, LANES):

@@ -8,8 +8,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.errors import ConfigError
 from persia_cli.kernels import buckets, frequency, index, memory, slots
-from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.int8 import GREATEST, LEAST_SCALE, MOST_SCALE
+from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.rows import CODES, RowArena, fill_rows
 from persia_cli.store.layout import MAX_ROWS, GroupSpec, partitions_of_keys
 
@@ -214,7 +214,7 @@ def _narrowed(values: Floats, dtype: str) -> Floats:
 
 
 def _int8(values: Floats) -> Floats:
-    """Return the words of INT8 rows, as `kernels.rows.pack_line` writes them."""
+    """Return the float32 words of int8 rows, equal to those of `kernels.rows.pack_line`."""
     size, dim = values.shape
     greatest = np.abs(values).max(axis=1, keepdims=True)
     bits = (greatest / GREATEST).view(np.uint32)

@@ -53,7 +53,8 @@ def test_a_resumed_run_goes_on_with_the_counts(straight: JobResult, tmp_path: Pa
 
 
 def test_full_tables_give_the_same_bits_on_any_number_of_servers(tmp_path: Path) -> None:
-    one, three = (train([*WORDS, *FULL, f"cluster.embedding_servers={n}"], tmp_path / str(n)) for n in (1, 3))
+    words = [*WORDS, *FULL, "embedding.dtype=int8", "optimizer=rowwise_adagrad"]
+    one, three = (train([*words, f"cluster.embedding_servers={n}"], tmp_path / str(n)) for n in (1, 3))
     assert losses(one) == losses(three)
     assert_same_model(*(newest_checkpoint(each.run_dir / CHECKPOINTS) for each in (one, three)))
     for name in ("refused", "evicted", "expired"):

@@ -274,7 +274,7 @@ def test_a_checkpoint_removed_meanwhile_is_not_damaged(run_dir: Path) -> None:
         ["mode=hybrid", "optimizer=adam", "embedding.dtype=bfloat16", "train.precision=float16"],
         ["mode=hybrid", "optimizer=rowwise_adagrad", "embedding.dtype=float16", "embedding.capacity=128"],
         ["mode=hybrid", "optimizer=ftrl", "model=dcn_v2"],
-        ["mode=hybrid", "optimizer=rowwise_adam", "embedding.dtype=bfloat16"],
+        ["mode=hybrid", "optimizer=rowwise_adam", "embedding.dtype=int8"],
         ["optimizer=sgd", "embedding.tables.feature_1={hash_stack: {rounds: 2, size: 50}}"],
     ],
     ids=lambda words: words[0] + words[1],

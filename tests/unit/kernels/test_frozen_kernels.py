@@ -80,7 +80,7 @@ def tables(draw):
     ids = rng.integers(0, 220, offsets[-1]).astype(np.uint64)
     ids = ids[np.arange(ids.size) // draw(st.sampled_from([1, 3, 100]))]  # also the same one many times
     bound, admission = draw(st.sampled_from([-1.0, 0.0, 0.25])), draw(st.sampled_from([0, 2**23, 2**24]))
-    trained = draw(st.sampled_from(["float32", "bfloat16", "float16"]))
+    trained = draw(st.sampled_from(["float32", "bfloat16", "float16", "int8"]))
     chosen = [rules[table] for table in read]
     features = FrozenFeatures(
         feature=np.arange(len(read)),

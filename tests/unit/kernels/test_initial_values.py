@@ -25,7 +25,7 @@ def test_initial_values_are_uniform_and_never_reach_the_bound():
     np.testing.assert_array_equal(rows[:50], naive.initial_rows(1, table.salt, range(50), dim, bound))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8"])
 @pytest.mark.parametrize("dim", [1, 16, 33])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS[2:], ids=lambda optimizer: optimizer.kind)
 def test_new_rows_begin_as_the_naive_twins_after_any_content(optimizer, dim, dtype):

@@ -13,7 +13,7 @@ from persia_cli.store.shard import Shard
 from tests import naive, naive_optimizers, naive_store
 from tests.support.shards import BY_KIND, OPTIMIZERS, SEED, TABLES, arrays, compare, layout_of
 
-DTYPES = ["float32", "bfloat16", "float16"]
+DTYPES = ["float32", "bfloat16", "float16", "int8"]
 PLAIN = [
     replace(each, weight_decay=0.0, l2=each.l2 if each.kind == "ftrl" else 0.0, clip_norm=None, weight_bound=None)
     for each in OPTIMIZERS[1:]
@@ -104,7 +104,7 @@ UNDECAYED = [
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)
 @pytest.mark.parametrize("optimizer", UNDECAYED, ids=lambda optimizer: f"{optimizer.kind}-{optimizer.l1}")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_gradient_of_zero_moves_no_weight_under_any_schedule(optimizer, schedule, dtype, steps):
     """Neither of new rows nor of rows that have had gradients; Adam moves by momentum, so only its new rows stay."""
@@ -142,13 +142,16 @@ def test_rounding_is_a_function_of_seed_key_and_step_alone(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_rows_and_columns_are_rounded_independently(dtype):
-    shard, _, names = pair(64, RowOptimizer("sgd", lr=1.0), dtype, 90)
+    shard, _, names = pair(65, RowOptimizer("sgd", lr=1.0), dtype, 90)
     store = shard.stores[0]
     rows = store.find(*arrays(names))
-    store.write_rows(rows, {"embedding": np.ones((90, 64), np.float32)})
-    half_a_step = {"bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
-    shard.update(0, *arrays(names), np.full((90, 64), -half_a_step, np.float32), 0)
-    up = shard.values(0, *arrays(names)) > 1
+    begin, gradients = np.ones((90, 65), np.float32), np.zeros((90, 65), np.float32)
+    begin[:, 64] = 127 / 64  # the greatest value of a row, which decides on the steps of int8
+    store.write_rows(rows, {"embedding": begin})
+    half_a_step = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "int8": 2.0**-7}[dtype]
+    gradients[:, :64] = -half_a_step
+    shard.update(0, *arrays(names), gradients, 0)
+    up = shard.values(0, *arrays(names))[:, :64] > 1
     assert abs(up.mean() - 0.5) < 4 * 0.5 / np.sqrt(up.size)
     for one in (up, up.T):
         correlation = np.corrcoef(one.astype(float)) - np.eye(len(one))
@@ -159,19 +162,22 @@ def test_rows_and_columns_are_rounded_independently(dtype):
 @pytest.mark.parametrize("start", [1.0, -0.3, 3e-6])
 def test_steps_too_small_for_rounding_to_nearest_add_up(dtype, start):
     """2000 steps of a 50th of the spacing: the sum of their roundings is off by a few standard errors at most."""
-    steps, count, dim = 2000, 8, 16
+    steps, count, dim = 2000, 8, 17
     shard, _, names = pair(dim, RowOptimizer("sgd", lr=1.0), dtype, count)
     store = shard.stores[0]
     rows = store.find(*arrays(names))
-    begin = naive_optimizers.rounded(np.full((count, dim), start, np.float32), dtype)
+    begin = np.full((count, dim), start, np.float32)
+    begin[:, 16] = 4 * start  # the greatest value of a row, which decides on the steps of int8
+    begin = naive_optimizers.rounded(begin, dtype)
     store.write_rows(rows, {"embedding": begin})
-    spacing = float(naive.spacing(start, *{"bfloat16": (8, 2.0**-133), "float16": (11, 2.0**-24)}[dtype]))
-    tiny = np.float32(spacing / 50)
-    assert naive_optimizers.rounded(begin + tiny, dtype).tolist() == begin.tolist()
-    gradients = np.full((count, dim), -tiny, np.float32)
+    bits = {"bfloat16": (8, 2.0**-133), "float16": (11, 2.0**-24)}
+    spacing = 4 * abs(start) / 127 if dtype == "int8" else float(naive.spacing(start, *bits[dtype]))
+    gradients = np.full((count, dim), -spacing / 50, np.float32)
+    gradients[:, 16] = 0.0
+    assert naive_optimizers.rounded(begin - gradients, dtype).tolist() == begin.tolist()
     for step in range(steps):
         shard.update(0, *arrays(names), gradients, step)
-    moved = (shard.values(0, *arrays(names)).astype(np.float64) - begin) / spacing
+    moved = ((shard.values(0, *arrays(names)).astype(np.float64) - begin) / spacing)[:, :16]
     # Each step is a draw of a spacing with probability 1/50 (greater where the value grows past a power of two).
     deviation = np.sqrt(steps / 50) * 2
     assert np.abs(moved - steps / 50).max() < 5 * deviation

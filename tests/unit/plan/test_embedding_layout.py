@@ -125,6 +125,25 @@ def test_settings_of_an_unused_table_are_refused() -> None:
         embedding_layout(run)
 
 
+@pytest.mark.parametrize("kind", ["sgd", "adagrad", "rowwise_adagrad", "adam", "rowwise_adam", "ftrl"])
+def test_int8_rows_have_a_row_wise_optimizer(kind: str) -> None:
+    settings = next(each for each in ROWS if each["kind"] == kind)
+    everyones = {"embedding": {"dtype": "int8"}, "optimizer": {"embedding": settings, "dense": SGD}}
+    own = {"embedding": {"tables": {"a": {"dtype": "int8", "optimizer": settings}}}}
+    for changes, where in ((everyones, "optimizer.embedding"), (own, "embedding.tables.a.optimizer")):
+        run = make_run(["a"], **changes)
+        if kind.startswith("rowwise"):
+            assert [group.dtype for group in embedding_layout(run).groups] == ["int8"]
+            continue
+        with pytest.raises(
+            ConfigError, match=rf"^{where}.kind={kind} .*dtype=int8; .* rowwise_adagrad or rowwise_adam"
+        ):
+            embedding_layout(run)
+    frozen = {"dtype": "int8", "tables": {"a": {"trainable": False}}}
+    run = make_run(["a"], embedding=frozen, optimizer={"embedding": settings, "dense": SGD})
+    assert [group.dtype for group in embedding_layout(run).groups] == ["int8"]
+
+
 @given(TABLES)
 def test_every_table_is_in_the_group_of_its_settings(tables: dict[str, Any]) -> None:
     layout = embedding_layout(make_run(list(tables), embedding={"tables": tables}))

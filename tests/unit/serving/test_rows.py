@@ -91,7 +91,10 @@ def write(folder: Path, layout: EmbeddingLayout, rows: dict[str, dict[int, np.nd
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.integers(0, 2**32), st.sampled_from(["float32", "bfloat16", "float16"]), st.sampled_from([0, 2]), st.booleans()
+    st.integers(0, 2**32),
+    st.sampled_from(["float32", "bfloat16", "float16", "int8"]),
+    st.sampled_from([0, 2]),
+    st.booleans(),
 )
 def test_a_batch_reads_what_training_would(
     tmp_path_factory, seed: int, dtype: Storage, rounds: int, single: bool

@@ -44,7 +44,7 @@ from tests import naive_store
 from tests.support.saving import save_shard
 from tests.support.shards import OPTIMIZERS, TABLES, arrays, colliding, layout_of
 
-DTYPES = ["float32", "bfloat16", "float16"]
+DTYPES = ["float32", "bfloat16", "float16", "int8"]
 Name = tuple[int, int]
 DIM = 3
 

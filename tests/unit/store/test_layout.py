@@ -76,6 +76,9 @@ def test_a_partition_has_slots_for_its_rows_and_few_more(capacity: int, most: in
         (17, "float32", "adam", 17, 52),
         (16, "float16", "rowwise_adagrad", 8, 12),
         (17, "bfloat16", "adagrad", 9, 28),
+        (16, "int8", "rowwise_adagrad", 5, 8),
+        (17, "int8", "rowwise_adam", 6, 8),
+        (128, "int8", "rowwise_adagrad", 33, 36),
         (1024, "float32", "ftrl", 1024, 3072),
     ],
 )

@@ -15,11 +15,12 @@ from tests.support.shards import BY_KIND
 from tests.support.stepped import each_state
 
 SGD, ADAGRAD, ADAM, ROWWISE = (BY_KIND[kind] for kind in ("sgd", "adagrad", "adam", "rowwise_adagrad"))
-ALL = [*product(BY_KIND.values(), ("float32", "bfloat16", "float16"), (1, 16, 17, 64))]
+ALL = [*product(BY_KIND.values(), ("float32", "bfloat16", "float16", "int8"), (1, 16, 17, 64))]
 SOME = [
     (ADAGRAD, "float32", 16),
     pytest.param(ADAM, "float16", 64, marks=pytest.mark.slow),
     pytest.param(SGD, "bfloat16", 17, marks=pytest.mark.slow),
+    pytest.param(ROWWISE, "int8", 17, marks=pytest.mark.slow),
     pytest.param(ROWWISE, "float32", 1, marks=pytest.mark.slow),
 ]
 KINDS = ("row", "insert", "evict", "move", "no row")

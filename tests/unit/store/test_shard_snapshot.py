@@ -160,7 +160,7 @@ def test_the_file_is_that_of_the_snapshot_after_any_changes(
 
 
 @pytest.mark.slow
-@given(OPS, OPS, st.sampled_from(["float16", "bfloat16"]), st.integers(0, 3), st.sampled_from([1, 16, 17, 64]))
+@given(OPS, OPS, st.sampled_from(["float16", "bfloat16", "int8"]), st.integers(0, 3), st.sampled_from([1, 16, 17, 64]))
 @settings(max_examples=2000)
 def test_every_dtype_and_dim(before: list[Op], during: list[Op], dtype: str, places: int, dim: int) -> None:
     check(before, during, layout_of("adam", dtype, dim, capacity=16), places, small=True)

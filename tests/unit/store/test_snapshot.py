@@ -36,7 +36,7 @@ from tests.support.shards import BY_KIND, rows_in
 TABLES = tuple(TableSpec(name, number, table_salt(name), 0.1) for number, name in enumerate("abc"))
 IDS = [0, 2**64 - 1, 5, 6, 7, 8, 5 ^ TABLES[0].salt ^ TABLES[1].salt]
 ADAM = RowOptimizer("adam", 0.1, eps=1e-8)
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16", "int8")
 
 
 def layout_of(dim=3, optimizer=ADAM, tables=TABLES[:2], partitions=8, capacity=200, dtype="float32"):

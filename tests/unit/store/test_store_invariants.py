@@ -12,7 +12,8 @@ from tests import naive_store
 from tests.support.shards import OPTIMIZERS, SGD, TABLES, arrays, colliding, compare, layout_of, rows_in
 
 EDGES = [0, 2**64 - 1, 2**32, 2**63]
-DTYPES = st.sampled_from(["float32", "bfloat16", "float16"])
+WIRES = ["float32", "bfloat16", "float16"]
+DTYPES = st.sampled_from([*WIRES, "int8"])
 LAYOUTS = st.builds(
     layout_of,
     dim=st.sampled_from([1, 3, 17]),
@@ -22,7 +23,7 @@ LAYOUTS = st.builds(
     tables=st.integers(1, 3).map(lambda count: TABLES[:count]),
     admission=st.sampled_from([1.0, 1.0, 0.5]),
     dtype=DTYPES,
-    wire=DTYPES,
+    wire=st.sampled_from(WIRES),
     when_full=st.sampled_from(["evict_lru", "evict_lfu", "refuse"]),
     remembers_evictions=st.booleans(),
     min_count=st.sampled_from([1, 1, 2, 3]),
