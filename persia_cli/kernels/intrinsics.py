@@ -92,3 +92,9 @@ def lowest_bit(builder, bits):
 def bits_set(builder, bits):
     """Return the number of set bits."""
     return call(builder, "llvm.ctpop.i64", I64, bits)
+
+
+@instruction(types.int64, types.int32, ARRAY, types.uint64, types.uint64, types.int64)
+def read_file(builder, file, data, at, nbytes, offset):
+    """Read bytes of a file from an offset on into an array, from data[at] on; return their number, -1 on an error."""
+    return call(builder, "pread", I64, file, address(builder, data, at, BYTE), nbytes, offset)

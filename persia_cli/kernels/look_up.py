@@ -21,6 +21,7 @@ from persia_cli.kernels.buckets import (
     slot_of,
     touch,
 )
+from persia_cli.kernels.cold import COLD, STOPPED, is_full
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.frequency import count_use, is_counted, prefetch_line
 from persia_cli.kernels.intrinsics import prefetch
@@ -63,11 +64,11 @@ def read_rows(index, rows, keys, tables, wire, found, out):
         send_rows(rows, found, start, stop, out, wire)
 
 
-ARGUMENTS = (JOURNAL, INDEX, ROWS, OLD_ROWS, ROW_INIT, COUNTS, read(U64), read(U16), U32, U8, I64, I64, FOUND_ROWS)
+ARGUMENTS = (JOURNAL, INDEX, ROWS, OLD_ROWS, COLD, ROW_INIT, COUNTS, read(U64), read(U16), U32, U8, I64, I64, FOUND_ROWS)
 
 
 @kernel(types.int64(*ARGUMENTS))
-def look_up(journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
+def look_up(journal, index, rows, old, cold, row_init, counts, keys, tables, step, number, used, wire, found):
     """Send the row of each (key, table) and give rows to new keys; return the new number of rows in use.
 
     `used` is the number of rows in use before, `number` that of this look-up modulo 256. Rows of a snapshot that new
@@ -80,16 +81,16 @@ def look_up(journal, index, rows, old, row_init, counts, keys, tables, step, num
     journal.unknown[0] = unknown
     publish(journal.words, PROGRESS, IDLE | ADDING | journal.group)
     return _add_rows(
-        journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found, np.uint64(0),
+        journal, index, rows, old, cold, row_init, counts, keys, tables, step, number, used, wire, found, np.uint64(0),
         unknown,
     )  # fmt: skip
 
 
 @kernel(types.int64(*ARGUMENTS))
-def finish_look_up(journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
+def finish_look_up(journal, index, rows, old, cold, row_init, counts, keys, tables, step, number, used, wire, found):
     """Give rows to the new keys of a look-up that was interrupted, from the one at `journal.done` on."""
     return _add_rows(
-        journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found, journal.done,
+        journal, index, rows, old, cold, row_init, counts, keys, tables, step, number, used, wire, found, journal.done,
         np.uint64(journal.unknown[0]),
     )  # fmt: skip
 
@@ -141,21 +142,27 @@ def _count_uses(index, capacity, keys, step, found, start, stop):
 
 @helper
 def _add_rows(
-    journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found, first, unknown
+    journal, index, rows, old, cold, row_init, counts, keys, tables, step, number, used, wire, found, first, unknown
 ):  # fmt: skip
     """Give rows to the new keys found.new[first:unknown] and send them; returns the new number of rows in use."""
     for m in range(first, unknown):
+        if is_full(cold):
+            cold.buffer[STOPPED] = m
+            record_skip(journal, m - np.uint64(1), ADDING)
+            return used
         if m + FAR < unknown:
             ahead = np.uint64(found.new[m + FAR])
             _prefetch_candidates(index, keys[ahead], tables[ahead], row_init)
         if m + NEAR < unknown:
             _prefetch_victim(index, rows, keys[np.uint64(found.new[m + NEAR])], step, row_init.eviction)
         at = np.uint64(found.new[m])
-        row = _admit(journal, index, rows, old, row_init, counts, keys[at], tables[at], step, number, used, m)
+        row = _admit(journal, index, rows, old, cold, row_init, counts, keys[at], tables[at], step, number, used, m)
         found.rows[at] = row
         if row >= 0:
             used = max(used, row + 1)
             send_row(rows, row, found.out, at, wire)
+    if cold.count.size:
+        cold.buffer[STOPPED] = unknown
     return used
 
 
@@ -188,7 +195,7 @@ def _prefetch_victim(index, rows, key, step, rules):
 
 
 @helper
-def _admit(journal, index, rows, old, row_init, counts, key, table, step, number, used, position):
+def _admit(journal, index, rows, old, cold, row_init, counts, key, table, step, number, used, position):
     """Give a new key a row, and note all changes first; return the row, -1 if it gets none.
 
     `position` is that of the key among the new ones.
@@ -198,6 +205,6 @@ def _admit(journal, index, rows, old, row_init, counts, key, table, step, number
         record_skip(journal, position, ADDING)
         return row_at(index, slot)
     base = note_of(position)
-    note_new(journal, base, index, rows, old, row_init, counts, key, table, step, used)
+    note_new(journal, base, index, rows, old, cold, row_init, counts, key, table, step, used)
     publish(journal.words, PROGRESS, ADDING | journal.group | position)
-    return carry_out_note(journal.notes, base, index, rows, row_init, counts, number)
+    return carry_out_note(journal, base, index, rows, cold, row_init, counts, number)

@@ -7,6 +7,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from persia_cli.kernels.buckets import INDEX, NOWHERE, partition_of, row_at
+from persia_cli.kernels.cold import COLD, add_to_index, copy_to_log
 from persia_cli.kernels.compile import helper, inlined, kernel, write
 from persia_cli.kernels.frequency import WORDS, count_without_row, is_counted, line_of, word_of
 from persia_cli.kernels.hashing import mix, unmix
@@ -19,6 +20,7 @@ from persia_cli.kernels.journal import (
     KEY,
     LINE,
     LINE_WORDS,
+    LOGGED,
     LOSER,
     LOSER_KEY,
     NONE,
@@ -34,7 +36,8 @@ from persia_cli.kernels.journal import (
     note_slot,
 )
 from persia_cli.kernels.old_rows import copy_row, must_save
-from persia_cli.kernels.rows import ROWS, begin_row
+from persia_cli.kernels.rows import LANES, ROWS, ZERO, begin_row
+from persia_cli.kernels.simd import load, store
 from persia_cli.kernels.slots import (
     EVICTION_RULES,
     EvictionRules,
@@ -80,9 +83,11 @@ class Counts(NamedTuple):
     evicted: NDArray[np.int64]
     expired: NDArray[np.int64]
     """Those of the evicted rows that had expired."""
+    returned: NDArray[np.int64]
+    """Rows that returned from the cold log to memory."""
 
 
-COUNTS = types.NamedUniTuple(write(I64), 6, Counts)
+COUNTS = types.NamedUniTuple(write(I64), 7, Counts)
 
 
 @inlined
@@ -99,8 +104,10 @@ def begin(rows, row_init, row, key, table):
     begin_row(rows, row, row_init.seed, salt, unmix(key) ^ salt, row_init.bounds[table], row_init.states)
 
 
-GOT_ROW, NO_SPACE, LEFT_OUT = np.uint64(0), np.uint64(1), np.uint64(2)
-"""Outcomes of a new key, in its note."""
+GOT_ROW, NO_SPACE, LEFT_OUT, RETURNED = (np.uint64(i) for i in range(4))
+"""Outcomes of a key without a row, in its note; with RETURNED its old row is in `KernelJournal.rows`."""
+ALWAYS = np.uint64(2**32)
+"""A number of look-ups with which a key may evict any row."""
 
 
 @inlined
@@ -113,12 +120,10 @@ def counts_new(index, key, table, row_init):
 
 
 @helper
-def note_new(journal, base, index, rows, old, row_init, counts, key, table, step, used):
+def note_new(journal, base, index, rows, old, cold, row_init, counts, key, table, step, used):
     """Write the note of a new key, from word `base` on: its row and slots, and each count's new value."""
     note = journal.notes
-    note[base + WRITES] = np.uint64(0)
-    note[base + KEY], note[base + TABLE] = key, np.uint64(table)
-    note[base + ROW] = note[base + LOSER] = note[base + LINE] = NONE
+    _begin_note(note, base, key, table)
     admitted = draw(row_init, key, table) < row_init.admission[table]
     times = np.uint64(1)
     if admitted and counts_new(index, key, table, row_init):
@@ -127,34 +132,65 @@ def note_new(journal, base, index, rows, old, row_init, counts, key, table, step
     if not admitted or times < row_init.min_count[table]:
         note[base + OUTCOME], note[base + COUNT] = LEFT_OUT, np.uint64(counts.not_admitted[table] + 1)
         return
-    slot, loser = claim_slot((journal, base), index, key, step, row_init.eviction, times)
+    # Rows that go to the log are not lost, so a new key need not be more frequent than they are.
+    slot, loser = claim_slot(
+        (journal, base), index, key, step, row_init.eviction, ALWAYS if cold.count.size else times
+    )
     if slot == NOWHERE:
         note[base + OUTCOME], note[base + COUNT] = NO_SPACE, np.uint64(counts.refused[table] + 1)
         return
+    _note_row(journal, base, index, rows, old, cold, row_init.eviction, counts, slot, loser, key, step, used)
+    note[base + OUTCOME], note[base + COUNT] = GOT_ROW, np.uint64(counts.admitted[table] + 1)
+    note[base + USES] = np.uint64(word_of(times, step))
+
+
+@helper
+def note_returned(journal, base, index, rows, old, cold, rules, counts, key, table, step, before, used):
+    """Write the note of a key whose row returns to memory; return False if no row last used before `before` is left."""
+    note = journal.notes
+    _begin_note(note, base, key, table)
+    slot, loser = claim_slot((journal, base), index, key, before, rules, ALWAYS)
+    if slot == NOWHERE:
+        return False
+    _note_row(journal, base, index, rows, old, cold, rules, counts, slot, loser, key, step, used)
+    note[base + OUTCOME], note[base + COUNT] = RETURNED, np.uint64(counts.returned[table] + 1)
+    return True
+
+
+@inlined
+def _begin_note(note, base, key, table):
+    note[base + WRITES] = np.uint64(0)
+    note[base + KEY], note[base + TABLE] = key, np.uint64(table)
+    note[base + ROW] = note[base + LOSER] = note[base + LINE] = note[base + LOGGED] = NONE
+
+
+@helper
+def _note_row(journal, base, index, rows, old, cold, rules, counts, slot, loser, key, step, used):
+    """Note the slot and the row of a key, and what happens to the key that loses it."""
+    note = journal.notes
     row, fill = used, index.fill[partition_of(index, key)]
     if loser != NOWHERE:
         row = row_at(index, loser)
         note[base + LOSER] = np.uint64(index.tables[row])
         note[base + EVICTED] = np.uint64(counts.evicted[index.tables[row]] + 1)
-        expired = is_expired(index, loser, step, row_init.eviction)
+        expired = is_expired(index, loser, step, rules)
         note[base + EXPIRED] = np.uint64(counts.expired[index.tables[row]] + np.int64(expired))
         if must_save(old, row):
             copy_row(index, rows, old, loser, row)
         note[base + LOSER_KEY], note[base + PLACE] = key_at(index, loser), np.uint64(index.evictions[0])
+        if cold.count.size:
+            copy_to_log(cold, cold.count[0], index, loser, row, rows)
+            note[base + LOGGED] = np.uint64(cold.count[0] + 1)
     else:
         fill += np.int32(1)
-    note[base + OUTCOME], note[base + COUNT] = GOT_ROW, np.uint64(counts.admitted[table] + 1)
-    note[base + ROW], note[base + FILL], note[base + USES] = (
-        np.uint64(row),
-        np.uint64(fill),
-        np.uint64(word_of(times, step)),
-    )
+    note[base + ROW], note[base + FILL] = np.uint64(row), np.uint64(fill)
     note_slot(journal, base, slot, key, np.uint32(row + 1), step)
 
 
 @helper
-def carry_out_note(note, base, index, rows, row_init, counts, number):
+def carry_out_note(journal, base, index, rows, cold, row_init, counts, number):
     """Execute a note; return the row, -1 for none. Executing it again, or after a part of it, changes nothing."""
+    note = journal.notes
     for i in range(note[base + WRITES]):
         at = base + SLOTS_AT + WORDS_OF_SLOT * i
         mark_and_step = note[at + np.uint64(2)]
@@ -169,25 +205,36 @@ def carry_out_note(note, base, index, rows, row_init, counts, number):
     count = np.int64(note[base + COUNT])
     if note[base + OUTCOME] == LEFT_OUT:
         counts.not_admitted[table] = count
-    elif note[base + OUTCOME] == NO_SPACE:
+        return row
+    if note[base + OUTCOME] == NO_SPACE:
         counts.refused[table] = count
+        return row
+    if note[base + LOSER] != NONE:
+        loser = note[base + LOSER]
+        counts.evicted[loser] = np.int64(note[base + EVICTED])
+        counts.expired[loser] = np.int64(note[base + EXPIRED])
+        index.reused[row] = number
+        remember_evicted(index, np.int64(note[base + PLACE]), note[base + LOSER_KEY], np.uint16(loser))
+        if note[base + LOGGED] != NONE:
+            cold.count[0] = np.int64(note[base + LOGGED])
+            add_to_index(cold, note[base + LOSER_KEY], cold.count[0] - 1)
+    index.fill[partition_of(index, key)] = np.int32(note[base + FILL])
+    index.tables[row] = np.uint16(table)
+    if index.uses.size:
+        index.uses[row] = np.uint32(note[base + USES])
+    if note[base + OUTCOME] == RETURNED:
+        counts.returned[table] = count
+        at, to = (np.uint64(journal.rows.size) >> np.uint64(1)) * np.uint64(base != ZERO), np.uint64(row) * rows.width
+        for word in range(ZERO, rows.width, LANES):
+            lanes = np.int64(rows.width - word)
+            store(rows.arena, to + word, load(journal.rows, at + word, lanes), lanes)
     else:
         counts.admitted[table] = count
-        if note[base + LOSER] != NONE:
-            loser = note[base + LOSER]
-            counts.evicted[loser] = np.int64(note[base + EVICTED])
-            counts.expired[loser] = np.int64(note[base + EXPIRED])
-            index.reused[row] = number
-            remember_evicted(index, np.int64(note[base + PLACE]), note[base + LOSER_KEY], np.uint16(loser))
-        index.fill[partition_of(index, key)] = np.int32(note[base + FILL])
-        index.tables[row] = np.uint16(table)
-        if index.uses.size:
-            index.uses[row] = np.uint32(note[base + USES])
         begin(rows, row_init, row, key, table)
     return row
 
 
-@kernel(types.int64(JOURNAL, INDEX, ROWS, ROW_INIT, COUNTS, U8, U64))
-def carry_out(journal, index, rows, row_init, counts, number, position):
-    """Give a row to the new key at a position, whose note is valid; return the row, -1 if it gets none."""
-    return carry_out_note(journal.notes, note_of(position), index, rows, row_init, counts, number)
+@kernel(types.int64(JOURNAL, INDEX, ROWS, COLD, ROW_INIT, COUNTS, U8, U64))
+def carry_out(journal, index, rows, cold, row_init, counts, number, position):
+    """Give a row to the key without one at a position, whose note is valid; return the row, -1 if it gets none."""
+    return carry_out_note(journal, note_of(position), index, rows, cold, row_init, counts, number)

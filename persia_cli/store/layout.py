@@ -186,6 +186,8 @@ class GroupSpec:
     """True if stores count look-ups of ids, so that the least frequently used rows are evicted."""
     epoch_bits: int = 0
     """Counts of look-ups are halved every 2^epoch_bits steps."""
+    cold_bytes: int = 0
+    """Space on disks, of all servers together, for rows that leave memory; 0 if they are lost."""
 
     @property
     def is_frozen(self) -> bool:

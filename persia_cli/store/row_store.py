@@ -10,7 +10,9 @@ from persia_cli.errors import ConfigError
 from persia_cli.kernels import buckets, frequency, index, memory, slots
 from persia_cli.kernels.int8 import GREATEST, LEAST_SCALE, MOST_SCALE
 from persia_cli.kernels.old_rows import OldRows
+from persia_cli.kernels.cold import ColdLog, no_log
 from persia_cli.kernels.rows import CODES, RowArena, fill_rows
+from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
 from persia_cli.store.layout import MAX_ROWS, GroupSpec, partitions_of_keys
 
 MAX_STEP = 2**32 - 1
@@ -29,8 +31,19 @@ Memory = Callable[[int, DTypeLike], NDArray[Any]]
 class RowStore:
     """The rows of keys in a range of partitions; memory is reserved for the capacity, and used as rows are added."""
 
-    def __init__(self, group: GroupSpec, partitions: range, memory: Memory = memory.zeros) -> None:
-        """Reserve the memory; raise ConfigError if this machine does not have it."""
+    def __init__(
+        self,
+        group: GroupSpec,
+        partitions: range,
+        memory: Memory = memory.zeros,
+        cold: ColdPlace | None = None,
+        tables: int = 0,
+    ) -> None:
+        """Reserve the memory; raise ConfigError if this machine does not have it.
+
+        `cold` is the place of rows that leave memory, if the group has space there; `tables` is the number of the job's
+        tables.
+        """
         self.group = group
         self.partitions = partitions
         self.capacity = group.rows_per_partition * len(partitions)
@@ -54,6 +67,10 @@ class RowStore:
                 storage=CODES[group.dtype],
                 line=np.zeros(group.dim, np.float32),
             )
+            self.cold: ColdRows | None = None
+            if cold is not None and group.cold_bytes and len(partitions):
+                self.cold = ColdRows(group, len(partitions), cold, memory, tables)
+            self.log: ColdLog = no_log() if self.cold is None else self.cold.log
         except MemoryError as error:
             raise ConfigError(
                 f"cannot reserve memory for {self.capacity:,} rows of feature group {group.number} "
@@ -83,11 +100,12 @@ class RowStore:
     ) -> int:
         """Add rows of new keys of the own partitions; return the number of keys that had a row already.
 
-        `parts` are as returned by `read_rows`. If there is no space, the least recently used rows are left out with
-        `evict`, otherwise the last ones. `frequencies` are those of the keys, by default 1.
+        `parts` are as returned by `read_rows`. If there is no space, rows go to the cold log. Without one, the least
+        recently used rows are left out with `evict`, otherwise the last ones. `frequencies` are those of the keys, by
+        default 1.
         """
         rows = np.empty(keys.size, np.int64)
-        policy = slots.EVICT_LRU if evict else slots.REFUSE
+        policy = slots.EVICT_LRU if evict and self.cold is None else slots.REFUSE
         rules = slots.EvictionRules(self.group.rows_per_partition, policy, 0)
         self.used = slots.insert(self.index, keys, tables, last_used.astype(np.uint32), self.used, rules, counts, rows)
         if self.index.uses.size:
@@ -96,7 +114,30 @@ class RowStore:
             self.index.uses[rows[got]] = frequency.words_of(counted[got], last_used[got])
         # If several keys had the same row one after the other, the last one owns it: the last write stays.
         self.write_rows(rows, parts)
+        if self.cold is not None:
+            self._insert_cold(np.flatnonzero(rows == -1), keys, tables, last_used, parts, counts, frequencies)
         return int(np.count_nonzero(rows == slots.REPEATED))
+
+    def _insert_cold(
+        self,
+        places: NDArray[np.int64],
+        keys: Keys,
+        tables: Tables,
+        last_used: NDArray[np.int64],
+        parts: dict[str, Floats],
+        counts: slots.LoadCounts,
+        frequencies: NDArray[np.uint8] | None,
+    ) -> None:
+        """Append the rows at these places to the cold log, and count them there."""
+        assert self.cold is not None
+        words = self.rows._replace(arena=np.zeros(places.size * self.group.width, np.float32))
+        self._write_words(words, np.arange(places.size), {name: part[places] for name, part in parts.items()})
+        counted = np.ones(places.size, np.uint8) if frequencies is None else frequencies[places]
+        uses = frequency.words_of(counted, last_used[places])
+        self.cold.append(keys[places], tables[places], last_used[places].astype(np.uint32), uses, words)
+        came = np.bincount(tables[places], minlength=counts.loaded.size)
+        counts.left_out[:] -= came
+        self.cold.loaded[:] += came
 
     def note_loaded_frequencies(self) -> None:
         """Record that the sketch may have counts from now on, even with few rows."""
@@ -154,10 +195,13 @@ class RowStore:
 
         Values of fewer bits are rounded to nearest. If a row occurs twice, the later values stay.
         """
+        self._write_words(self.rows, rows, parts)
+
+    def _write_words(self, arena: RowArena, rows: NDArray[np.int64], parts: dict[str, Floats]) -> None:
         first = 0
         words = {"embedding": _narrowed(parts["embedding"], self.group.dtype)}
         for part in (words | {name: parts[name] for name in self.group.optimizer.states(self.group.dim)}).values():
-            fill_rows(self.rows, rows, first, part.shape[1], np.ascontiguousarray(part).reshape(-1))
+            fill_rows(arena, rows, first, part.shape[1], np.ascontiguousarray(part).reshape(-1))
             first += part.shape[1]
 
 

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import WireError
-from persia_cli.kernels import hashing, index, look_up, slots, update
-from persia_cli.kernels.journal import private_journal
+from persia_cli.errors import ConfigError, WireError
+from persia_cli.kernels import cold, hashing, index, look_up, returned, slots, update
+from persia_cli.kernels.compile import Kernel
+from persia_cli.kernels.journal import GROUP, NOTE, KernelJournal, private_journal, whole_lines
 from persia_cli.kernels.look_up import FoundRows
 from persia_cli.kernels.memory import Empty, zeros
 from persia_cli.kernels.new_keys import Counts
@@ -19,6 +21,7 @@ from persia_cli.kernels.optimizers import Rule
 from persia_cli.kernels.rows import CODES
 from persia_cli.kernels.update import GradientCounts
 from persia_cli.store.checkpoints.snapshot import NOTHING, ShardSnapshot
+from persia_cli.store.cold.cold_rows import ColdPlace
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
 from persia_cli.store.memory.answers import Answer, NewKeys
 from persia_cli.store.memory.applied_steps import AppliedSteps
@@ -60,7 +63,8 @@ class RememberedRows:
 class Shard:
     """The rows of the partitions that server `server` of `servers` owns, with one row store per feature group.
 
-    `empty` allocates the arrays that look-ups return, `memory` all lasting ones; `ranks` send updates.
+    `empty` allocates the arrays that look-ups return, `memory` all lasting ones; `ranks` send updates. `cold_place` is
+    that of rows that leave memory, for groups with space there; `begin_cold` must follow.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Shard:
         empty: Empty = np.empty,
         memory: Memory = zeros,
         ranks: int = 1,
+        cold_place: ColdPlace | None = None,
     ) -> None:
         self.layout = layout
         self.applied = AppliedSteps(memory, ranks)
@@ -80,10 +85,18 @@ class Shard:
         self.changes_since: NDArray[np.int64] = memory(1, np.int64)
         """The step + 1 of the checkpoint since which changes are known, else 0."""
         self._empty = empty
-        self.stores = tuple(
-            RowStore(group, partitions_of(group.partitions, server, servers), memory) for group in layout.groups
-        )
         self.salts = layout.salts()
+        self.stores = tuple(
+            RowStore(
+                group, partitions_of(group.partitions, server, servers), memory, cold_place, tables=self.salts.size
+            )
+            for group in layout.groups
+        )
+        self._return_words: NDArray[np.uint64] = memory(8, np.uint64)
+        self._return_notes: NDArray[np.uint64] = memory(2 * int(NOTE), np.uint64)
+        self._return_rows = [
+            memory(2 * whole_lines(group.width) if group.cold_bytes else 0, np.float32) for group in layout.groups
+        ]
         count = self.salts.size
         self._members = np.zeros((len(layout.groups), count), np.uint8)
         for group in layout.groups:
@@ -100,6 +113,18 @@ class Shard:
         )
         self._look_ups: NDArray[np.int64] = memory(len(layout.groups), np.int64)
         self._snapshot: ShardSnapshot | None = None
+
+    def begin_cold(self) -> None:
+        """Begin empty cold logs; raise DiskError if their files cannot be written."""
+        for store in self.stores:
+            if store.cold is not None:
+                store.cold.begin()
+
+    def close(self) -> None:
+        """Remove the files of cold logs: all their rows are in checkpoints, or not needed."""
+        for store in self.stores:
+            if store.cold is not None:
+                store.cold.close()
 
     def begin_snapshot(self, places: int | None = None, since: Sequence[int] | None = None) -> ShardSnapshot:
         """Begin a snapshot of all present rows, and end the one before; see `persia_cli.store.checkpoints.snapshot`.
@@ -145,6 +170,7 @@ class Shard:
         self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None
     ) -> list[Answer]:
         """Return the result of `answer` with `create` for each group; mark the rank's step as looked up."""
+        self._bring_back_all(groups, step)
         answers = [self.answer(number, *group, step, True, batch) for number, group in enumerate(groups)]
         self.applied.mark_looked_up(rank, step)
         return answers
@@ -158,6 +184,7 @@ class Shard:
         reductions: int = 0,
     ) -> None:
         """Call `update` for each group; mark the step as applied for the ranks."""
+        self._bring_back_all([group[:2] for group in groups], step, batch)
         for number, group in enumerate(groups):
             self.update(number, *group, step, batch, reductions)
         for rank in ranks:
@@ -169,6 +196,8 @@ class Shard:
     ) -> Bytes:
         """Return the rows of `answer`, without the positions of new keys; raise WireError as `check` does."""
         self.check(group, keys, tables, step)
+        if create:
+            self._bring_back(group, keys, tables, step)
         return self.answer(group, keys, tables, step, create, batch)[0]
 
     def answer(
@@ -193,6 +222,7 @@ class Shard:
         rows = np.empty(keys.size, np.int64)
         if not create:
             look_up.read_rows(store.index, store.rows, keys, tables, CODES[store.group.wire], rows, out)
+            self._send_cold(store, keys, tables, rows, out)
             rowless = np.flatnonzero(rows < 0).astype(np.uint32)
             return block, NewKeys(rowless, rowless)
         old = NOTHING if self._snapshot is None else self._snapshot.before_look_up(group, keys, tables)
@@ -206,10 +236,29 @@ class Shard:
         self, group: int, old: OldRows, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
     ) -> NDArray[np.uint32]:
         """Carry out a look-up that may add rows; return the positions of new keys."""
-        journal, found = self._journals[group], FoundRows(rows, np.empty(keys.size, np.uint32), out)
-        arguments = self._look_up_arguments(group, old, keys, tables, step, found)
-        self.stores[group].used = look_up.look_up(journal, *arguments)
-        return found.new[: int(journal.unknown[0])]
+        found = FoundRows(rows, np.empty(keys.size, np.uint32), out)
+        self._carry_out(look_up.look_up, self._journals[group], group, old, keys, tables, step, found)
+        return found.new[: int(self._journals[group].unknown[0])]
+
+    def _carry_out(
+        self,
+        kernel: Kernel,
+        journal: KernelJournal,
+        group: int,
+        old: OldRows,
+        keys: Keys,
+        tables: Tables,
+        step: int,
+        found: FoundRows,
+    ) -> None:
+        """Call the kernel `look_up` or `finish_look_up`, and go on with the latter while the cold log is full."""
+        store = self.stores[group]
+        store.used = kernel(journal, *self._look_up_arguments(group, old, keys, tables, step, found))
+        while store.cold is not None and (done := store.log.buffer[cold.STOPPED]) < journal.unknown[0]:
+            store.cold.flush()
+            rest = journal._replace(done=np.uint64(done))
+            arguments = self._look_up_arguments(group, old, keys, tables, step, found)
+            store.used = look_up.finish_look_up(rest, *arguments)
 
     def _look_up_arguments(
         self, group: int, old: OldRows, keys: Keys, tables: Tables, step: int, found: FoundRows
@@ -217,13 +266,78 @@ class Shard:
         """Return the arguments of the kernel `look_up` after the journal."""
         store = self.stores[group]
         return (
-            store.index, store.rows, old, self._row_inits[group], self._counts, keys, tables, step,
+            store.index, store.rows, old, store.log, self._row_inits[group], self._counts, keys, tables, step,
             self._look_ups[group] % 256, store.used, CODES[store.group.wire], found,
         )  # fmt: skip
 
     def _change(self, group: int, rule: Rule, keys: Keys, rows: Rows, tables: Tables, gradients: NDArray[Any]) -> None:
         store = self.stores[group]
         update.UPDATES[store.group.optimizer.kind](store.rows, rule, keys, rows, tables, gradients, self._gradients)
+
+    # Rows in the cold log
+
+    def _bring_back_all(self, groups: Sequence[tuple[Keys, Tables]], step: int, batch: Hashable | None = None) -> None:
+        """Bring the rows of each group's keys back to memory, unless none was evicted since the look-up of `batch`."""
+        for number, (keys, tables) in enumerate(groups):
+            found = self._remembered[number].get(batch)
+            if found is None or self._evicted(number) > found.evictions:
+                self._bring_back(number, keys, tables, step)
+
+    def _bring_back(self, group: int, keys: Keys, tables: Tables, step: int) -> None:
+        """Return the rows of keys from the cold log to memory; their steps of last use rise to `step`.
+
+        Raise ConfigError if all rows that they could replace were used in this step or later.
+        """
+        store = self.stores[group]
+        while store.cold is not None and store.cold.rows:
+            rows = np.empty(keys.size, np.int64)
+            index.find_and_touch(store.index, keys, tables, step, rows)
+            missing = np.flatnonzero(rows < 0)
+            found = store.cold.find(keys[missing], tables[missing])
+            if not found.records.size:
+                return
+            old = NOTHING if self._snapshot is None else self._snapshot.before_look_up(group, keys, tables)
+            self._look_ups[group] += 1
+            places = missing[found.places]
+            store.used = returned.bring_back(
+                self._return_journal(group), store.index, store.rows, old, store.log, self._row_inits[group],
+                self._counts, keys[places], tables[places], found.records, found.words, found.words.view(np.uint32),
+                step, step, self._look_ups[group] % 256, store.used, 0,
+            )  # fmt: skip
+            stopped = int(store.log.buffer[cold.STOPPED])
+            if stopped == returned.NO_SPACE:
+                names = ", ".join(table.name for table in store.group.tables[:3])
+                raise ConfigError(
+                    f"embedding.memory is too small for this batch size: the {store.capacity:,} rows in the memory of "
+                    f"this server for tables {names} are all in use by the batches in flight; give embedding.memory a "
+                    "higher value, or train.batch_size a lower one"
+                )
+            if stopped == places.size:
+                return
+            # The buffer was full. Writing it may move other records, so the rest is searched again.
+            store.cold.flush()
+
+    def _return_journal(self, group: int) -> KernelJournal:
+        """Return the journal of rows that return to memory, which is valid between requests too."""
+        return KernelJournal(
+            words=self._return_words,
+            rows=self._return_rows[group],
+            notes=self._return_notes,
+            unknown=np.zeros(1, np.int64),
+            group=np.uint64(group) << GROUP,
+            done=np.uint64(0),
+        )
+
+    def _send_cold(self, store: RowStore, keys: Keys, tables: Tables, rows: Rows, out: Halves) -> None:
+        """Write the embeddings of keys that are only in the cold log to `out`, and 0 to their `rows`."""
+        if store.cold is None or not store.cold.rows:
+            return
+        missing = np.flatnonzero(rows < 0)
+        found = store.cold.find(keys[missing], tables[missing])
+        places, head = missing[found.places], int(cold.RECORD_HEAD)
+        staged = store.rows._replace(arena=found.words[head:], width=np.uint64(head + store.group.width))
+        cold.send_records(staged, np.arange(places.size), places, CODES[store.group.wire], out)
+        rows[places] = 0
 
     def values(self, group: int, keys: Keys, tables: Tables) -> Floats:
         """Return embeddings float32[n, dim], decoded from the wire dtype; nothing changes."""
@@ -284,8 +398,8 @@ class Shard:
     def totals(self) -> TableTotals:
         """Return the summed counters of all tables that features read; cheap enough for every look-up."""
         counts = self._all_counts[:, self._read_by_features].sum(axis=1).tolist()
-        hits, admitted, refused, not_admitted, evicted, _ = counts
-        rows = admitted + int(self._loads.loaded[self._read_by_features].sum()) - evicted
+        hits, admitted, refused, not_admitted, evicted, _, returned = counts
+        rows = admitted + int(self._loads.loaded[self._read_by_features].sum()) + returned - evicted
         return TableTotals(rows, evicted, hits, admitted + refused + not_admitted)
 
     def check_update(self, group: int, keys: Keys, tables: Tables, gradients: Bytes | Floats, step: int) -> None:
@@ -347,8 +461,10 @@ class Shard:
         return int(self._counts.evicted[[table.number for table in self.layout.groups[group].tables]].sum())
 
     def _counters(self, table: int, row_bytes: int) -> TableCounters:
-        hits, admitted, refused, not_admitted, evicted, expired = (int(counts[table]) for counts in self._counts)
-        rows = admitted + int(self._loads.loaded[table]) - evicted
+        hits, admitted, refused, not_admitted, evicted, expired, came_back = (
+            int(counts[table]) for counts in self._counts
+        )
+        rows = admitted + int(self._loads.loaded[table]) + came_back - evicted
         return TableCounters(
             rows=rows,
             bytes=rows * row_bytes,

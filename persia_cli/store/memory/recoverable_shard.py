@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.errors import MemoryFileError
+from persia_cli.errors import DiskError, MemoryFileError
 from persia_cli.kernels import check, journal, look_up, new_keys, update
 from persia_cli.kernels.journal import whole_lines
 from persia_cli.kernels.look_up import FoundRows
@@ -14,6 +14,8 @@ from persia_cli.kernels.memory import HUGE_PAGE, Empty
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.optimizers import Rule
 from persia_cli.store.checkpoints.snapshot import NOTHING
+from persia_cli.store.cold.cold_rows import ColdPlace
+from persia_cli.store.cold.geometry import geometry
 from persia_cli.store.layout import LINE_BYTES, USES_BYTES, EmbeddingLayout, partitions_of
 from persia_cli.store.memory.answers import NO_ROW_BIT, Answer, LastAnswers, address_space
 from persia_cli.store.memory.applied_steps import SPAN
@@ -134,12 +136,13 @@ class RecoverableShard(Shard):
         servers: int,
         ranks: int,
         empty: Empty = np.empty,
+        cold_place: ColdPlace | None = None,
     ) -> None:
         self.memory = memory
         self.words: NDArray[np.uint64] = memory.array(8, np.uint64)
         self._notes: NDArray[np.uint64] = memory.array(2 * int(journal.NOTE), np.uint64)
         self.answers = LastAnswers(memory.array, ranks, len(layout.groups))
-        super().__init__(layout, server, servers, empty, memory.array, ranks)
+        super().__init__(layout, server, servers, empty, memory.array, ranks, cold_place)
         groups = len(layout.groups)
         self._unknown = np.zeros(1, np.int64)
         """Number of the new keys of a look-up that is no request."""
@@ -162,13 +165,16 @@ class RecoverableShard(Shard):
         ranks: int,
         last_step: int = -1,
         empty: Empty = np.empty,
+        cold_place: ColdPlace | None = None,
     ) -> "RecoverableShard":
         """Begin an empty shard in a file, whose content is lost; all steps up to `last_step` count as applied.
 
-        Raise MemoryFileError if another process still has the file.
+        Raise MemoryFileError if another process still has the file, DiskError if files of cold logs cannot be written.
         """
-        shard = cls(shard_file(file, layout, server, servers, ranks, keep=False), layout, server, servers, ranks, empty)
+        memory = shard_file(file, layout, server, servers, ranks, keep=False)
+        shard = cls(memory, layout, server, servers, ranks, empty, cold_place)
         shard.memory.state = LOADING
+        shard.begin_cold()
         shard.applied.begin(last_step)
         shard.words[0] = journal.IDLE
         return shard
@@ -183,14 +189,16 @@ class RecoverableShard(Shard):
         ranks: int,
         empty: Empty = np.empty,
         max_deaths: int | None = None,
+        cold_place: ColdPlace | None = None,
     ) -> tuple["RecoverableShard", Repairs]:
         """Continue the shard of a process that has ended; return it and its repairs.
 
         Raise MemoryFileError if another process has the file, if it is of another layout or version, if its rows were
-        not loaded whole, and if its index is damaged; PoisonError if more than `max_deaths` processes have died at the
-        pending request.
+        not loaded whole, and if its index or a cold log is damaged; PoisonError if more than `max_deaths` processes
+        have died at the pending request.
         """
-        shard = cls(shard_file(file, layout, server, servers, ranks, keep=True), layout, server, servers, ranks, empty)
+        memory = shard_file(file, layout, server, servers, ranks, keep=True)
+        shard = cls(memory, layout, server, servers, ranks, empty, cold_place)
         try:
             shard.record.count_death(max_deaths)
             return shard, shard._repair()
@@ -212,6 +220,7 @@ class RecoverableShard(Shard):
     ) -> list[Answer]:
         """Return the result of `answer` with `create` for each group, as one request; mark its step as looked up."""
         request = BatchRequest(LOOK_UP, step, (rank,))
+        self._bring_back_all(groups, step)
         if self.pending is None:
             self.answers.begin(rank)
         at, self._rank = self._begin(request, groups), rank
@@ -235,6 +244,7 @@ class RecoverableShard(Shard):
     ) -> None:
         """Call `update` for each group, as one request; mark its step as applied for the ranks."""
         request = BatchRequest(UPDATE, step, tuple(ranks))
+        self._bring_back_all([group[:2] for group in groups], step, batch)
         at = self._begin(request, groups)
         for number, (keys, tables, gradients) in enumerate(groups):
             # Finished positions are only counted.
@@ -314,8 +324,8 @@ class RecoverableShard(Shard):
         positions, unknown = np.empty(keys.size, np.uint32), self._unknown
         if self._rank is not None:
             positions, unknown = self.answers.space(self._rank, group, keys.size)
-        arguments = self._look_up_arguments(group, old, keys, tables, step, FoundRows(rows, positions, out))
-        self.stores[group].used = look_up.look_up(self.journal_of(group, unknown), *arguments)
+        found = FoundRows(rows, positions, out)
+        self._carry_out(look_up.look_up, self.journal_of(group, unknown), group, old, keys, tables, step, found)
         own = positions[: int(unknown[0])]
         new = own.copy()
         # `new` is copied before the bit is set, since positions index `rows`; the stored answer has the bit.
@@ -336,8 +346,8 @@ class RecoverableShard(Shard):
             # The bit is set again below, since the rest of the look-up may still add or evict rows.
             own &= ~NO_ROW_BIT
             found = FoundRows(np.empty(size, np.int64), positions, _wire_rows(store, size))
-            arguments = self._look_up_arguments(group, NOTHING, keys, tables, step, found)
-            store.used = look_up.finish_look_up(self.journal_of(group, unknown, done), *arguments)
+            own_journal = self.journal_of(group, unknown, done)
+            self._carry_out(look_up.finish_look_up, own_journal, group, NOTHING, keys, tables, step, found)
         block, without = self.answer(group, keys, tables, step, create=False)
         if done is not None:
             own[np.isin(own, without.rowless)] |= NO_ROW_BIT
@@ -388,11 +398,21 @@ class RecoverableShard(Shard):
         word = int(self.words[journal.PROGRESS])
         progress, request = KernelProgress.of(word), self.pending
         new_key, row = progress.adding and not progress.idle, not (progress.adding or progress.idle)
+        # Before the check of the index, which an interrupted insertion leaves inconsistent.
+        returning = KernelProgress.of(int(self._return_words[journal.PROGRESS]))
+        if returning.adding and not returning.idle:
+            group = returning.group
+            self._carry_out_note(self._return_journal(group), group, returning.position)
+            self._return_words[journal.PROGRESS] = journal.IDLE
         if new_key:
-            # Before the check of the index, which an interrupted insertion leaves inconsistent.
-            self._carry_out_note(progress.group, progress.position)
+            self._carry_out_note(self.journal_of(progress.group, self._unknown), progress.group, progress.position)
         for store in self.stores:
             store.used = check_store(store, self.rows_of_tables())
+            if store.cold is not None:
+                try:
+                    store.cold.take_over(store.index)
+                except DiskError as error:
+                    raise MemoryFileError(f"{error}: {LOAD}") from error
         if row:
             self._write_row_back(progress.group, progress.position)
         # No note is valid any more: the new key has its row, and the change of the old row has not begun.
@@ -404,13 +424,13 @@ class RecoverableShard(Shard):
 
     def rows_of_tables(self) -> NDArray[np.int64]:
         """Return the number of rows of each table, int64[tables], by its counters."""
-        return self._counts.admitted + self._loads.loaded - self._counts.evicted
+        return self._counts.admitted + self._loads.loaded + self._counts.returned - self._counts.evicted
 
-    def _carry_out_note(self, group: int, position: int) -> None:
+    def _carry_out_note(self, of: journal.KernelJournal, group: int, position: int) -> None:
         """Execute the valid note of a new key again."""
         store, number = self.stores[group], int(self._look_ups[group]) % 256
-        arguments = store.index, store.rows, self._row_inits[group], self._counts, number, position
-        new_keys.carry_out(self.journal_of(group, self._unknown), *arguments)
+        arguments = store.index, store.rows, store.log, self._row_inits[group], self._counts, number, position
+        new_keys.carry_out(of, *arguments)
 
     def _write_row_back(self, group: int, position: int) -> None:
         """Restore the old content, which is noted, of the row that an update was changing."""
@@ -430,12 +450,14 @@ def shard_file(file: int, layout: EmbeddingLayout, server: int, servers: int, ra
     Raise the errors of `MemoryFile`.
     """
     nbytes = 2 * HUGE_PAGE + ranks * SPAN
-    nbytes += address_space(ranks, len(layout.groups)) + 160 * (layout.salts().size + 64)
+    nbytes += address_space(ranks, len(layout.groups)) + (160 + 16 * len(layout.groups)) * (layout.salts().size + 64)
     for group in layout.groups:
         own = len(partitions_of(group.partitions, server, servers))
         index = own * (group.buckets * 64 + 4)
         nbytes += index + own * group.rows_per_partition * (group.width * 4 + 3)
         nbytes += own * group.evictions_per_partition * 10
         nbytes += own * (group.sketch_lines * LINE_BYTES + group.rows_per_partition * USES_BYTES)
-        nbytes += 16 * whole_lines(group.width) + 12 * HUGE_PAGE
+        nbytes += 2 * 16 * whole_lines(group.width) + 12 * HUGE_PAGE
+        if group.cold_bytes and own:
+            nbytes += geometry(group, own).buffer_blocks * geometry(group, own).block_bytes + 2 * HUGE_PAGE
     return MemoryFile(file, f"{layout!r} {server} {servers} {ranks}", nbytes, keep)

@@ -1,0 +1,1 @@
+"""The cold tier: rows that left memory, in a log on a disk."""

@@ -1,0 +1,397 @@
+"""The rows of one feature group on one server that are not in memory, in a log on a disk.
+
+The system's page cache may hold blocks, so reads are fast as long as the machine has memory to spare.
+"""
+
+import mmap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.errors import DiskError
+from persia_cli.kernels import buckets, cold
+from persia_cli.kernels.memory import zeros
+from persia_cli.kernels.rows import RowArena
+from persia_cli.store.cold.geometry import geometry
+from persia_cli.store.cold.segments import Segment, allow_files, blocks_in, prepare_folder
+from persia_cli.store.layout import GroupSpec
+
+LEAST_READS = 32
+"""Smallest number of records that one thread reads; for fewer, a second thread costs more than it saves."""
+MOST_LIVE = 0.5
+"""Live share of a segment's records below which compaction copies them elsewhere, and the segment is removed."""
+MOST_LIVE_WHEN_FULL = 0.9
+"""The same share if no segment is free. If every segment has more, the rows of the oldest one are dropped."""
+COMPACTED = 2
+"""Blocks that compaction reads for each block that is written."""
+OPEN, BLOCKS, SEQUENCE = 0, 1, 2
+"""Places in memory that lasts longer than the process: number of the open segment + 1, its blocks, and the sequence
+number of the next block."""
+
+Keys = NDArray[np.uint64]
+Tables = NDArray[np.uint16]
+Rows = NDArray[np.int64]
+Memory = Callable[..., NDArray[np.generic]]
+
+
+@dataclass(frozen=True)
+class ColdPlace:
+    """The folder of a server's logs, and the number of threads that read them."""
+
+    folder: Path
+    threads: int
+
+
+class Records(NamedTuple):
+    """Records that were read, each with the place of its key among those wanted."""
+
+    places: Rows
+    records: Rows
+    words: NDArray[np.float32]
+    """float32[n * words of a record]."""
+
+
+class CutSegment(NamedTuple):
+    """A segment as it is in a checkpoint: it does not change, and its live records are those of that moment."""
+
+    segment: Segment
+    sequence: int
+    """Sequence number of its first block, which no other segment of the log has."""
+    live: NDArray[np.bool_]
+    """bool[records]: True for live ones."""
+
+
+@dataclass
+class ColdCounts:
+    """What the log has done since its process began."""
+
+    reads: int = 0
+    """Records read from the disk or its page cache."""
+    waited_s: float = 0.0
+    """Seconds for which requests waited for reads."""
+    bytes_written: int = 0
+
+
+class ColdRows:
+    """The log of a row store. One thread uses it; reads run on others meanwhile."""
+
+    def __init__(self, group: GroupSpec, partitions: int, place: ColdPlace, memory: Memory, tables: int) -> None:
+        """Prepare the memory; `begin` or `take_over` must follow. `tables` is the number of tables of the job."""
+        self.size = size = geometry(group, partitions)
+        self._folder = place.folder / f"group-{group.number}"
+        longs = memory(size.buffer_blocks * size.block_bytes // 8, np.uint64)
+        self._lasting: NDArray[np.int64] = memory(3, np.int64)
+        records = size.segments * size.per_segment
+        self.log = cold.ColdLog(
+            words=longs.view(np.float32),
+            marks=longs.view(np.uint32),
+            longs=longs,
+            count=memory(1, np.int64),
+            buffer=np.zeros(3, np.int64),
+            keys=zeros(size.slots, np.uint64),
+            records=zeros(size.slots, np.uint32),
+            live=zeros(-(-records // 64), np.uint64),
+            of_segment=np.zeros(size.segments, np.int64),
+            width=np.uint64(group.width),
+            per_block=np.uint64(size.per_block),
+            block_words=np.uint64(size.block_bytes // 4),
+            per_segment=np.uint64(size.per_segment),
+        )
+        self._segments: dict[int, Segment] = {}
+        self._files = np.full(size.segments, -1, np.int32)
+        self._sequences: dict[int, int] = {}
+        """Sequence number of the first block of each segment."""
+        self._compacting: tuple[int, int] | None = None
+        """Number of the segment that is being compacted, and its next block."""
+        self._readers = ThreadPoolExecutor(place.threads, thread_name_prefix="cold-reads")
+        self._threads = place.threads
+        self._scratch: list[NDArray[np.uint64]] = []
+        self.dropped: NDArray[np.int64] = memory(tables, np.int64)
+        """int64[tables]: rows of each table that were dropped, because the disk space was used up."""
+        self.loaded: NDArray[np.int64] = memory(tables, np.int64)
+        """int64[tables]: rows of each table that were loaded into the log."""
+        self.counts = ColdCounts()
+        allow_files(size.segments + place.threads)
+
+    def begin(self) -> None:
+        """Begin an empty log; the files of an earlier one are removed."""
+        prepare_folder(self._folder, keep=False)
+        self._lasting[:] = 0
+        self.log.count[0] = 0
+        self._open_next()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in the log."""
+        return int(self.log.of_segment.sum())
+
+    # Take over from an earlier process
+
+    def take_over(self, index: buckets.Index) -> None:
+        """Continue the log of a process that has ended; `index` is the sound one of the rows in memory.
+
+        Raise DiskError for files that are missing or damaged.
+        """
+        log, size = self.log, self.size
+        found = {segment.number: segment for segment in prepare_folder(self._folder, keep=True)}
+        opened, blocks = int(self._lasting[OPEN]) - 1, int(self._lasting[BLOCKS])
+        if opened not in found or blocks_in(size, found[opened]) < blocks:
+            raise DiskError(f"{self._folder} does not have the rows that an earlier process wrote there")
+        # What was written behind the counted blocks is in the buffer too.
+        found[opened].nbytes = blocks * size.block_bytes
+        for array in (log.keys, log.records, log.live, log.of_segment):
+            array[:] = 0
+        self._segments = found
+        for number, segment in found.items():
+            self._files[number] = segment.file
+        self._set_buffer(opened, blocks)
+        tables = np.zeros(log.keys.size, np.uint16)
+        cold.rebuild(log, index, log.marks, log.longs, int(log.buffer[cold.FIRST]), int(log.count[0]), tables)
+        self._sequences = {number: self._first_sequence(segment) for number, segment in found.items()}
+        for number in sorted(found, key=lambda each: -self._sequences[each]):
+            for start, blocks_read in self._backwards(found[number]):
+                first = number * size.per_segment + start * size.per_block
+                cold.rebuild(log, index, blocks_read.view(np.uint32), blocks_read, first, -1, tables)
+
+    def _first_sequence(self, segment: Segment) -> int:
+        if not blocks_in(self.size, segment):
+            return int(self._lasting[SEQUENCE])
+        return int(segment.read(0, 16)[1]) >> int(cold.COUNT_BITS)
+
+    def _backwards(self, segment: Segment) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+        """Yield a segment's blocks, the last first: the number of the first of some, and those."""
+        for start, stop in reversed(self._pieces(blocks_in(self.size, segment))):
+            yield start, self._checked(segment, start, stop)
+
+    def _pieces(self, blocks: int) -> list[tuple[int, int]]:
+        step = self.size.buffer_blocks
+        return [(start, min(start + step, blocks)) for start in range(0, blocks, step)]
+
+    def _checked(self, segment: Segment, start: int, stop: int) -> NDArray[np.uint64]:
+        """Return some blocks of a segment; raise DiskError if one is damaged."""
+        nbytes = self.size.block_bytes
+        blocks = segment.read(start * nbytes, stop * nbytes)
+        if (bad := cold.damaged_block(blocks, nbytes // 4)) >= 0:
+            raise self._damage(segment.path, start + bad)
+        return blocks
+
+    def _damage(self, path: Path, block: int) -> DiskError:
+        return DiskError(
+            f"{path} is damaged at byte {block * self.size.block_bytes:,}: the disk did not return what was written; "
+            "resume from a checkpoint, with embedding.cold.path on another disk"
+        )
+
+    # Read
+
+    def find(self, keys: Keys, tables: Tables) -> Records:
+        """Return the records of those keys that have one; raise DiskError if a file cannot be read or is damaged."""
+        places, records = np.empty(keys.size + 16, np.int64), np.empty(keys.size + 16, np.int64)
+        count = cold.find_records(self.log, keys, places, records)
+        order = np.argsort(records[:count], kind="stable")
+        places, records = places[:count][order], records[:count][order]
+        begun_s = time.monotonic()
+        words = self._read(records)
+        self.counts.waited_s += time.monotonic() - begun_s
+        self.counts.reads += count
+        by_record = words.reshape(count, self.size.record_bytes // 4)
+        right = by_record.view(np.uint32)[:, int(cold.TABLE)] == tables[places]
+        if right.all():
+            return Records(places, records, words)
+        return Records(places[right], records[right], by_record[right].reshape(-1))
+
+    def _read(self, records: Rows) -> NDArray[np.float32]:
+        """Return the words of records, which are in ascending order."""
+        out = np.empty(records.size * self.size.record_bytes // 4, np.float32)
+        parts = max(1, min(self._threads, records.size // LEAST_READS))
+        edges = [records.size * part // parts for part in range(parts + 1)]
+        while len(self._scratch) < parts:
+            self._scratch.append(np.frombuffer(mmap.mmap(-1, self.size.block_bytes), np.uint64))
+
+        def read(part: int) -> int:
+            scratch = self._scratch[part]
+            first, last = edges[part], edges[part + 1]
+            arguments = self.log, self._files, records, first, last, scratch, scratch.view(np.float32), out
+            return int(cold.read_records(*arguments))
+
+        results = [read(0)] if parts == 1 else list(self._readers.map(read, range(parts)))
+        if any(results):
+            self._explain(records)
+        return out
+
+    def _explain(self, records: Rows) -> None:
+        """Raise DiskError for the first of the records that cannot be read."""
+        first = int(self.log.buffer[cold.FIRST])
+        for record in records.tolist():
+            if first <= record < first + self.log.count[0]:
+                continue
+            segment = self._segments[record // self.size.per_segment]
+            block = record % self.size.per_segment // self.size.per_block
+            self._checked(segment, block, block + 1)
+        raise DiskError(f"{self._folder} could not be read at first, and could be a moment later: check the disk")
+
+    # Write
+
+    def append(
+        self, keys: Keys, tables: Tables, last_used: NDArray[np.uint32], uses: NDArray[np.uint32], words: RowArena
+    ) -> None:
+        """Append rows of keys that are neither in memory nor in the log; `words` has their rows in the same order."""
+        at = 0
+        while (at := cold.append_rows(self.log, keys, tables, last_used, uses, words.arena, at)) < keys.size:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the buffer to the open segment, and compact others; call it while no note of a journal is valid.
+
+        Raise DiskError.
+        """
+        if self._write():
+            self._compact()
+
+    def _write(self) -> int:
+        """Write the buffer; return the number of blocks written."""
+        log, size, lasting = self.log, self.size, self._lasting
+        count = int(log.count[0])
+        if not count:
+            return 0
+        blocks, number = -(-count // size.per_block), int(lasting[OPEN]) - 1
+        cold.end_blocks(log, int(lasting[SEQUENCE]))
+        segment = self._segments[number]
+        segment.append(log.longs[: blocks * size.block_bytes // 8])
+        segment.newest = max(segment.newest, self._newest(count))
+        self.counts.bytes_written += blocks * size.block_bytes
+        # In this order: a process that dies in between leaves records twice, in the file and in the buffer.
+        lasting[SEQUENCE] += blocks
+        lasting[BLOCKS] += blocks
+        log.count[0] = 0
+        if lasting[BLOCKS] >= size.segment_blocks:
+            self._open_next()
+        else:
+            self._set_buffer(number, int(lasting[BLOCKS]))
+        return blocks
+
+    def _newest(self, count: int) -> int:
+        """Return the greatest step of last use in the buffer."""
+        size = self.size
+        words = self.log.marks.reshape(size.buffer_blocks, -1)[:, 4:]
+        records = words[:, : size.per_block * size.record_bytes // 4].reshape(-1, size.record_bytes // 4)
+        return int(records[:count, int(cold.LAST_USED)].max())
+
+    def _set_buffer(self, number: int, blocks: int) -> None:
+        size = self.size
+        self.log.buffer[cold.FIRST] = number * size.per_segment + blocks * size.per_block
+        self.log.buffer[cold.ROOM] = min(size.buffer_blocks, size.segment_blocks - blocks) * size.per_block
+
+    def _open_next(self) -> None:
+        """Open an empty segment for the buffer, which is empty."""
+        free = [number for number in range(self.size.segments) if number not in self._segments]
+        number = free[0]
+        self._segments[number] = segment = Segment(self._folder / f"segment-{number}", number, create=True)
+        self._files[number] = segment.file
+        self._sequences[number] = int(self._lasting[SEQUENCE])
+        # The number last: a process that dies in between leaves an empty file, which counts as a segment.
+        self._lasting[BLOCKS] = 0
+        self._lasting[OPEN] = number + 1
+        self._set_buffer(number, 0)
+
+    # Compaction
+
+    @property
+    def _sealed(self) -> list[int]:
+        """Numbers of the segments that are not written any more, the oldest first."""
+        opened = int(self._lasting[OPEN]) - 1
+        return sorted((each for each in self._segments if each != opened), key=self._sequences.__getitem__)
+
+    def _compact(self) -> None:
+        """Copy live records out of segments with few of them; drop the oldest rows if there is no space at all."""
+        is_short = self.size.segments - len(self._segments) < 2
+        budget = COMPACTED * self.size.buffer_blocks
+        while budget > 0 and (self._compacting or self._choose(is_short)):
+            budget -= self._compact_piece(budget if not is_short else self.size.segment_blocks)
+            is_short = self.size.segments - len(self._segments) < 2
+
+    def _choose(self, is_short: bool) -> bool:
+        """Begin to compact a segment; return False if none is worth it."""
+        sealed = self._sealed
+        if not sealed:
+            return False
+        live = self.log.of_segment
+        emptiest = min(sealed, key=lambda number: live[number])
+        share = live[emptiest] / self.size.per_segment
+        if share >= (MOST_LIVE_WHEN_FULL if is_short else MOST_LIVE):
+            if is_short:
+                self._drop(sealed[0])
+            return False
+        self._compacting = emptiest, 0
+        return True
+
+    def _compact_piece(self, blocks: int) -> int:
+        """Copy the live records of the next blocks of the segment that is being compacted; return their number."""
+        assert self._compacting is not None
+        number, start = self._compacting
+        segment = self._segments[number]
+        stop = min(blocks_in(self.size, segment), start + blocks)
+        if self.log.of_segment[number]:
+            self._move(segment, start, stop, drop=False)
+        if stop == blocks_in(self.size, segment) or not self.log.of_segment[number]:
+            # The copies must be on the disk before the originals go.
+            self._write()
+            self._forget(number)
+            self._compacting = None
+        else:
+            self._compacting = number, stop
+        return max(1, stop - start)
+
+    def _move(self, segment: Segment, start: int, stop: int, drop: bool) -> None:
+        size = self.size
+        for first, last in self._pieces(stop - start):
+            blocks = self._checked(segment, start + first, start + last)
+            record = segment.number * size.per_segment + (start + first) * size.per_block
+            at = 0
+            views = blocks.view(np.float32), blocks.view(np.uint32), blocks
+            while (
+                at := cold.move_records(self.log, *views, record, at, drop, self.dropped)
+            ) < (last - first) * size.per_block:
+                self._write()
+
+    def _drop(self, number: int) -> None:
+        """Drop the rows of a segment: the disk space is used up."""
+        segment = self._segments[number]
+        self._move(segment, 0, blocks_in(self.size, segment), drop=True)
+        self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        self._segments.pop(number).remove()
+        self._files[number] = -1
+        del self._sequences[number]
+
+    # Checkpoints
+
+    def cut(self) -> Sequence[CutSegment]:
+        """Return the present content of the log, in files that do not change any more."""
+        self._write()
+        if self._lasting[BLOCKS]:
+            self._open_next()
+        return [self._cut_of(number) for number in self._sealed if self.log.of_segment[number]]
+
+    def _cut_of(self, number: int) -> CutSegment:
+        size, segment = self.size, self._segments[number]
+        records = blocks_in(size, segment) * size.per_block
+        first = number * size.per_segment
+        numbers = np.arange(first, first + records, dtype=np.uint64)
+        bits = (self.log.live[numbers >> np.uint64(6)] >> (numbers & np.uint64(63))) & np.uint64(1)
+        return CutSegment(segment, self._sequences[number], bits.astype(np.bool_))
+
+    def close(self) -> None:
+        """End the reading threads, and remove all files."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        for segment in self._segments.values():
+            segment.remove()
+        with suppress(OSError):  # others may have files there
+            self._folder.rmdir()

@@ -1,0 +1,110 @@
+"""The files of a cold log: segments of blocks, written once from start to end."""
+
+import os
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.disk import disk_error
+from persia_cli.errors import DiskError
+from persia_cli.store.cold.geometry import ColdGeometry
+
+NAME = re.compile(r"segment-(\d+)")
+Blocks = NDArray[np.uint64]
+
+
+class Segment:
+    """One file; it stays readable, by its descriptor, after `remove` and until no one refers to it."""
+
+    def __init__(self, path: Path, number: int, create: bool) -> None:
+        """Open or create the file; raise DiskError."""
+        self.path, self.number = path, number
+        try:
+            self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0), 0o600)
+        except OSError as error:
+            raise disk_error(error, path) from error
+        self.nbytes = os.fstat(self.file).st_size
+        self.newest = 0
+        """Greatest step of last use of a record."""
+        # Records are read one by one: what is next to them is not needed.
+        with suppress(OSError):
+            os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def __del__(self) -> None:
+        if hasattr(self, "file"):
+            os.close(self.file)
+
+    def append(self, blocks: Blocks) -> None:
+        """Write blocks behind the last one; raise DiskError, after which only what was there before counts."""
+        view, at = memoryview(blocks).cast("B"), self.nbytes
+        try:
+            while view:
+                written = os.pwrite(self.file, view, at)
+                view, at = view[written:], at + written
+        except OSError as error:
+            raise disk_error(error, self.path) from error
+        self.nbytes = at
+
+    def read(self, start: int, stop: int) -> Blocks:
+        """Return bytes [start, stop) as uint64; raise DiskError if they cannot be read."""
+        blocks = np.empty((stop - start) // 8, np.uint64)
+        view, at = memoryview(blocks).cast("B"), start
+        with reading(self.path):
+            while view:
+                got = os.preadv(self.file, [view], at)
+                if not got:
+                    raise DiskError(f"{self.path} is shorter than what was written; resume from a checkpoint")
+                view, at = view[got:], at + got
+        return blocks
+
+    def remove(self) -> None:
+        """Remove the file; its content stays readable by `file`."""
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raise every OSError of the context as a DiskError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(
+            f"cannot read {path}: {error.strerror or error}; the disk may be failing: choose another embedding.cold.path"
+        ) from error
+
+
+def prepare_folder(folder: Path, keep: bool) -> list[Segment]:
+    """Create a log's folder, and return the segments in it; without `keep`, remove them.
+
+    Raise DiskError if it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise disk_error(error, folder) from error
+    found = [(folder / name, int(match[1])) for name in names if (match := NAME.fullmatch(name))]
+    if not keep:
+        for path, _ in found:
+            path.unlink(missing_ok=True)
+        return []
+    return [Segment(path, number, create=False) for path, number in found]
+
+
+def allow_files(count: int) -> None:
+    """Raise this process's limit of open files by so many, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = soft + count if hard == resource.RLIM_INFINITY else min(hard, soft + count)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def blocks_in(size: ColdGeometry, segment: Segment) -> int:
+    """Return the number of whole blocks of a segment."""
+    return segment.nbytes // size.block_bytes
