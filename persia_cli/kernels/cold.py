@@ -322,7 +322,9 @@ def rebuild(cold, index, marks, longs, first_record, count, tables):
             place = start + in_block - ONE - i
             at = _record_at(cold, place)
             key, table = longs[at >> ONE], np.uint16(marks[at + TABLE])
-            if slot_of(index, key, table, first_bucket(index, key)) == NOWHERE and not _is_known(cold, key, table, tables):
+            if slot_of(index, key, table, first_bucket(index, key)) == NOWHERE and not _is_known(
+                cold, key, table, tables
+            ):
                 tables[_add(cold, key, np.uint64(first_record) + place)] = table
 
 

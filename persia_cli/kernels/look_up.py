@@ -64,7 +64,22 @@ def read_rows(index, rows, keys, tables, wire, found, out):
         send_rows(rows, found, start, stop, out, wire)
 
 
-ARGUMENTS = (JOURNAL, INDEX, ROWS, OLD_ROWS, COLD, ROW_INIT, COUNTS, read(U64), read(U16), U32, U8, I64, I64, FOUND_ROWS)
+ARGUMENTS = (
+    JOURNAL,
+    INDEX,
+    ROWS,
+    OLD_ROWS,
+    COLD,
+    ROW_INIT,
+    COUNTS,
+    read(U64),
+    read(U16),
+    U32,
+    U8,
+    I64,
+    I64,
+    FOUND_ROWS,
+)
 
 
 @kernel(types.int64(*ARGUMENTS))

@@ -39,6 +39,7 @@ from persia_cli.kernels.old_rows import copy_row, must_save
 from persia_cli.kernels.rows import LANES, ROWS, ZERO, begin_row
 from persia_cli.kernels.simd import load, store
 from persia_cli.kernels.slots import (
+    ALWAYS,
     EVICTION_RULES,
     EvictionRules,
     claim_slot,
@@ -106,8 +107,6 @@ def begin(rows, row_init, row, key, table):
 
 GOT_ROW, NO_SPACE, LEFT_OUT, RETURNED = (np.uint64(i) for i in range(4))
 """Outcomes of a key without a row, in its note; with RETURNED its old row is in `KernelJournal.rows`."""
-ALWAYS = np.uint64(2**32)
-"""A number of look-ups with which a key may evict any row."""
 
 
 @inlined
@@ -133,9 +132,7 @@ def note_new(journal, base, index, rows, old, cold, row_init, counts, key, table
         note[base + OUTCOME], note[base + COUNT] = LEFT_OUT, np.uint64(counts.not_admitted[table] + 1)
         return
     # Rows that go to the log are not lost, so a new key need not be more frequent than they are.
-    slot, loser = claim_slot(
-        (journal, base), index, key, step, row_init.eviction, ALWAYS if cold.count.size else times
-    )
+    slot, loser = claim_slot((journal, base), index, key, step, row_init.eviction, ALWAYS if cold.count.size else times)
     if slot == NOWHERE:
         note[base + OUTCOME], note[base + COUNT] = NO_SPACE, np.uint64(counts.refused[table] + 1)
         return

@@ -30,7 +30,7 @@ from persia_cli.kernels.buckets import (
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.frequency import frequency
-from persia_cli.kernels.intrinsics import lowest_bit, prefetch
+from persia_cli.kernels.intrinsics import bits_set, lowest_bit, prefetch
 from persia_cli.kernels.journal import note_slot
 
 U16, U32, U64, I64 = types.uint16, types.uint32, types.uint64, types.int64
@@ -56,6 +56,11 @@ class EvictionRules(NamedTuple):
 
 MAX_PRIORITY = np.uint64(2**64 - 1)
 """A priority above all others."""
+MOST_RETURNS = 16
+"""Maximum number of keys that return to their first buckets so that a slot may be empty."""
+VISITED = np.uint64(2**64 - 2)
+ALWAYS = np.uint64(2**32)
+"""A number of look-ups with which a key gets a row if any row was not used in this step."""
 EVICTION_RULES = types.NamedUniTuple(I64, 3, EvictionRules)
 
 
@@ -97,10 +102,12 @@ def _move(note, index, source, target):
 
 
 @helper
-def _shift(note, index, one, other):
+def _shift(note, index, one, other, before, rules):
     """Free a slot of two full buckets by moving keys to their other candidates (cuckoo moves); NOWHERE if it fails.
 
-    The slot still has its moved content, for the caller to overwrite. With a note, nothing moves yet.
+    The last key moves to an empty slot if `before` is 0. Otherwise it moves to the slot of a key last used before that
+    step, which is the second value. The freed slot still has its moved content, for the caller to overwrite. With a
+    note, nothing moves yet.
     """
     # Each of the eight keys in the two full buckets could move to exactly one other bucket, the four keys of that one
     # to four others, and so on: a tree of buckets. The first of them with an empty slot ends the shortest path. A
@@ -121,24 +128,26 @@ def _shift(note, index, one, other):
             away = second_bucket(index, key, home) if home == bucket else home
             # The bucket that a key leaves stays full, as `buckets` requires: the next key of the path, or finally the
             # new key, takes the slot.
-            if taken(index, away) != np.uint64(15):
+            loser, _ = _least_used_in(index, away, before, rules, MAX_PRIORITY)
+            is_whole = taken(index, away) == np.uint64(15)
+            if loser != NOWHERE or (before == np.uint64(0) and not is_whole):
                 # Move keys from the end of the path back to its start: each one goes to the slot that was just left, so
                 # at every moment each key is in the index. No bucket is on the path twice, since a search in breadth
                 # finds the path without the detour first. So noted moves may all read the state before the first move.
-                _move(note, index, slot, _empty_slot(index, away, away))
+                _move(note, index, slot, _empty_slot(index, away, away) if loser == NOWHERE else loser)
                 while at >= np.uint64(2):
                     parent = paths[np.uint64(2) * at]
                     at, target = parent >> np.uint64(2), slot
                     bucket = paths[np.uint64(2) * at + np.uint64(1)]
                     slot = bucket * np.uint64(SLOTS) + (parent & np.uint64(3))
                     _move(note, index, slot, target)
-                return slot
-            if known < np.uint64(PATHS):
+                return slot, loser
+            if is_whole and known < np.uint64(PATHS):
                 paths[np.uint64(2) * known] = (at << np.uint64(2)) | place
                 paths[np.uint64(2) * known + np.uint64(1)] = away
                 known += np.uint64(1)
         at += np.uint64(1)
-    return NOWHERE
+    return NOWHERE, NOWHERE
 
 
 @inlined
@@ -223,10 +232,77 @@ def _release(note, index, target, step, rules, count):
                     index.marks[row_word(last)] = np.uint32(0)
                     return target
                 _move(note, index, last, slot)
-                last_used = index.marks[last_used_word(last)]
-                note_slot(note[0], note[1], last, key_at(index, last), np.uint32(0), last_used)
+                _note_empty(note, index, last)
                 return slot
+    return _empty_full(note, index, target, step, rules) if count >= ALWAYS and note is not None else NOWHERE
+
+
+@inlined
+def _note_empty(note, index, slot):
+    note_slot(note[0], note[1], slot, key_at(index, slot), np.uint32(0), index.marks[last_used_word(slot)])
+
+
+@helper
+def _empty_full(note, index, target, step, rules):
+    """Return the slot of a key, last used before `step`, of a full bucket in which an empty slot does no harm.
+
+    That is so if each key that overflowed from the bucket to its second one returns. Return NOWHERE if there is none.
+    """
+    bucket = target >> np.uint64(2)
+    first, writes = bucket - bucket % index.size, note[0].notes[note[1]]
+    for _ in range(index.size):
+        bucket = first if bucket + np.uint64(1) == first + index.size else bucket + np.uint64(1)
+        if taken(index, bucket) == np.uint64(15):
+            slot, _ = _least_used_in(index, bucket, step, rules, MAX_PRIORITY)
+            if slot != NOWHERE:
+                if _note_return(note, index, slot):
+                    return slot
+                note[0].notes[note[1]] = writes
     return NOWHERE
+
+
+@helper
+def _note_return(note, index, hole):
+    """Note the moves after which a slot may be empty: of a key that overflowed from its bucket, then of one that
+    overflowed from the bucket of that key, and so on. Return False after too many.
+    """
+    buckets = index.scratch
+    for known in range(np.uint64(MOST_RETURNS)):
+        bucket = hole >> np.uint64(2)
+        buckets[known] = bucket
+        bits, slot = taken(index, bucket), NOWHERE
+        if bits == np.uint64(15):
+            slot = _overflowed(index, bucket, known)
+        if slot == NOWHERE:
+            last = bucket * np.uint64(SLOTS) + lowest_bit(~bits) - np.uint64(1)
+            _move(note, index, last, hole)
+            _note_empty(note, index, last)
+            return True
+        if slot == VISITED:
+            return False
+        _move(note, index, slot, hole)
+        hole = slot
+    return False
+
+
+@helper
+def _overflowed(index, home, known):
+    """Return the slot of a key that overflowed from bucket `home`, NOWHERE if there is none.
+
+    Buckets with a place up to `known` in the scratch memory have moved: if each such key is in one, return VISITED.
+    """
+    first, found = home - home % index.size, NOWHERE
+    for bucket in range(first, first + index.size):
+        for place in range(bits_set(taken(index, bucket))):
+            slot = bucket * np.uint64(SLOTS) + place
+            if bucket != home and first_bucket(index, key_at(index, slot)) == home:
+                found = slot
+                for i in range(known):
+                    if index.scratch[i] == bucket:
+                        found = VISITED
+                if found != VISITED:
+                    return found
+    return found
 
 
 @helper
@@ -236,7 +312,7 @@ def claim_slot(note, index, key, step, rules, count):
     Both are NOWHERE if there is no space. In a partition that is not full it is an empty slot, if necessary one freed
     by moving keys. Otherwise it is the slot of the candidate buckets with the lowest priority, if a key that was looked
     up `count` times may evict it. If all candidates are in use at this step, it is an empty slot that gets the row of a
-    key of another bucket.
+    key of another bucket; without an empty slot, keys move if `count` is ALWAYS.
 
     `note` is None, or a journal and the first word of a note: then moves are written there, and nothing is changed.
     """
@@ -245,7 +321,7 @@ def claim_slot(note, index, key, step, rules, count):
     if index.fill[partition_of(index, key)] < rules.capacity:
         slot = _empty_slot(index, one, two)
         if slot == NOWHERE:
-            slot = _shift(note, index, one, two)
+            slot, _ = _shift(note, index, one, two, np.uint64(0), rules)
         if slot != NOWHERE:
             return slot, NOWHERE
     if rules.policy == REFUSE and rules.expires == 0:
@@ -257,6 +333,8 @@ def claim_slot(note, index, key, step, rules, count):
         slot = _empty_slot(index, one, two)
         if slot != NOWHERE:
             loser = _release(note, index, slot, step, rules, count)
+        elif count >= ALWAYS:
+            return _shift(note, index, one, two, np.uint64(step), rules)
     elif not _may_evict(index, slot, step, rules, count):
         loser = NOWHERE
     return (NOWHERE, NOWHERE) if loser == NOWHERE else (slot, loser)

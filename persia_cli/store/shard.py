@@ -252,13 +252,15 @@ class Shard:
         found: FoundRows,
     ) -> None:
         """Call the kernel `look_up` or `finish_look_up`, and go on with the latter while the cold log is full."""
-        store = self.stores[group]
+        store, refused = self.stores[group], int(self._counts.refused.sum())
         store.used = kernel(journal, *self._look_up_arguments(group, old, keys, tables, step, found))
         while store.cold is not None and (done := store.log.buffer[cold.STOPPED]) < journal.unknown[0]:
             store.cold.flush()
             rest = journal._replace(done=np.uint64(done))
             arguments = self._look_up_arguments(group, old, keys, tables, step, found)
             store.used = look_up.finish_look_up(rest, *arguments)
+        if store.cold is not None and int(self._counts.refused.sum()) > refused:
+            raise self._too_small(store)
 
     def _look_up_arguments(
         self, group: int, old: OldRows, keys: Keys, tables: Tables, step: int, found: FoundRows
@@ -306,16 +308,19 @@ class Shard:
             )  # fmt: skip
             stopped = int(store.log.buffer[cold.STOPPED])
             if stopped == returned.NO_SPACE:
-                names = ", ".join(table.name for table in store.group.tables[:3])
-                raise ConfigError(
-                    f"embedding.memory is too small for this batch size: the {store.capacity:,} rows in the memory of "
-                    f"this server for tables {names} are all in use by the batches in flight; give embedding.memory a "
-                    "higher value, or train.batch_size a lower one"
-                )
+                raise self._too_small(store)
             if stopped == places.size:
                 return
             # The buffer was full. Writing it may move other records, so the rest is searched again.
             store.cold.flush()
+
+    def _too_small(self, store: RowStore) -> ConfigError:
+        names = ", ".join(table.name for table in store.group.tables[:3])
+        return ConfigError(
+            f"embedding.memory is too small for this batch size: of the {store.capacity:,} rows that this server has in "
+            f"memory for tables {names}, too many are in use by the batches in flight; give embedding.memory a higher "
+            "value, or train.batch_size a lower one"
+        )
 
     def _return_journal(self, group: int) -> KernelJournal:
         """Return the journal of rows that return to memory, which is valid between requests too."""

@@ -155,15 +155,19 @@ def under_way(file: int) -> str:
     return "insert" if note[int(journal.LOSER)] == journal.NONE else "evict"
 
 
+KERNELS = ("_change", "_find_or_add")
+"""The methods of recoverable shards that call kernels."""
+
+
 def kill_by_chance(job: Job, kills: int, seed: int, found: Counter[str]) -> list[str]:
     """Kill the process that works on a job repeatedly, mostly within kernels; return the differences at the end.
 
     They are differences from an undisturbed shard. The work in progress at each kill is counted.
     """
     straight, rng = job.straight(), random.Random(seed)
-    durations = _durations(job, job.create())
+    durations = durations_of(job, job.create())
     file = job.create()
-    while kills > 0 and _is_killed(job, file, durations, rng, found):
+    while kills > 0 and is_killed(job, file, durations, rng, found):
         kills -= 1
     shard, _ = job.attach(file)
     job.go_on(shard)
@@ -179,11 +183,11 @@ def kill_in_last_step(job: Job, kills: int, seed: int, found: Counter[str]) -> l
     straight, rng = job.straight(), random.Random(seed)
     begun = job.create()
     job.go_on(job.attach(begun)[0], until=job.steps - 1)
-    durations = _durations(job, copy_of(begun))
+    durations = durations_of(job, copy_of(begun))
     different: list[str] = []
     for _ in range(kills):
         file = copy_of(begun)
-        _is_killed(job, file, durations, rng, found)
+        is_killed(job, file, durations, rng, found)
         shard, _ = job.attach(file)
         job.go_on(shard)
         different += differences(shard, straight)
@@ -192,19 +196,26 @@ def kill_in_last_step(job: Job, kills: int, seed: int, found: Counter[str]) -> l
     return different
 
 
-def _durations(job: Job, file: int) -> dict[str, float]:
+def durations_of(job: Job, file: int, methods: Sequence[str] = KERNELS) -> dict[str, float]:
     """Return the durations of calls of the kernels while the job continues in a file, which is closed."""
     # The children inherit compiled kernels and existing arrays.
     warm(["look_up.finish_look_up", "look_up.read_rows", "new_keys.carry_out", "index.find_and_touch"])
-    with timed(KERNELS) as durations:
+    with timed(methods) as durations:
         job.go_on(job.attach(file)[0])
     os.close(file)
     return durations
 
 
-def _is_killed(job: Job, file: int, durations: dict[str, float], rng: random.Random, found: Counter[str]) -> bool:
+def is_killed(
+    job: Job,
+    file: int,
+    durations: dict[str, float],
+    rng: random.Random,
+    found: Counter[str],
+    methods: Sequence[str] = ("_change", *["_find_or_add"] * 3),
+) -> bool:
     """Let a child continue the job until it is killed, as counted, or has finished."""
-    method, calls, moment = rng.choice(("_change", *["_find_or_add"] * 3)), rng.randrange(2), rng.random()
+    method, calls, moment = rng.choice(methods), rng.randrange(2), rng.random()
     child = os.fork()
     if child == 0:
         code = 1
@@ -242,10 +253,6 @@ def _next_data(file: int, at: int) -> int | None:
         if error.errno != errno.ENXIO:
             raise
         return None
-
-
-KERNELS = ("_change", "_find_or_add")
-"""The methods of recoverable shards that call kernels."""
 
 
 @contextmanager

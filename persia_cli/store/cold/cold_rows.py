@@ -25,10 +25,11 @@ from persia_cli.store.layout import GroupSpec
 
 LEAST_READS = 32
 """Smallest number of records that one thread reads; for fewer, a second thread costs more than it saves."""
-MOST_LIVE = 0.5
-"""Live share of a segment's records below which compaction copies them elsewhere, and the segment is removed."""
-MOST_LIVE_WHEN_FULL = 0.9
-"""The same share if no segment is free. If every segment has more, the rows of the oldest one are dropped."""
+MOST_LIVE, MOST_LIVE_WHEN_TIGHT = 0.5, 0.75
+"""Live share of a segment's records below which compaction copies them elsewhere and removes the segment: usually, and
+if less than TIGHT of the segments are free."""
+TIGHT, LEAST_FREE = 1 / 8, 2
+"""The fraction, and the number of segments that must be free after each write. Without them, the oldest rows go."""
 COMPACTED = 2
 """Blocks that compaction reads for each block that is written."""
 OPEN, BLOCKS, SEQUENCE = 0, 1, 2
@@ -151,10 +152,14 @@ class ColdRows:
         self._segments = found
         for number, segment in found.items():
             self._files[number] = segment.file
-        self._set_buffer(opened, blocks)
+        self._sequences = {number: self._first_sequence(segment) for number, segment in found.items()}
+        if blocks == size.segment_blocks or blocks * size.per_block + log.count[0] > size.per_segment:
+            # The process ended between two of the changes with which it counted the blocks that it had written.
+            self._open_next()
+        else:
+            self._set_buffer(opened, blocks)
         tables = np.zeros(log.keys.size, np.uint16)
         cold.rebuild(log, index, log.marks, log.longs, int(log.buffer[cold.FIRST]), int(log.count[0]), tables)
-        self._sequences = {number: self._first_sequence(segment) for number, segment in found.items()}
         for number in sorted(found, key=lambda each: -self._sequences[each]):
             for start, blocks_read in self._backwards(found[number]):
                 first = number * size.per_segment + start * size.per_block
@@ -308,28 +313,27 @@ class ColdRows:
         opened = int(self._lasting[OPEN]) - 1
         return sorted((each for each in self._segments if each != opened), key=self._sequences.__getitem__)
 
-    def _compact(self) -> None:
-        """Copy live records out of segments with few of them; drop the oldest rows if there is no space at all."""
-        is_short = self.size.segments - len(self._segments) < 2
-        budget = COMPACTED * self.size.buffer_blocks
-        while budget > 0 and (self._compacting or self._choose(is_short)):
-            budget -= self._compact_piece(budget if not is_short else self.size.segment_blocks)
-            is_short = self.size.segments - len(self._segments) < 2
+    @property
+    def _free(self) -> int:
+        return self.size.segments - len(self._segments)
 
-    def _choose(self, is_short: bool) -> bool:
-        """Begin to compact a segment; return False if none is worth it."""
-        sealed = self._sealed
-        if not sealed:
-            return False
-        live = self.log.of_segment
-        emptiest = min(sealed, key=lambda number: live[number])
-        share = live[emptiest] / self.size.per_segment
-        if share >= (MOST_LIVE_WHEN_FULL if is_short else MOST_LIVE):
-            if is_short:
-                self._drop(sealed[0])
-            return False
-        self._compacting = emptiest, 0
-        return True
+    def _compact(self) -> None:
+        """Copy live records out of segments with few of them; drop the oldest rows if there is no space left."""
+        budget = COMPACTED * self.size.buffer_blocks
+        while budget > 0 and self._choose():
+            budget -= self._compact_piece(budget)
+        while self._free < LEAST_FREE:
+            self._drop(self._sealed[0])
+
+    def _choose(self) -> bool:
+        """Begin to compact a segment, unless one is begun; return False if none is worth it."""
+        if self._compacting is None and (sealed := self._sealed):
+            live = self.log.of_segment
+            emptiest = min(sealed, key=lambda number: live[number])
+            most = MOST_LIVE if self._free >= TIGHT * self.size.segments else MOST_LIVE_WHEN_TIGHT
+            if live[emptiest] < most * self.size.per_segment:
+                self._compacting = emptiest, 0
+        return self._compacting is not None
 
     def _compact_piece(self, blocks: int) -> int:
         """Copy the live records of the next blocks of the segment that is being compacted; return their number."""
@@ -343,7 +347,6 @@ class ColdRows:
             # The copies must be on the disk before the originals go.
             self._write()
             self._forget(number)
-            self._compacting = None
         else:
             self._compacting = number, stop
         return max(1, stop - start)
@@ -355,9 +358,9 @@ class ColdRows:
             record = segment.number * size.per_segment + (start + first) * size.per_block
             at = 0
             views = blocks.view(np.float32), blocks.view(np.uint32), blocks
-            while (
-                at := cold.move_records(self.log, *views, record, at, drop, self.dropped)
-            ) < (last - first) * size.per_block:
+            while (at := cold.move_records(self.log, *views, record, at, drop, self.dropped)) < (
+                last - first
+            ) * size.per_block:
                 self._write()
 
     def _drop(self, number: int) -> None:
@@ -367,6 +370,8 @@ class ColdRows:
         self._forget(number)
 
     def _forget(self, number: int) -> None:
+        if self._compacting is not None and self._compacting[0] == number:
+            self._compacting = None
         self._segments.pop(number).remove()
         self._files[number] = -1
         del self._sequences[number]

@@ -1,0 +1,196 @@
+"""Rows that leave memory for a disk come back as they were, whatever happens in between."""
+
+import gc
+import os
+import random
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import types
+
+from persia_cli.errors import ConfigError, DiskError, MemoryFileError
+from persia_cli.kernels import cold
+from persia_cli.kernels.compile import kernel
+from persia_cli.store.cold.cold_rows import ColdRows
+from tests.support.cold import ColdJob, other_rows
+from tests.support.killed import durations_of, is_killed, job_of
+from tests.support.shards import BY_KIND
+
+METHODS = ("_change", "_find_or_add", "_bring_back")
+PLANS = (
+    ("adagrad", "float32", 16, {"when_full": "evict_lfu"}, 1 << 22),
+    ("adam", "bfloat16", 17, {"when_full": "evict_lru", "expire_after": 3}, 1 << 20),
+    ("sgd", "float32", 300, {"when_full": "evict_lfu"}, 1 << 23),
+    ("rowwise_adagrad", "float16", 1, {"when_full": "evict_lru"}, 1 << 19),
+)
+
+
+def job_with_log(
+    tmp_path, kind="adagrad", dtype="float32", dim=16, policy=None, cold_bytes=1 << 22, **given
+) -> ColdJob:
+    policy = dict(policy or {"when_full": "evict_lru"})
+    memory = policy.pop("memory", 1200)
+    given = {"capacity": 20_000, "steps": 12, "batch": 400, "admission": 0.95, **given}
+    job = job_of(BY_KIND[kind], dtype, dim, **given, **policy)
+    return ColdJob(job.layout, job.steps, job.batch, job.seed, tmp_path / "log", memory, cold_bytes)
+
+
+def trained(job: ColdJob):
+    shard = job.small_shard()
+    for step in range(job.steps):
+        shard.answer_all(job.look_up(step), step, 0, step)
+        shard.update_all(job.update(step), step, [0], step)
+    return shard
+
+
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
+def test_all_rows_are_those_of_a_shard_with_enough_memory(tmp_path, plan):
+    kind, dtype, dim, policy, cold_bytes = plan
+    job = job_with_log(tmp_path, kind, dtype, dim, policy, cold_bytes)
+    shard, straight = trained(job), job.straight()
+    assert min(store.cold.rows for store in shard.stores) > 50
+    assert other_rows(shard, straight) == []
+    for number, store in enumerate(shard.stores):
+        before = store.cold.rows
+        keys, tables, _ = job.part(3, number)
+        assert (shard.values(number, keys, tables) == straight.values(number, keys, tables)).all()
+        assert store.cold.rows == before  # reading brings nothing back
+    shard.close()
+    assert list(job.folder.rglob("segment*")) == []
+
+
+def test_a_shard_killed_again_and_again_loses_and_doubles_no_row(tmp_path):
+    kill_repeatedly(tmp_path, PLANS[:1], 12)
+
+
+@pytest.mark.slow
+def test_three_hundred_kills_lose_and_double_no_row(tmp_path):
+    kill_repeatedly(tmp_path, PLANS, 300)
+
+
+def kill_repeatedly(tmp_path, plans, kills):
+    found: Counter[str] = Counter()
+    for round_ in range(kills):
+        if found["kills"] >= kills:
+            return
+        kind, dtype, dim, policy, cold_bytes = plans[round_ % len(plans)]
+        job = job_with_log(tmp_path, kind, dtype, dim, policy, cold_bytes, seed=round_)
+        straight, rng = job.straight(), random.Random(round_)
+        durations = durations_of(job, job.create(), METHODS)
+        file = job.create()
+        for _ in range(10):
+            if not is_killed(job, file, durations, rng, found, METHODS):
+                break
+        shard, _ = job.attach(file)
+        job.go_on(shard)
+        assert other_rows(shard, straight) == [], (round_, found)
+        del shard
+        gc.collect()
+        os.close(file)
+    assert found["kills"] >= kills, found
+
+
+def test_a_full_disk_and_a_damaged_block_end_the_job_with_a_sentence(tmp_path, monkeypatch):
+    shard = trained(job_with_log(tmp_path))
+    log = shard.stores[0].cold
+    log.flush()
+    path = sorted(job_with_log(tmp_path).folder.rglob("segment-0"))[0]
+    with path.open("r+b") as file:
+        file.seek(300)
+        file.write(b"\xff\xfe\xfd")
+    with pytest.raises(DiskError, match=str(path)):
+        read_all(log)
+    path.unlink()
+    path.touch()
+    shard = trained(job_with_log(tmp_path))
+    log = shard.stores[0].cold
+    os.truncate(path, 4096)
+    with pytest.raises(DiskError, match=str(path)):
+        read_all(log)
+
+
+@kernel(types.void(cold.COLD, types.uint64, types.uint64))
+def add(log, key, record):
+    cold._add(log, key, record)
+
+
+@kernel(types.void(cold.COLD, types.uint64, types.uint64))
+def remove(log, key, record):
+    cold.remove_from_index(log, key, record)
+
+
+def index_alone(slots: int) -> cold.ColdLog:
+    return cold.no_log()._replace(
+        buffer=np.zeros(3, np.int64),
+        keys=np.zeros(slots, np.uint64),
+        records=np.zeros(slots, np.uint32),
+        live=np.zeros(1, np.uint64),
+        of_segment=np.zeros(9, np.int64),
+        per_segment=np.uint64(5),
+    )
+
+
+def read_all(log: ColdRows) -> None:
+    keys = log.log.keys[log.log.records > 0]
+    log.find(keys, np.zeros(keys.size, np.uint16))
+
+
+def test_a_process_without_the_files_of_the_one_before_does_not_begin(tmp_path):
+    job = job_with_log(tmp_path, steps=4)
+    file = job.create()
+    shard, _ = job.attach(file)
+    job.go_on(shard)
+    del shard
+    gc.collect()
+    for path in job.folder.rglob("segment*"):
+        path.unlink()
+    with pytest.raises(MemoryFileError, match="group-0"):
+        job.attach(file)
+    os.close(file)
+
+
+def test_memory_below_a_batch_is_refused_by_name(tmp_path):
+    job = replace(job_with_log(tmp_path), memory=100)
+    with pytest.raises(ConfigError, match=r"embedding\.memory"):
+        trained(job)
+
+
+def test_rows_beyond_the_space_on_the_disk_are_dropped_oldest_first_and_counted(tmp_path):
+    job = job_with_log(tmp_path, cold_bytes=1 << 18, steps=40)
+    shard = trained(job)
+    for store in shard.stores:
+        dropped = int(store.cold.dropped.sum())
+        assert dropped > 0
+        ever = sum(shard.counters()[table.name].admitted for table in store.group.tables)
+        assert ever == store.used + store.cold.rows + dropped
+        assert sum(path.stat().st_size for path in store.cold._folder.iterdir()) <= store.cold.size.nbytes * 1.01
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(3, 60),
+    st.lists(st.tuples(st.booleans(), st.integers(0, 11), st.integers(0, 40)), max_size=120),
+    st.integers(0, 2**32 - 1),
+)
+def test_the_index_is_a_table_of_several_records_for_a_key(slots, changes, seed):
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(0, 4, 12).astype(np.uint64) << np.uint64(30)  # many have the same first slot
+    log = index_alone(slots)
+    twin: set[tuple[int, int]] = set()
+    for adds, key, record in changes:
+        entry = (int(keys[key]), record)
+        if adds and len(twin) < slots - 1 and all(record != each for _, each in twin):
+            add(log, *entry)
+            twin.add(entry)
+        elif entry in twin:
+            remove(log, *entry)
+            twin.discard(entry)
+        places, records = np.empty(200, np.int64), np.empty(200, np.int64)
+        count = cold.find_records(log, np.unique(keys), places, records)
+        found = zip(np.unique(keys)[places[:count]].tolist(), records[:count].tolist(), strict=True)
+        assert sorted(found) == sorted(twin)
+        assert log.of_segment.sum() == len(twin) == sum(int(word).bit_count() for word in log.live)
