@@ -102,11 +102,11 @@ def _move(note, index, source, target):
 
 
 @helper
-def _shift(note, index, one, other, before, rules):
+def _shift(note, index, one, other, evicts, step, rules):
     """Free a slot of two full buckets by moving keys to their other candidates (cuckoo moves); NOWHERE if it fails.
 
-    The last key moves to an empty slot if `before` is 0. Otherwise it moves to the slot of a key last used before that
-    step, which is the second value. The freed slot still has its moved content, for the caller to overwrite. With a
+    The last key moves to an empty slot. If `evicts`, it moves to that of a key last used before `step`, which is the
+    second value. The freed slot still has its moved content, for the caller to overwrite. With a
     note, nothing moves yet.
     """
     # Each of the eight keys in the two full buckets could move to exactly one other bucket, the four keys of that one
@@ -128,9 +128,10 @@ def _shift(note, index, one, other, before, rules):
             away = second_bucket(index, key, home) if home == bucket else home
             # The bucket that a key leaves stays full, as `buckets` requires: the next key of the path, or finally the
             # new key, takes the slot.
-            loser, _ = _least_used_in(index, away, before, rules, MAX_PRIORITY)
-            is_whole = taken(index, away) == np.uint64(15)
-            if loser != NOWHERE or (before == np.uint64(0) and not is_whole):
+            loser, is_whole = NOWHERE, taken(index, away) == np.uint64(15)
+            if evicts:
+                loser, _ = _least_used_in(index, away, step, rules, MAX_PRIORITY)
+            if loser != NOWHERE or not (evicts or is_whole):
                 # Move keys from the end of the path back to its start: each one goes to the slot that was just left, so
                 # at every moment each key is in the index. No bucket is on the path twice, since a search in breadth
                 # finds the path without the detour first. So noted moves may all read the state before the first move.
@@ -321,7 +322,7 @@ def claim_slot(note, index, key, step, rules, count):
     if index.fill[partition_of(index, key)] < rules.capacity:
         slot = _empty_slot(index, one, two)
         if slot == NOWHERE:
-            slot, _ = _shift(note, index, one, two, np.uint64(0), rules)
+            slot, _ = _shift(note, index, one, two, False, step, rules)
         if slot != NOWHERE:
             return slot, NOWHERE
     if rules.policy == REFUSE and rules.expires == 0:
@@ -334,7 +335,7 @@ def claim_slot(note, index, key, step, rules, count):
         if slot != NOWHERE:
             loser = _release(note, index, slot, step, rules, count)
         elif count >= ALWAYS:
-            return _shift(note, index, one, two, np.uint64(step), rules)
+            return _shift(note, index, one, two, True, step, rules)
     elif not _may_evict(index, slot, step, rules, count):
         loser = NOWHERE
     return (NOWHERE, NOWHERE) if loser == NOWHERE else (slot, loser)

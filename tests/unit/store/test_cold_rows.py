@@ -94,23 +94,20 @@ def kill_repeatedly(tmp_path, plans, kills):
     assert found["kills"] >= kills, found
 
 
-def test_a_full_disk_and_a_damaged_block_end_the_job_with_a_sentence(tmp_path, monkeypatch):
+def test_a_block_that_is_damaged_or_missing_is_named(tmp_path):
     shard = trained(job_with_log(tmp_path))
     log = shard.stores[0].cold
     log.flush()
-    path = sorted(job_with_log(tmp_path).folder.rglob("segment-0"))[0]
+    path = log._segments[0].path
     with path.open("r+b") as file:
         file.seek(300)
         file.write(b"\xff\xfe\xfd")
     with pytest.raises(DiskError, match=str(path)):
         read_all(log)
-    path.unlink()
-    path.touch()
-    shard = trained(job_with_log(tmp_path))
-    log = shard.stores[0].cold
     os.truncate(path, 4096)
     with pytest.raises(DiskError, match=str(path)):
         read_all(log)
+    shard.close()
 
 
 @kernel(types.void(cold.COLD, types.uint64, types.uint64))
@@ -168,6 +165,7 @@ def test_rows_beyond_the_space_on_the_disk_are_dropped_oldest_first_and_counted(
         ever = sum(shard.counters()[table.name].admitted for table in store.group.tables)
         assert ever == store.used + store.cold.rows + dropped
         assert sum(path.stat().st_size for path in store.cold._folder.iterdir()) <= store.cold.size.nbytes * 1.01
+    shard.close()
 
 
 @settings(max_examples=30, deadline=None)
