@@ -106,7 +106,10 @@ def main() -> None:
                 )
         for _ in range(given.rounds):
             wanted = rng.choice(keys[: given.rows // AT_ONCE * AT_ONCE], AT_ONCE, replace=False)
-            got = [_timed(times, f"{name}: read", lambda side=side: side.get(wanted)) for name, side in sides.items()]
+            got = [
+                _timed(times, f"{name}: read", lambda side=side, wanted=wanted: side.get(wanted))
+                for name, side in sides.items()
+            ]
             assert (got[0] == got[1]).all()
         for side in sides.values():
             side.close()

@@ -5,9 +5,9 @@ six words (key, step of last use, word of `Index.uses`, table number, unused) an
 begins with four words: its checksum, then its sequence number << 8 | its number of records. So a file alone shows which
 record of a key is the newest.
 
-Record r is record r % per_segment of the segment r // per_segment; the buffer continues the open segment. The index is a
-hash table with linear probing from keys to records. It belongs to the process; `rebuild` makes it again from the files.
-A record is *live* while it is in the index. A row in memory has no live record.
+Record r is record r % per_segment of the segment r // per_segment; the buffer continues the open segment. The index is
+a hash table with linear probing from keys to records. It belongs to the process; `rebuild` makes it again from the
+files. A record is *live* while it is in the index. A row in memory has no live record.
 """
 
 from typing import NamedTuple
@@ -44,8 +44,8 @@ class ColdLog(NamedTuple):
     """float32[blocks * block_words]: the buffer; `marks` (uint32) and `longs` (uint64) are the same memory."""
     marks: NDArray[np.uint32]
     longs: NDArray[np.uint64]
-    count: NDArray[np.int64]
-    """int64[1]: records in the buffer; it lasts longer than the process, as the buffer does."""
+    filled: NDArray[np.int64]
+    """int64[1]: number of records in the buffer; it lasts longer than the process, as the buffer does."""
     buffer: NDArray[np.int64]
     """int64[3]: the buffer's first record, the number of records for which it has space, and the position at which a
     kernel stopped because it had none."""
@@ -77,15 +77,15 @@ COLD = types.NamedTuple(
 
 def no_log() -> ColdLog:
     """Return the log of a store whose rows never leave memory for a disk."""
-    none = np.uint64(0)
-    dtypes = (np.float32, np.uint32, np.uint64, np.int64, np.int64, np.uint64, np.uint32, np.uint64, np.int64)
-    return ColdLog(*(np.empty(0, dtype) for dtype in dtypes), none, none, none, none)
+    longs, counts, none = np.empty(0, np.uint64), np.empty(0, np.int64), np.uint64(0)
+    words, marks = np.empty(0, np.float32), np.empty(0, np.uint32)
+    return ColdLog(words, marks, longs, counts, counts, longs, marks, longs, counts, none, none, none, none)
 
 
 @inlined
 def is_full(cold):
     """Return whether there is a log whose buffer has no space for another record."""
-    return cold.count.size > 0 and cold.count[0] >= cold.buffer[ROOM]
+    return cold.filled.size > 0 and cold.filled[0] >= cold.buffer[ROOM]
 
 
 @inlined
@@ -208,7 +208,7 @@ def _checksum(longs, start, size):
 @kernel(types.void(COLD, U64))
 def end_blocks(cold, sequence):
     """Write the heads of the buffer's blocks, the first of which has this sequence number."""
-    left, size = np.uint64(cold.count[0]), cold.block_words >> ONE
+    left, size = np.uint64(cold.filled[0]), cold.block_words >> ONE
     start = ZERO
     while left > ZERO:
         records = min(left, cold.per_block)
@@ -240,7 +240,7 @@ def read_records(cold, files, records, first, last, scratch, words, out):
     buffered = cold.buffer[FIRST]
     for i in range(np.uint64(first), np.uint64(last)):
         record = records[i]
-        if buffered <= record < buffered + cold.count[0]:
+        if buffered <= record < buffered + cold.filled[0]:
             _copy_words(cold.words, _record_at(cold, np.uint64(record - buffered)), out, i * size, size)
             continue
         segment = np.uint64(record) // cold.per_segment
@@ -266,12 +266,12 @@ def append_rows(cold, keys, tables, last_used, uses, words, first):
     for i in range(np.uint64(first), np.uint64(keys.size)):
         if is_full(cold):
             return np.int64(i)
-        place = cold.count[0]
+        place = cold.filled[0]
         at = _record_at(cold, np.uint64(place))
         _write_head(cold, at, keys[i], last_used[i], tables[i])
         cold.marks[at + USES] = uses[i]
         _copy_words(words, i * cold.width, cold.words, at + RECORD_HEAD, cold.width)
-        cold.count[0] = place + 1
+        cold.filled[0] = place + 1
         add_to_index(cold, keys[i], place)
     return np.int64(keys.size)
 
@@ -297,9 +297,9 @@ def move_records(cold, words, marks, longs, first_record, first, drop, dropped):
         if drop:
             dropped[marks[at + TABLE]] += 1
         else:
-            place = cold.count[0]
+            place = cold.filled[0]
             _copy_words(words, at, cold.words, _record_at(cold, np.uint64(place)), size)
-            cold.count[0] = place + 1
+            cold.filled[0] = place + 1
             add_to_index(cold, key, place)
     return np.int64(places)
 

@@ -176,7 +176,7 @@ def _add_rows(
         if row >= 0:
             used = max(used, row + 1)
             send_row(rows, row, found.out, at, wire)
-    if cold.count.size:
+    if cold.filled.size:
         cold.buffer[STOPPED] = unknown
     return used
 

@@ -132,7 +132,9 @@ def note_new(journal, base, index, rows, old, cold, row_init, counts, key, table
         note[base + OUTCOME], note[base + COUNT] = LEFT_OUT, np.uint64(counts.not_admitted[table] + 1)
         return
     # Rows that go to the log are not lost, so a new key need not be more frequent than they are.
-    slot, loser = claim_slot((journal, base), index, key, step, row_init.eviction, ALWAYS if cold.count.size else times)
+    slot, loser = claim_slot(
+        (journal, base), index, key, step, row_init.eviction, ALWAYS if cold.filled.size else times
+    )
     if slot == NOWHERE:
         note[base + OUTCOME], note[base + COUNT] = NO_SPACE, np.uint64(counts.refused[table] + 1)
         return
@@ -175,9 +177,9 @@ def _note_row(journal, base, index, rows, old, cold, rules, counts, slot, loser,
         if must_save(old, row):
             copy_row(index, rows, old, loser, row)
         note[base + LOSER_KEY], note[base + PLACE] = key_at(index, loser), np.uint64(index.evictions[0])
-        if cold.count.size:
-            copy_to_log(cold, cold.count[0], index, loser, row, rows)
-            note[base + LOGGED] = np.uint64(cold.count[0] + 1)
+        if cold.filled.size:
+            copy_to_log(cold, cold.filled[0], index, loser, row, rows)
+            note[base + LOGGED] = np.uint64(cold.filled[0] + 1)
     else:
         fill += np.int32(1)
     note[base + ROW], note[base + FILL] = np.uint64(row), np.uint64(fill)
@@ -213,8 +215,8 @@ def carry_out_note(journal, base, index, rows, cold, row_init, counts, number):
         index.reused[row] = number
         remember_evicted(index, np.int64(note[base + PLACE]), note[base + LOSER_KEY], np.uint16(loser))
         if note[base + LOGGED] != NONE:
-            cold.count[0] = np.int64(note[base + LOGGED])
-            add_to_index(cold, note[base + LOSER_KEY], cold.count[0] - 1)
+            cold.filled[0] = np.int64(note[base + LOGGED])
+            add_to_index(cold, note[base + LOSER_KEY], cold.filled[0] - 1)
     index.fill[partition_of(index, key)] = np.int32(note[base + FILL])
     index.tables[row] = np.uint16(table)
     if index.uses.size:

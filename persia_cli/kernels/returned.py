@@ -5,8 +5,9 @@ from numba import types
 
 from persia_cli.kernels.buckets import INDEX, NOWHERE, first_bucket, slot_of, touch
 from persia_cli.kernels.cold import COLD, RECORD_HEAD, STOPPED, USES, is_full, remove_from_index
-from persia_cli.kernels.compile import inlined, kernel, read, write
-from persia_cli.kernels.journal import ADDING, JOURNAL, PROGRESS, USES as NOTED_USES, note_of, publish, record_skip
+from persia_cli.kernels.compile import inlined, kernel, read
+from persia_cli.kernels.journal import ADDING, JOURNAL, PROGRESS, note_of, publish, record_skip
+from persia_cli.kernels.journal import USES as NOTED_USES
 from persia_cli.kernels.new_keys import COUNTS, ROW_INIT, carry_out_note, note_returned
 from persia_cli.kernels.old_rows import OLD_ROWS
 from persia_cli.kernels.rows import LANES, ROWS, ZERO

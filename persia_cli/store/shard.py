@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.errors import WireError
 from persia_cli.errors import ConfigError, WireError
 from persia_cli.kernels import cold, hashing, index, look_up, returned, slots, update
 from persia_cli.kernels.compile import Kernel
@@ -317,9 +316,9 @@ class Shard:
     def _too_small(self, store: RowStore) -> ConfigError:
         names = ", ".join(table.name for table in store.group.tables[:3])
         return ConfigError(
-            f"embedding.memory is too small for this batch size: of the {store.capacity:,} rows that this server has in "
-            f"memory for tables {names}, too many are in use by the batches in flight; give embedding.memory a higher "
-            "value, or train.batch_size a lower one"
+            f"embedding.memory is too small for this batch size: of the {store.capacity:,} rows that this server has "
+            f"in memory for tables {names}, too many are in use by the batches in flight; give embedding.memory a "
+            "higher value, or train.batch_size a lower one"
         )
 
     def _return_journal(self, group: int) -> KernelJournal:

@@ -86,9 +86,8 @@ def other_rows(one: Shard, other: Shard) -> list[str]:
             found.append(f"{here[0].size} and {there[0].size} rows of {name}")
         elif changed := int((here[2] != there[2]).any(1).sum()):
             found.append(f"{changed} rows of {name}")
+    counted = ("admitted", "not_admitted", "refused", "gradients_missing", "gradients_refused")
     for table, mine in one.counters().items():
-        theirs = other.counters()[table]
-        for count in ("hits", "admitted", "not_admitted", "refused", "gradients_missing", "gradients_refused"):
-            if getattr(mine, count) != getattr(theirs, count) and count != "hits":
-                found.append(f"{count} of {table}: {getattr(mine, count)} and {getattr(theirs, count)}")
+        pairs = {count: (getattr(mine, count), getattr(other.counters()[table], count)) for count in counted}
+        found += [f"{count} of {table}: {pair}" for count, pair in pairs.items() if pair[0] != pair[1]]
     return found

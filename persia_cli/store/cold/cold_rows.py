@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.errors import DiskError
 from persia_cli.kernels import buckets, cold
@@ -39,7 +39,7 @@ number of the next block."""
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]
 Rows = NDArray[np.int64]
-Memory = Callable[..., NDArray[np.generic]]
+Memory = Callable[[int, DTypeLike], NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class ColdRows:
             words=longs.view(np.float32),
             marks=longs.view(np.uint32),
             longs=longs,
-            count=memory(1, np.int64),
+            filled=memory(1, np.int64),
             buffer=np.zeros(3, np.int64),
             keys=zeros(size.slots, np.uint64),
             records=zeros(size.slots, np.uint32),
@@ -125,7 +125,7 @@ class ColdRows:
         """Begin an empty log; the files of an earlier one are removed."""
         prepare_folder(self._folder, keep=False)
         self._lasting[:] = 0
-        self.log.count[0] = 0
+        self.log.filled[0] = 0
         self._open_next()
 
     @property
@@ -153,13 +153,13 @@ class ColdRows:
         for number, segment in found.items():
             self._files[number] = segment.file
         self._sequences = {number: self._first_sequence(segment) for number, segment in found.items()}
-        if blocks == size.segment_blocks or blocks * size.per_block + log.count[0] > size.per_segment:
+        if blocks == size.segment_blocks or blocks * size.per_block + log.filled[0] > size.per_segment:
             # The process ended between two of the changes with which it counted the blocks that it had written.
             self._open_next()
         else:
             self._set_buffer(opened, blocks)
         tables = np.zeros(log.keys.size, np.uint16)
-        cold.rebuild(log, index, log.marks, log.longs, int(log.buffer[cold.FIRST]), int(log.count[0]), tables)
+        cold.rebuild(log, index, log.marks, log.longs, int(log.buffer[cold.FIRST]), int(log.filled[0]), tables)
         for number in sorted(found, key=lambda each: -self._sequences[each]):
             for start, blocks_read in self._backwards(found[number]):
                 first = number * size.per_segment + start * size.per_block
@@ -234,7 +234,7 @@ class ColdRows:
         """Raise DiskError for the first of the records that cannot be read."""
         first = int(self.log.buffer[cold.FIRST])
         for record in records.tolist():
-            if first <= record < first + self.log.count[0]:
+            if first <= record < first + self.log.filled[0]:
                 continue
             segment = self._segments[record // self.size.per_segment]
             block = record % self.size.per_segment // self.size.per_block
@@ -262,7 +262,7 @@ class ColdRows:
     def _write(self) -> int:
         """Write the buffer; return the number of blocks written."""
         log, size, lasting = self.log, self.size, self._lasting
-        count = int(log.count[0])
+        count = int(log.filled[0])
         if not count:
             return 0
         blocks, number = -(-count // size.per_block), int(lasting[OPEN]) - 1
@@ -274,7 +274,7 @@ class ColdRows:
         # In this order: a process that dies in between leaves records twice, in the file and in the buffer.
         lasting[SEQUENCE] += blocks
         lasting[BLOCKS] += blocks
-        log.count[0] = 0
+        log.filled[0] = 0
         if lasting[BLOCKS] >= size.segment_blocks:
             self._open_next()
         else:

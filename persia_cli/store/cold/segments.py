@@ -41,7 +41,7 @@ class Segment:
 
     def append(self, blocks: Blocks) -> None:
         """Write blocks behind the last one; raise DiskError, after which only what was there before counts."""
-        view, at = memoryview(blocks).cast("B"), self.nbytes
+        view, at = blocks.view(np.uint8).data, self.nbytes
         try:
             while view:
                 written = os.pwrite(self.file, view, at)
@@ -53,7 +53,7 @@ class Segment:
     def read(self, start: int, stop: int) -> Blocks:
         """Return bytes [start, stop) as uint64; raise DiskError if they cannot be read."""
         blocks = np.empty((stop - start) // 8, np.uint64)
-        view, at = memoryview(blocks).cast("B"), start
+        view, at = blocks.view(np.uint8).data, start
         with reading(self.path):
             while view:
                 got = os.preadv(self.file, [view], at)
@@ -75,7 +75,8 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DiskError(
-            f"cannot read {path}: {error.strerror or error}; the disk may be failing: choose another embedding.cold.path"
+            f"cannot read {path}: {error.strerror or error}; the disk may be failing: choose another "
+            "embedding.cold.path"
         ) from error
 
 
@@ -86,7 +87,7 @@ def prepare_folder(folder: Path, keep: bool) -> list[Segment]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        names = sorted(os.listdir(folder))
+        names = sorted(path.name for path in folder.iterdir())
     except OSError as error:
         raise disk_error(error, folder) from error
     found = [(folder / name, int(match[1])) for name in names if (match := NAME.fullmatch(name))]
