@@ -117,8 +117,9 @@ def _tables(manifest: Manifest) -> list[DescribedTable]:
     groups = groups_of(manifest)
     nbytes: dict[str, float] = {}
     for file in manifest.files:
+        size = file.nbytes + sum(each.nbytes for each in manifest.segments_of(file))
         for name, rows in file.rows.tables.items() if file.rows else ():
-            nbytes[name] = nbytes.get(name, 0.0) + file.nbytes * rows / max(file.rows.total if file.rows else 0, 1)
+            nbytes[name] = nbytes.get(name, 0.0) + size * rows / max(file.rows.total if file.rows else 0, 1)
     return [
         DescribedTable(
             name=table.name,

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.checkpoint.rows import RowBlock, row_blocks, tables_of
+from persia_cli.checkpoint.rows import RowBlock, decoded, row_blocks
 from persia_cli.errors import CheckpointError, one_line
 from persia_cli.storage.places import Place
+from persia_cli.store.checkpoints.chain import RowFile
 from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec
 from persia_cli.wire.reports import SavedRows
@@ -31,6 +32,8 @@ class RowFlaws:
     manifest: Manifest
     layout: EmbeddingLayout | None
     """Layout of the checkpoint's configuration; None if it cannot be made, then optimizer states are unknown."""
+    cold: RowFile | None = None
+    """The rows, in any order, if they were not in memory."""
     found: dict[tuple[str, str], _Found] = field(default_factory=dict)
     """Found flaws by table and kind."""
     columns: dict[str, int] | None = None
@@ -40,9 +43,9 @@ class RowFlaws:
 
     def sentences(self, on_rows: Callable[[int], None]) -> Iterator[str]:
         """Yield a sentence for each kind of flaw and table; calls `on_rows` with the number of rows of each portion."""
-        names = tables_of(self.manifest, self.saved.group)
+        names = list(self.manifest.tables_of(self.saved.group))
         try:
-            for block in row_blocks(self.path, names):
+            for block in self._blocks(names):
                 yield from self._wrong_columns(block)
                 self._check(block)
                 on_rows(block.keys.size)
@@ -56,6 +59,11 @@ class RowFlaws:
             listed, there = self.saved.tables.get(name, 0), self.rows.get(name, 0)
             if listed != there:
                 yield f"{self.path} has {there:,} rows of table {name}, and {listed:,} were saved"
+
+    def _blocks(self, names: list[str]) -> Iterator[RowBlock]:
+        if self.cold is None:
+            return row_blocks(self.path, names)
+        return (decoded(batch, names) for batch in self.cold.batches())
 
     @property
     def group(self) -> GroupSpec | None:
@@ -90,8 +98,13 @@ class RowFlaws:
         self._check_values(block)
 
     def _check_places(self, block: RowBlock) -> None:
-        """Check order, repeats and partitions: no row is twice in a file, nor in two files."""
+        """Check partitions, and of files in the order of keys also repeats: no row is twice in a file, nor in two."""
         if not block.keys.size:
+            return
+        partition = ((block.keys >> np.uint64(32)) * np.uint64(self.saved.partitions)) >> np.uint64(32)
+        elsewhere: NDArray[np.bool_] = (partition < self.saved.first) | (partition >= self.saved.stop)
+        self._note(block, elsewhere, f"of other partitions than {self.saved.first} to {self.saved.stop - 1}")
+        if self.cold is not None:
             return
         # With the last key of the previous block in front, since the order has to hold across blocks too.
         keys = np.concatenate([np.array([max(self.last[0], 0)], np.uint64), block.keys])
@@ -104,9 +117,6 @@ class RowFlaws:
         self.last = int(block.keys[-1]), int(block.tables[-1])
         self._note(block, again, "twice")
         self._note(block, falls, "out of the order of keys")
-        partition = ((block.keys >> np.uint64(32)) * np.uint64(self.saved.partitions)) >> np.uint64(32)
-        elsewhere: NDArray[np.bool_] = (partition < self.saved.first) | (partition >= self.saved.stop)
-        self._note(block, elsewhere, f"of other partitions than {self.saved.first} to {self.saved.stop - 1}")
 
     def _check_values(self, block: RowBlock) -> None:
         for name, values in block.vectors.items():

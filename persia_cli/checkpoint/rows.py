@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
-from persia_cli.store.checkpoints.chain import RowFile, read_chain
+from persia_cli.store.checkpoints.chain import RowFile, in_order, read_chain
 from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.checkpoints.record_batches import record_batches, understanding_rows
 from persia_cli.store.layout import table_salt
@@ -42,11 +42,6 @@ class RowBlock(NamedTuple):
             self.last_used[rows],
             {name: values[rows] for name, values in self.vectors.items()},
         )
-
-
-def tables_of(manifest: Manifest, group: int) -> list[str]:
-    """Return the names of a feature group's tables, in the order of rows with equal keys."""
-    return [table.name for table in manifest.tables if table.group == group]
 
 
 def row_blocks(path: Place, names: list[str]) -> Iterator[RowBlock]:
@@ -101,7 +96,8 @@ def _vectors(column: pa.FixedSizeListArray) -> NDArray[np.float32]:
 class SortedRows:
     """The rows of one feature group of a checkpoint, in the order of their keys, over all of its files.
 
-    Files are named after ranges of keys, and each is ordered, so at most one record batch is in memory.
+    Files are named after ranges of keys, and each is ordered, so a record batch of each is enough memory. Cold rows are
+    sorted in temporary files.
     """
 
     def __init__(self, folder: Place, manifest: Manifest, group: int) -> None:
@@ -109,23 +105,27 @@ class SortedRows:
 
         Raises CheckpointError if the checkpoint depends on another that is missing.
         """
-        self.names = tables_of(manifest, group)
-        files = read_chain(folder).row_files(with_dense=True)
-        self._files = sorted((file for file in files if file.rows.group == group), key=lambda file: file.rows.first)
+        self.names = list(manifest.tables_of(group))
+        files = [file for file in read_chain(folder).row_files(with_dense=True) if file.rows.group == group]
+        starts = sorted({file.rows.first for file in files})
+        self._parts = [[file for file in files if file.rows.first == start] for start in starts]
+        """For each range of keys, the rows that were in memory, then those that were not, if there are any."""
 
     def __iter__(self) -> Iterator[RowBlock]:
         """Yield all rows, without empty blocks; raises CheckpointError if they are not ordered."""
         last = -1
-        for file in self._files:
-            for block in self._blocks(file):
+        for part in self._parts:
+            for block in self._blocks(part):
                 if not block.keys.size:
                     continue
                 if int(block.keys[0]) < last or (block.keys[1:] < block.keys[:-1]).any():
-                    raise CheckpointError(f"{file.path} is not ordered by key; check it with persia checkpoint verify")
+                    raise CheckpointError(
+                        f"{part[0].path} is not ordered by key; check it with persia checkpoint verify"
+                    )
                 last = int(block.keys[-1])
                 yield block
 
-    def _blocks(self, file: RowFile) -> Iterator[RowBlock]:
-        with understanding_rows(file.path):
-            for batch in file.batches():
+    def _blocks(self, part: list[RowFile]) -> Iterator[RowBlock]:
+        with understanding_rows(part[0].path):
+            for batch in in_order(*part) if len(part) > 1 else part[0].batches():
                 yield decoded(batch, self.names)

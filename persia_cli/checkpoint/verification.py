@@ -9,14 +9,14 @@ from pydantic import ValidationError
 from persia_cli.checkpoint.dense_flaws import dense_flaws
 from persia_cli.checkpoint.listing import list_checkpoints, run_checkpoints
 from persia_cli.checkpoint.row_flaws import RowFlaws
-from persia_cli.checkpoint.rows import tables_of
 from persia_cli.config.schema import Run
 from persia_cli.errors import CheckpointError, ConfigError, UserError, one_line
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place, size_of
-from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.chain import cold_row_file, read_chain
 from persia_cli.store.checkpoints.manifest import (
+    COLD,
     DELETED,
     MANIFEST,
     Manifest,
@@ -95,7 +95,7 @@ def verify_checkpoint(folder: Place, progress: VerifyingProgress) -> Verificatio
     layout = _layout_of(manifest, found)
     for file in manifest.files:
         done = progress.work
-        _verify_file(folder / file.folder / file.name, file, manifest, layout, progress, found)
+        _verify_file(folder, file, manifest, layout, progress, found)
         progress.add(max(0, done + 2 * file.nbytes - progress.work))
     if manifest.parent is not None and not found.flaws:
         _verify_chain(folder, found)
@@ -106,13 +106,14 @@ def verify_checkpoint(folder: Place, progress: VerifyingProgress) -> Verificatio
 
 
 def _verify_file(
-    path: Place,
+    folder: Place,
     file: SavedFile,
     manifest: Manifest,
     layout: EmbeddingLayout | None,
     progress: VerifyingProgress,
     found: Verification,
 ) -> None:
+    path = folder / file.folder / file.name
     if (size := size_of(path)) is None:
         return
     try:
@@ -126,7 +127,8 @@ def _verify_file(
         found.flaws += _flaws_of_ids(path, file, manifest)
         return
     nbytes, of, rows = file.nbytes, max(file.rows.total, 1), progress.rows
-    found.flaws += RowFlaws(path, file.rows, manifest, layout).sentences(
+    cold = cold_row_file(folder, manifest, file) if kind_of(file) == COLD else None
+    found.flaws += RowFlaws(path, file.rows, manifest, layout, cold).sentences(
         lambda more: progress.add(nbytes * more // of, more)
     )
     found.rows += progress.rows - rows
@@ -136,7 +138,7 @@ def _flaws_of_ids(path: Place, file: SavedFile, manifest: Manifest) -> list[str]
     """Return the flaws of a file of deleted ids."""
     assert file.rows is not None
     try:
-        ids = sum(block.keys.size for block in ordered_rows(path, tables_of(manifest, file.rows.group)))
+        ids = sum(block.keys.size for block in ordered_rows(path, manifest.tables_of(file.rows.group)))
     except CheckpointError as error:
         return [one_line(error)]
     return [] if ids == file.rows.total else [f"{path} has {ids:,} ids, but {file.rows.total:,} were saved"]

@@ -219,7 +219,7 @@ def end_blocks(cold, sequence):
         start += size
 
 
-@kernel(types.int64(write(U64), U64))
+@kernel(types.int64(read(U64), U64))
 def damaged_block(longs, block_words):
     """Return the position of the first of some blocks whose checksum is wrong, -1 if there is none."""
     size = block_words >> ONE

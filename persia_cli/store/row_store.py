@@ -1,6 +1,6 @@
 """The rows of one feature group on one server: index, values and row data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from persia_cli.kernels.int8 import GREATEST, LEAST_SCALE, MOST_SCALE
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.rows import CODES, RowArena, fill_rows
 from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
-from persia_cli.store.layout import MAX_ROWS, GroupSpec, partitions_of_keys
+from persia_cli.store.layout import MAX_ROWS, GroupSpec, Storage, embedding_words, partitions_of_keys
 
 MAX_STEP = 2**32 - 1
 """Greatest step of last use, which a slot stores in 32 bits; the checkpoint's column `last_used` contains it."""
@@ -76,6 +76,11 @@ class RowStore:
                 f"cannot reserve memory for {self.capacity:,} rows of feature group {group.number} "
                 f"({group.width * 4} bytes each): give embedding.memory or embedding.capacity a lower value"
             ) from error
+
+    @property
+    def held(self) -> int:
+        """Number of rows, in memory and in the cold log."""
+        return self.used + (0 if self.cold is None else self.cold.rows)
 
     def owns(self, keys: Keys) -> NDArray[np.bool_]:
         """Return whether each key belongs to the own partitions."""
@@ -183,12 +188,7 @@ class RowStore:
     def read_rows(self, rows: NDArray[np.int64]) -> dict[str, Floats]:
         """Return the embedding and each optimizer state by name, float32[n, columns]."""
         words = self.rows.arena.reshape(-1, self.group.width)[rows]
-        parts = {"embedding": _widened(words[:, : self.group.state_at], self.group.dim, self.group.dtype)}
-        start = self.group.state_at
-        for name, columns in self.group.optimizer.states(self.group.dim).items():
-            parts[name] = np.ascontiguousarray(words[:, start : start + columns])
-            start += columns
-        return parts
+        return vectors_of(words, self.group.vectors, self.group.dtype)
 
     def write_rows(self, rows: NDArray[np.int64], parts: dict[str, Floats]) -> None:
         """Write the result of `read_rows` to rows int64[n], of which negative ones are skipped.
@@ -203,6 +203,18 @@ class RowStore:
         for part in (words | {name: parts[name] for name in self.group.optimizer.states(self.group.dim)}).values():
             fill_rows(arena, rows, first, part.shape[1], np.ascontiguousarray(part).reshape(-1))
             first += part.shape[1]
+
+
+def vectors_of(words: Floats, sizes: Mapping[str, int], dtype: Storage) -> dict[str, Floats]:
+    """Return vectors by name, float32[n, columns], from the words of rows [n, width]; `sizes` are their columns."""
+    dim = sizes["embedding"]
+    start = embedding_words(dim, dtype)
+    parts = {"embedding": _widened(words[:, :start], dim, dtype)}
+    for name, columns in sizes.items():
+        if name != "embedding":
+            parts[name] = np.ascontiguousarray(words[:, start : start + columns])
+            start += columns
+    return parts
 
 
 def _index(group: GroupSpec, partitions: range, rows: int, memory: Memory) -> buckets.Index:

@@ -1,9 +1,21 @@
 """A save of a shard by the thread that owns it."""
 
+from collections import Counter
 from collections.abc import Callable
 
+from persia_cli import __version__
 from persia_cli.storage.places import Place
+from persia_cli.store.checkpoints.manifest import (
+    COLD,
+    EMBEDDINGS,
+    FORMAT_VERSION,
+    Manifest,
+    Parent,
+    RunProgress,
+    SavedTable,
+)
 from persia_cli.store.checkpoints.row_files import Changes, steps_of, write_portions
+from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.shard import Shard
 from persia_cli.wire.reports import SavedFile
 
@@ -17,6 +29,29 @@ def save_shard(
     """Write a shard, or its changes, as servers do."""
     cut = shard.begin_snapshot(since=steps_of(changes))
     try:
-        return write_portions(shard, cut.portions, directory, on_rows, changes)
+        return write_portions(shard, cut.portions, directory, on_rows, changes, cut.cold)
     finally:
         shard.end_snapshot()
+
+
+def manifest_of(layout: EmbeddingLayout, step: int, files: list[SavedFile], parent: Parent | None = None) -> Manifest:
+    """Return the manifest of files that servers have saved."""
+    rows = [file.rows for file in files if file.rows is not None and file.folder in (COLD, EMBEDDINGS)]
+    counts = sum((Counter(each.all_tables) for each in rows), Counter[str]())
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        persia_version=__version__,
+        step=step,
+        samples=step,
+        seed=layout.seed,
+        config={},
+        tables=[
+            SavedTable(table.name, group.dim, group.dtype, group.number, counts[table.name])
+            for group in layout.groups
+            for table in group.tables
+        ],
+        groups={str(group.number): sum(counts[table.name] for table in group.tables) for group in layout.groups},
+        progress=RunProgress(0, 0, 0, 0, 0, 0, 0, 0, []),
+        files=files,
+        parent=parent,
+    )

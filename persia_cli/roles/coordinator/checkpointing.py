@@ -22,6 +22,7 @@ from persia_cli.storage.remote import within
 from persia_cli.store.checkpoints.chain import is_divided, manifest_digest, read_chain
 from persia_cli.store.checkpoints.claim import require_writer
 from persia_cli.store.checkpoints.manifest import (
+    COLD,
     EMBEDDINGS,
     FORMAT_VERSION,
     MANIFEST,
@@ -249,7 +250,7 @@ class Checkpointing:
         copies = save_copies(Path(self._job.run_dir), self._draft, COPIES[0])
         files = [*(file for name in sorted(self._files) for file in self._files[name]), scores, *copies]
         layout = embedding_layout(self._run)
-        rows = [file.rows for file in files if file.rows is not None and file.folder == EMBEDDINGS]
+        rows = [file.rows for file in files if file.rows is not None and file.folder in (EMBEDDINGS, COLD)]
         totals = {
             group.number: sum(sum(part.all_tables.values()) for part in rows if part.group == group.number)
             for group in layout.groups

@@ -69,7 +69,7 @@ def load_checkpoint(shard: Shard, folder: Place, progress: Progress) -> int:
     files = chain.row_files(with_dense=shard.layout.dense_group is not None)
     rows = load_shard(shard, files, progress)
     load_frequencies(shard, chain.folders[-1], chain.manifest)
-    note_loaded(shard, chain.manifest.step)
+    note_loaded(shard, chain.manifest.step, bool(chain.manifest.cold_files(with_dense=True)))
     # Rows without space in their partition are counted and reported; they do not count as missing.
     rows += sum(counters.left_out for counters in shard.counters().values())
     log.info("loaded %d rows from %s", rows, folder)

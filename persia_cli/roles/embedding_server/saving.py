@@ -87,6 +87,7 @@ class ShardSaving:
         self._pace = pace or SavePace(1, awaited=True)
         self._snapshot = shard.begin_snapshot(since=steps_of(changes))
         self._snapshot.make_space = self._take_or_wait
+        self._cold = self._snapshot.cold
         self._taken: queue.Queue[tuple[int, SnapshotRows, bool]] = queue.Queue(PORTIONS_AHEAD)
         self._abandoned = threading.Event()
         self._files: Future[list[SavedFile]] = writer.submit(self._write, folder)
@@ -160,7 +161,12 @@ class ShardSaving:
 
     def _write(self, folder: Place) -> list[SavedFile]:
         lower_thread_priority()
-        return write_portions(self._shard, self._portions, folder, self._on_rows, self._changes)
+        return write_portions(self._shard, self._portions, folder, self._note, self._changes, self._cold)
+
+    def _note(self, rows: int) -> None:
+        if self._abandoned.is_set():
+            raise AbandonedError
+        self._on_rows(rows)
 
     def _portions(self, group: int) -> Iterator[SnapshotRows]:
         last = False

@@ -5,10 +5,11 @@ chain. So each name has a history of its own, which ends at the newest file that
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
@@ -65,11 +66,8 @@ class RowFile:
         Batches are read ahead on a thread. A single file is read once, and its checksum is known only after the last
         batch: if this raises CheckpointError, the batches before that are not valid.
         """
-        one = len(self.parts) == 1
-        if not one:
-            self.verify(on_bytes)
         try:
-            batches = self._counted(self._hashed(on_bytes) if one else self._merged())
+            batches = self._counted(self._checked(on_bytes))
             with understanding_rows(self.path), closing(read_ahead(batches)) as ahead:
                 yield ahead
         except CheckpointError:
@@ -87,23 +85,18 @@ class RowFile:
         return self._counted(self._merged() if len(self.parts) > 1 else self._as_saved())
 
     def _counted(self, batches: Batches) -> Batches:
-        """Yield batches, and require that they have all rows that were saved."""
-        found = Counter[str]()
         with closing(batches):
-            for batch in batches:
-                found.update(rows_by_table(batch))
-                yield batch
-        if dict(found) != self.rows.all_tables:
-            before = f", with the {len(self.parts) - 1} files that it depends on," if len(self.parts) > 1 else ""
-            raise CheckpointError(
-                f"{self.path}{before} has {dict(found)} rows of its tables, but {self.rows.all_tables} were saved"
-            )
+            yield from _all_of((self,), batches)
 
     def _as_saved(self) -> Batches:
         with record_batches(self.path) as batches:
             yield from _validated(batches)
 
-    def _hashed(self, on_bytes: Callable[[int], None]) -> Batches:
+    def _checked(self, on_bytes: Callable[[int], None]) -> Batches:
+        if len(self.parts) > 1:
+            self.verify(on_bytes)
+            yield from self._merged()
+            return
         with hashed_batches(*self.parts[0], on_bytes) as batches:
             yield from _validated(batches)
 
@@ -114,6 +107,52 @@ class RowFile:
         with ExitStack() as stack:
             sources = [stack.enter_context(closing(RowSource(path, self.tables))) for path, _ in self.parts]
             yield from merged_batches(sources)
+
+
+class ColdRowFile(RowFile):
+    """Rows that were not in memory: a list of segments, then those, the oldest first. Rows are in no order of keys."""
+
+    def _checked(self, on_bytes: Callable[[int], None]) -> Batches:
+        return self._cold(on_bytes)
+
+    def _merged(self) -> Batches:
+        return self._cold(None)
+
+    def _cold(self, on_bytes: Callable[[int], None] | None) -> Batches:
+        from persia_cli.store.checkpoints.cold_files import cold_batches  # late, as above
+
+        with understanding_rows(self.path):
+            yield from cold_batches(self.parts, on_bytes)
+
+
+def in_order(memory: RowFile, cold: RowFile) -> Batches:
+    """Yield the rows of a file and the cold ones of the same partitions, in the order of keys.
+
+    It sorts the cold rows in a temporary folder. Raise CheckpointError as `RowFile.batches` does.
+    """
+    from persia_cli.store.checkpoints.merged_rows import RowSource, merged_batches, write_runs  # late, as above
+
+    with TemporaryDirectory(prefix="persia-order-") as folder, ExitStack() as stack:
+        runs = write_runs(cold.batches(), cold.tables, Path(folder))
+        # The log comes first: memory's files of changes list rows that moved there as deleted.
+        paths = [*runs, *(path for path, _ in memory.parts)]
+        sources = [stack.enter_context(closing(RowSource(path, memory.tables))) for path in paths]
+        yield from _all_of((memory, cold), merged_batches(sources))
+
+
+def _all_of(files: Sequence[RowFile], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches, and require that they have all rows of the files that were saved."""
+    found = Counter[str]()
+    for batch in batches:
+        found.update(rows_by_table(batch))
+        yield batch
+    saved = sum((Counter(file.rows.all_tables) for file in files), Counter[str]())
+    if found != saved:
+        more = sum(len(file.parts) for file in files) - 1
+        before = f", with the {more} files that it depends on," if more else ""
+        raise CheckpointError(
+            f"{files[0].path}{before} has {dict(found)} rows of its tables, but {dict(saved)} were saved"
+        )
 
 
 def _validated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -135,8 +174,17 @@ class Chain:
         return self.manifests[-1]
 
     def row_files(self, with_dense: bool) -> list[RowFile]:
-        """Return the rows of all partitions, by name, without those of dense weights unless `with_dense`."""
-        return [self._row_file(file) for file in self.manifest.row_files(with_dense)]
+        """Return the rows of all partitions, by name, without those of dense weights unless `with_dense`.
+
+        Rows that were in memory come first, each file in the order of keys, then those of cold logs.
+        """
+        return [
+            *(self._row_file(file) for file in self.manifest.row_files(with_dense)),
+            *(
+                cold_row_file(self.folders[-1], self.manifest, listed)
+                for listed in self.manifest.cold_files(with_dense)
+            ),
+        ]
 
     def _row_file(self, newest: SavedFile) -> RowFile:
         assert newest.rows is not None
@@ -147,8 +195,15 @@ class Chain:
             parts += [(folder / file.folder / file.name, file) for file in (own, *gone)]
             if own.rows is not None and own.rows.changed_since is None:
                 break
-        tables = tuple(table.name for table in self.manifest.tables if table.group == newest.rows.group)
-        return RowFile(newest.rows, tables, tuple(parts))
+        return RowFile(newest.rows, self.manifest.tables_of(newest.rows.group), tuple(parts))
+
+
+def cold_row_file(folder: Place, manifest: Manifest, listed: SavedFile) -> ColdRowFile:
+    """Return the cold rows of one of `Manifest.cold_files` of the checkpoint in `folder`."""
+    assert listed.rows is not None
+    files = [listed, *manifest.segments_of(listed)]
+    parts = tuple((folder / file.folder / file.name, file) for file in files)
+    return ColdRowFile(listed.rows, manifest.tables_of(listed.rows.group), parts)
 
 
 def read_chain(folder: Place) -> Chain:

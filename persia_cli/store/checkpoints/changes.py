@@ -24,10 +24,14 @@ class StoreChanges:
     """Their table numbers, uint16[n]."""
 
 
-def note_loaded(shard: Shard, step: int) -> None:
-    """Begin the changes at the checkpoint of a step, which was just loaded, if the shard has all of its rows."""
-    complete = not any(counters.left_out for counters in shard.counters().values())
-    shard.changes_since[0] = step + 1 if complete else 0
+def note_loaded(shard: Shard, step: int, had_cold: bool) -> None:
+    """Begin the changes at the checkpoint of a step, which was just loaded, if the rows in memory are the same.
+
+    They are not if rows were left out, or if rows are cold or were (`had_cold`): others may be in memory now.
+    """
+    left_out = any(counters.left_out for counters in shard.counters().values())
+    moved = had_cold or any(store.held > store.used for store in shard.stores)
+    shard.changes_since[0] = 0 if left_out or moved else step + 1
 
 
 def take_changes(shard: Shard, step: int, parent: int | None) -> list[StoreChanges | None]:

@@ -26,13 +26,15 @@ from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.wire.message import Count
 from persia_cli.wire.reports import Digest, Positive, Record, SavedFile, TrackedMetric, TrackedPlateau
 
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"
 """Subfolder of a checkpoint with the rows."""
 DELETED = "deleted"
 """Subfolder with the ids whose rows were deleted since the parent."""
+COLD = "cold"
+"""Subfolder with the rows that were not in memory: segments of logs, and a list of those of each file of rows."""
 SIGHTINGS = "sightings"
 """Subfolder with the frequencies of ids without a row."""
 CHUNK_BYTES = 2**22
@@ -98,15 +100,31 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
     parent: Parent | None = None
     """The checkpoint whose rows this one changes; None if this one has all rows."""
 
+    def tables_of(self, group: int) -> tuple[str, ...]:
+        """Return the names of a feature group's tables, in the order of rows with equal keys."""
+        return tuple(table.name for table in self.tables if table.group == group)
+
     def row_count(self, with_dense: bool) -> int:
         """Return the number of rows of all files, without those of dense weights unless `with_dense`."""
-        files = self.row_files(with_dense)
+        files = [*self.row_files(with_dense), *self.cold_files(with_dense)]
         return sum(sum(file.rows.all_tables.values()) for file in files if file.rows is not None)
 
     def row_files(self, with_dense: bool) -> list[SavedFile]:
         """Return the files of rows, ordered by name, without those of dense weights unless `with_dense`."""
+        return self._with_rows(EMBEDDINGS, with_dense)
+
+    def cold_files(self, with_dense: bool) -> list[SavedFile]:
+        """Return the lists of segments, which have the names of the files of rows of the same partitions."""
+        return self._with_rows(COLD, with_dense)
+
+    def segments_of(self, listed: SavedFile) -> list[SavedFile]:
+        """Return the segments of one of `cold_files`, the oldest first."""
+        found = [file for file in self._files_in(COLD) if file.rows is None and list_of(file) == listed.name]
+        return sorted(found, key=lambda file: file.name)
+
+    def _with_rows(self, folder: str, with_dense: bool) -> list[SavedFile]:
         dense = {table.group for table in self.tables if table.name == DENSE_TABLE and not with_dense}
-        found = [file for file in self._files_in(EMBEDDINGS) if file.rows is not None and file.rows.group not in dense]
+        found = [file for file in self._files_in(folder) if file.rows is not None and file.rows.group not in dense]
         return sorted(found, key=lambda file: file.name)
 
     def deleted_files(self) -> list[SavedFile]:
@@ -325,6 +343,16 @@ def kind_of(file: SavedFile) -> str:
     return file.folder.rpartition("/")[2]
 
 
+def segment_name(listed: str, sequence: int) -> str:
+    """Return the name of a segment whose list has this name."""
+    return f"{listed.removesuffix('.arrow')}-{sequence:012d}.segment"
+
+
+def list_of(segment: SavedFile) -> str:
+    """Return the name of the list of a segment."""
+    return f"{segment.name.rpartition('-')[0]}.arrow"
+
+
 def write_checked(path: Place, content: Any) -> None:
     """Write the result of `checked` as a whole file; raise DiskError."""
     put(path, checked(content))
@@ -336,8 +364,11 @@ def contradiction(manifest: Manifest) -> str | None:
     if twice := [name for (_, name), times in places.items() if times > 1]:
         return f"{twice[0]} is listed twice"
     saved = [file.rows for file in manifest.row_files(with_dense=True) if file.rows is not None]
+    cold = [file.rows for file in manifest.cold_files(with_dense=True) if file.rows is not None]
+    if not {rows.place for rows in cold} <= {rows.place for rows in saved}:
+        return f"files in {COLD} have rows of other partitions than those in {EMBEDDINGS}"
     found: Counter[tuple[int, str]] = Counter()
-    for rows in saved:
+    for rows in saved + cold:
         found.update({(rows.group, name): number for name, number in rows.all_tables.items()})
     listed = {(table.group, table.name): table.rows for table in manifest.tables}
     for group, name in sorted(found.keys() | listed.keys()):

@@ -3,7 +3,8 @@
 Every file is in the order of keys, then of tables, so a record batch of each is enough to go through all of them.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,12 @@ from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.record_batches import record_batches
 from persia_cli.store.layout import table_salt
+
+
+RUN_BYTES = 2**28
+"""Approximate size of rows that are sorted in memory."""
+RUN_ROWS = 8192
+"""Maximum number of rows in a record batch of sorted rows: one of each file is in memory at a time."""
 
 
 class OrderedRows(NamedTuple):
@@ -77,25 +84,30 @@ def ordered_rows(path: Place, tables: Sequence[str]) -> Generator[OrderedRows, N
 
     Raise CheckpointError for a file that is missing, not of rows or ids of these tables, or not in order.
     """
-    numbers, salts = {name: number for number, name in enumerate(tables)}, [table_salt(name) for name in tables]
     last = (-1, -1)
     with record_batches(path) as batches:
         for batch in batches:
             batch.validate(full=True)
             if not batch.num_rows:
                 continue
-            column = batch.column("table")
-            names = column.dictionary.to_pylist()
-            own = np.array([numbers[name] for name in names], np.uint16)[column.indices.to_numpy()]
-            ids = batch.column("id").to_numpy()
-            keys = np.empty(ids.size, np.uint64)
-            hashing.hash_ids(ids, own, np.array(salts, np.uint64), keys)
+            keys, own = keys_of(batch, tables)
             rises = (keys[1:] > keys[:-1]) | ((keys[1:] == keys[:-1]) & (own[1:] > own[:-1]))
             if not rises.all() or (int(keys[0]), int(own[0])) <= last:
                 raise CheckpointError(f"{path} is damaged: its rows are not in the order of their keys")
             rows = OrderedRows(keys, own, batch)
             last = rows.last
             yield rows
+
+
+def keys_of(batch: pa.RecordBatch, tables: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.uint16]]:
+    """Return the keys of a batch's rows, and the position of each row's table among `tables`."""
+    column, numbers = batch.column("table"), {name: number for number, name in enumerate(tables)}
+    names = column.dictionary.to_pylist()
+    own = np.array([numbers[name] for name in names], np.uint16)[column.indices.to_numpy()]
+    ids = batch.column("id").to_numpy()
+    keys = np.empty(ids.size, np.uint64)
+    hashing.hash_ids(ids, own, np.array([table_salt(name) for name in tables], np.uint64), keys)
+    return keys, own
 
 
 def merged_batches(sources: Sequence[RowSource]) -> Iterator[pa.RecordBatch]:
@@ -110,6 +122,31 @@ def merged_batches(sources: Sequence[RowSource]) -> Iterator[pa.RecordBatch]:
             yield from _newest(pieces)
         elif not pieces[0].are_gone:
             yield pieces[0].batch
+
+
+def write_runs(batches: Iterable[pa.RecordBatch], tables: Sequence[str], folder: Path) -> list[Path]:
+    """Write batches of rows, which may be in any order, to files in the order of keys, each of about RUN_BYTES."""
+    runs: list[Path] = []
+    for part in _parts(batches):
+        table = pa.Table.from_batches(part).unify_dictionaries().combine_chunks()
+        [batch] = table.to_batches()
+        keys, own = keys_of(batch, tables)
+        order = pa.array(np.lexsort((own, keys)))
+        runs.append(folder / f"run-{len(runs)}")
+        with pa.OSFile(str(runs[-1]), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
+            out.write_table(table.take(order), max_chunksize=RUN_ROWS)
+    return runs
+
+
+def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    part: list[pa.RecordBatch] = []
+    for batch in batches:
+        part.append(batch)
+        if sum(each.nbytes for each in part) >= RUN_BYTES:
+            yield part
+            part = []
+    if sum(each.num_rows for each in part):
+        yield part
 
 
 def _newest(pieces: Sequence[OrderedRows]) -> Iterator[pa.RecordBatch]:

@@ -1,7 +1,7 @@
 """The record batches of a file of rows, and their columns as numpy arrays and back."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
@@ -19,6 +19,8 @@ from persia_cli.store.checkpoints.manifest import require_digest
 from persia_cli.store.layout import GroupSpec
 from persia_cli.wire.reports import SavedFile, SavedRows
 
+FREQUENCY = "frequency"
+"""Column with the frequency of an id at its last use, of tables that evict by frequency."""
 FILE_MARK = b"ARROW1\0\0"
 """The bytes with which an Arrow file begins."""
 
@@ -80,6 +82,30 @@ def arrow_texts(texts: Sequence[str]) -> pa.Array:
     encoded = [text.encode() for text in texts]
     ends = np.fromiter(accumulate(map(len, encoded), initial=0), np.int32, len(encoded) + 1)
     return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
+
+
+def floats_of(size: int) -> pa.DataType:
+    """Return the type of a column of vectors."""
+    return pa.list_(pa.float32(), size)
+
+
+def row_schema(vectors: Mapping[str, int], has_frequency: bool) -> pa.Schema:
+    """Return the columns of rows; `vectors` are those of their vectors, with the sizes."""
+    fields = [
+        pa.field("table", pa.dictionary(pa.int32(), pa.string())),
+        pa.field("id", pa.uint64()),
+        pa.field("last_used", pa.int64()),
+    ]
+    if has_frequency:
+        fields.append(pa.field(FREQUENCY, pa.uint8()))
+    return pa.schema(fields + [pa.field(name, floats_of(size)) for name, size in vectors.items()])
+
+
+def table_column(tables: Mapping[str, int], numbers: NDArray[Any]) -> pa.DictionaryArray:
+    """Return the column of tables, given the number of each row's table; `tables` are the numbers by name."""
+    places = np.zeros(max(tables.values()) + 1, np.int32)
+    places[list(tables.values())] = np.arange(len(tables))
+    return pa.DictionaryArray.from_arrays(arrow_numbers(places.take(numbers)), arrow_texts(list(tables)), safe=False)
 
 
 def numbers_of(array: pa.Array) -> NDArray[Any]:

@@ -20,10 +20,19 @@ from persia_cli.errors import CheckpointError
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.chain import RowFile
 from persia_cli.store.checkpoints.changes import StoreChanges
+from persia_cli.store.checkpoints.cold_files import save_cold
 from persia_cli.store.checkpoints.frequency_files import Sketch, frequencies_of, frequency_file
-from persia_cli.store.checkpoints.manifest import DELETED, SIGHTINGS
-from persia_cli.store.checkpoints.record_batches import arrow_numbers, arrow_texts, write_rows
+from persia_cli.store.checkpoints.manifest import COLD, DELETED, SIGHTINGS
+from persia_cli.store.checkpoints.record_batches import (
+    FREQUENCY,
+    arrow_numbers,
+    floats_of,
+    row_schema,
+    table_column,
+    write_rows,
+)
 from persia_cli.store.checkpoints.snapshot import SnapshotRows
+from persia_cli.store.cold.cold_rows import CutSegment
 from persia_cli.store.layout import GroupSpec, partitions_of_keys
 from persia_cli.store.row_store import MAX_STEP, Floats, Keys, RowStore, Tables
 from persia_cli.store.shard import Shard
@@ -33,8 +42,6 @@ ROWS_PER_BATCH = 65536
 """Approximate number of rows in memory at a time."""
 Changes = Sequence[StoreChanges | None] | None
 """The changes of each store; None for a store that is saved with all rows."""
-FREQUENCY = "frequency"
-"""Column with the frequency of an id at its last use, of tables that evict by frequency."""
 CHANGES_PER_BATCH = 8192
 """Maximum number of changed rows in a record batch: a reader of a chain has one batch of each file in memory."""
 
@@ -50,6 +57,7 @@ def write_portions(
     directory: Place,
     on_rows: Callable[[int], None],
     changes: Changes = None,
+    cold: Sequence[Sequence[CutSegment]] = (),
 ) -> list[SavedFile]:
     """Write a snapshot: one file of rows per feature group, into `directory`; the files are on disk when this returns.
 
@@ -57,7 +65,8 @@ def write_portions(
 
     `portions` returns the rows of a group, in order; it is called for one group after the other. If the `changes` of a
     store are given, its file has only the changed rows, and the ids of deleted rows are in a file in the sibling folder
-    DELETED. Call `on_rows` with the number of rows of each portion written. Raise DiskError if a file cannot be
+    DELETED. The rows of `cold`, the cuts of each store's cold log, are always written all, to the sibling folder COLD.
+    Call `on_rows` with the number of rows of each portion written. Raise DiskError if a file cannot be
     written, and remove it.
 
     The snapshot has begun with `steps_of(changes)`.
@@ -72,6 +81,9 @@ def write_portions(
             saved.append(_save_group(shard, store, of_group, directory, on_rows, own))
         if own is not None and own.keys.size:
             saved.append(_save_deleted(shard, store, directory.parent / DELETED, own))
+    # Last, since portions of the snapshot hold up look-ups until they are taken.
+    for store, cut in zip(shard.stores, cold, strict=False):
+        saved += save_cold(store, cut, directory.parent / COLD, on_rows)
     return saved
 
 
@@ -109,7 +121,7 @@ def load_shard(shard: Shard, files: Sequence[RowFile], progress: Progress | None
             with file.checked_batches(progress.add_bytes) as batches:
                 for batch in batches:
                     progress.rows_loaded += _load_batch(shard, batch, file.rows, file.path)
-    return sum(store.used for store in shard.stores)
+    return sum(store.held for store in shard.stores)
 
 
 def _may_have_rows_of(shard: Shard, rows: SavedRows) -> bool:
@@ -138,7 +150,7 @@ def _save_group(
     on_rows: Callable[[int], None],
     changes: StoreChanges | None,
 ) -> SavedFile:
-    schema = _schema(store.group)
+    schema = row_schema(store.group.vectors, store.group.counts_uses)
     held = np.zeros(shard.salts.size, np.int64)
     if changes is None:
         batches = _batches(shard, store, portions, schema, ROWS_PER_BATCH, held)
@@ -153,39 +165,19 @@ def _save_group(
 
 def _save_deleted(shard: Shard, store: RowStore, directory: Place, changes: StoreChanges) -> SavedFile:
     """Write the ids whose rows were deleted to a file in `directory`."""
-    ids = shard.ids_of(changes.keys, changes.tables)
-    schema = pa.schema(list(_schema(store.group))[:2])
+    ids, names = shard.ids_of(changes.keys, changes.tables), _names(store.group)
+    schema = pa.schema(list(row_schema(store.group.vectors, store.group.counts_uses))[:2])
     batches = (
         pa.RecordBatch.from_arrays(
-            [_table_column(store.group, changes.tables[first:last]), arrow_numbers(ids[first:last])], schema=schema
+            [table_column(names, changes.tables[first:last]), arrow_numbers(ids[first:last])], schema=schema
         )
         for first, last in ((at, at + CHANGES_PER_BATCH) for at in range(0, ids.size, CHANGES_PER_BATCH))
     )
     return write_rows(store.group, store.partitions, directory, schema, batches, lambda rows: None, changes.since)
 
 
-def _schema(group: GroupSpec) -> pa.Schema:
-    fields = [
-        pa.field("table", pa.dictionary(pa.int32(), pa.string())),
-        pa.field("id", pa.uint64()),
-        pa.field("last_used", pa.int64()),
-    ]
-    if group.counts_uses:
-        fields.append(pa.field(FREQUENCY, pa.uint8()))
-    return pa.schema(fields + [pa.field(name, _list_of(size)) for name, size in group.vectors.items()])
-
-
-def _list_of(size: int) -> pa.DataType:
-    return pa.list_(pa.float32(), size)
-
-
-def _table_column(group: GroupSpec, tables: Tables) -> pa.DictionaryArray:
-    """Return the column of tables, given their numbers."""
-    numbers = [table.number for table in group.tables]
-    places = np.zeros(max(numbers) + 1, np.int32)
-    places[numbers] = np.arange(len(numbers))
-    names = arrow_texts([table.name for table in group.tables])
-    return pa.DictionaryArray.from_arrays(arrow_numbers(places.take(tables)), names, safe=False)
+def _names(group: GroupSpec) -> dict[str, int]:
+    return {table.name: table.number for table in group.tables}
 
 
 def _batches(
@@ -200,7 +192,7 @@ def _batches(
 
     A batch must not be used any more when the next one is requested.
     """
-    group = store.group
+    group, names = store.group, _names(store.group)
     for portion in portions:
         held[: portion.held.size] += portion.held
         parts = portion.parts(store.group)
@@ -210,7 +202,7 @@ def _batches(
             last_used, uses = portion.last_used[part], portion.uses[part]
             counted = [arrow_numbers(frequencies_of(uses, last_used, group.epoch_bits))] if group.counts_uses else []
             columns = [
-                _table_column(store.group, portion.tables[part]),
+                table_column(names, portion.tables[part]),
                 arrow_numbers(ids[part]),
                 arrow_numbers(last_used.astype(np.int64)),
                 *counted,
@@ -291,7 +283,7 @@ def _values(batch: pa.RecordBatch, group: GroupSpec, path: Place) -> dict[str, N
     """Return embedding and states, float32[n, columns]; raise CheckpointError if they are not those of the group."""
     expected = group.vectors
     found = {field.name: field.type for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
-    if found != {name: _list_of(size) for name, size in expected.items()}:
+    if found != {name: floats_of(size) for name, size in expected.items()}:
         names = ", ".join(table.name for table in group.tables)
         dims = ", ".join(str(dim) for dim in sorted({kind.list_size for kind in found.values()}))
         raise CheckpointError(
@@ -308,8 +300,13 @@ def require_space(shard: Shard, store: RowStore, path: Place | str) -> None:
     """Raise CheckpointError if the rows loaded for the group so far do not fit into its store."""
     counters = shard.counters()
     rows = store.used + sum(counters[table.name].left_out for table in store.group.tables)
-    if rows > store.capacity:
-        names = ", ".join(table.name for table in store.group.tables)
+    names = ", ".join(table.name for table in store.group.tables)
+    if store.cold is not None and store.cold.dropped.any():
+        raise CheckpointError(
+            f"{path} does not fit: this server has no space in memory and on disk for more than {store.held:,} rows of "
+            f"tables {names}; give embedding.cold.size a higher value"
+        )
+    if store.cold is None and rows > store.capacity:
         raise CheckpointError(
             f"{path} does not fit: there are at least {rows:,} rows for this server of the tables that share "
             f"memory ({names}), but only {store.capacity:,} fit; give embedding.memory or embedding.capacity "

@@ -18,6 +18,7 @@ from persia_cli.kernels.frequency import WORDS
 from persia_cli.kernels.memory import zeros
 from persia_cli.kernels.old_rows import Listed, OldRows
 from persia_cli.kernels.row_order import order_rows
+from persia_cli.store.cold.cold_rows import CutSegment
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
 
@@ -219,6 +220,8 @@ class ShardSnapshot:
     ) -> None:
         """Begin it; `look_ups` are the numbers of each group's look-ups so far, `since` is as in `StoreSnapshot`."""
         self._snapshots = [StoreSnapshot(store, step, places) for store, step in zip(stores, since, strict=True)]
+        self.cold: list[Sequence[CutSegment]] = [() if store.cold is None else store.cold.cut() for store in stores]
+        """The rows of each store that are not in memory."""
         self._look_ups = tuple(look_ups)
         self.make_space: Callable[[], None] = self._refuse
         """Called when a row must be copied and there is no space; takes a portion, or raises."""
@@ -255,6 +258,7 @@ class ShardSnapshot:
 
     def drop(self) -> None:
         """Drop the remaining rows, because they cannot be written: from now on none is copied."""
+        self.cold = []
         for snapshot in self._snapshots:
             snapshot.drop()
 

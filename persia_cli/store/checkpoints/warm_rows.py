@@ -74,7 +74,7 @@ class WarmRows:
     def rows(self) -> int:
         """Number of rows so far, including those without space."""
         left_out = sum(counters.left_out for counters in self._shard.counters().values())
-        return left_out + sum(store.used for store in self._shard.stores)
+        return left_out + sum(store.held for store in self._shard.stores)
 
     def _may_have_rows_of(self, rows: SavedRows) -> bool:
         """Return True if rows of a file are needed and may be this shard's."""
@@ -101,7 +101,9 @@ class WarmRows:
                 rows = of_group[own]
                 if rows.size:
                     vectors = self._with_states(group, self._values(batch, group, rows))
-                    insert_rows(self._shard, store, keys[own], tables[own], last_used[rows], vectors, None, path)
+                    # `forget_use` is for rows in memory; until then their last uses are compared.
+                    used = last_used[rows] if store.cold is None else np.zeros(rows.size, np.int64)
+                    insert_rows(self._shard, store, keys[own], tables[own], used, vectors, None, path)
 
     def _with_states(self, group: GroupSpec, vectors: dict[str, Floats]) -> dict[str, Floats]:
         """Return the vectors of added rows, with new states if they have none."""

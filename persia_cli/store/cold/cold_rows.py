@@ -65,8 +65,17 @@ class CutSegment(NamedTuple):
     segment: Segment
     sequence: int
     """Sequence number of its first block, which no other segment of the log has."""
-    live: NDArray[np.bool_]
-    """bool[records]: True for live ones."""
+    bits: NDArray[np.uint64]
+    """Copy of the words of `ColdLog.live` that have a bit of a record of the segment."""
+    first: int
+    """The bit of the first record."""
+    records: int
+
+    @property
+    def live(self) -> NDArray[np.bool_]:
+        """bool[records]: True for live records."""
+        bits = np.unpackbits(self.bits.view(np.uint8), bitorder="little")
+        return bits[self.first : self.first + self.records].astype(np.bool_)
 
 
 @dataclass
@@ -380,6 +389,8 @@ class ColdRows:
 
     def cut(self) -> Sequence[CutSegment]:
         """Return the present content of the log, in files that do not change any more."""
+        # Each cut seals a segment, so compaction must keep up with cuts too. It may leave copies in the buffer.
+        self.flush()
         self._write()
         if self._lasting[BLOCKS]:
             self._open_next()
@@ -389,9 +400,8 @@ class ColdRows:
         size, segment = self.size, self._segments[number]
         records = blocks_in(size, segment) * size.per_block
         first = number * size.per_segment
-        numbers = np.arange(first, first + records, dtype=np.uint64)
-        bits = (self.log.live[numbers >> np.uint64(6)] >> (numbers & np.uint64(63))) & np.uint64(1)
-        return CutSegment(segment, self._sequences[number], bits.astype(np.bool_))
+        bits = self.log.live[first // 64 : (first + records) // 64 + 1].copy()
+        return CutSegment(segment, self._sequences[number], bits, first % 64, records)
 
     def close(self) -> None:
         """End the reading threads, and remove all files."""

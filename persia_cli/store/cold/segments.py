@@ -6,6 +6,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,14 @@ NAME = re.compile(r"segment-(\d+)")
 Blocks = NDArray[np.uint64]
 
 
+class Content(NamedTuple):
+    """What a checkpoint needs of a segment that is not written any more."""
+
+    xxh128: str
+    tables: NDArray[np.integer[Any]]
+    """Table number of each record, of no records if all are of one table."""
+
+
 class Segment:
     """One file; it stays readable, by its descriptor, after `remove` and until no one refers to it."""
 
@@ -25,12 +34,17 @@ class Segment:
         """Open or create the file; raise DiskError."""
         self.path, self.number = path, number
         try:
-            self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_TRUNC if create else 0), 0o600)
+            if create:
+                # A checkpoint may have the file of this name too: its content must stay.
+                path.unlink(missing_ok=True)
+            self.file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0), 0o666)
         except OSError as error:
             raise disk_error(error, path) from error
         self.nbytes = os.fstat(self.file).st_size
         self.newest = 0
         """Greatest step of last use of a record."""
+        self.content: Content | None = None
+        """Set by the thread that writes the first checkpoint with this segment."""
         # Records are read one by one: what is next to them is not needed.
         with suppress(OSError):
             os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_RANDOM)
@@ -61,6 +75,14 @@ class Segment:
                     raise DiskError(f"{self.path} is shorter than what was written; resume from a checkpoint")
                 view, at = view[got:], at + got
         return blocks
+
+    def seal(self) -> None:
+        """Remove what a failed write has left behind the last block; the file does not change after this."""
+        try:
+            if os.fstat(self.file).st_size > self.nbytes:
+                os.ftruncate(self.file, self.nbytes)
+        except OSError as error:
+            raise disk_error(error, self.path) from error
 
     def remove(self) -> None:
         """Remove the file; its content stays readable by `file`."""

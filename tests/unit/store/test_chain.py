@@ -1,7 +1,6 @@
 """A full save and the changes after it equal, row for row and byte for byte, a later full save."""
 
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from msgspec import to_builtins
 from pyarrow import feather
 
-from persia_cli import __version__
 from persia_cli.errors import CheckpointError
 from persia_cli.store.checkpoints import merged_rows
 from persia_cli.store.checkpoints.chain import Chain, is_divided, manifest_digest, newest_whole, read_chain
@@ -23,12 +21,8 @@ from persia_cli.store.checkpoints.changes import note_loaded, take_changes
 from persia_cli.store.checkpoints.manifest import (
     DELETED,
     EMBEDDINGS,
-    FORMAT_VERSION,
     MANIFEST,
-    Manifest,
     Parent,
-    RunProgress,
-    SavedTable,
     begin_checkpoint,
     checkpoint_folder,
     publish,
@@ -41,34 +35,12 @@ from persia_cli.store.layout import EmbeddingLayout, partition_owners
 from persia_cli.store.shard import Shard
 from persia_cli.wire.reports import SavedFile
 from tests import naive_store
-from tests.support.saving import save_shard
+from tests.support.saving import manifest_of, save_shard
 from tests.support.shards import OPTIMIZERS, TABLES, arrays, colliding, layout_of
 
 DTYPES = ["float32", "bfloat16", "float16", "int8"]
 Name = tuple[int, int]
 DIM = 3
-
-
-def manifest_of(layout: EmbeddingLayout, step: int, files: list[SavedFile], parent: Parent | None) -> Manifest:
-    rows = [file.rows for file in files if file.rows is not None and file.folder == EMBEDDINGS]
-    counts = sum((Counter(each.all_tables) for each in rows), Counter[str]())
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        persia_version=__version__,
-        step=step,
-        samples=step,
-        seed=layout.seed,
-        config={},
-        tables=[
-            SavedTable(table.name, group.dim, group.dtype, group.number, counts[table.name])
-            for group in layout.groups
-            for table in group.tables
-        ],
-        groups={str(group.number): sum(counts[table.name] for table in group.tables) for group in layout.groups},
-        progress=RunProgress(0, 0, 0, 0, 0, 0, 0, 0, []),
-        files=files,
-        parent=parent,
-    )
 
 
 class Servers:
@@ -115,7 +87,7 @@ class Servers:
         chain = read_chain(checkpoint)
         for shard in self.shards:
             load_shard(shard, chain.row_files(with_dense=True))
-            note_loaded(shard, chain.manifest.step)
+            note_loaded(shard, chain.manifest.step, bool(chain.manifest.cold_files(with_dense=True)))
         if is_divided(chain.manifest, self.layout, len(self.shards)):
             self.parent = Parent(chain.manifest.step, manifest_digest(checkpoint))
         return self

@@ -142,7 +142,7 @@ def test_a_file_of_another_size_or_content_is_named(checkpoint: Path, tmp_path: 
 def test_a_manifest_without_checksum_is_of_another_format_or_damaged(checkpoint: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(checkpoint, tmp_path / checkpoint.name))
     (copied / MANIFEST).write_text('{"format_version": 1, "step": 9}')
-    with pytest.raises(CheckpointError, match="has checkpoint format 1; this persia reads format 10"):
+    with pytest.raises(CheckpointError, match="has checkpoint format 1; this persia reads format 11"):
         read_manifest(copied)
     (copied / MANIFEST).write_text(f'{{"format_version": {FORMAT_VERSION}, "step": 9}}')
     with pytest.raises(CheckpointError, match=r"manifest\.json is damaged: it does not begin with its own checksum"):

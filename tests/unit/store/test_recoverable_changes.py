@@ -128,7 +128,7 @@ def test_rows_that_are_loaded_have_changes_from_there_on(tmp_path: Path) -> None
     job = job_with_evictions()
     file = job.create()
     shard = RecoverableShard.create(file, job.layout, 0, 1, 1)
-    note_loaded(shard, 7)
+    note_loaded(shard, 7, had_cold=False)
     shard.serve()
     del shard
     gc.collect()

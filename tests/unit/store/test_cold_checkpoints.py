@@ -1,0 +1,294 @@
+"""A checkpoint has the rows in memory and those of the cold log as of one moment, and any servers can load them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from shutil import copytree, rmtree
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+
+from persia_cli.checkpoint.rows import SortedRows
+from persia_cli.checkpoint.verification import VerifyingProgress, verify_checkpoint
+from persia_cli.errors import CheckpointError
+from persia_cli.store.checkpoints import merged_rows
+from persia_cli.store.checkpoints.chain import RowFile, manifest_digest, read_chain
+from persia_cli.store.checkpoints.changes import note_loaded, take_changes
+from persia_cli.store.checkpoints.manifest import (
+    COLD,
+    EMBEDDINGS,
+    Parent,
+    begin_checkpoint,
+    publish,
+    read_manifest,
+)
+from persia_cli.store.checkpoints.row_files import load_shard, write_portions
+from persia_cli.store.checkpoints.warm_rows import WarmRows
+from persia_cli.store.cold.cold_rows import ColdPlace
+from persia_cli.store.layout import (
+    EmbeddingLayout,
+    FeatureSpec,
+    GroupSpec,
+    RowOptimizer,
+    TableSpec,
+    table_salt,
+)
+from persia_cli.store.shard import Shard
+from tests.support.saving import manifest_of, save_shard
+
+MEMORY, IDS, BATCH = 400, 3000, 150
+COLD_BYTES = 2**20
+TABLES = ("user", "item")
+Contents = dict[tuple[str, int], tuple[Any, ...]]
+
+
+def layout_of(capacity: int, cold_bytes: int, dtype: Any = "float32", kind: Any = "adagrad") -> EmbeddingLayout:
+    """A group of two tables; `capacity` and `cold_bytes` are those of all servers."""
+    tables = tuple(TableSpec(name, number, table_salt(name), 0.01) for number, name in enumerate(TABLES))
+    group = GroupSpec(
+        0, 6, RowOptimizer(kind, lr=0.1), tables, capacity, 8, dtype,
+        remembers_evictions=True, counts_uses=True, epoch_bits=6, cold_bytes=cold_bytes,
+    )  # fmt: skip
+    return EmbeddingLayout((group,), tuple(FeatureSpec(n, 0, i, "sum") for i, n in enumerate(TABLES)), 7, "auto")
+
+
+class Tier:
+    """Servers that together have all rows, with a cold log each in `folder` if there is one."""
+
+    def __init__(self, layout: EmbeddingLayout, servers: int, folder: Path | None = None) -> None:
+        self.layout = layout
+        self.shards = [
+            Shard(layout, n, servers, cold_place=None if folder is None else ColdPlace(folder / f"server-{n}", 2))
+            for n in range(servers)
+        ]
+        for shard in self.shards:
+            shard.begin_cold()
+
+    def train(self, first: int, stop: int) -> None:
+        """Train steps; the same steps look up and change the same ids, for any servers."""
+        for step in range(first, stop):
+            draw = np.random.default_rng(step)
+            names = np.unique(np.stack([draw.integers(0, 2, BATCH), draw.zipf(1.2, BATCH) % IDS], 1), axis=0)
+            tables = names[:, 0].astype(np.uint16)
+            keys = self.shards[0].keys_of(names[:, 1].astype(np.uint64), tables)
+            gradients = draw.standard_normal((keys.size, 6)).astype(np.float32)
+            for shard in self.shards:
+                own = shard.stores[0].owns(keys)
+                shard.answer_all([(keys[own], tables[own])], step, 0, step)
+                shard.update_all([(keys[own], tables[own], gradients[own])], step, [0], step)
+
+    def save(self, checkpoints: Path, step: int, parent: Parent | None = None) -> Path:
+        draft = begin_checkpoint(checkpoints, step)
+        files = []
+        for shard in self.shards:
+            known = take_changes(shard, step, parent.step if parent else None)
+            files += save_shard(shard, draft / EMBEDDINGS, changes=known)
+        if not any(file.rows and file.rows.changed_since is not None for file in files):
+            parent = None
+        final = publish(checkpoints, draft, manifest_of(self.layout, step, files, parent))
+        assert isinstance(final, Path)
+        return final
+
+    def load(self, checkpoint: Path) -> "Tier":
+        chain = read_chain(checkpoint)
+        for shard in self.shards:
+            load_shard(shard, chain.row_files(with_dense=True))
+            note_loaded(shard, chain.manifest.step, bool(chain.manifest.cold_files(with_dense=True)))
+        return self
+
+
+def contents_of(checkpoint: Path) -> Contents:
+    return rows_in(read_chain(checkpoint).row_files(with_dense=True))
+
+
+def rows_in(files: Sequence[RowFile]) -> Contents:
+    """Every column of every row, which must be there once."""
+    found: Contents = {}
+    for file in files:
+        file.verify()
+        for batch in file.batches():
+            columns = [column.to_pylist() for column in batch.columns]
+            for table, id_, *values in zip(*columns, strict=True):
+                assert (table, id_) not in found
+                found[table, id_] = tuple(values)
+    return found
+
+
+def trained(rows: Contents) -> Contents:
+    """Rows without their frequencies, which are estimates if memory is full."""
+    return {name: (last_used, *vectors) for name, (last_used, _, *vectors) in rows.items()}
+
+
+@pytest.mark.parametrize(
+    ("servers", "dtype", "kind"),
+    [(1, "float32", "adagrad"), (3, "bfloat16", "adam"), (2, "float16", "rowwise_adagrad")],
+)
+def test_any_servers_load_every_row_with_a_log_or_without(tmp_path: Path, servers: int, dtype: Any, kind: Any) -> None:
+    small, large = (layout_of(*size, dtype, kind) for size in ((MEMORY, COLD_BYTES), (8000, 0)))
+    tier, undisturbed = Tier(small, servers, tmp_path / "log"), Tier(large, 1)
+    tier.train(0, 60)
+    undisturbed.train(0, 60)
+    checkpoint = tier.save(tmp_path / "a", 60)
+    rows = contents_of(checkpoint)
+    assert sum(file.rows.total for file in read_chain(checkpoint).row_files(True) if COLD in str(file.path)) > MEMORY
+    assert trained(rows) == trained(contents_of(undisturbed.save(tmp_path / "b", 60)))
+
+    undisturbed.train(60, 80)
+    after = trained(contents_of(undisturbed.save(tmp_path / "c", 80)))
+    for number, loaded in enumerate((Tier(small, 1, tmp_path / "d"), Tier(small, 3, tmp_path / "e"), Tier(large, 2))):
+        loaded.load(checkpoint)
+        assert sum(shard.stores[0].held for shard in loaded.shards) == len(rows)
+        assert contents_of(loaded.save(tmp_path / f"f{number}", 60)) == rows
+        loaded.train(60, 80)
+        assert trained(contents_of(loaded.save(tmp_path / f"g{number}", 80))) == after
+
+
+def test_a_checkpoint_is_that_of_its_cut_while_training_and_compaction_go_on(tmp_path: Path) -> None:
+    twin = Tier(layout_of(8000, 0), 1)
+    twin.train(0, 60)
+    rows = trained(contents_of(twin.save(tmp_path / "twin", 60)))
+    lists = []
+    with TemporaryDirectory(dir="/dev/shm") as other_disk:
+        for name, log in (("a", tmp_path / "log"), ("b", Path(other_disk))):
+            tier = Tier(layout_of(MEMORY, 2**18), 1, log)
+            tier.train(0, 60)
+            cut = tier.shards[0].begin_snapshot()
+            tier.train(60, 180)
+            draft = begin_checkpoint(tmp_path / name, 60)
+            files = write_portions(tier.shards[0], cut.portions, draft / EMBEDDINGS, lambda rows: None, cold=cut.cold)
+            checkpoint = publish(tmp_path / name, draft, manifest_of(tier.layout, 60, files))
+            assert trained(contents_of(Path(str(checkpoint)))) == rows
+            lists.append(files)
+            saved = {path.stat().st_ino for path in (Path(str(checkpoint)) / COLD).glob("*.segment")}
+            shared = saved & {path.stat().st_ino for path in log.rglob("segment-*")}
+            # Compaction has removed some segments before they were saved: those were copied.
+            assert (0 < len(shared) < len(saved)) if name == "a" else not shared
+            for shard in tier.shards:
+                shard.close()
+    assert lists[0] == lists[1]
+
+
+def test_checkpoints_share_segments_and_outlive_each_other_and_the_log(tmp_path: Path) -> None:
+    tier = Tier(layout_of(MEMORY, COLD_BYTES), 1, tmp_path / "log")
+    tier.train(0, 60)
+    one, other = tier.save(tmp_path / "a", 60), tier.save(tmp_path / "a", 61)
+    rows = contents_of(one)
+    inodes = [{path.stat().st_ino for path in (each / COLD).glob("*.segment")} for each in (one, other)]
+    assert inodes[0] & inodes[1]
+    tier.train(61, 70)
+    [shard] = tier.shards
+    shard.close()
+    rmtree(one)
+    assert contents_of(other) == rows
+
+
+def test_many_checkpoints_of_few_rows_do_not_use_up_the_segments(tmp_path: Path) -> None:
+    tier, twin = Tier(layout_of(MEMORY, COLD_BYTES), 1, tmp_path / "log"), Tier(layout_of(8000, 0), 1)
+    for step in range(80):
+        tier.train(step, step + 1)
+        twin.train(step, step + 1)
+        last = tier.save(tmp_path / "a", step + 1)
+    assert trained(contents_of(last)) == trained(contents_of(twin.save(tmp_path / "b", 80)))
+
+
+def test_checkpoints_of_changes_have_all_cold_rows_of_their_own(tmp_path: Path) -> None:
+    tier, twin = Tier(layout_of(4 * MEMORY, COLD_BYTES), 2, tmp_path / "log"), Tier(layout_of(8000, 0), 1)
+    parent = None
+    for start in range(0, 90, 3):
+        tier.train(start, start + 3)
+        twin.train(start, start + 3)
+        last = tier.save(tmp_path / "a", start + 3, parent)
+        parent = Parent(start + 3, manifest_digest(last))
+    chain = read_chain(last)
+    assert len(chain.folders) > 1
+    # Only the last one's log is read.
+    for folder in chain.folders[:-1]:
+        rmtree(Path(str(folder)) / COLD)
+    files = chain.row_files(with_dense=True)
+    assert any(file.rows.changed_since is not None and COLD not in str(file.path) for file in files)
+    assert trained(rows_in(files)) == trained(contents_of(twin.save(tmp_path / "b", 90)))
+
+
+def test_the_first_checkpoint_after_loading_cold_rows_has_all_rows(tmp_path: Path) -> None:
+    tier = Tier(layout_of(4 * MEMORY, COLD_BYTES), 1, tmp_path / "log")
+    tier.train(0, 60)
+    checkpoint = tier.save(tmp_path / "a", 60)
+    for number, layout in enumerate((layout_of(8000, 0), layout_of(3 * MEMORY, COLD_BYTES))):
+        loaded = Tier(layout, 1, tmp_path / f"log-{number}").load(checkpoint)
+        again = loaded.save(tmp_path / f"b{number}", 61, Parent(60, manifest_digest(checkpoint)))
+        assert read_manifest(again).parent is None
+        assert contents_of(again) == contents_of(checkpoint)
+
+
+def test_rows_come_in_the_order_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merged_rows, "RUN_BYTES", 2**14)
+    tier = Tier(layout_of(MEMORY, COLD_BYTES), 2, tmp_path / "log")
+    tier.train(0, 60)
+    checkpoint = tier.save(tmp_path / "a", 60)
+    blocks = list(SortedRows(checkpoint, read_manifest(checkpoint), 0))
+    keys = np.concatenate([block.keys for block in blocks])
+    assert (keys[1:] >= keys[:-1]).all()
+    found = {
+        (block.names[table], id_): vector
+        for block in blocks
+        for table, id_, vector in zip(
+            block.tables.tolist(), block.ids.tolist(), block.vectors["embedding"].tolist(), strict=True
+        )
+    }
+    assert found == {name: values[2] for name, values in contents_of(checkpoint).items()}
+
+
+def test_a_warm_start_takes_cold_rows(tmp_path: Path) -> None:
+    tier = Tier(layout_of(MEMORY, COLD_BYTES), 2, tmp_path / "log")
+    tier.train(0, 60)
+    checkpoint = tier.save(tmp_path / "a", 60)
+    warm = Tier(layout_of(MEMORY, COLD_BYTES), 3, tmp_path / "warm")
+    for shard in warm.shards:
+        WarmRows(shard, {name: [name] for name in TABLES}, True).load(read_chain(checkpoint).row_files(False))
+    found, rows = contents_of(warm.save(tmp_path / "b", 1)), contents_of(checkpoint)
+    assert {name: values[2:] for name, values in found.items()} == {name: values[2:] for name, values in rows.items()}
+    assert {values[0] for values in found.values()} == {0}
+
+
+@pytest.mark.parametrize("memory", [(MEMORY, 0), (MEMORY, 2**16)])
+def test_more_rows_than_fit_are_refused(tmp_path: Path, memory: tuple[int, int]) -> None:
+    tier = Tier(layout_of(MEMORY, COLD_BYTES), 1, tmp_path / "log")
+    tier.train(0, 100)
+    checkpoint = tier.save(tmp_path / "a", 100)
+    with pytest.raises(CheckpointError):
+        Tier(layout_of(*memory), 1, tmp_path / "other").load(checkpoint)
+
+
+def test_damage_is_one_sentence_that_names_the_file(tmp_path: Path) -> None:
+    tier = Tier(layout_of(MEMORY, COLD_BYTES), 1, tmp_path / "log")
+    tier.train(0, 60)
+    sound = tier.save(tmp_path / "a", 60)
+    [own] = [file for file in read_chain(sound).row_files(True) if COLD in str(file.path)]
+    for place, _ in own.parts:
+        for harm in (flipped, shortened):
+            copy = tmp_path / "b" / sound.name
+            copytree(sound, copy, dirs_exist_ok=True)
+            harm(copy / COLD / place.name)
+            flaws = verify_checkpoint(copy, VerifyingProgress()).flaws
+            assert flaws
+            assert all(place.name in flaw and "\n" not in flaw for flaw in flaws)
+            with pytest.raises(CheckpointError, match=place.name):
+                Tier(layout_of(8000, 0), 1).load(copy)
+    # Each block has a checksum of its own, so readers that do not verify the file first find damage too.
+    flipped(Path(str(own.parts[1][0])))
+    with pytest.raises(CheckpointError, match=own.parts[1][0].name):
+        list(own.batches())
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.unlink()
+    path.write_bytes(content)
+
+
+def shortened(path: Path) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content[:-4096])
