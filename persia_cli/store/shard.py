@@ -291,13 +291,14 @@ class Shard:
         """
         store = self.stores[group]
         while store.cold is not None and store.cold.rows:
+            # A snapshot has the last uses before these.
+            old = NOTHING if self._snapshot is None else self._snapshot.before_look_up(group, keys, tables)
             rows = np.empty(keys.size, np.int64)
             index.find_and_touch(store.index, keys, tables, step, rows)
             missing = np.flatnonzero(rows < 0)
             found = store.cold.find(keys[missing], tables[missing])
             if not found.records.size:
                 return
-            old = NOTHING if self._snapshot is None else self._snapshot.before_look_up(group, keys, tables)
             self._look_ups[group] += 1
             places = missing[found.places]
             store.used = returned.bring_back(

@@ -44,7 +44,7 @@ def manifest_of(layout: EmbeddingLayout, step: int, files: list[SavedFile], pare
         step=step,
         samples=step,
         seed=layout.seed,
-        config={},
+        config={"mode": {"kind": "sync"}},
         tables=[
             SavedTable(table.name, group.dim, group.dtype, group.number, counts[table.name])
             for group in layout.groups

@@ -152,6 +152,8 @@ def _content(segment: Segment, form: RecordFormat, on_piece: Callable[[], None])
         if several:
             numbers.append(form.records_of(blocks).view(np.uint32)[:, int(cold.TABLE)].astype(numbers[0].dtype))
         on_piece()
+    with disk.writing(segment.path):
+        os.fdatasync(segment.file)
     return Content(digest.hexdigest(), np.concatenate(numbers))
 
 

@@ -367,6 +367,9 @@ def contradiction(manifest: Manifest) -> str | None:
     cold = [file.rows for file in manifest.cold_files(with_dense=True) if file.rows is not None]
     if not {rows.place for rows in cold} <= {rows.place for rows in saved}:
         return f"files in {COLD} have rows of other partitions than those in {EMBEDDINGS}"
+    lists = {file.name for file in manifest.cold_files(with_dense=True)}
+    if {list_of(file) for file in manifest.files if kind_of(file) == COLD and file.rows is None} != lists:
+        return f"its segments in {COLD} are not those of its lists"
     found: Counter[tuple[int, str]] = Counter()
     for rows in saved + cold:
         found.update({(rows.group, name): number for name, number in rows.all_tables.items()})

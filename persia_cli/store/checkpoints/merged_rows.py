@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from persia_cli import disk
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.record_batches import record_batches
 from persia_cli.store.layout import table_salt
-
 
 RUN_BYTES = 2**28
 """Approximate size of rows that are sorted in memory."""
@@ -125,16 +125,20 @@ def merged_batches(sources: Sequence[RowSource]) -> Iterator[pa.RecordBatch]:
 
 
 def write_runs(batches: Iterable[pa.RecordBatch], tables: Sequence[str], folder: Path) -> list[Path]:
-    """Write batches of rows, which may be in any order, to files in the order of keys, each of about RUN_BYTES."""
+    """Write batches of rows, which may be in any order, to files in the order of keys, each of about RUN_BYTES.
+
+    Raise DiskError if the folder has no space.
+    """
     runs: list[Path] = []
     for part in _parts(batches):
         table = pa.Table.from_batches(part).unify_dictionaries().combine_chunks()
         [batch] = table.to_batches()
         keys, own = keys_of(batch, tables)
         order = pa.array(np.lexsort((own, keys)))
+        ordered = table.take(order)
         runs.append(folder / f"run-{len(runs)}")
-        with pa.OSFile(str(runs[-1]), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
-            out.write_table(table.take(order), max_chunksize=RUN_ROWS)
+        with disk.writing(runs[-1]), pa.OSFile(str(runs[-1]), "wb") as sink, pa.ipc.new_file(sink, table.schema) as out:
+            out.write_table(ordered, max_chunksize=RUN_ROWS)
     return runs
 
 

@@ -326,20 +326,21 @@ class ColdRows:
     def _free(self) -> int:
         return self.size.segments - len(self._segments)
 
-    def _compact(self) -> None:
+    def _compact(self, least_free: int = LEAST_FREE) -> None:
         """Copy live records out of segments with few of them; drop the oldest rows if there is no space left."""
         budget = COMPACTED * self.size.buffer_blocks
-        while budget > 0 and self._choose():
-            budget -= self._compact_piece(budget)
-        while self._free < LEAST_FREE:
+        while (budget > 0 or self._free < least_free) and self._choose(least_free):
+            budget -= self._compact_piece(max(1, budget))
+        while self._free < least_free:
             self._drop(self._sealed[0])
 
-    def _choose(self) -> bool:
+    def _choose(self, least_free: int) -> bool:
         """Begin to compact a segment, unless one is begun; return False if none is worth it."""
         if self._compacting is None and (sealed := self._sealed):
             live = self.log.of_segment
             emptiest = min(sealed, key=lambda number: live[number])
-            most = MOST_LIVE if self._free >= TIGHT * self.size.segments else MOST_LIVE_WHEN_TIGHT
+            is_tight = self._free < max(TIGHT * self.size.segments, least_free)
+            most = MOST_LIVE_WHEN_TIGHT if is_tight else MOST_LIVE
             if live[emptiest] < most * self.size.per_segment:
                 self._compacting = emptiest, 0
         return self._compacting is not None
@@ -389,8 +390,9 @@ class ColdRows:
 
     def cut(self) -> Sequence[CutSegment]:
         """Return the present content of the log, in files that do not change any more."""
-        # Each cut seals a segment, so compaction must keep up with cuts too. It may leave copies in the buffer.
-        self.flush()
+        self._write()
+        # Sealing takes up to two segments. Compaction may leave copies in the buffer, so that is written again.
+        self._compact(LEAST_FREE + 2)
         self._write()
         if self._lasting[BLOCKS]:
             self._open_next()

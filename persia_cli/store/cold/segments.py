@@ -20,7 +20,7 @@ Blocks = NDArray[np.uint64]
 
 
 class Content(NamedTuple):
-    """What a checkpoint needs of a segment that is not written any more."""
+    """The properties of a segment that is not written any more, as checkpoints need them."""
 
     xxh128: str
     tables: NDArray[np.integer[Any]]

@@ -65,11 +65,12 @@ class Tier:
         for shard in self.shards:
             shard.begin_cold()
 
-    def train(self, first: int, stop: int) -> None:
+    def train(self, first: int, stop: int, skewed: bool = True) -> None:
         """Train steps; the same steps look up and change the same ids, for any servers."""
         for step in range(first, stop):
             draw = np.random.default_rng(step)
-            names = np.unique(np.stack([draw.integers(0, 2, BATCH), draw.zipf(1.2, BATCH) % IDS], 1), axis=0)
+            ids = draw.zipf(1.2, BATCH) % IDS if skewed else draw.integers(0, IDS, BATCH)
+            names = np.unique(np.stack([draw.integers(0, 2, BATCH), ids], 1), axis=0)
             tables = names[:, 0].astype(np.uint16)
             keys = self.shards[0].keys_of(names[:, 1].astype(np.uint64), tables)
             gradients = draw.standard_normal((keys.size, 6)).astype(np.float32)
@@ -204,7 +205,7 @@ def test_checkpoints_of_changes_have_all_cold_rows_of_their_own(tmp_path: Path) 
     assert len(chain.folders) > 1
     # Only the last one's log is read.
     for folder in chain.folders[:-1]:
-        rmtree(Path(str(folder)) / COLD)
+        rmtree(Path(str(folder)) / COLD, ignore_errors=True)
     files = chain.row_files(with_dense=True)
     assert any(file.rows.changed_since is not None and COLD not in str(file.path) for file in files)
     assert trained(rows_in(files)) == trained(contents_of(twin.save(tmp_path / "b", 90)))
@@ -253,9 +254,9 @@ def test_a_warm_start_takes_cold_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory", [(MEMORY, 0), (MEMORY, 2**16)])
 def test_more_rows_than_fit_are_refused(tmp_path: Path, memory: tuple[int, int]) -> None:
-    tier = Tier(layout_of(MEMORY, COLD_BYTES), 1, tmp_path / "log")
-    tier.train(0, 100)
-    checkpoint = tier.save(tmp_path / "a", 100)
+    tier = Tier(layout_of(8000, 0), 1)
+    tier.train(0, 80, skewed=False)
+    checkpoint = tier.save(tmp_path / "a", 80)
     with pytest.raises(CheckpointError):
         Tier(layout_of(*memory), 1, tmp_path / "other").load(checkpoint)
 
@@ -264,18 +265,19 @@ def test_damage_is_one_sentence_that_names_the_file(tmp_path: Path) -> None:
     tier = Tier(layout_of(MEMORY, COLD_BYTES), 1, tmp_path / "log")
     tier.train(0, 60)
     sound = tier.save(tmp_path / "a", 60)
+    before = verify_checkpoint(sound, VerifyingProgress()).flaws  # it has no dense weights
     [own] = [file for file in read_chain(sound).row_files(True) if COLD in str(file.path)]
     for place, _ in own.parts:
         for harm in (flipped, shortened):
             copy = tmp_path / "b" / sound.name
             copytree(sound, copy, dirs_exist_ok=True)
             harm(copy / COLD / place.name)
-            flaws = verify_checkpoint(copy, VerifyingProgress()).flaws
+            flaws = verify_checkpoint(copy, VerifyingProgress()).flaws[: -len(before)]
             assert flaws
             assert all(place.name in flaw and "\n" not in flaw for flaw in flaws)
             with pytest.raises(CheckpointError, match=place.name):
                 Tier(layout_of(8000, 0), 1).load(copy)
-    # Each block has a checksum of its own, so readers that do not verify the file first find damage too.
+    # Each block has its own checksum, so readers that do not verify the file first find damage too.
     flipped(Path(str(own.parts[1][0])))
     with pytest.raises(CheckpointError, match=own.parts[1][0].name):
         list(own.batches())
