@@ -52,6 +52,19 @@ def writing(path: Path) -> Iterator[None]:
         raise disk_error(error, path) from error
 
 
+def link(file: int, path: Path) -> bool:
+    """Give an open file another name, once it is on the disk; return False if that is not possible.
+
+    The file may have lost its first name, or another file may have it now. Raise DiskError if it cannot be synced.
+    """
+    with writing(path):
+        os.fdatasync(file)
+    with suppress(OSError):
+        os.link(f"/proc/self/fd/{file}", path, src_dir_fd=file, follow_symlinks=True)
+        return True
+    return False
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path` to write to; at the end that file is synced and renamed to `path`.

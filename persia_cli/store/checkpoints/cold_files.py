@@ -5,9 +5,7 @@ valid any more: their rows returned to memory, or were moved to later segments. 
 the file of rows of the same partitions, has a bit for each record: 1 for a live one. Its metadata describes records.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -141,7 +139,7 @@ def _entry(name: str, live: NDArray[np.bool_], schema: pa.Schema) -> pa.RecordBa
 
 
 def _content(segment: Segment, form: RecordFormat, on_piece: Callable[[], None]) -> Content:
-    """Read a segment once, ensure that it is on the disk, and return what later checkpoints need too."""
+    """Read a segment once, and return what later checkpoints need too."""
     segment.seal()
     digest, several = xxh128(), len(form.tables) > 1
     numbers = [np.empty(0, np.min_scalar_type(max(form.tables.values())))]
@@ -152,8 +150,6 @@ def _content(segment: Segment, form: RecordFormat, on_piece: Callable[[], None])
         if several:
             numbers.append(form.records_of(blocks).view(np.uint32)[:, int(cold.TABLE)].astype(numbers[0].dtype))
         on_piece()
-    with disk.writing(segment.path):
-        os.fdatasync(segment.file)
     return Content(digest.hexdigest(), np.concatenate(numbers))
 
 
@@ -168,9 +164,7 @@ def _add_segment(segment: Segment, form: RecordFormat, path: Place, on_piece: Ca
     if isinstance(path, Path):
         with disk.writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        # The log may have removed the file, and written another one of its name; the descriptor stays that of this one.
-        with suppress(OSError):
-            os.link(f"/proc/self/fd/{segment.file}", path, src_dir_fd=segment.file, follow_symlinks=True)
+        if disk.link(segment.file, path):
             return
     with writing_file(path) as sink:
         for blocks in _pieces(segment, form):
