@@ -61,6 +61,8 @@ EXAMPLES: Json = {
     "dataset.split.test_from": "2024-03-01",
     "dataset.weight": "weight",
     "embedding.admission.min_count": 3,
+    "embedding.cold.path": "/ssd/rows",
+    "embedding.cold.size": "500GiB",
     "embedding.expire_after": 100_000,
     "embedding.tables.NAME.admission": 0.5,
     "embedding.tables.NAME.admission.min_count": 3,

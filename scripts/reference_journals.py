@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from persia_cli.config.schema.metric import AIMS
 from persia_cli.observe.journal_keys import EVENT_KINDS, LOOK_UP_COUNTERS, METRIC_KEYS
-from persia_cli.observe.table_notes import ALL_IN_USE, NOTIFICATIONS, USED_LONGEST_AGO
+from persia_cli.observe.table_notes import ALL_IN_USE, DROPPED, NOTIFICATIONS, USED_LONGEST_AGO
 from persia_cli.store.table_counters import TableCounters
 
 HEAD = """# Metrics and events
@@ -56,7 +56,7 @@ def page() -> str:
     meanings = dict(_documented(TableCounters)) | LOOK_UP_COUNTERS
     counters = [(f"`{name}`", meaning) for name, meaning in meanings.items()]
     texts = [(counter, text) for counter, (_, text) in NOTIFICATIONS.items()]
-    texts += [("refused", ALL_IN_USE), ("evicted", USED_LONGEST_AGO)]
+    texts += [("refused", ALL_IN_USE), ("evicted", USED_LONGEST_AGO), ("dropped", DROPPED)]
     notes = [
         (f"`{counter}`", text.format(table="item", memory="table item", budget="embedding.memory"))
         for counter, text in sorted(texts)

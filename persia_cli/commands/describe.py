@@ -21,6 +21,7 @@ from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
 from persia_cli.plan.length import epoch_steps, evaluation_interval
 from persia_cli.plan.spent_schedules import spent_schedules, unreached
+from persia_cli.store.cold.geometry import log_memory, rows_on_disk
 
 MAX_NAMES = 8
 """Number of equal tables above which a plan names the first and the last only."""
@@ -44,7 +45,8 @@ def describe(console: Console, plan: JobPlan) -> None:
     if plan.job.warm:
         describe_warm_start(console, plan.job.warm)
     tables = sum(len(group.tables) for group in plan.layout.feature_groups)
-    labelled(console, "rows", f"{count(tables, 'table')}, up to {size(plan.memory)}")
+    on_disk = f"; {plan.cold_rows:,} more on disks, up to {size(cold.size)}" if (cold := run.embedding.cold) else ""
+    labelled(console, "rows", f"{count(tables, 'table')}, up to {size(plan.memory)}{on_disk}")
     if plan.job.task == "train":
         labelled(console, "training", f"{_length(plan)} of {training_words(run)}")
         best_by = run.checkpoint.best_by
@@ -98,12 +100,16 @@ def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None
 
 def _tables(plan: JobPlan) -> Table:
     """Return the embedding tables, a line for equal ones, and the number of rows of those that share a budget."""
-    shown = columns("table", "dim", "dtype", "optimizer", "rows up to", "memory")
+    servers, has_cold_tier = plan.run.cluster.embedding_servers, plan.run.embedding.cold is not None
+    disks = ["rows on disks", "disks"] if has_cold_tier else []
+    shown = columns("table", "dim", "dtype", "optimizer", "rows up to", "memory", *disks)
     for group in plan.layout.groups:
         # The dense weights need as many rows as the network has, whose size is not known yet.
         known = group is not plan.layout.dense_group
-        most = (f"{group.capacity:,}", size(group.nbytes)) if known else ("-", "-")
-        own = most if len(group.tables) == 1 else ("", "")
+        most = [f"{group.capacity:,}", size(group.nbytes + log_memory(group, servers))] if known else ["-", "-"]
+        if has_cold_tier:
+            most += [f"{rows_on_disk(group, servers):,}", size(group.cold_bytes)] if known else ["-", "-"]
+        own = most if len(group.tables) == 1 else []
         optimizer = "none (frozen)" if group.is_frozen else group.optimizer.kind
         names = [table.name for table in group.tables]
         if len(names) == 1 or OUTPUT.verbose:
@@ -114,7 +120,10 @@ def _tables(plan: JobPlan) -> Table:
                 f"these {len(names)} together" if OUTPUT.verbose else f"{_first_and_last(names)}: {len(names)} tables"
             )
             shown.add_row(what, str(group.dim), group.dtype, optimizer, *most)
-    shown.add_row("all", "", "", "", "", size(plan.memory), style="bold")
+    whole = (
+        [f"{plan.cold_rows:,}", size(sum(group.cold_bytes for group in plan.layout.groups))] if has_cold_tier else []
+    )
+    shown.add_row("all", "", "", "", "", size(plan.memory), *whole, style="bold")
     return shown
 
 

@@ -95,7 +95,8 @@ def plan_saved(
     if test:
         run = _on_test(run)
     require_saved_model(model.run, run, DOING[task], tuple(word.partition("=")[0] for word in without))
-    require_space(read_manifest(model.checkpoint).tables, embedding_layout(run))
+    servers = run.cluster.embedding_servers
+    require_space(read_manifest(model.checkpoint).tables, embedding_layout(run), servers)
     place = timed(model.run_dir / FOLDERS[task])
     facts = facts_of(run.dataset)
     if facts.settled is not None:

@@ -23,6 +23,7 @@ from persia_cli.store.checkpoints.manifest import checkpoints_of
 from persia_cli.store.checkpoints.retention import best_checkpoint
 
 LOSSES = {
+    "dropped": "rows lost for lack of disk space",
     "evicted": "rows evicted",
     "refused": "ids refused for lack of space",
     "not_admitted": "ids not admitted",
@@ -183,7 +184,10 @@ def lost(events: Sequence[Mapping[str, Any]]) -> str:
     """Return as text the rows that all servers evicted or refused, and the table with most of them; empty if none."""
     tables = table_counters(events)
     parts = []
+    has_cold_tier = any("cold_rows" in counters for counters in tables.values())
     for counter, word in LOSSES.items():
+        if counter == "evicted" and has_cold_tier:
+            continue  # these rows are on disks
         counts = {name: counted for name, counters in tables.items() if (counted := counters.get(counter, 0))}
         if counts:
             most = max(counts, key=lambda name: counts[name])

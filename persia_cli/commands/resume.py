@@ -141,7 +141,7 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     meant = run if facts.settled is None else run.model_copy(update={"dataset": facts.settled})
     require_same_training(model.run, anchored(meant))
     manifest = read_manifest(model.checkpoint)
-    require_space(manifest.tables, embedding_layout(run))
+    require_space(manifest.tables, embedding_layout(run), run.cluster.embedding_servers)
     plan = plan_job(run, facts, "train", run_dir, model.checkpoint, manifest)
     require_steps_left(plan, manifest)
     return replace(plan, resumes=model.run_dir)

@@ -9,6 +9,7 @@ from rich.text import Text
 from persia_cli.commands.screen import key_values, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.observe.table_report import CheckpointReport, TableReport
+from persia_cli.store.table_counters import OF_COLD
 from persia_cli.store.table_stats import TableStats
 
 BARS = " ▁▂▃▄▅▆▇█"
@@ -73,7 +74,11 @@ def _plain(table: TableReport) -> dict[str, Any]:
 
 
 def _show_figures(console: Console, report: CheckpointReport) -> None:
-    shown = columns("table", "rows", "memory", "of capacity", "ids hit", "look-ups hit", "evicted", "refused")
+    counted = ["evicted", "refused"]
+    if any("cold_rows" in (table.counters or {}) for table in report.tables.values()):
+        counted = ["refused", *OF_COLD]
+    heads = [counter.replace("cold_rows", "on disk") for counter in counted]
+    shown = columns("table", "rows", "memory", "of capacity", "ids hit", "look-ups hit", *heads)
     for name, table in report.tables.items():
         counters = table.counters or {}
         shown.add_row(
@@ -83,7 +88,7 @@ def _show_figures(console: Console, report: CheckpointReport) -> None:
             _percent(table.room_fraction),
             _percent(table.hit_rate),
             _percent(table.look_up_hit_rate),
-            *(f"{counters[key]:,}" if key in counters else UNKNOWN for key in ("evicted", "refused")),
+            *(f"{counters[key]:,}" if key in counters else UNKNOWN for key in counted),
         )
     rows = sum(table.stats.rows for table in report.tables.values())
     memory = sum(table.nbytes or 0 for table in report.tables.values())

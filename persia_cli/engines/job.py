@@ -169,6 +169,9 @@ def anchored(run: Run) -> Run:
     if isinstance(model, CustomModel):
         model = model.model_copy(update={"file": _absolute(model.file)})
     changed: dict[str, Any] = {"dataset": dataset, "model": model, "init_from": _anchored_source(run.init_from)}
+    if run.embedding.cold is not None:
+        cold = run.embedding.cold.model_copy(update={"path": _absolute(run.embedding.cold.path)})
+        changed["embedding"] = run.embedding.model_copy(update={"cold": cold})
     if run.checkpoint.path is not None:
         changed["checkpoint"] = run.checkpoint.model_copy(update={"path": _absolute(run.checkpoint.path)})
     return run.model_copy(update=changed)

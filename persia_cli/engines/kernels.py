@@ -3,7 +3,15 @@
 from collections.abc import Callable
 
 from persia_cli.kernels.cache import cache_folder, can_cache, is_cached
-from persia_cli.kernels.needed import SAVING, SERVER, WORKER, pooling_kernels, recoverable_kernels, training_kernels
+from persia_cli.kernels.needed import (
+    COLD,
+    SAVING,
+    SERVER,
+    WORKER,
+    pooling_kernels,
+    recoverable_kernels,
+    training_kernels,
+)
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.plan.job import JobPlan
 from persia_cli.plan.replacement import retains_memory
@@ -16,6 +24,7 @@ def job_kernels(plan: JobPlan) -> list[str]:
     if train:
         kernels = recoverable_kernels if retains_memory(plan.run, plan.job, "embedding-server") else training_kernels
         names += [*kernels(group.optimizer.kind for group in plan.layout.groups), *SAVING]
+    names += COLD if plan.run.embedding.cold else ()
     names += pooling_kernels((feature.pooling for feature in plan.layout.features), train)
     return list(dict.fromkeys(names))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from persia_cli.config.schema import RoleResources, Run, SpreadReplicas
 from persia_cli.plan.embedding import embedding_layout
+from persia_cli.store.cold.geometry import log_memory
 
 GIB = 2**30
 CPUS = {"coordinator": 1, "embedding-server": 2, "embedding-worker": 1, "data-loader": 2}
@@ -45,7 +46,8 @@ def rows_of_server(run: Run) -> int:
     servers, embedding = run.cluster.embedding_servers, run.embedding
     whole = embedding.memory
     if embedding.capacity is not None:
-        whole = sum(group.nbytes for group in embedding_layout(run).feature_groups)
+        groups = embedding_layout(run).feature_groups
+        whole = sum(group.nbytes + log_memory(group, servers) for group in groups)
     # Partitions are the unit of placement, so one server may have one more than another.
     partitions = math.ceil(embedding.num_partitions / servers)
     return math.ceil(whole * partitions / embedding.num_partitions * (1 + CHANGING))

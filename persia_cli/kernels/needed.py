@@ -16,6 +16,20 @@ TAKE_OVER = (
     "new_keys.carry_out",
 )
 """Kernels with which a process takes over the shard of another; it must not wait for their compilation."""
+COLD = (
+    "cold.append_rows",
+    "cold.damaged_block",
+    "cold.end_blocks",
+    "cold.find_records",
+    "cold.move_records",
+    "cold.read_records",
+    "cold.rebuild",
+    "cold.send_records",
+    "index.find_and_touch",
+    "look_up.finish_look_up",
+    "returned.bring_back",
+)
+"""Kernels of an embedding server whose rows may leave memory for a disk."""
 SAVING = (
     "index.find",
     "old_rows.list_rows",

@@ -1,4 +1,4 @@
-"""Advice at the end of a training: the one setting that would help most, by its curves."""
+"""Advice at the end of a training: the one setting that would help most, by its lines of metrics."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -28,10 +28,14 @@ class _Point(NamedTuple):
 
 
 def advice(run: Run, steps: int, metrics: Sequence[Line]) -> str | None:
-    """Return a sentence with the KEY=VALUE that would help most; None if the curves show nothing clear.
+    """Return a sentence with the KEY=VALUE that would help most; None if the lines show nothing clear.
 
     `metrics` are the run's lines of metrics, `steps` the maximum number of planned steps.
     """
+    dropped = next((line["cold_dropped"] for line in reversed(metrics) if "cold_dropped" in line), 0)
+    if dropped and run.embedding.cold is not None:
+        more = f"such as embedding.cold.size={2 * run.embedding.cold.size}"
+        return f"{dropped:,} rows were lost, because their space on disks was used up: give them more, {more}"
     metric = judging_metric(run)
     points = _points(metric, metrics)
     if len(points) < 2:

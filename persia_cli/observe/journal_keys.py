@@ -30,10 +30,17 @@ METRIC_KEYS: dict[str, Metric] = {
     "r2": Metric("all", "", "fraction of explained variance, for the same losses"),
     "samples_per_s": Metric("all", "1/s", "speed of the slowest rank"),
     "gpu_memory": Metric("all", "bytes", "most memory that a rank has allocated on its GPU so far; absent on a CPU"),
-    "rows": Metric("all", "rows", "rows in all tables after the look-ups of this step"),
-    "evicted": Metric("all", "rows", "rows evicted for new ids so far"),
+    "rows": Metric("all", "rows", "rows of all tables in memory after the look-ups of this step"),
+    "evicted": Metric("all", "rows", "rows that have left memory for others so far"),
     "hit_rate": Metric("all", "0 to 1", "fraction of the distinct ids of each training batch that had a row"),
     "look_up_hit_rate": Metric("all", "0 to 1", "fraction of all look-ups of training that found a row"),
+    "cold_rows": Metric("all", "rows", "with `embedding.cold`: rows on disks after the look-ups of this step"),
+    "cold_dropped": Metric("all", "rows", "rows lost since the start, because `embedding.cold.size` was used up"),
+    "memory_hit_rate": Metric("all", "0 to 1", "since the line before: fraction of `hit_rate` answered from memory"),
+    "cold_hit_rate": Metric("all", "0 to 1", "the same from disks; the rest are new ids"),
+    "cold_reads_per_s": Metric("all", "1/s", "rows read from disks, or from the page cache"),
+    "cold_wait_ms": Metric("all", "ms", "for each step, the wait of requests for these reads on the slowest server"),
+    "cold_written": Metric("all", "bytes", "bytes written to disks since the start"),
     "staleness_mean": Metric("train", "steps", "mean staleness in the interval, over all ranks"),
     "staleness_max": Metric("train", "steps", "greatest staleness in the interval"),
     "staleness": Metric("train", "steps", "one object per rank: number of steps by staleness"),
@@ -47,7 +54,8 @@ METRIC_KEYS: dict[str, Metric] = {
     "hr@K": Metric("eval", "0 to 1", "fraction of queries with a relevant item among the first K"),
     "mrr": Metric("eval", "0 to 1", "mean of 1 / rank of the first relevant item"),
 }
-"""Retrieval metrics appear only with `eval.retrieval`, quality metrics once per label, with its name at the end."""
+"""Keys from `cold_rows` to `cold_written` appear only with `embedding.cold`, retrieval metrics only with
+`eval.retrieval`, quality metrics once per label, with its name at the end."""
 
 
 class Event(NamedTuple):

@@ -116,13 +116,14 @@ def draw_staleness(history: RunHistory, axes: "Axes") -> None:
 
 
 def draw_rows(history: RunHistory, axes: "Axes") -> None:
-    """Draw the number of rows of all tables, and the number evicted so far."""
+    """Draw the number of rows of all tables in memory, and the number on disks or evicted so far."""
     lines = thinned(history.lines)
-    _draw_line(axes, *_by_step(lines, "rows"), color=BLUE, linewidth=1.4, label="rows")
-    evicted = any(line["evicted"] for line in lines)
-    if evicted:
-        _draw_line(axes, *_by_step(lines, "evicted"), color=RED, linewidth=1.2, label="evicted so far")
-    _finish(axes, "step", "rows of all tables", legend=evicted)
+    _draw_line(axes, *_by_step(lines, "rows"), color=BLUE, linewidth=1.4, label="rows in memory")
+    others = ("cold_rows", "rows on disks") if _has_cold_tier(history) else ("evicted", "evicted so far")
+    there = any(line[others[0]] for line in lines)
+    if there:
+        _draw_line(axes, *_by_step(lines, others[0]), color=RED, linewidth=1.2, label=others[1])
+    _finish(axes, "step", "rows of all tables", legend=there)
     axes.set_ylim(bottom=0.0)
     thousands(axes.yaxis)
 
@@ -133,6 +134,25 @@ def draw_hit_rate(history: RunHistory, axes: "Axes") -> None:
     _draw_line(axes, *_by_step(lines, "hit_rate"), color=BLUE, linewidth=1.4)
     _finish(axes, "step", "ids that had a row, so far")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}" if axes.get_ylim()[0] < 0.9 else f"{value:.1%}")
+
+
+def draw_tiers(history: RunHistory, axes: "Axes") -> None:
+    """Draw the fractions of the ids looked up in each interval whose row was in memory, on disks, or new."""
+    lines = [line for line in thinned(history.training) if line["memory_hit_rate"] is not None]
+    steps, memory = _by_step(lines, "memory_hit_rate")
+    disks = [line["cold_hit_rate"] for line in lines]
+    new = [max(0.0, 1.0 - each - other) for each, other in zip(memory, disks, strict=True)]
+    for values, colour, label in ((memory, BLUE, "memory"), (disks, RED, "disks"), (new, INK, "new ids")):
+        _draw_line(axes, steps, values, color=colour, linewidth=1.2, label=label)
+    _finish(axes, "step", "ids by the place of their row", legend=True)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+
+
+def draw_cold_wait(history: RunHistory, axes: "Axes") -> None:
+    """Draw for how long each step waited for rows on disks."""
+    _draw_line(axes, *_by_step(thinned(history.training), "cold_wait_ms"), color=RED, linewidth=1.2)
+    _finish(axes, "step", "wait for disks, ms per step")
+    axes.set_ylim(bottom=0.0)
 
 
 def draw_reliability(history: RunHistory, axes: "Axes") -> None:
@@ -167,6 +187,10 @@ def _trained(history: RunHistory) -> bool:
     return bool(history.training)
 
 
+def _has_cold_tier(history: RunHistory) -> bool:
+    return history.run.embedding.cold is not None
+
+
 def _evaluated(history: RunHistory) -> bool:
     return bool(history.evaluations)
 
@@ -176,6 +200,8 @@ def _calibrated(history: RunHistory) -> bool:
     return event is not None and any(o > 0.0 for diagram in event["labels"].values() for o in diagram["observed"])
 
 
+COLD = "cold"
+"""The name, among metrics, of those that only runs with rows on disks have."""
 NOTHING_YET = "No log interval of training has ended yet."
 PANELS = (
     Panel("Loss", _trained, draw_loss, NOTHING_YET),
@@ -187,6 +213,8 @@ PANELS = (
     Panel("Staleness of rows", _trained, draw_staleness, NOTHING_YET),
     Panel("Table growth", _trained, draw_rows, NOTHING_YET),
     Panel("Hit rate", _trained, draw_hit_rate, NOTHING_YET),
+    Panel("Memory and disks", _trained, draw_tiers, NOTHING_YET, COLD),
+    Panel("Wait for disks", _trained, draw_cold_wait, NOTHING_YET, COLD),
     Panel("Calibration", _trained, draw_ratio, NOTHING_YET, "calibration"),
     Panel(
         "Reliability",
@@ -203,6 +231,7 @@ def panels_of(history: RunHistory) -> list[Panel]:
     """Return the panels of a run, without those of metrics that its evaluations do not have."""
     there = {metric for link in history.links.values() for metric in FIGURES[link]}
     there |= {"recall"} if history.run.eval.retrieval else set()
+    there |= {COLD} if _has_cold_tier(history) else set()
     return [panel for panel in PANELS if panel.metric is None or panel.metric in there]
 
 

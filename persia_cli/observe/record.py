@@ -15,6 +15,7 @@ from persia_cli.config.schema.loss import task_weights
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
+from persia_cli.observe.cold_metrics import cold_metrics
 from persia_cli.observe.evaluation_reports import EvaluationReports, RankReport, merged_scores
 from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.quality import by_label, quality
@@ -81,6 +82,9 @@ class RunRecord:
         self._tables: tuple[TableTotals, ...] = ()
         self._tables_before = TableTotals()
         """Counters of the tables when the run was resumed; servers count from there."""
+        self._has_cold_tier = run.embedding.cold is not None
+        self._tables_of_line: tuple[TableTotals, ...] = ()
+        """Counters of the tables of each server at the last line."""
         self._ids = self._unknown = 0
         """Number of look-ups of training so far, and of those that found no row."""
         self._usage: dict[tuple[str, int], ReplicaUsage] = {}
@@ -245,7 +249,12 @@ class RunRecord:
         moment: dict[str, Any] = {"samples_per_s": round(samples / max(seconds, 1e-9), 1)}
         if peaks := [interval.gpu_memory for interval in intervals if interval.gpu_memory is not None]:
             moment["gpu_memory"] = max(peaks)
-        return moment | self._table_metrics(intervals)
+        moment |= self._table_metrics(intervals)
+        if self._has_cold_tier:
+            steps = sum(interval.steps for interval in intervals) / self._cluster.nn_workers
+            moment |= cold_metrics(self._tables_of_line, self._tables, seconds, steps)
+            self._tables_of_line = self._tables
+        return moment
 
     def _write_reliability(self, scores: ScoreHistogram) -> None:
         """Write the reliability diagram of an evaluation for each label whose predictions are probabilities."""

@@ -13,6 +13,7 @@ from persia_cli.observe.exchange import bytes_per_sample, lookups
 from persia_cli.observe.history import CONFIG, QUALITY, Line, RunHistory, key_metrics
 from persia_cli.observe.panels import Panel, panels_of
 from persia_cli.observe.recoveries import outcome_of, recoveries_in
+from persia_cli.store.table_counters import OF_COLD
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 
@@ -122,8 +123,9 @@ def _retrieval(history: RunHistory) -> Rows:
 
 def _tables(history: RunHistory) -> Rows:
     event = history.last_event("tables") or {"tables": {}}
-    counted = [[name, *(f"{table.get(c, 0):,}" for c in COUNTERS)] for name, table in event["tables"].items()]
-    return [["table", *(counter.replace("_", " ") for counter in COUNTERS)], *counted]
+    counters = (*COUNTERS, *(OF_COLD if history.run.embedding.cold is not None else ()))
+    counted = [[name, *(f"{table.get(c, 0):,}" for c in counters)] for name, table in event["tables"].items()]
+    return [["table", *(counter.replace("_", " ") for counter in counters)], *counted]
 
 
 def _processes(history: RunHistory) -> Rows:

@@ -30,6 +30,11 @@ ALL_IN_USE = (
 """Text for the counter "refused" of full tables that evict the least recently used rows."""
 USED_LONGEST_AGO = "{memory} is full: new ids replace the rows used longest ago; raise {budget} to keep more of them"
 """Text for the counter "evicted" of the same tables."""
+DROPPED = (
+    "the space on disks of {memory} is used up: the rows used longest ago are lost; raise embedding.cold.size to keep "
+    "them"
+)
+"""Text for the counter "dropped" of tables whose rows leave memory for disks; there, "evicted" has no note."""
 
 
 class TableNotes:
@@ -38,7 +43,10 @@ class TableNotes:
     def __init__(self, run: Run) -> None:
         """Find the capacity of each table, and the setting that bounds it."""
         self._notifications = dict(NOTIFICATIONS)
-        if run.embedding.when_full == "evict_lru":
+        if run.embedding.cold is not None:
+            del self._notifications["evicted"]
+            self._notifications |= {"refused": ("warning", ALL_IN_USE), "dropped": ("warning", DROPPED)}
+        elif run.embedding.when_full == "evict_lru":
             self._notifications["refused"] = ("warning", ALL_IN_USE)
             self._notifications["evicted"] = ("note", USED_LONGEST_AGO)
         elif run.embedding.when_full != "refuse":

@@ -31,13 +31,18 @@ class TableReport:
 
     @property
     def nbytes(self) -> int | None:
-        """Memory of the table's rows in bytes."""
-        return None if self.row_bytes is None else self.stats.rows * self.row_bytes
+        """Memory of the table's rows in bytes; if some are on disks, of those in memory at the end of the run."""
+        return None if self.row_bytes is None else self._rows_in_memory * self.row_bytes
+
+    @property
+    def _rows_in_memory(self) -> int:
+        counters = self.counters or {}
+        return counters["rows"] if "cold_rows" in counters else self.stats.rows
 
     @property
     def room_fraction(self) -> float | None:
         """Fraction of the capacity, which other tables may share, that this table's rows take."""
-        return None if self.capacity is None else self.stats.rows / self.capacity
+        return None if self.capacity is None else self._rows_in_memory / self.capacity
 
     @property
     def hit_rate(self) -> float | None:

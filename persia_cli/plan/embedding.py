@@ -1,14 +1,16 @@
 """The embedding layout of a run: groups, tables, capacities and the features that read them."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from persia_cli.config.schema import Run, Table
 from persia_cli.config.schema.embedding import ROUNDING, Frequent
 from persia_cli.errors import ConfigError
 from persia_cli.plan.capacity import CapacityRequest, divide
+from persia_cli.plan.cold import disk_space
 from persia_cli.plan.columns import sparse_features
 from persia_cli.plan.dense import dense_group, row_optimizer
+from persia_cli.store.cold.geometry import log_memory
 from persia_cli.store.layout import (
     DENSE_TABLE,
     MAX_ROWS,
@@ -53,20 +55,20 @@ def embedding_layout(run: Run) -> EmbeddingLayout:
     A table with a share is a separate group. The others divide the rest as if each had equally many rows (a hash
     stack no more than it can use), and tables of one group share its rows. All groups together, with their index, never
     take more than `embedding.memory`, or have more than `embedding.capacity` rows: rows and buckets of each partition
-    are rounded down. In asynchronous mode one more group, outside the budget, stores the dense weights. Raise
-    ConfigError for settings of a table that no feature reads, for shares that leave nothing to a table without one, and
-    if there is less than one row for a table.
+    are rounded down. With `embedding.cold`, the memory of the logs on disks is in that of `embedding.memory`, and comes
+    on top of `embedding.capacity`. In asynchronous mode one more group, outside the budget, stores the dense weights;
+    it has no log, since all its rows are used in each step. Raise ConfigError for settings of a table that no feature
+    reads, for shares that leave nothing to a table without one, if there is less than one row for a table, and for too
+    little space on disks.
     """
     features = sparse_features(run)
     names = list(dict.fromkeys(feature.table or feature.name for feature in features))
     _refuse_unread(run, names)
     kinds = [_kind(run, name) for name in names]
     tables = [_table(run, name, number) for number, name in enumerate(names)]
-    rows = _rows(run, tables, kinds)
-    members: dict[_Kind, list[TableSpec]] = {}
-    for table, kind in zip(tables, kinds, strict=True):
-        members.setdefault(kind, []).append(table)
-    groups = _groups(run, members, rows)
+    groups = _groups(run, tables, kinds, 0)
+    if run.embedding.cold is not None:
+        groups = _groups_with_logs(run, tables, kinds, disk_space(run, groups))
     group_of = {table.number: group.number for group in groups for table in group.tables}
     specs = []
     for feature in features:
@@ -161,32 +163,54 @@ def _table(run: Run, name: str, number: int) -> TableSpec:
     )
 
 
-def _groups(run: Run, members: dict[_Kind, list[TableSpec]], rows: list[int]) -> tuple[GroupSpec, ...]:
-    """Return the groups of tables, with these rows per table; raise ConfigError if there is no space for them.
+def _groups_with_logs(
+    run: Run, tables: list[TableSpec], kinds: list[_Kind], cold_bytes: list[int]
+) -> tuple[GroupSpec, ...]:
+    """Return the groups with so much space on disks each; the memory of their logs is in the budget."""
+    spent = 0
+    while True:
+        groups = tuple(
+            replace(group, cold_bytes=nbytes)
+            for group, nbytes in zip(_groups(run, tables, kinds, spent), cold_bytes, strict=True)
+        )
+        needed = sum(log_memory(group, run.cluster.embedding_servers) for group in groups)
+        # Fewer rows may be in fewer partitions, whose logs may take a little more.
+        if needed <= spent or run.embedding.capacity is not None:
+            return groups
+        spent = needed
+
+
+def _groups(run: Run, tables: list[TableSpec], kinds: list[_Kind], spent: int) -> tuple[GroupSpec, ...]:
+    """Return the groups of tables, with `spent` bytes less than the budget; raise ConfigError if they have no space.
 
     A bucket has several rows, so the index of a group may take more memory than planned. Then the group gets fewer
     rows, unless other groups leave enough memory. The smallest comes first, since larger ones can spare more.
     """
-    kinds = list(members.items())
-    planned = [sum(rows[table.number] for table in tables) for _, tables in kinds]
+    rows = _rows(run, tables, kinds, spent)
+    of_kind: dict[_Kind, list[TableSpec]] = {}
+    for table, kind in zip(tables, kinds, strict=True):
+        of_kind.setdefault(kind, []).append(table)
+    members = list(of_kind.items())
+    planned = [sum(rows[table.number] for table in own) for _, own in members]
     groups = [
-        _group(run, number, kind, tables, capacity)
-        for number, ((kind, tables), capacity) in enumerate(zip(kinds, planned, strict=True))
+        _group(run, number, kind, own, capacity)
+        for number, ((kind, own), capacity) in enumerate(zip(members, planned, strict=True))
     ]
     if run.embedding.capacity is not None:
         return tuple(groups)
-    left = run.embedding.memory - math.fsum(map(_planned_bytes, groups, planned)) - MIN_INDEX_BYTES * len(groups)
+    left = run.embedding.memory - spent - math.fsum(map(_planned_bytes, groups, planned))
+    left -= MIN_INDEX_BYTES * len(groups)
     for number in sorted(range(len(groups)), key=planned.__getitem__):
-        kind, tables = kinds[number]
+        kind, own = members[number]
         allowed = left + _planned_bytes(groups[number], planned[number]) + MIN_INDEX_BYTES
-        while (over := groups[number].nbytes - allowed) > 0 and (spare := groups[number].capacity - len(tables)) > 0:
+        while (over := groups[number].nbytes - allowed) > 0 and (spare := groups[number].capacity - len(own)) > 0:
             fewer = min(spare, math.ceil(over / _planned_bytes(groups[number], 1)))
-            groups[number] = _group(run, number, kind, tables, groups[number].capacity - fewer)
+            groups[number] = _group(run, number, kind, own, groups[number].capacity - fewer)
         left = allowed - groups[number].nbytes
-        if groups[number].capacity < len(tables):
-            raise _too_small(run, tables)
+        if groups[number].capacity < len(own):
+            raise _too_small(run, own, spent)
     if left < 0:
-        raise _too_small(run, kinds[-1][1])
+        raise _too_small(run, members[-1][1], spent)
     return tuple(groups)
 
 
@@ -221,8 +245,8 @@ def _counts_uses(run: Run, table: TableSpec) -> bool:
     return run.embedding.when_full in ("auto", "evict_lfu") and not table.rounds
 
 
-def _rows(run: Run, tables: list[TableSpec], kinds: list[_Kind]) -> list[int]:
-    """Return the rows of each table; raises ConfigError if a table gets none."""
+def _rows(run: Run, tables: list[TableSpec], kinds: list[_Kind], spent: int) -> list[int]:
+    """Return the rows of each table, with `spent` bytes less than the budget; raise ConfigError if one gets none."""
     capacity, memory = run.embedding.capacity, run.embedding.memory
     shares = {table.name: share for table in tables if (share := _own(run, table.name).share) is not None}
     common = [table.name for table in tables if table.name not in shares]
@@ -237,11 +261,11 @@ def _rows(run: Run, tables: list[TableSpec], kinds: list[_Kind]) -> list[int]:
         )
         for table, kind in zip(tables, kinds, strict=True)
     ]
-    spent = 0 if capacity is not None else MIN_INDEX_BYTES * len(set(kinds))
-    rows = divide(max(0, (memory if capacity is None else capacity) - spent), requests)
+    budget = memory - spent - MIN_INDEX_BYTES * len(set(kinds)) if capacity is None else capacity
+    rows = divide(max(0, budget), requests)
     for table, number in zip(tables, rows, strict=True):
         if not number:
-            raise _too_small(run, [table])
+            raise _too_small(run, [table], spent)
     return rows
 
 
@@ -249,10 +273,11 @@ def _row_cost(run: Run, table: TableSpec, kind: _Kind) -> float:
     return bytes_per_row(kind.dim, kind.dtype, kind.optimizer, _counts_uses(run, table), table.min_count > 1)
 
 
-def _too_small(run: Run, tables: list[TableSpec]) -> ConfigError:
-    """Return the error for tables that do not get a row each."""
+def _too_small(run: Run, tables: list[TableSpec], spent: int) -> ConfigError:
+    """Return the error for tables that do not get a row each; `spent` bytes of the memory are for rows on disks."""
     capacity, memory = run.embedding.capacity, run.embedding.memory
-    given = f"embedding.memory={memory} (bytes)" if capacity is None else f"embedding.capacity={capacity}"
+    less = f" less {spent} for the index of rows on disks" if spent else ""
+    given = f"embedding.memory={memory}{less} (bytes)" if capacity is None else f"embedding.capacity={capacity}"
     share = _own(run, tables[0].name).share
     if share is not None:
         key = f"embedding.tables.{tables[0].name}.share"
@@ -264,6 +289,7 @@ def _too_small(run: Run, tables: list[TableSpec]) -> ConfigError:
     remedy = (
         "embedding.memory a higher value, such as 1GiB" if capacity is None else "embedding.capacity a higher value"
     )
+    remedy += ", or embedding.cold.size a lower one" if spent else ""
     return ConfigError(f"{rest} is too small for one row of {of}; give {remedy}")
 
 

@@ -24,6 +24,7 @@ from persia_cli.control.phases import (
 from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid, TrainingData
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.base_rate import with_base_rate
+from persia_cli.plan.cold import require_disks
 from persia_cli.plan.columns import has_query_ids, require_equal_kinds, trains_on_queries
 from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.labels import require_labels
@@ -34,6 +35,7 @@ from persia_cli.plan.training import check_settings
 from persia_cli.plan.warm_start import WarmStart
 from persia_cli.storage.credentials import printable
 from persia_cli.store.checkpoints.manifest import Manifest
+from persia_cli.store.cold.geometry import log_memory, rows_on_disk
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.wire.secret import TOKEN
 
@@ -169,8 +171,14 @@ class JobPlan:
 
     @property
     def memory(self) -> int:
-        """Maximum number of bytes of rows and index of the features' tables, of all servers together."""
-        return sum(group.nbytes for group in self.layout.feature_groups)
+        """Maximum number of bytes of rows and indexes of the features' tables, of all servers together."""
+        servers = self.run.cluster.embedding_servers
+        return sum(group.nbytes + log_memory(group, servers) for group in self.layout.feature_groups)
+
+    @property
+    def cold_rows(self) -> int:
+        """Maximum number of rows on disks, of all servers together."""
+        return sum(rows_on_disk(group, self.run.cluster.embedding_servers) for group in self.layout.feature_groups)
 
     def commands(self, address: str, arguments: Sequence[str] = (), key_file: Path | None = None) -> list[str]:
         """Return the command that starts each replica by hand, for a coordinator at `address`.
@@ -276,6 +284,7 @@ def plan_job(
         trace_last=last,
     )
     require_places(layout, run.cluster.embedding_servers)
+    require_disks(run, run_dir)
     require_network(run, layout)
     return JobPlan(run=run, facts=facts, job=job, replicas=all_replicas(run), layout=layout)
 

@@ -22,6 +22,7 @@ _CHANGEABLE = (
     "recovery",
     "embedding.memory",
     "embedding.capacity",
+    "embedding.cold",
     "embedding.num_partitions",
 )
 """Keys, with all keys below them, that a resumed run may change.

@@ -8,6 +8,7 @@ from persia_cli.errors import CheckpointError, ConfigError, DataError, count
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.store.checkpoints.manifest import SavedTable
+from persia_cli.store.cold.geometry import rows_on_disk
 from persia_cli.store.layout import EmbeddingLayout
 
 _USED = (
@@ -16,6 +17,7 @@ _USED = (
     "model.file",
     "embedding.memory",
     "embedding.capacity",
+    "embedding.cold",
     "embedding.dtype",
     "embedding.wire",
     "embedding.num_partitions",
@@ -64,15 +66,15 @@ def require_same_widths(saved: Run, dataset: ParquetDataset) -> None:
             )
 
 
-def require_space(saved: Sequence[SavedTable], layout: EmbeddingLayout) -> None:
-    """Raise CheckpointError if tables that share memory have more rows in the checkpoint than fit.
+def require_space(saved: Sequence[SavedTable], layout: EmbeddingLayout, servers: int) -> None:
+    """Raise CheckpointError if tables that share memory have more rows in the checkpoint than fit, there and on disks.
 
     Even if all of them fit together, a single server can have too little space; it reports that as it loads.
     """
     rows = {table.name: table.rows for table in saved}
     for group in layout.groups:
         wanted = sum(rows.get(table.name, 0) for table in group.tables)
-        capacity = group.rows_per_partition * group.partitions
+        capacity = group.rows_per_partition * group.partitions + rows_on_disk(group, servers)
         if wanted > capacity:
             raise CheckpointError(
                 f"the checkpoint has {wanted:,} rows of the tables that share memory "

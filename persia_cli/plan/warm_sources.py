@@ -17,6 +17,7 @@ from persia_cli.storage.places import Place, address_of, place_of
 from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, SavedTable, checkpoints_of
 from persia_cli.store.checkpoints.retention import choose_checkpoint
+from persia_cli.store.cold.geometry import rows_on_disk
 from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout, GroupSpec, TableSpec
 
 
@@ -70,7 +71,7 @@ def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
             f"{', '.join(found.unused) or 'of dense weights alone'}, this run {', '.join(found.new) or 'none'}; name "
             "them in init_from.tables, or leave init_from out"
         )
-    _require_space(found, layout)
+    _require_space(found, layout, run.cluster.embedding_servers)
     return found
 
 
@@ -262,15 +263,15 @@ def _notes_of_statistics(saved: Run, run: Run, source: InitFrom) -> Iterator[str
             )
 
 
-def _require_space(found: WarmStart, layout: EmbeddingLayout) -> None:
-    """Raise CheckpointError if tables that share memory would begin with more rows than fit."""
+def _require_space(found: WarmStart, layout: EmbeddingLayout, servers: int) -> None:
+    """Raise CheckpointError if tables that share memory would begin with more rows than fit, there and on disks."""
     rows = {each.name: each.rows for each in found.tables} | {each.name: each.rows for each in found.vectors}
     for group in layout.feature_groups:
         wanted = sum(rows.get(table.name, 0) for table in group.tables)
-        if wanted > group.rows_per_partition * group.partitions:
+        capacity = group.rows_per_partition * group.partitions + rows_on_disk(group, servers)
+        if wanted > capacity:
             raise CheckpointError(
                 f"init_from has {wanted:,} rows for the tables that share memory "
                 f"({', '.join(table.name for table in group.tables)}), but only "
-                f"{group.rows_per_partition * group.partitions:,} fit; give embedding.memory or embedding.capacity a "
-                "higher value"
+                f"{capacity:,} fit; give embedding.memory or embedding.capacity a higher value"
             )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from persia_cli.errors import ConfigError, WireError
@@ -395,9 +396,7 @@ class Shard:
     def counters(self) -> dict[str, TableCounters]:
         """Return the counters by table name."""
         return {
-            table.name: self._counters(table.number, group.width * 4)
-            for group in self.layout.groups
-            for table in group.tables
+            table.name: self._counters(table.number, store) for store in self.stores for table in store.group.tables
         }
 
     def totals(self) -> TableTotals:
@@ -405,7 +404,19 @@ class Shard:
         counts = self._all_counts[:, self._read_by_features].sum(axis=1).tolist()
         hits, admitted, refused, not_admitted, evicted, _, returned = counts
         rows = admitted + int(self._loads.loaded[self._read_by_features].sum()) + returned - evicted
-        return TableTotals(rows, evicted, hits, admitted + refused + not_admitted)
+        totals = TableTotals(rows, evicted, hits, admitted + refused + not_admitted)
+        logs = [store.cold for store in self.stores if store.cold is not None]
+        if not logs:
+            return totals
+        return structs.replace(
+            totals,
+            returned=returned,
+            cold_loaded=sum(int(log.loaded.sum()) for log in logs),
+            dropped=sum(int(log.dropped.sum()) for log in logs),
+            cold_reads=sum(int(log.counts.reads[0]) for log in logs),
+            cold_waited_us=sum(int(log.counts.waited_us[0]) for log in logs),
+            cold_written=sum(int(log.counts.bytes_written[0]) for log in logs),
+        )
 
     def check_update(self, group: int, keys: Keys, tables: Tables, gradients: Bytes | Floats, step: int) -> None:
         """Raise WireError as `check` does, and for gradients that are neither float32[n, dim] nor encoded rows."""
@@ -465,14 +476,18 @@ class Shard:
         """Return the number of rows of the group evicted so far."""
         return int(self._counts.evicted[[table.number for table in self.layout.groups[group].tables]].sum())
 
-    def _counters(self, table: int, row_bytes: int) -> TableCounters:
+    def _counters(self, table: int, store: RowStore) -> TableCounters:
         hits, admitted, refused, not_admitted, evicted, expired, came_back = (
             int(counts[table]) for counts in self._counts
         )
         rows = admitted + int(self._loads.loaded[table]) + came_back - evicted
+        cold_rows = dropped = 0
+        if store.cold is not None:
+            dropped = int(store.cold.dropped[table])
+            cold_rows = evicted - came_back - dropped + int(store.cold.loaded[table])
         return TableCounters(
             rows=rows,
-            bytes=rows * row_bytes,
+            bytes=rows * store.group.width * 4,
             hits=hits,
             misses=admitted + refused + not_admitted,
             admitted=admitted,
@@ -483,4 +498,7 @@ class Shard:
             left_out=int(self._loads.left_out[table]),
             gradients_missing=int(self._gradients.missing[table]),
             gradients_refused=int(self._gradients.refused[table]),
+            cold_rows=cold_rows,
+            returned=came_back,
+            dropped=dropped,
         )

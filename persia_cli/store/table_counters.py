@@ -8,7 +8,7 @@ class TableCounters:
     """The counters of a table on this server; look-ups that only read are not counted."""
 
     rows: int
-    """Present rows."""
+    """Rows in memory."""
     bytes: int
     """Their memory: embedding, optimizer state, padding."""
     hits: int
@@ -22,7 +22,7 @@ class TableCounters:
     not_admitted: int
     """Ids that `embedding.admission` does not admit, or not yet; they read as zeros."""
     evicted: int
-    """Rows replaced by ids of this or another table."""
+    """Rows replaced in memory by ids of this or another table."""
     expired: int
     """Those of them that were older than `embedding.expire_after`."""
     left_out: int
@@ -31,7 +31,16 @@ class TableCounters:
     """Gradients whose row no longer exists."""
     gradients_refused: int
     """Gradients that are not finite in float32, or whose square is not (beyond 1.8e19)."""
+    cold_rows: int = 0
+    """With `embedding.cold`: rows on disks."""
+    returned: int = 0
+    """With `embedding.cold`: rows that returned from disks to memory."""
+    dropped: int = 0
+    """With `embedding.cold`: rows lost because its `size` was used up."""
 
+
+OF_COLD = ("cold_rows", "returned", "dropped")
+"""Counters that tables without a cold tier do not have."""
 
 READS = "reads of "
 """Prefix of the count of a feature's look-ups in evaluation and prediction, among the counts of its table."""

@@ -81,11 +81,28 @@ class TableTotals(FieldSet, frozen=True):
     """Counters of all tables that features read, since the start, on one embedding server or summed over several."""
 
     rows: Count = 0
-    """Rows at present."""
+    """Rows in memory at present."""
     evicted: Count = 0
     hits: Count = 0
     """Distinct keys of training look-ups that had a row; `misses` are those that had none."""
     misses: Count = 0
+    returned: Count = 0
+    """Rows that returned from disks; the others are 0 too if rows that leave memory are lost."""
+    cold_loaded: Count = 0
+    """Rows that were loaded to disks."""
+    dropped: Count = 0
+    """Rows that were lost, because the space on disks was used up."""
+    cold_reads: Count = 0
+    """Rows read from disks."""
+    cold_waited_us: Count = 0
+    """Microseconds for which requests waited for such reads."""
+    cold_written: Count = 0
+    """Bytes written to disks."""
+
+    @property
+    def cold_rows(self) -> int:
+        """Rows on disks, for a job that has its evicted rows there."""
+        return self.evicted + self.cold_loaded - self.returned - self.dropped
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):

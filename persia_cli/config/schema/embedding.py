@@ -5,9 +5,9 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from persia_cli.config.schema.base import NUMBER, Count, Dim, Node, NonNegative, Positive
+from persia_cli.config.schema.base import NUMBER, Count, Dim, Few, Node, NonNegative, Positive
 from persia_cli.config.schema.optimizer import Optimizer
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -93,13 +93,33 @@ class Table(Node):
         return self
 
 
+class ColdTier(Node):
+    """Disks for rows that leave memory; they return when their ids do."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """Folder on a local disk of each machine with embedding servers; it or its parent must exist."""
+    size: Bytes
+    """Most space that all servers together use there, e.g. 500GiB; when it is used up, the oldest rows are lost."""
+    threads: Few = 8
+    """Threads of each server that read rows."""
+
+    @field_validator("path")
+    @classmethod
+    def _is_a_folder(cls, path: str) -> str:
+        if "://" in path:
+            raise ValueError(f"{path} is a URI; rows that leave memory need a folder on a disk of their server")
+        return path
+
+
 class Embedding(Node):
     """The embedding tables of the job."""
 
     memory: Bytes = 2**30
     """Most memory that all servers together use for rows and index, e.g. 4GiB."""
     capacity: Count | None = None
-    """Most rows that all servers together hold; replaces `memory`."""
+    """Most rows that all servers together hold in memory; replaces `memory`."""
+    cold: ColdTier | None = None
+    """Space on disks for rows that leave memory, which are lost without it."""
     when_full: WhenFull = "auto"
     """Rule for a new id without free space: `evict_lfu`, the row that was looked up least often goes, if that was less
     often than the new id; `evict_lru`, the row that was used longest ago goes; `refuse`, the new id gets no row; `auto`
@@ -128,6 +148,14 @@ class Embedding(Node):
     """Greatest number of hash ranges that rows are distributed by; a group with capacity for few rows has fewer."""
     tables: dict[str, Table] = Field(default_factory=dict)
     """Settings of single tables by name; a sparse feature's table has its name unless `table` names another."""
+
+    @model_validator(mode="after")
+    def _rows_leave_memory_for_disks(self) -> Self:
+        if self.cold is not None and self.when_full == "refuse":
+            raise ValueError(
+                "when_full=refuse lets no row leave memory, so none gets to cold.path; leave one of them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _rows_begin_within_their_bound(self) -> Self:

@@ -1,6 +1,7 @@
 """The initial rows of an embedding server: none, those of the process before it, or loaded ones."""
 
 import logging
+from pathlib import Path
 
 from persia_cli.config.schema import Run
 from persia_cli.control.position import TRAIN
@@ -17,6 +18,9 @@ from persia_cli.store.checkpoints.changes import note_loaded
 from persia_cli.store.checkpoints.frequency_files import load_frequencies
 from persia_cli.store.checkpoints.row_files import Progress, load_shard
 from persia_cli.store.checkpoints.warm_rows import WarmRows
+from persia_cli.store.cold.cold_rows import ColdPlace
+from persia_cli.store.cold.folders import clear, leave, require_space, run_folder, server_folder
+from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.memory.answers import NewKeys
 from persia_cli.store.memory.recoverable_shard import RecoverableShard, Repairs
 from persia_cli.store.shard import Shard
@@ -32,23 +36,49 @@ def shard_of(run: Run, job: Job, server: Sender, file: int | None, empty: Empty)
     """Return the shard of the process before and its repairs, or an empty shard and None.
 
     Raise RoleError or MemoryFileError if the rows of the process before cannot be taken over, PoisonError if two
-    processes died at the same request.
+    processes died at the same request, ConfigError or DiskError if rows that leave memory cannot be stored.
     """
     cluster, last_step = run.cluster, job.first_step - 1
-    place = embedding_layout(run), server.index, cluster.embedding_servers
+    layout = embedding_layout(run)
+    place = layout, server.index, cluster.embedding_servers
+    cold = _cold_place(run, job, server, layout)
     if server.incarnation > 1:
         if file is None:
             raise RoleError("the rows of this server ended with its first process: its memory was not in a shared file")
-        taken, repairs = RecoverableShard.attach(file, *place, cluster.nn_workers, empty, MAX_DEATHS)
+        taken, repairs = RecoverableShard.attach(file, *place, cluster.nn_workers, empty, MAX_DEATHS, cold)
         log.info("took over %d rows; the last process was at: %s", repairs.rows, repairs.request)
         return taken, repairs
     if file is not None:
-        return RecoverableShard.create(file, *place, cluster.nn_workers, last_step, empty), None
+        return RecoverableShard.create(file, *place, cluster.nn_workers, last_step, empty, cold), None
     if retains_memory(run, job, server.role):
         log.warning("server memory will not survive a crash: start the server with --supervise")
-    shard = Shard(*place, empty, ranks=cluster.nn_workers)
+    shard = Shard(*place, empty, ranks=cluster.nn_workers, cold_place=cold)
+    shard.begin_cold()
     shard.applied.begin(last_step)
     return shard, None
+
+
+def _cold_place(run: Run, job: Job, server: Sender, layout: EmbeddingLayout) -> ColdPlace | None:
+    """Return the place of rows that leave the memory of a server, None if they are lost.
+
+    A server's first process removes what an earlier start of the run has left there. Raise ConfigError if the disk has
+    too little space for this server's part.
+    """
+    cold, servers = run.embedding.cold, run.cluster.embedding_servers
+    if cold is None:
+        return None
+    folder = run_folder(cold.path, Path(job.run_dir))
+    if server.incarnation == 1:
+        clear(folder, server.index, servers)
+        require_space(cold.path, folder, -(-cold.size // servers))
+    return ColdPlace(server_folder(folder, server.index), cold.threads)
+
+
+def close_shard(shard: Shard, run: Run, job: Job, index: int) -> None:
+    """Remove the files of a server's rows on disks, which no process needs any more."""
+    if run.embedding.cold is not None:
+        shard.close()
+        leave(run_folder(run.embedding.cold.path, Path(job.run_dir)), index)
 
 
 def unanswered_lookups(shard: RecoverableShard, ranks: int) -> dict[BatchId, list[NewKeys]]:

@@ -15,11 +15,17 @@ from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import StepGate
 from persia_cli.errors import CheckpointError, DiskError, MemoryFileError, WireError
 from persia_cli.kernels.cache import is_cached
-from persia_cli.kernels.needed import SAVING, SERVER, recoverable_kernels, training_kernels
+from persia_cli.kernels.needed import COLD, SAVING, SERVER, recoverable_kernels, training_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.job import Job, job_batches
-from persia_cli.roles.embedding_server.rows import load_checkpoint, load_first_rows, shard_of, unanswered_lookups
+from persia_cli.roles.embedding_server.rows import (
+    close_shard,
+    load_checkpoint,
+    load_first_rows,
+    shard_of,
+    unanswered_lookups,
+)
 from persia_cli.roles.embedding_server.saving import IDLE_S, SavePace, ShardSaving, servers_sharing
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.storage.places import place_of
@@ -31,6 +37,7 @@ from persia_cli.store.memory.answers import NewKeys, answers_as_before
 from persia_cli.store.memory.memory_file import LOAD
 from persia_cli.store.memory.progress import LOOK_UP, UPDATE
 from persia_cli.store.memory.recoverable_shard import RecoverableShard
+from persia_cli.store.table_counters import OF_COLD
 from persia_cli.wire.job_messages import PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import BatchId
@@ -76,6 +83,15 @@ class EmbeddingServer:
         run, job = self._session.join(self._address)
         self._trace = self._session.trace
         self._prepare(run, job)
+        try:
+            self._serve(run, job)
+        finally:
+            close_shard(self._shard, run, job, self._session.index)
+
+    def _serve(self, run: Run, job: Job) -> None:
+        """Compile kernels, load rows, and answer requests until the job is over."""
+        if run.embedding.cold is not None:
+            warm(COLD, after_each=lambda: self._loop.poll(0))
         if job.task == "train":
             kinds = [group.optimizer.kind for group in self._shard.layout.groups]
             is_recoverable = isinstance(self._shard, RecoverableShard)
@@ -356,5 +372,7 @@ class EmbeddingServer:
 
     def _counters(self) -> Counters:
         tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
+        if all(store.cold is None for store in self._shard.stores):
+            tables = {name: {key: own[key] for key in own if key not in OF_COLD} for name, own in tables.items()}
         loaded = {"bytes_verified": self._loading.bytes_read, "rows_loaded": self._loading.rows_loaded}
         return Counters(self._updates, tables, loaded)

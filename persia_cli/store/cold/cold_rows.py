@@ -78,15 +78,14 @@ class CutSegment(NamedTuple):
         return bits[self.first : self.first + self.records].astype(np.bool_)
 
 
-@dataclass
-class ColdCounts:
-    """What the log has done since its process began."""
+class ColdCounts(NamedTuple):
+    """What the log has done since it began; each is int64[1]."""
 
-    reads: int = 0
+    reads: NDArray[np.int64]
     """Records read from the disk or its page cache."""
-    waited_s: float = 0.0
-    """Seconds for which requests waited for reads."""
-    bytes_written: int = 0
+    waited_us: NDArray[np.int64]
+    """Microseconds for which requests waited for reads."""
+    bytes_written: NDArray[np.int64]
 
 
 class ColdRows:
@@ -127,7 +126,7 @@ class ColdRows:
         """int64[tables]: rows of each table that were dropped, because the disk space was used up."""
         self.loaded: NDArray[np.int64] = memory(tables, np.int64)
         """int64[tables]: rows of each table that were loaded into the log."""
-        self.counts = ColdCounts()
+        self.counts = ColdCounts(*memory(3, np.int64).reshape(3, 1))
         allow_files(size.segments + place.threads)
 
     def begin(self) -> None:
@@ -210,10 +209,10 @@ class ColdRows:
         count = cold.find_records(self.log, keys, places, records)
         order = np.argsort(records[:count], kind="stable")
         places, records = places[:count][order], records[:count][order]
-        begun_s = time.monotonic()
+        begun_ns = time.monotonic_ns()
         words = self._read(records)
-        self.counts.waited_s += time.monotonic() - begun_s
-        self.counts.reads += count
+        self.counts.waited_us[0] += (time.monotonic_ns() - begun_ns) // 1000
+        self.counts.reads[0] += count
         by_record = words.reshape(count, self.size.record_bytes // 4)
         right = by_record.view(np.uint32)[:, int(cold.TABLE)] == tables[places]
         if right.all():
@@ -279,7 +278,7 @@ class ColdRows:
         segment = self._segments[number]
         segment.append(log.longs[: blocks * size.block_bytes // 8])
         segment.newest = max(segment.newest, self._newest(count))
-        self.counts.bytes_written += blocks * size.block_bytes
+        self.counts.bytes_written[0] += blocks * size.block_bytes
         # In this order: a process that dies in between leaves records twice, in the file and in the buffer.
         lasting[SEQUENCE] += blocks
         lasting[BLOCKS] += blocks
@@ -408,7 +407,7 @@ class ColdRows:
     def close(self) -> None:
         """End the reading threads, and remove all files."""
         self._readers.shutdown(wait=False, cancel_futures=True)
-        for segment in self._segments.values():
+        for segment in [*self._segments.values()]:
             segment.remove()
         with suppress(OSError):  # others may have files there
             self._folder.rmdir()

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from persia_cli.store.layout import GroupSpec
+from persia_cli.store.layout import GroupSpec, partitions_of
 
 PAGE = 4096
 BLOCK_HEAD, RECORD_HEAD = 16, 24
@@ -78,6 +78,16 @@ class ColdGeometry:
         return math.ceil(self.segments * self.per_segment / LOAD)
 
     @property
+    def rows(self) -> int:
+        """Rows that fit if none returns to memory: one segment is written, and one must be free."""
+        return (self.segments - 2) * self.per_segment
+
+    @property
+    def min_bytes(self) -> int:
+        """Disk space of the smallest log of such rows."""
+        return MIN_SEGMENTS * MIN_BLOCKS * self.block_bytes
+
+    @property
     def memory_bytes(self) -> int:
         """Memory of the index, the bits of live records and the buffer."""
         records = self.segments * self.per_segment
@@ -87,3 +97,19 @@ class ColdGeometry:
 def geometry(group: GroupSpec, partitions: int) -> ColdGeometry:
     """Return the sizes of the log of a server that owns so many partitions of a group with a cold tier."""
     return ColdGeometry(group.width, group.cold_bytes * partitions // group.partitions)
+
+
+def geometries(group: GroupSpec, servers: int) -> list[ColdGeometry]:
+    """Return the sizes of the logs of a group on all servers; none if its rows are lost when they leave memory."""
+    owned = [len(partitions_of(group.partitions, server, servers)) for server in range(servers)]
+    return [geometry(group, own) for own in owned if own and group.cold_bytes]
+
+
+def rows_on_disk(group: GroupSpec, servers: int) -> int:
+    """Return the most rows of a group that all servers together have on disks."""
+    return sum(each.rows for each in geometries(group, servers))
+
+
+def log_memory(group: GroupSpec, servers: int) -> int:
+    """Return the bytes of memory that the logs of a group take on all servers together."""
+    return sum(each.memory_bytes for each in geometries(group, servers))
