@@ -38,6 +38,8 @@ Told = Callable[..., list[str]]
         ("embedding.tables.a.optimizer={kind: sgd, lr: 1, schedule: {kind: reduce_on_plateau}}", "embedding.tables.a."),
         ("optimizer.dense.schedule={kind: step, factor: 0.5}", "optimizer.dense.schedule.every_steps: needs a value"),
         ("optimizer.dense.schedule={kind: one_cycle, over_steps: 5, warmup_steps: 2}", "optimizer.dense.schedule."),
+        ("embedding.cold={path: s3://a, size: 1GiB}", "embedding.cold.path=s3://a: s3://a is a URI; rows that leave"),
+        ("embedding={cold: {path: a, size: 1GiB}, when_full: refuse}", "embedding: when_full=refuse lets no row leave"),
         ("embedding.dtype=float61", "embedding.dtype=float61: expected float32, bfloat16, float16 or int8; did"),
         ("embedding.admission=0", "embedding.admission=0: expected a number above 0 and at most 1 or keys (min_count)"),
         ("embedding.tables={a: {share: 0.7}, b: {share: 0.6}}", "embedding.tables.a.share + embedding.tables.b.share"),

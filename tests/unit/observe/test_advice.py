@@ -63,3 +63,15 @@ def test_clear_curves(losses: list[float], aucs: list[float], train: dict[str, A
 )
 def test_nothing_clear(losses: list[float], aucs: list[Any], steps: int) -> None:
     assert advice(made(), steps, curves(losses, aucs)) is None
+
+
+def test_rows_that_were_lost_come_first() -> None:
+    run = made()
+    cold = make_run(embedding={"cold": {"path": "/disk", "size": 2**30}})
+    run = run.model_copy(update={"embedding": cold.embedding})
+    lines = [{**line, "cold_dropped": line["step"]} for line in curves(FALLING[:3], RISING)]
+    told = advice(run, 300, lines)
+    assert told is not None
+    assert told.startswith("300 rows were lost")
+    assert told.endswith(f"embedding.cold.size={2**31}")
+    assert advice(run, 300, [{**line, "cold_dropped": 0} for line in lines]) == advice(made(), 300, lines)

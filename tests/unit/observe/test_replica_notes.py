@@ -11,6 +11,7 @@ from persia_cli.wire.message import TableTotals
 from persia_cli.wire.reports import Counters, IntervalMetrics, ReplicaUsage
 from tests.support.recorded import Recording
 
+DISK = {"path": "/disk", "size": "1GiB"}
 NO_SCORES = (ScoreHistogram(1).encode(), None)
 
 
@@ -33,6 +34,32 @@ def test_tables_are_as_the_last_look_up_of_the_interval_left_them(recording: Rec
         recorded.record.add_report(rank, 1 + number // 2, interval(tables=(TableTotals(*tables),)), *NO_SCORES)
     told = [(line["rows"], line["evicted"], line["hit_rate"]) for line in recorded.lines]
     assert told == [(7, 1, 0.75), (9, 2, round(50 / 62, 6))]
+
+
+def test_rows_on_disks_count_from_line_to_line(recording: Recording) -> None:
+    """Hit rates, reads and waits are of the interval; a wait is that of the slowest server."""
+    recorded = recording(ranks=1, embedding={"cold": DISK})
+    one = TableTotals(rows=10, hits=80, misses=20, evicted=9, returned=5, cold_reads=6, cold_waited_us=400)
+    two = TableTotals(rows=10, cold_waited_us=4000, cold_loaded=3, dropped=1, cold_written=4096)
+    more = TableTotals(rows=10, hits=160, misses=40, evicted=29, returned=15, cold_reads=30, cold_waited_us=8400)
+    for number, tables in enumerate([(one, two), (more, two), (more, two)]):
+        split = "train" if number < 2 else "eval"
+        recorded.record.add_report(0, 1 + number, interval(split, tables=tables), *NO_SCORES)
+    keys = ["cold_rows", "cold_dropped", "memory_hit_rate", "cold_hit_rate", "cold_reads_per_s", "cold_wait_ms"]
+    assert [[line[key] for key in [*keys, "cold_written"]] for line in recorded.lines] == [
+        [6, 1, 0.75, 0.05, 6.0, 1.0, 4096],
+        [16, 1, 0.7, 0.1, 24.0, 2.0, 4096],
+        [16, 1, None, None, 0.0, 0.0, 4096],
+    ]
+    plain = recording(ranks=1)
+    plain.record.add_report(0, 1, interval(tables=(one,)), *NO_SCORES)
+    assert [key for key in plain.lines[0] if "cold" in key or "memory" in key] == []
+
+
+def test_rows_that_went_to_disks_get_no_note(recording: Recording) -> None:
+    recorded = recording(embedding={"cold": DISK})
+    recorded.record.note("embedding-server-0", used(tables={"a": {"rows": 500, "evicted": 9, "dropped": 0}}))
+    assert recorded.told("note") == recorded.warnings == []
 
 
 def test_look_ups_of_training_and_of_evaluations_are_separate(recording: Recording) -> None:
@@ -101,6 +128,8 @@ def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> No
         ({"when_full": "evict_lru"}, "refused", "warning", "table a is too small", "embedding.memory"),
         ({"when_full": "refuse", "memory": "1GiB"}, "refused", "warning", "table a is full", "embedding.memory"),
         ({"when_full": "refuse", "capacity": 100}, "refused", "warning", "table a is full", "embedding.capacity"),
+        ({"cold": DISK}, "refused", "warning", "table a is too small", "embedding.memory"),
+        ({"cold": DISK}, "dropped", "warning", "the space on disks of table a is used up", ""),
         ({}, "gradients_refused", "warning", "table a received gradients that are not finite", ""),
     ],
 )

@@ -1,0 +1,54 @@
+"""Rows that leave memory for a disk return as they were: a training with too little memory is that with enough."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from persia_cli.commands.results import lost
+from persia_cli.engines.job import JobResult
+from persia_cli.observe.history import read_history
+from persia_cli.observe.panels import panels_of
+from persia_cli.observe.report_page import report_page
+from tests.support.jobs import CRITEO_FFNN, train
+from tests.support.small import figures
+from tests.system.test_resume import persia
+from tests.system.test_row_policies import counted
+
+STEPS, MEMORY, SIZE = 60, 5 * 2**20, 10 * 2**20
+OF_MEMORY = ("rows", "evicted", "memory_hit_rate")
+"""Metrics that say where rows are."""
+
+
+def lines(result: JobResult) -> list[dict[str, object]]:
+    return [{key: line[key] for key in line if "cold" not in key and key not in OF_MEMORY} for line in figures(result)]
+
+
+@pytest.mark.parametrize("kind", ["embedded", pytest.param("local", marks=pytest.mark.slow)])
+def test_a_training_beyond_memory_has_the_bits_of_one_within(kind: str, criteo_rows: Path, tmp_path: Path) -> None:
+    words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "mode=sync", f"train.steps={STEPS}", "train.batch_size=128"]
+    words += ["model.dim=4", "model.hidden=[8]", "train.log_every_steps=20", f"cluster={kind}"]
+    words += ["cluster.embedding_servers=2"]
+    place = tmp_path / "disk"
+    cold = [f"embedding.memory={MEMORY}", f"embedding.cold={{path: '{place}', size: {SIZE}, threads: 2}}"]
+    within, beyond = train(words, tmp_path / "within"), train([*words, *cold], tmp_path / "beyond")
+    assert lines(beyond) == lines(within)
+    last = beyond.metrics[-1]
+    assert last["rows"] + last["cold_rows"] == within.metrics[-1]["rows"] > 1.5 * last["rows"]
+    training = [line for line in beyond.metrics if line["split"] == "train"]
+    assert all(0 < line["memory_hit_rate"] + line["cold_hit_rate"] <= 1 for line in training)
+    assert training[-1]["cold_hit_rate"] > 0 < training[-1]["cold_wait_ms"]
+    assert 0 < last["cold_written"] <= SIZE
+    assert counted(beyond, "cold_rows") == last["cold_rows"]
+    assert counted(beyond, "refused") == counted(beyond, "dropped") == last["cold_dropped"] == 0
+    assert lost(beyond.events) == ""
+    assert list(place.iterdir()) == []
+    shown = persia("table", "stats", beyond.run_dir, "--json")
+    tables = json.loads(shown.stdout)["tables"]
+    assert sum(table["counters"]["returned"] for table in tables.values()) == counted(beyond, "returned") > 0
+    assert sum(table["bytes"] for table in tables.values()) <= MEMORY
+    titles = {
+        name: {panel.title for panel in panels_of(read_history(tmp_path / name))} for name in ("within", "beyond")
+    }
+    assert titles["beyond"] - titles["within"] == {"Memory and disks", "Wait for disks"}
+    assert "rows on disks" in report_page(read_history(beyond.run_dir), {}, 0.0)
