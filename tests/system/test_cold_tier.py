@@ -1,4 +1,4 @@
-"""Rows that leave memory for a disk return as they were: a training with too little memory is that with enough."""
+"""Rows that leave memory for a disk return unchanged: a training with too little memory is that with enough."""
 
 import json
 from pathlib import Path
@@ -15,9 +15,9 @@ from tests.support.small import figures
 from tests.system.test_resume import persia
 from tests.system.test_row_policies import counted
 
-STEPS, MEMORY, SIZE = 60, 5 * 2**20, 10 * 2**20
+STEPS, MEMORY, SIZE = 60, 3 * 2**20, 5 * 2**20
 OF_MEMORY = ("rows", "evicted", "memory_hit_rate")
-"""Metrics that say where rows are."""
+"""Metrics of the places of rows."""
 
 
 def lines(result: JobResult) -> list[dict[str, object]]:

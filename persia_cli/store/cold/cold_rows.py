@@ -79,7 +79,7 @@ class CutSegment(NamedTuple):
 
 
 class ColdCounts(NamedTuple):
-    """What the log has done since it began; each is int64[1]."""
+    """The work of the log since it began; each is int64[1]."""
 
     reads: NDArray[np.int64]
     """Records read from the disk or its page cache."""

@@ -79,8 +79,8 @@ class ColdGeometry:
 
     @property
     def rows(self) -> int:
-        """Rows that fit if none returns to memory: one segment is written, and one must be free."""
-        return (self.segments - 2) * self.per_segment
+        """Rows that fit at any time if none returns to memory: one segment is being written, and two must be free."""
+        return (self.segments - 3) * self.per_segment
 
     @property
     def min_bytes(self) -> int:
