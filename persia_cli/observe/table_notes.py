@@ -45,7 +45,7 @@ class TableNotes:
         self._notifications = dict(NOTIFICATIONS)
         if run.embedding.cold is not None:
             del self._notifications["evicted"]
-            self._notifications |= {"refused": ("warning", ALL_IN_USE), "dropped": ("warning", DROPPED)}
+            self._notifications["dropped"] = ("warning", DROPPED)
         elif run.embedding.when_full == "evict_lru":
             self._notifications["refused"] = ("warning", ALL_IN_USE)
             self._notifications["evicted"] = ("note", USED_LONGEST_AGO)

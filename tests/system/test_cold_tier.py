@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from persia_cli.commands.results import lost
-from persia_cli.engines.job import JobResult
+from persia_cli.engines.job import JobResult, result_of
 from persia_cli.observe.history import read_history
 from persia_cli.observe.panels import panels_of
 from persia_cli.observe.report_page import report_page
 from tests.support.jobs import CRITEO_FFNN, train
-from tests.support.small import figures
+from tests.support.launched import Launched
+from tests.support.small import WORDS, figures
+from tests.system.test_kills import CLUSTER, LIMIT_S, MANY, kill_all
+from tests.system.test_kills import SIZE as SIZE_OF_DATA
 from tests.system.test_resume import persia
 from tests.system.test_row_policies import counted
 
@@ -52,3 +55,24 @@ def test_a_training_beyond_memory_has_the_bits_of_one_within(kind: str, criteo_r
     }
     assert titles["beyond"] - titles["within"] == {"Memory and disks", "Wait for disks"}
     assert "rows on disks" in report_page(read_history(beyond.run_dir), {}, 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_killed_processes_change_no_bit(tmp_path: Path) -> None:
+    """The next process of a server continues with its files; a job that goes back begins with empty ones."""
+    words, disk = [*WORDS, *SIZE_OF_DATA, "train.log_every_steps=5"], tmp_path / "disk"
+    undisturbed = train([*words, "cluster=embedded"], tmp_path / "undisturbed")
+    cold = ["embedding.capacity=160", f"embedding.cold={{path: '{disk}', size: 2MiB}}"]
+    with Launched([*words, *CLUSTER, *MANY, *cold], tmp_path / "run") as job:
+        for number, role in enumerate(
+            ["embedding-server-0", "embedding-server-0", "nn-worker-0", "embedding-server-0"]
+        ):
+            assert kill_all(job, (role,), 60 + 100 * number), job.output[-3000:]
+        code, _ = job.end(within_s=LIMIT_S)
+        assert code == 0, job.output[-3000:]
+    result = result_of(job.run_dir)
+    assert lines(result) == lines(undisturbed)
+    assert counted(result, "returned") > 1000
+    assert result.metrics[-1]["cold_rows"] > 100
+    assert list(disk.iterdir()) == []

@@ -128,7 +128,6 @@ def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> No
         ({"when_full": "evict_lru"}, "refused", "warning", "table a is too small", "embedding.memory"),
         ({"when_full": "refuse", "memory": "1GiB"}, "refused", "warning", "table a is full", "embedding.memory"),
         ({"when_full": "refuse", "capacity": 100}, "refused", "warning", "table a is full", "embedding.capacity"),
-        ({"cold": DISK}, "refused", "warning", "table a is too small", "embedding.memory"),
         ({"cold": DISK}, "dropped", "warning", "the space on disks of table a is used up", ""),
         ({}, "gradients_refused", "warning", "table a received gradients that are not finite", ""),
     ],
