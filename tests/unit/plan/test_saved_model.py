@@ -24,10 +24,10 @@ def test_rows_that_do_not_fit_are_refused_before_the_start() -> None:
         for group in layout.groups
         for number, table in enumerate(group.tables)
     ]
-    require_space(full, layout)
+    require_space(full, layout, 1)
     more = [structs.replace(table, rows=table.rows + (not number)) for number, table in enumerate(full)]
     with pytest.raises(CheckpointError, match=r"has [\d,]+ rows of the tables that share memory \(a"):
-        require_space(more, layout)
+        require_space(more, layout, 1)
 
 
 @pytest.mark.parametrize(
