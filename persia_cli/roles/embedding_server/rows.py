@@ -1,6 +1,8 @@
 """The initial rows of an embedding server: none, those of the process before it, or loaded ones."""
 
 import logging
+import time
+from concurrent.futures import Executor
 from pathlib import Path
 
 from persia_cli.config.schema import Run
@@ -20,7 +22,6 @@ from persia_cli.store.checkpoints.row_files import Progress, load_shard
 from persia_cli.store.checkpoints.warm_rows import WarmRows
 from persia_cli.store.cold.cold_rows import ColdPlace
 from persia_cli.store.cold.folders import clear, leave, require_space, run_folder, server_folder
-from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.memory.answers import NewKeys
 from persia_cli.store.memory.recoverable_shard import RecoverableShard, Repairs
 from persia_cli.store.shard import Shard
@@ -32,8 +33,10 @@ MAX_DEATHS = 1
 """Maximum number of processes that may die at the same request; the next one would die too."""
 
 
-def shard_of(run: Run, job: Job, server: Sender, file: int | None, empty: Empty) -> tuple[Shard, Repairs | None]:
-    """Return the shard of the process before and its repairs, or an empty shard and None.
+def shard_of(
+    run: Run, job: Job, server: Sender, file: int | None, empty: Empty, readers: Executor
+) -> tuple[Shard, Repairs | None]:
+    """Return the shard of the process before and its repairs, or an empty shard and None; `readers` read rows on disks.
 
     Raise RoleError or MemoryFileError if the rows of the process before cannot be taken over, PoisonError if two
     processes died at the same request, ConfigError or DiskError if rows that leave memory cannot be stored.
@@ -41,7 +44,7 @@ def shard_of(run: Run, job: Job, server: Sender, file: int | None, empty: Empty)
     cluster, last_step = run.cluster, job.first_step - 1
     layout = embedding_layout(run)
     place = layout, server.index, cluster.embedding_servers
-    cold = _cold_place(run, job, server, layout)
+    cold = _cold_place(run, job, server, readers)
     if server.incarnation > 1:
         if file is None:
             raise RoleError("the rows of this server ended with its first process: its memory was not in a shared file")
@@ -58,7 +61,7 @@ def shard_of(run: Run, job: Job, server: Sender, file: int | None, empty: Empty)
     return shard, None
 
 
-def _cold_place(run: Run, job: Job, server: Sender, layout: EmbeddingLayout) -> ColdPlace | None:
+def _cold_place(run: Run, job: Job, server: Sender, readers: Executor) -> ColdPlace | None:
     """Return the place of rows that leave the memory of a server, None if they are lost.
 
     A server's first process removes what an earlier start of the run has left there. Raise ConfigError if the disk has
@@ -71,7 +74,7 @@ def _cold_place(run: Run, job: Job, server: Sender, layout: EmbeddingLayout) -> 
     if server.incarnation == 1:
         clear(folder, server.index, servers)
         require_space(cold.path, folder, -(-cold.size // servers))
-    return ColdPlace(server_folder(folder, server.index), cold.threads)
+    return ColdPlace(server_folder(folder, server.index), cold.threads, readers.map, time.monotonic_ns)
 
 
 def close_shard(shard: Shard, run: Run, job: Job, index: int) -> None:

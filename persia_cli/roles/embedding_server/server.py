@@ -64,6 +64,7 @@ class EmbeddingServer:
         self._server, self._waker = loop.serve(bind), loop.waker()
         self._address = advertise or self._server.address
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{session.name}-files")
+        self._readers = ThreadPoolExecutor(1)
         self._reading: Future[int] | None = None
         self._looked_up: dict[BatchId, list[NewKeys]] = {}
         """Training batches that are looked up and not yet updated: the keys of each group without a row."""
@@ -86,6 +87,7 @@ class EmbeddingServer:
         try:
             self._serve(run, job)
         finally:
+            self._readers.shutdown(wait=False, cancel_futures=True)
             close_shard(self._shard, run, job, self._session.index)
 
     def _serve(self, run: Run, job: Job) -> None:
@@ -122,7 +124,11 @@ class EmbeddingServer:
             self._writer.shutdown(wait=False, cancel_futures=True)  # a stalled disk must not hide an error
 
     def _prepare(self, run: Run, job: Job) -> None:
-        self._shard, repairs = shard_of(run, job, self._session.sender, self._memory_file, self._loop.empty)
+        if run.embedding.cold is not None:
+            self._readers = ThreadPoolExecutor(run.embedding.cold.threads, f"{self._session.name}-reads")
+        self._shard, repairs = shard_of(
+            run, job, self._session.sender, self._memory_file, self._loop.empty, self._readers
+        )
         self._applied, self._took_over = self._shard.applied, repairs is not None
         if repairs is not None and isinstance(self._shard, RecoverableShard):
             self._looked_up = unanswered_lookups(self._shard, run.cluster.nn_workers)

@@ -32,7 +32,7 @@ from persia_cli.store.checkpoints.record_batches import (
     table_column,
 )
 from persia_cli.store.cold.cold_rows import CutSegment
-from persia_cli.store.cold.segments import Content, Segment
+from persia_cli.store.cold.segments import Content, LogSegment
 from persia_cli.store.layout import Storage, table_salt
 from persia_cli.store.row_store import RowStore, vectors_of
 from persia_cli.wire.reports import Positive, Record, SavedFile, SavedRows
@@ -138,7 +138,7 @@ def _entry(name: str, live: NDArray[np.bool_], schema: pa.Schema) -> pa.RecordBa
     return pa.RecordBatch.from_arrays([pa.array([name]), pa.array([bits], pa.binary())], schema=schema)
 
 
-def _content(segment: Segment, form: RecordFormat, on_piece: Callable[[], None]) -> Content:
+def _content(segment: LogSegment, form: RecordFormat, on_piece: Callable[[], None]) -> Content:
     """Read a segment once, and return what later checkpoints need too."""
     segment.seal()
     digest, several = xxh128(), len(form.tables) > 1
@@ -153,13 +153,13 @@ def _content(segment: Segment, form: RecordFormat, on_piece: Callable[[], None])
     return Content(digest.hexdigest(), np.concatenate(numbers))
 
 
-def _pieces(segment: Segment, form: RecordFormat) -> Iterator[NDArray[np.uint64]]:
+def _pieces(segment: LogSegment, form: RecordFormat) -> Iterator[NDArray[np.uint64]]:
     step = form.blocks_at_once * form.block_bytes
     for start in range(0, segment.nbytes, step):
         yield segment.read(start, min(start + step, segment.nbytes))
 
 
-def _add_segment(segment: Segment, form: RecordFormat, path: Place, on_piece: Callable[[], None]) -> None:
+def _add_segment(segment: LogSegment, form: RecordFormat, path: Place, on_piece: Callable[[], None]) -> None:
     """Link the file of a segment, or copy it if that is not possible."""
     if isinstance(path, Path):
         with disk.writing(path):

@@ -4,9 +4,7 @@ The system's page cache may hold blocks, so reads are fast as long as the machin
 """
 
 import mmap
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +18,7 @@ from persia_cli.kernels import buckets, cold
 from persia_cli.kernels.memory import zeros
 from persia_cli.kernels.rows import RowArena
 from persia_cli.store.cold.geometry import geometry
-from persia_cli.store.cold.segments import Segment, allow_files, blocks_in, prepare_folder
+from persia_cli.store.cold.segments import LogSegment, allow_files, blocks_in, prepare_folder
 from persia_cli.store.layout import GroupSpec
 
 LEAST_READS = 32
@@ -44,10 +42,15 @@ Memory = Callable[[int, DTypeLike], NDArray[Any]]
 
 @dataclass(frozen=True)
 class ColdPlace:
-    """The folder of a server's logs, and the number of threads that read them."""
+    """The folder of a server's logs, and how they are read."""
 
     folder: Path
-    threads: int
+    threads: int = 1
+    """Number of parts that are read at the same time."""
+    run: Callable[[Callable[[int], int], Iterable[int]], Iterable[int]] = map
+    """A function that calls another for each part, as `map` does, on as many threads."""
+    clock_ns: Callable[[], int] = int
+    """The clock by which waits are measured, in nanoseconds."""
 
 
 class Records(NamedTuple):
@@ -62,7 +65,7 @@ class Records(NamedTuple):
 class CutSegment(NamedTuple):
     """A segment as it is in a checkpoint: it does not change, and its live records are those of that moment."""
 
-    segment: Segment
+    segment: LogSegment
     sequence: int
     """Sequence number of its first block, which no other segment of the log has."""
     bits: NDArray[np.uint64]
@@ -89,7 +92,7 @@ class ColdCounts(NamedTuple):
 
 
 class ColdRows:
-    """The log of a row store. One thread uses it; reads run on others meanwhile."""
+    """The log of a row store. One thread uses it."""
 
     def __init__(self, group: GroupSpec, partitions: int, place: ColdPlace, memory: Memory, tables: int) -> None:
         """Prepare the memory; `begin` or `take_over` must follow. `tables` is the number of tables of the job."""
@@ -113,14 +116,13 @@ class ColdRows:
             block_words=np.uint64(size.block_bytes // 4),
             per_segment=np.uint64(size.per_segment),
         )
-        self._segments: dict[int, Segment] = {}
+        self._segments: dict[int, LogSegment] = {}
         self._files = np.full(size.segments, -1, np.int32)
         self._sequences: dict[int, int] = {}
         """Sequence number of the first block of each segment."""
         self._compacting: tuple[int, int] | None = None
         """Number of the segment that is being compacted, and its next block."""
-        self._readers = ThreadPoolExecutor(place.threads, thread_name_prefix="cold-reads")
-        self._threads = place.threads
+        self._place = place
         self._scratch: list[NDArray[np.uint64]] = []
         self.dropped: NDArray[np.int64] = memory(tables, np.int64)
         """int64[tables]: rows of each table that were dropped, because the disk space was used up."""
@@ -173,12 +175,12 @@ class ColdRows:
                 first = number * size.per_segment + start * size.per_block
                 cold.rebuild(log, index, blocks_read.view(np.uint32), blocks_read, first, -1, tables)
 
-    def _first_sequence(self, segment: Segment) -> int:
+    def _first_sequence(self, segment: LogSegment) -> int:
         if not blocks_in(self.size, segment):
             return int(self._lasting[SEQUENCE])
         return int(segment.read(0, 16)[1]) >> int(cold.COUNT_BITS)
 
-    def _backwards(self, segment: Segment) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+    def _backwards(self, segment: LogSegment) -> Iterator[tuple[int, NDArray[np.uint64]]]:
         """Yield a segment's blocks, the last first: the number of the first of some, and those."""
         for start, stop in reversed(self._pieces(blocks_in(self.size, segment))):
             yield start, self._checked(segment, start, stop)
@@ -187,7 +189,7 @@ class ColdRows:
         step = self.size.buffer_blocks
         return [(start, min(start + step, blocks)) for start in range(0, blocks, step)]
 
-    def _checked(self, segment: Segment, start: int, stop: int) -> NDArray[np.uint64]:
+    def _checked(self, segment: LogSegment, start: int, stop: int) -> NDArray[np.uint64]:
         """Return some blocks of a segment; raise DiskError if one is damaged."""
         nbytes = self.size.block_bytes
         blocks = segment.read(start * nbytes, stop * nbytes)
@@ -209,9 +211,9 @@ class ColdRows:
         count = cold.find_records(self.log, keys, places, records)
         order = np.argsort(records[:count], kind="stable")
         places, records = places[:count][order], records[:count][order]
-        begun_ns = time.monotonic_ns()
+        begun_ns = self._place.clock_ns()
         words = self._read(records)
-        self.counts.waited_us[0] += (time.monotonic_ns() - begun_ns) // 1000
+        self.counts.waited_us[0] += (self._place.clock_ns() - begun_ns) // 1000
         self.counts.reads[0] += count
         by_record = words.reshape(count, self.size.record_bytes // 4)
         right = by_record.view(np.uint32)[:, int(cold.TABLE)] == tables[places]
@@ -222,7 +224,7 @@ class ColdRows:
     def _read(self, records: Rows) -> NDArray[np.float32]:
         """Return the words of records, which are in ascending order."""
         out = np.empty(records.size * self.size.record_bytes // 4, np.float32)
-        parts = max(1, min(self._threads, records.size // LEAST_READS))
+        parts = max(1, min(self._place.threads, records.size // LEAST_READS))
         edges = [records.size * part // parts for part in range(parts + 1)]
         while len(self._scratch) < parts:
             self._scratch.append(np.frombuffer(mmap.mmap(-1, self.size.block_bytes), np.uint64))
@@ -233,7 +235,7 @@ class ColdRows:
             arguments = self.log, self._files, records, first, last, scratch, scratch.view(np.float32), out
             return int(cold.read_records(*arguments))
 
-        results = [read(0)] if parts == 1 else list(self._readers.map(read, range(parts)))
+        results = [read(0)] if parts == 1 else list(self._place.run(read, range(parts)))
         if any(results):
             self._explain(records)
         return out
@@ -305,7 +307,7 @@ class ColdRows:
         """Open an empty segment for the buffer, which is empty."""
         free = [number for number in range(self.size.segments) if number not in self._segments]
         number = free[0]
-        self._segments[number] = segment = Segment(self._folder / f"segment-{number}", number, create=True)
+        self._segments[number] = segment = LogSegment(self._folder / f"segment-{number}", number, create=True)
         self._files[number] = segment.file
         self._sequences[number] = int(self._lasting[SEQUENCE])
         # The number last: a process that dies in between leaves an empty file, which counts as a segment.
@@ -360,7 +362,7 @@ class ColdRows:
             self._compacting = number, stop
         return max(1, stop - start)
 
-    def _move(self, segment: Segment, start: int, stop: int, drop: bool) -> None:
+    def _move(self, segment: LogSegment, start: int, stop: int, drop: bool) -> None:
         size = self.size
         for first, last in self._pieces(stop - start):
             blocks = self._checked(segment, start + first, start + last)
@@ -405,8 +407,7 @@ class ColdRows:
         return CutSegment(segment, self._sequences[number], bits, first % 64, records)
 
     def close(self) -> None:
-        """End the reading threads, and remove all files."""
-        self._readers.shutdown(wait=False, cancel_futures=True)
+        """Remove all files."""
         for segment in [*self._segments.values()]:
             segment.remove()
         with suppress(OSError):  # others may have files there

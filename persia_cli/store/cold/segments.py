@@ -27,7 +27,7 @@ class Content(NamedTuple):
     """Table number of each record, of no records if all are of one table."""
 
 
-class Segment:
+class LogSegment:
     """One file; it stays readable, by its descriptor, after `remove` and until no one refers to it."""
 
     def __init__(self, path: Path, number: int, create: bool) -> None:
@@ -102,7 +102,7 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def prepare_folder(folder: Path, keep: bool) -> list[Segment]:
+def prepare_folder(folder: Path, keep: bool) -> list[LogSegment]:
     """Create a log's folder, and return the segments in it; without `keep`, remove them.
 
     Raise DiskError if it cannot be written.
@@ -117,7 +117,7 @@ def prepare_folder(folder: Path, keep: bool) -> list[Segment]:
         for path, _ in found:
             path.unlink(missing_ok=True)
         return []
-    return [Segment(path, number, create=False) for path, number in found]
+    return [LogSegment(path, number, create=False) for path, number in found]
 
 
 def allow_files(count: int) -> None:
@@ -128,6 +128,6 @@ def allow_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def blocks_in(size: ColdGeometry, segment: Segment) -> int:
+def blocks_in(size: ColdGeometry, segment: LogSegment) -> int:
     """Return the number of whole blocks of a segment."""
     return segment.nbytes // size.block_bytes
