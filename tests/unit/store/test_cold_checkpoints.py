@@ -123,7 +123,7 @@ def trained(rows: Contents) -> Contents:
 
 @pytest.mark.parametrize(
     ("servers", "dtype", "kind"),
-    [(1, "float32", "adagrad"), (3, "bfloat16", "adam"), (2, "float16", "rowwise_adagrad")],
+    [(1, "float32", "adagrad"), (3, "bfloat16", "adam"), (2, "int8", "rowwise_adagrad")],
 )
 def test_any_servers_load_every_row_with_a_log_or_without(tmp_path: Path, servers: int, dtype: Any, kind: Any) -> None:
     small, large = (layout_of(*size, dtype, kind) for size in ((MEMORY, COLD_BYTES), (8000, 0)))

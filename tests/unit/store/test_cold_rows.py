@@ -25,7 +25,7 @@ PLANS = (
     ("adagrad", "float32", 16, {"when_full": "evict_lfu"}, 1 << 22),
     ("adam", "bfloat16", 17, {"when_full": "evict_lru", "expire_after": 3}, 1 << 20),
     ("sgd", "float32", 300, {"when_full": "evict_lfu"}, 1 << 23),
-    ("rowwise_adagrad", "float16", 1, {"when_full": "evict_lru"}, 1 << 19),
+    ("rowwise_adagrad", "int8", 18, {"when_full": "evict_lru"}, 1 << 19),
 )
 
 
