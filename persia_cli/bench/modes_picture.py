@@ -5,21 +5,10 @@ from pathlib import Path
 
 from persia_cli.bench.delay_line import NetworkLink
 from persia_cli.bench.result import Result
-from persia_cli.disk import write_whole
-from persia_cli.errors import UserError
-from persia_cli.observe.drawing import INK, MODE_COLOURS, SMALL, dress, empty_figure, plain, save_png, thousands, to_svg
+from persia_cli.observe.drawing import INK, MODE_COLOURS, SMALL, dress, empty_figure, plain, save_picture, thousands
 
 WIDTH = 0.27
 """Of a bar, where the bars of a link share 1."""
-
-
-def require_picture(path: Path) -> None:
-    """Raise UserError if no picture can be written there, which is to be known before anything is measured."""
-    if path.suffix not in (".png", ".svg"):
-        raise UserError(f"--plot={path}: end the name of the picture in .png or .svg")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"--plot={path}: there is no folder {path.absolute().parent}; create it first")
-    empty_figure(1.0, 1.0)
 
 
 def draw_modes(path: Path, results: Mapping[NetworkLink, Result], title: str) -> None:
@@ -43,10 +32,7 @@ def draw_modes(path: Path, results: Mapping[NetworkLink, Result], title: str) ->
     thousands(axes.yaxis)
     axes.set_title(plain(title), **SMALL)
     axes.legend(frameon=False, fontsize=9, loc="upper right")
-    if path.suffix == ".png":
-        save_png(figure, path)
-    else:
-        write_whole(path, to_svg(figure))
+    save_picture(figure, path)
 
 
 def in_words(link: NetworkLink) -> str:

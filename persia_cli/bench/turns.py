@@ -56,19 +56,20 @@ class TurnJob:
         ring: int,
         nn_worker: Callable[[Context, str], Closing] | None = None,
         private: bool = False,
+        evaluate: bool = False,
     ) -> None:
         """Plan `turns` turns in which `steps` steps each are measured; `ring` batches repeat (0: loaders read).
 
         One more turn follows, in `finish`: it is traced and not measured. `nn_worker` makes a replacement of the
         NN worker's process from a context and the coordinator's address. `private`: memory of embedding servers ends
-        with its process.
+        with its process. `evaluate`: `finish` evaluates too.
         """
         self._turn_steps = turn_steps(steps)
         self._exit = ExitStack()
         folder = Path(self._exit.enter_context(tempfile.TemporaryDirectory(prefix="persia-bench-")))
         total = (turns + 1) * self._turn_steps
         run = without_ends(run, facts, total, self._turn_steps // INTERVALS)
-        plan = plan_job(run, replace(facts, eval_rows=0), "train", folder)
+        plan = plan_job(run, facts if evaluate else replace(facts, eval_rows=0), "train", folder)
         require_ready([plan])
         if nn_worker is not None:
             plan = replace(plan, replicas=tuple(each for each in plan.replicas if each.role != "nn-worker"))
@@ -81,6 +82,10 @@ class TurnJob:
             ),
         )
         self.pids: dict[str, int] = {}
+        self.metrics: dict[str, Any] = {}
+        """The last line of metrics of training."""
+        self.evaluation: dict[str, Any] = {}
+        """The line of metrics of the evaluation, after `finish`."""
         self._metrics, self._events = Tail(folder / METRICS), Tail(folder / EVENTS)
         self._number: int | None = None
 
@@ -132,7 +137,7 @@ class TurnJob:
             time.sleep(LOOK_S)
         if lines[-1]["step"] < self.plan.job.steps:
             self._wait_paused()
-        measured = lines[1:]
+        self.metrics, measured = lines[-1], lines[1:]
         used = {name: clocks[-1][name] - clocks[0][name] for name in self.pids}
         staleness = sum(line["staleness_mean"] for line in measured) / len(measured)
         return TurnFigures(*samples_and_seconds(lines), used, staleness)
@@ -147,15 +152,22 @@ class TurnJob:
         while self._processes.running:
             time.sleep(LOOK_S)
         self._processes.check()
+        self._new_lines()
         job = self.plan.job
         return read_recordings(self.plan.run_dir), job.trace_last - job.trace_first
 
     def _lines(self) -> list[dict[str, Any]]:
         ended = not self._processes.running
-        lines = list(self._metrics.new())
+        lines = self._new_lines()
         if not lines:
             self._check(ended)
         return lines
+
+    def _new_lines(self) -> list[dict[str, Any]]:
+        """Return the new lines of training, and keep that of the evaluation."""
+        new = list(self._metrics.new())
+        self.evaluation = next((line for line in new if line["split"] == "eval"), self.evaluation)
+        return [line for line in new if line["split"] == "train"]
 
     def _wait_paused(self) -> None:
         while self._number is None:

@@ -15,6 +15,7 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import count
 
 if TYPE_CHECKING:
+    from persia_cli.bench.capacity import CapacityResult
     from persia_cli.bench.delay_line import NetworkLink
     from persia_cli.bench.serving import ServingPlan, ServingSpeed
     from persia_cli.bench.throughput import Throughput
@@ -36,7 +37,9 @@ def noting(as_json: bool) -> Callable[[str], None]:
     return (lambda text: None) if as_json else (lambda text: say(err(), f"{text} …"))
 
 
-def print_json(benchmark: str, results: Iterable[Result], quick: bool, run: Run | None = None, **more: Any) -> None:
+def print_json(
+    benchmark: str, results: "Iterable[Result | CapacityResult]", quick: bool, run: Run | None = None, **more: Any
+) -> None:
     """Print the results with all that `scripts/targets.py` needs to judge them."""
     head: dict[str, Any] = {"benchmark": benchmark, "quick": quick, "machine": asdict(this_machine()), **more}
     if run is not None:
@@ -44,7 +47,7 @@ def print_json(benchmark: str, results: Iterable[Result], quick: bool, run: Run 
     say(out(), json.dumps(head | {"results": [asdict(result) for result in results]}))
 
 
-def warn_of_others(results: Iterable[Result]) -> None:
+def warn_of_others(results: "Iterable[Result | CapacityResult]") -> None:
     """Print a warning if other programs used the processor meanwhile."""
     cores = max((result.busy_cores for result in results), default=0.0)
     if cores > BUSY:

@@ -5,7 +5,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from persia_cli.disk import replacing
+from persia_cli.disk import replacing, write_whole
 from persia_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GRID = "#333333", "#dddddd"
+COLOURS = ("#1f6f8b", "#d1495b", "#8a5fbf", "#2a9d8f", "#c9822b", "#5b6770")
+"""Colours of labels, in order; the first one also for panels with one line."""
 MODE_COLOURS = {"sync": "#1f6f8b", "hybrid": "#d1495b", "async": "#8a5fbf"}
 DPI = 150
 MISSING = "pictures need matplotlib, which is not installed: pip install matplotlib"
@@ -50,6 +52,14 @@ def to_svg(figure: "Figure") -> str:
         figure.savefig(drawn, format="svg")
     text = drawn.getvalue()
     return re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+
+
+def save_picture(figure: "Figure", path: Path) -> None:
+    """Write a figure as PNG or SVG, by the end of its name, atomically; raises DiskError."""
+    if path.suffix == ".png":
+        save_png(figure, path)
+    else:
+        write_whole(path, to_svg(figure))
 
 
 def dress(axes: "Axes", x: str, y: str) -> None:

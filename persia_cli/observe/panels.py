@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 from persia_cli.config.schema import SyncMode
 from persia_cli.config.schema.metric import FIGURES
 from persia_cli.observe import staleness
-from persia_cli.observe.drawing import INK, dress, plain, thousands
+from persia_cli.observe.drawing import COLOURS, INK, dress, plain, thousands
 from persia_cli.observe.history import RunHistory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = ("#1f6f8b", "#d1495b", "#8a5fbf", "#2a9d8f", "#c9822b", "#5b6770")
-"""Colours of labels, in order; the first one also for panels with one line."""
 BLUE, RED = COLOURS[:2]
 MAX_POINTS = 1200
 """Maximum number of points of a line; of a longer run only every n-th is drawn."""

@@ -36,6 +36,18 @@ def resident_bytes_of(pid: int) -> int:
         return 0
 
 
+def resident_bytes_of_file(pid: int, name: str) -> int:
+    """Return the resident bytes of the anonymous file `name` in a process of this machine; 0 if it has none."""
+    resident, counts = 0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        # proc(5): the line of a mapping has a range of addresses first and its file last; lines of its sizes follow.
+        if "-" in line.split(" ", 1)[0]:
+            counts = f" /memfd:{name} " in f"{line} "
+        elif counts and line.startswith("Rss:"):
+            resident += int(line.split()[1]) << 10
+    return resident
+
+
 def _resident(status: str) -> int:
     lines = status.splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("RssAnon:", "RssFile:")))

@@ -20,7 +20,9 @@ FROZEN = {
         "": "--debug --install-completion --log-format --show-completion --verbose --version",
         "attach": "--progress run",
         "bench": "",
+        "bench capacity": "--conf-dir --json --plot --quick --rounds --sizes --steps words",
         "bench modes": "--conf-dir --delay-ms --hosts --json --mbit --plot --quick --rounds --steps words",
+        "bench scaling": "--conf-dir --json --most --plot --quick --rounds --steps words",
         "bench serve": (
             "--body --candidates --connections --json --quick --rate --rounds --seconds --user --workers folder"
         ),

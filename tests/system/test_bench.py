@@ -39,6 +39,11 @@ CASES: dict[str, tuple[list[str], list[str], set[str]]] = {
         {"sync", "hybrid", "async"},
     ),
     "saving": (SAVING, [], {"persia", "no save"}),
+    "scaling": (
+        ["scaling", *SMALL[:-2], "--plot", "scaling.svg", "--quick"],
+        ["embedding-server", "embedding-worker", "data-loader", "nn-worker"],
+        {"1", "2"},
+    ),
     "tier": (["tier", *SMALL, "embedding.wire=float16", "--quick"], [], {"persia"}),
 }
 """The arguments of each benchmark, and the cases and sides that its result has."""
@@ -84,3 +89,24 @@ def test_throughput_for_people(folder: Path) -> None:
     lines = done.stdout.splitlines()
     assert [key_values(line)["who"] for line in lines if line.startswith("who=")] == ["persia", "dense"]
     assert any(line.startswith("limit") and "bottleneck" in line for line in lines)
+
+
+@pytest.mark.processes
+def test_models_of_all_sizes_share_the_memory_and_their_speed_accuracy_and_evictions_are_measured(folder: Path) -> None:
+    words = [word for word in SMALL if not word.startswith("embedding.capacity")]
+    options = ["--sizes", "200,10K,100T", "--plot", "capacity.svg", "--quick", "--json"]
+    small = ["embedding.memory=64KiB", "embedding.num_partitions=2", "dataset.generator.signal=3"]
+    done = bench("capacity", *words, *small, *options, folder=folder)
+    [result] = json.loads(done.stdout)["results"]
+    assert [size["parameters"] for size in result["sizes"]] == [200, 10_000, 10**14]
+    assert (folder / "capacity.svg").read_text().startswith("<svg")
+    first, middle, last = result["sizes"]
+    assert first["ids"] < result["capacity"] < middle["ids"] < last["ids"]
+    assert (first["evicted"], first["ratio"], middle["ratio"]) == (0, None, 1.0)
+    assert first["look_up_hit_rate"] > middle["look_up_hit_rate"] > last["look_up_hit_rate"]
+    for size in result["sizes"]:
+        assert 0 < size["rows"] <= min(size["ids"], result["capacity"])
+        assert size["side"]["median"] > 0
+        assert size["memory"] > 0
+        assert 0.5 < size["best_auc"] <= 1.0
+        assert 0.0 < size["side"]["auc"] <= 1.0

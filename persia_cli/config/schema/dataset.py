@@ -38,8 +38,8 @@ class Generator(Node):
     """Samples of the evaluation split."""
     dense: Annotated[int, Field(ge=0, le=65536), NUMBER]
     """Dense features."""
-    cardinalities: tuple[Count, ...]
-    """Distinct ids of each sparse feature."""
+    cardinalities: tuple[Annotated[int, Field(gt=0, le=2**53), NUMBER], ...]
+    """Distinct ids of each sparse feature, at most as many as float64 tells apart."""
     zipf: Positive = 1.05
     """Exponent of the ids' Zipf distribution."""
     signal: NonNegative = 1.0

@@ -49,3 +49,28 @@ def test_modes_that_cannot_be_measured_like_this(persia, words: list[str], sente
     ended = persia("bench", "modes", "dataset=tiny", *words)
     assert ended.code == 2
     assert sentence in ended.err
+
+
+CRITEO = ("conf=criteo", "embedding.memory=100MiB")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["capacity", *CRITEO, "--sizes", "10M,big"], "'big'"),
+        (["capacity", *CRITEO, "--sizes", "2000T"], "'2000T'"),
+        (["capacity", *CRITEO, "--sizes", "10K,1B"], "625 ids"),
+        (["capacity", *CRITEO, "--sizes", "1M"], "embedding.memory"),
+        (["capacity", *CRITEO, "--plot", "away/capacity.svg"], "--plot"),
+        (["capacity", "conf=criteo", "embedding.capacity=1000"], "embedding.capacity"),
+        (["capacity", "conf=adult_income"], "dataset.generator"),
+        (["capacity", *CRITEO, "cluster=embedded"], "cluster=local"),
+        (["scaling", "dataset=tiny", "cluster=embedded"], "cluster=local"),
+        (["scaling", "dataset=tiny", "cluster.pin={nn_worker: 0}"], "cluster.pin"),
+        (["scaling", "dataset=tiny", "train.batch_size=1"], "train.batch_size"),
+    ],
+)
+def test_sizes_and_replicas_that_cannot_be_measured(persia, words: list[str], named: str) -> None:
+    ended = persia("bench", *words)
+    assert (ended.code, ended.out) == (2, "")
+    assert named in ended.err
