@@ -21,6 +21,7 @@ from persia_cli.commands import (
     keys,
     launch_role,
     on_host,
+    plan,
     predict,
     recipe,
     report,
@@ -48,6 +49,7 @@ app = typer.Typer(
 app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=resume.EXAMPLES)(resume.resume)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
+app.command(epilog=plan.EXAMPLES)(plan.plan)
 app.command(epilog=drill.EXAMPLES)(drill.drill)
 app.command(epilog=follow.ATTACH)(follow.attach)
 app.command(epilog=follow.STOP)(follow.stop)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from persia_cli.commands import costs
 from persia_cli.commands.options import AsJson, ConfDir, Words, examples
 
 if TYPE_CHECKING:
@@ -337,6 +338,9 @@ def _require_picture(path: Path | None) -> None:
     if not path.absolute().parent.is_dir():
         raise UserError(f"--plot={path}: there is no folder {path.absolute().parent}; create it first")
     empty_figure(1.0, 1.0)
+
+
+app.command(epilog=costs.EXAMPLES)(costs.costs)
 
 
 @app.command(epilog=SERVE_EXAMPLES)

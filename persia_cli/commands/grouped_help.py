@@ -5,7 +5,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 GROUPS = {
-    "Train": ("train", "resume", "sweep"),
+    "Train": ("train", "resume", "sweep", "plan"),
     "Use": ("eval", "predict", "export", "serve"),
     "Look": ("report", "runs", "data", "table", "checkpoint", "config", "recipe"),
     "Operate": ("attach", "stop", "logs"),

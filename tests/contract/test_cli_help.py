@@ -21,6 +21,7 @@ FROZEN = {
         "attach": "--progress run",
         "bench": "",
         "bench capacity": "--conf-dir --json --plot --quick --rounds --sizes --steps words",
+        "bench costs": "--check --conf-dir --json --output words",
         "bench modes": "--conf-dir --delay-ms --hosts --json --mbit --plot --quick --rounds --steps words",
         "bench scaling": "--conf-dir --json --most --plot --quick --rounds --steps words",
         "bench serve": (
@@ -55,6 +56,7 @@ FROZEN = {
         ),
         "logs": "role run",
         "on-host": "",
+        "plan": "--conf-dir --costs --json --machines --samples-per-s words",
         "predict": "--keep --logits --output --overwrite --step data run",
         "recipe": "",
         "recipe cp": "folder name",

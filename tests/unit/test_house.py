@@ -36,6 +36,7 @@ FLOORS = (
     ("checkpoint",),
     ("export",),
     ("bench",),
+    ("cost",),
     ("drill",),
     ("config",),
     ("sweep",),

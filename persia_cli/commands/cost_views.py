@@ -1,0 +1,91 @@
+"""Costs of roles and predictions on the screen."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from persia_cli.commands.screen import err, labelled, out, size
+from persia_cli.commands.screen_tables import columns, print_rows
+from persia_cli.cost.check import BAR, Checked
+from persia_cli.cost.measurements import Measurements
+from persia_cli.cost.model import TERMS
+from persia_cli.cost.prediction import Prediction
+from persia_cli.errors import count
+
+LIMITS = 3
+"""Limits that are shown, the lowest first."""
+
+
+def show_costs(path: Path, measured: Measurements) -> None:
+    """Print the CPU time of each role in the measured steps, and the fitted costs."""
+    labelled(out(), "machine", measured.machine.processor)
+    table = columns("configuration", *(f"{role} ms" for role in TERMS), "samples/s", "others' cores")
+    for each in measured.steps:
+        cpu = [f"{each.cpu_s[role] * 1e3:.2f}" for role in TERMS]
+        table.add_row(each.name, *cpu, f"{each.samples_per_s:,.0f}", f"{each.busy_cores:.1f}")
+    print_rows(out(), table)
+    table = columns("cost", "ns")
+    for role, costs in measured.costs().items():
+        for term, seconds in costs.items():
+            table.add_row(f"{role}, each of {term.replace('_', ' ')}", f"{seconds * 1e9:.4g}")
+    print_rows(out(), table)
+    labelled(err(), "written", str(path))
+
+
+def show_check(checked: Sequence[Checked]) -> None:
+    """Print predictions next to measurements."""
+    table = columns(
+        "configuration",
+        *("CPU s/M samples", "predicted CPU", "CPU error"),
+        *("samples/s", "predicted samples/s", "speed error"),
+        "others' cores",
+    )
+    for each in checked:
+        table.add_row(
+            each.name,
+            *(f"{each.measured_cpu:.1f}", f"{each.predicted_cpu:.1f}", f"{each.cpu_error:+.0%}"),
+            *(f"{each.measured_speed:,.0f}", f"{each.predicted_speed:,.0f}", f"{each.speed_error:+.0%}"),
+            f"{each.busy_cores:.1f}",
+        )
+    print_rows(out(), table)
+    accurate = sum(each.is_accurate for each in checked)
+    labelled(out(), "check", f"{accurate} of {len(checked)} predictions are within {BAR:.0%}")
+
+
+def show_plan(plan: Prediction, costs: Path) -> None:
+    """Print a prediction; all of it is labelled so."""
+    lowest = [f"{what} {limit:,.0f}" for what, limit in list(plan.limits.items())[:LIMITS]]
+    labelled(out(), "predicted", f"{plan.samples_per_s:,.0f} samples/s, from the measurements in {costs}")
+    labelled(out(), "limits", "; ".join([f"{lowest[0]} (the bottleneck)", *lowest[1:]]))
+    if plan.wanted is not None:
+        share = plan.wanted / plan.samples_per_s
+        labelled(out(), "wanted", f"{plan.wanted:,.0f} samples/s, {share:.0%} of the predicted speed")
+    labelled(
+        out(),
+        "tables",
+        f"up to {plan.rows:,} rows, {plan.parameters:,} parameters, {size(plan.memory)}, "
+        f"{size(plan.memory_per_server)} in each server; the sample of ids finds a row in {plan.hit_rate:.0%} of "
+        "look-ups",
+    )
+    labelled(out(), "model", f"{count(plan.weights, 'dense weight')}")
+    table = columns("role", "replicas", "CPU us/sample", "limit samples/s", "replicas needed")
+    for role in plan.roles:
+        needed = "" if role.needed is None else f"{role.needed:,}"
+        table.add_row(role.role, f"{role.replicas:,}", f"{role.cpu_us:.2f}", f"{role.limit:,.0f}", needed)
+    print_rows(out(), table)
+    table = columns("machines", "there", "needed", "cores used", "memory used", "Gbit/s in", "Gbit/s out", "price/h")
+    for kind in plan.machines:
+        table.add_row(
+            kind.name,
+            *(f"{kind.count:,}", f"{kind.needed:,}", f"{kind.cores:,.1f}", size(kind.memory)),
+            *(f"{kind.received_gbit:.2f}", f"{kind.sent_gbit:.2f}"),
+            "" if kind.price_per_hour is None else f"{kind.price_per_hour:,.2f}",
+        )
+    print_rows(out(), table)
+    for kind in plan.machines:
+        if not kind.fits:
+            text = f"rows do not fit the memory of {kind.count:,} {kind.name}: {kind.needed:,} are needed (predicted)"
+            labelled(out(), "memory", text)
+    if plan.price_per_million is not None:
+        labelled(out(), "price", f"{plan.price_per_million:,.4g} for a million samples (predicted)")
+    for number, assumption in enumerate(plan.assumptions):
+        labelled(out(), "" if number else "assumed", assumption)

@@ -1,0 +1,76 @@
+"""`persia plan`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from persia_cli.commands.options import AsJson, ConfDir, Words, examples
+
+EXAMPLES = examples(
+    "persia plan conf=criteo                                  # after persia bench costs conf=criteo",
+    "persia plan conf=criteo cluster.nn_workers=4 --machines machines.yaml",
+    "persia plan conf=criteo --machines machines.yaml --samples-per-s 500_000 --json",
+)
+COSTS = Path("costs.json")
+
+
+def plan(
+    words: Words = None,
+    costs: Annotated[
+        Path, typer.Option("--costs", metavar="FILE", help="Measurements that persia bench costs wrote.")
+    ] = COSTS,
+    machines: Annotated[
+        Path | None,
+        typer.Option(
+            "--machines",
+            metavar="FILE",
+            help="A .yaml file of machines: name, count, cores, memory, network (Gbit/s), gpus, gpu_tflops, "
+            "price_per_hour and roles of each.",
+            show_default="the measured one",
+        ),
+    ] = None,
+    samples_per_s: Annotated[
+        str | None,
+        typer.Option("--samples-per-s", metavar="N", help="Size replicas and machines for N.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+    conf_dir: ConfDir = None,
+) -> None:
+    """Predict the speed of a job, its bottleneck, memory, traffic and price, from measured costs.
+
+    Nothing is started. The NN worker's network may differ from the measured one; the data may not.
+    """
+    from dataclasses import asdict
+
+    from persia_cli.commands.cost_views import show_plan
+    from persia_cli.commands.screen import say_json
+    from persia_cli.config.compose import compose_run
+    from persia_cli.cost.machines import read_machines
+    from persia_cli.cost.measure import dense_weights
+    from persia_cli.cost.measurements import read_measurements, require_same_subject
+    from persia_cli.cost.prediction import measured_machine, predict
+
+    run = compose_run(words or [], conf_dir or [])
+    wanted = None if samples_per_s is None else _speed(samples_per_s)
+    measured = read_measurements(costs)
+    require_same_subject(run, measured)
+    kinds = measured_machine(measured) if machines is None else read_machines(machines)
+    [weights] = dense_weights([run])
+    found = predict(run, weights, measured, kinds, wanted)
+    if as_json:
+        say_json({"predicted": True, "bottleneck": found.bottleneck, **asdict(found)})
+        return
+    show_plan(found, costs)
+
+
+def _speed(text: str) -> float:
+    from persia_cli.errors import UserError
+
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0.0 < speed < 1e12:
+        raise UserError(f"--samples-per-s {text}: expected a number of samples per second, such as 500000")
+    return speed
