@@ -21,7 +21,7 @@ from persia_cli.kernels.optimizers import Rule
 from persia_cli.kernels.rows import CODES
 from persia_cli.kernels.update import GradientCounts
 from persia_cli.store.checkpoints.snapshot import NOTHING, ShardSnapshot
-from persia_cli.store.cold.cold_rows import ColdPlace
+from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
 from persia_cli.store.memory.answers import Answer, NewKeys
 from persia_cli.store.memory.applied_steps import AppliedSteps
@@ -476,6 +476,10 @@ class Shard:
         """Return the number of rows of the group evicted so far."""
         return int(self._counts.evicted[[table.number for table in self.layout.groups[group].tables]].sum())
 
+    def _cold_rows(self, cold_rows: ColdRows) -> Rows:
+        """Return the number of rows of each table in a cold log, int64[tables], by the counters."""
+        return self._counts.evicted - self._counts.returned - cold_rows.dropped + cold_rows.loaded
+
     def _counters(self, table: int, store: RowStore) -> TableCounters:
         hits, admitted, refused, not_admitted, evicted, expired, came_back = (
             int(counts[table]) for counts in self._counts
@@ -484,7 +488,7 @@ class Shard:
         cold_rows = dropped = 0
         if store.cold is not None:
             dropped = int(store.cold.dropped[table])
-            cold_rows = evicted - came_back - dropped + int(store.cold.loaded[table])
+            cold_rows = int(self._cold_rows(store.cold)[table])
         return TableCounters(
             rows=rows,
             bytes=rows * store.group.width * 4,

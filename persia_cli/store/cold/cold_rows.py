@@ -145,16 +145,16 @@ class ColdRows:
 
     # Take over from an earlier process
 
-    def take_over(self, index: buckets.Index) -> None:
+    def take_over(self, index: buckets.Index, rows: int) -> None:
         """Continue the log of a process that has ended; `index` is the sound one of the rows in memory.
 
-        Raise DiskError for files that are missing or damaged.
+        Raise DiskError for files that are damaged, and if files are missing, so that fewer than `rows` are found.
         """
         log, size = self.log, self.size
         found = {segment.number: segment for segment in prepare_folder(self._folder, keep=True)}
         opened, blocks = int(self._lasting[OPEN]) - 1, int(self._lasting[BLOCKS])
         if opened not in found or blocks_in(size, found[opened]) < blocks:
-            raise DiskError(f"{self._folder} does not have the rows that an earlier process wrote there")
+            raise self._missing()
         # What was written behind the counted blocks is in the buffer too.
         found[opened].nbytes = blocks * size.block_bytes
         for array in (log.keys, log.records, log.live, log.of_segment):
@@ -174,6 +174,12 @@ class ColdRows:
             for start, blocks_read in self._backwards(found[number]):
                 first = number * size.per_segment + start * size.per_block
                 cold.rebuild(log, index, blocks_read.view(np.uint32), blocks_read, first, -1, tables)
+        # A kill while rows are dropped leaves some that are counted as dropped.
+        if self.rows < rows:
+            raise self._missing()
+
+    def _missing(self) -> DiskError:
+        return DiskError(f"{self._folder} does not have all rows that an earlier process wrote there")
 
     def _first_sequence(self, segment: LogSegment) -> int:
         if not blocks_in(self.size, segment):

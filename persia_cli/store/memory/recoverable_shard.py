@@ -410,7 +410,8 @@ class RecoverableShard(Shard):
             store.used = check_store(store, self.rows_of_tables())
             if store.cold is not None:
                 try:
-                    store.cold.take_over(store.index)
+                    rows = self._cold_rows(store.cold)[[table.number for table in store.group.tables]]
+                    store.cold.take_over(store.index, int(rows.sum()))
                 except DiskError as error:
                     raise MemoryFileError(f"{error}: {LOAD}") from error
         if row:

@@ -136,14 +136,15 @@ def read_all(log: ColdRows) -> None:
     log.find(keys, np.zeros(keys.size, np.uint16))
 
 
-def test_a_process_without_the_files_of_the_one_before_does_not_begin(tmp_path):
-    job = job_with_log(tmp_path, steps=4)
+@pytest.mark.parametrize("missing", ["segment*", "segment-0"])
+def test_a_process_without_the_files_of_the_one_before_does_not_begin(tmp_path, missing):
+    job = job_with_log(tmp_path, cold_bytes=1 << 20)
     file = job.create()
     shard, _ = job.attach(file)
     job.go_on(shard)
     del shard
     gc.collect()
-    for path in job.folder.rglob("segment*"):
+    for path in job.folder.rglob(missing):
         path.unlink()
     with pytest.raises(MemoryFileError, match="group-0"):
         job.attach(file)
