@@ -81,6 +81,6 @@ def show_scaling(run: Run, results: Sequence[Result], cores: int) -> None:
     labelled(out(), "CPU us", "CPU time per sample of all replicas of the role, in microseconds")
     most = max(int(side.name) for side in first.sides)
     if len(ROLES) - 1 + most > cores:
-        text = f"{len(ROLES) - 1 + most} replicas share {cores} processors, so more of them cannot be faster: compare"
-        paragraph(out(), f"{text} the CPU time per sample", style="yellow")
+        text = f"{len(ROLES) - 1 + most} replicas share {cores} processors, so speed-ups are not those of as many"
+        paragraph(out(), f"{text} machines: compare the CPU time per sample", style="yellow")
     warn_of_others(results)
