@@ -204,6 +204,13 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     assert [*missing, *files_of_the_checkout(page), *names_of_the_code(page), *constants(page)] == []
 
 
+def test_the_documentation_stays_short() -> None:
+    texts = {page: len(page.read_text().split()) for page in [*PAGES, *ROOT.glob("recipes/*/README.md")]}
+    assert sum(texts.values()) <= MAX_WORDS
+    [how_to] = re.findall(r"^  - How-to:\n((?:      - .+\n)+)", (ROOT / "mkdocs.yml").read_text(), re.M)
+    assert [name for name in re.findall(r"- (\S+)", how_to) if texts[ROOT / "docs" / name] > MAX_WORDS_OF_HOW_TO] == []
+
+
 def test_the_changelog_begins_with_this_version() -> None:
     newest, *_ = re.findall(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert newest == __version__
