@@ -59,6 +59,7 @@ MAX_PRIORITY = np.uint64(2**64 - 1)
 MOST_RETURNS = 16
 """Maximum number of keys that return to their first buckets so that a slot may be empty."""
 VISITED = np.uint64(2**64 - 2)
+TWO = np.uint64(2)
 ALWAYS = np.uint64(2**32)
 """A number of look-ups with which a key gets a row if any row was not used in this step."""
 EVICTION_RULES = types.NamedUniTuple(I64, 3, EvictionRules)
@@ -235,7 +236,7 @@ def _release(note, index, target, step, rules, count):
                 _move(note, index, last, slot)
                 _note_empty(note, index, last)
                 return slot
-    return _empty_full(note, index, target, step, rules) if count >= ALWAYS and note is not None else NOWHERE
+    return NOWHERE
 
 
 @inlined
@@ -244,13 +245,14 @@ def _note_empty(note, index, slot):
 
 
 @helper
-def _empty_full(note, index, target, step, rules):
+def _empty_full(note, index, one, two, step, rules):
     """Return the slot of a key, last used before `step`, of a full bucket in which an empty slot does no harm.
 
     That is so if each key that overflowed from the bucket to its second one returns. Return NOWHERE if there is none.
+    The candidate buckets of the new key do not change: it goes to the first empty slot there.
     """
-    bucket = target >> np.uint64(2)
-    first, writes = bucket - bucket % index.size, note[0].notes[note[1]]
+    index.scratch[0], index.scratch[1] = one, two
+    bucket, first, writes = one, one - one % index.size, note[0].notes[note[1]]
     for _ in range(index.size):
         bucket = first if bucket + np.uint64(1) == first + index.size else bucket + np.uint64(1)
         if taken(index, bucket) == np.uint64(15):
@@ -268,7 +270,7 @@ def _note_return(note, index, hole):
     overflowed from the bucket of that key, and so on. Return False after too many.
     """
     buckets = index.scratch
-    for known in range(np.uint64(MOST_RETURNS)):
+    for known in range(TWO, TWO + np.uint64(MOST_RETURNS)):
         bucket = hole >> np.uint64(2)
         buckets[known] = bucket
         bits, slot = taken(index, bucket), NOWHERE
@@ -290,7 +292,7 @@ def _note_return(note, index, hole):
 def _overflowed(index, home, known):
     """Return the slot of a key that overflowed from bucket `home`, NOWHERE if there is none.
 
-    Buckets with a place up to `known` in the scratch memory have moved: if each such key is in one, return VISITED.
+    Buckets with a place before `known` in the scratch memory must stay: if each such key is in one, return VISITED.
     """
     first, found = home - home % index.size, NOWHERE
     for bucket in range(first, first + index.size):
@@ -334,6 +336,8 @@ def claim_slot(note, index, key, step, rules, count):
         slot = _empty_slot(index, one, two)
         if slot != NOWHERE:
             loser = _release(note, index, slot, step, rules, count)
+            if loser == NOWHERE and count >= ALWAYS and note is not None:
+                loser = _empty_full(note, index, one, two, step, rules)
         elif count >= ALWAYS:
             return _shift(note, index, one, two, True, step, rules)
     elif not _may_evict(index, slot, step, rules, count):
