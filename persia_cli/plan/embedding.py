@@ -10,7 +10,7 @@ from persia_cli.plan.capacity import CapacityRequest, divide
 from persia_cli.plan.cold import disk_space
 from persia_cli.plan.columns import sparse_features
 from persia_cli.plan.dense import dense_group, row_optimizer
-from persia_cli.store.cold.geometry import log_memory
+from persia_cli.store.cold.geometry import MAX_RECORDS, geometries, log_memory
 from persia_cli.store.layout import (
     DENSE_TABLE,
     MAX_ROWS,
@@ -97,14 +97,21 @@ def require_places(layout: EmbeddingLayout, servers: int) -> None:
     if len(layout.tables()) > MAX_TABLES:
         raise ConfigError(f"dataset.sparse reads {len(layout.tables()):,} tables; a job has at most {MAX_TABLES:,}")
     for group in layout.groups:
+        first, *others = (table.name for table in group.tables)
+        name = f"{first} and {len(others)} more" if others else first
         partitions = max(len(partitions_of(group.partitions, server, servers)) for server in range(servers))
         if group.rows_per_partition * partitions > MAX_ROWS:
-            first, *others = (table.name for table in group.tables)
-            more = f" and {len(others)} more" if others else ""
             raise ConfigError(
-                f"table {first}{more} would have {group.rows_per_partition * partitions:,} rows on one embedding "
+                f"table {name} would have {group.rows_per_partition * partitions:,} rows on one embedding "
                 f"server, and {MAX_ROWS:,} are the most that one can have; give embedding.memory or embedding.capacity "
                 "a lower value, or on machines with so much memory, raise cluster.embedding_servers"
+            )
+        records = max((each.records for each in geometries(group, servers)), default=0)
+        if records > MAX_RECORDS:
+            raise ConfigError(
+                f"table {name} would have {records:,} rows on the disk of one embedding server, and {MAX_RECORDS:,} "
+                "are the most that it can have; give embedding.cold.size a lower value, or raise "
+                "cluster.embedding_servers"
             )
 
 

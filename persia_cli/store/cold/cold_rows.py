@@ -30,9 +30,10 @@ TIGHT, LEAST_FREE = 1 / 8, 2
 """The fraction, and the number of segments that must be free after each write. Without them, the oldest rows go."""
 COMPACTED = 2
 """Blocks that compaction reads for each block that is written."""
-OPEN, BLOCKS, SEQUENCE = 0, 1, 2
-"""Places in memory that lasts longer than the process: number of the open segment + 1, its blocks, and the sequence
-number of the next block."""
+WRITTEN, SEQUENCE = 0, 1
+"""Places in memory that lasts longer than the process: number of the open segment << BLOCK_BITS | its blocks, in one
+word so that no kill comes between the two; and the sequence number of the next block."""
+BLOCK_BITS = 32
 
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]
@@ -99,8 +100,7 @@ class ColdRows:
         self.size = size = geometry(group, partitions)
         self._folder = place.folder / f"group-{group.number}"
         longs = memory(size.buffer_blocks * size.block_bytes // 8, np.uint64)
-        self._lasting: NDArray[np.int64] = memory(3, np.int64)
-        records = size.segments * size.per_segment
+        self._lasting: NDArray[np.int64] = memory(2, np.int64)
         self.log = cold.ColdLog(
             words=longs.view(np.float32),
             marks=longs.view(np.uint32),
@@ -109,7 +109,7 @@ class ColdRows:
             buffer=np.zeros(3, np.int64),
             keys=zeros(size.slots, np.uint64),
             records=zeros(size.slots, np.uint32),
-            live=zeros(-(-records // 64), np.uint64),
+            live=zeros(-(-size.records // 64), np.uint64),
             of_segment=np.zeros(size.segments, np.int64),
             width=np.uint64(group.width),
             per_block=np.uint64(size.per_block),
@@ -143,6 +143,11 @@ class ColdRows:
         """Number of rows in the log."""
         return int(self.log.of_segment.sum())
 
+    @property
+    def _opened(self) -> tuple[int, int]:
+        """Number of the open segment, and its blocks."""
+        return divmod(int(self._lasting[WRITTEN]), 1 << BLOCK_BITS)
+
     # Take over from an earlier process
 
     def take_over(self, index: buckets.Index, rows: int) -> None:
@@ -152,9 +157,12 @@ class ColdRows:
         """
         log, size = self.log, self.size
         found = {segment.number: segment for segment in prepare_folder(self._folder, keep=True)}
-        opened, blocks = int(self._lasting[OPEN]) - 1, int(self._lasting[BLOCKS])
+        opened, blocks = self._opened
         if opened not in found or blocks_in(size, found[opened]) < blocks:
             raise self._missing()
+        for number in [each for each in found if each != opened and not blocks_in(size, found[each])]:
+            # The process ended before it opened this segment.
+            found.pop(number).remove()
         # What was written behind the counted blocks is in the buffer too.
         found[opened].nbytes = blocks * size.block_bytes
         for array in (log.keys, log.records, log.live, log.of_segment):
@@ -281,28 +289,20 @@ class ColdRows:
         count = int(log.filled[0])
         if not count:
             return 0
-        blocks, number = -(-count // size.per_block), int(lasting[OPEN]) - 1
+        blocks, (number, before) = -(-count // size.per_block), self._opened
         cold.end_blocks(log, int(lasting[SEQUENCE]))
         segment = self._segments[number]
         segment.append(log.longs[: blocks * size.block_bytes // 8])
-        segment.newest = max(segment.newest, self._newest(count))
         self.counts.bytes_written[0] += blocks * size.block_bytes
         # In this order: a process that dies in between leaves records twice, in the file and in the buffer.
         lasting[SEQUENCE] += blocks
-        lasting[BLOCKS] += blocks
+        lasting[WRITTEN] += blocks
         log.filled[0] = 0
-        if lasting[BLOCKS] >= size.segment_blocks:
+        if before + blocks >= size.segment_blocks:
             self._open_next()
         else:
-            self._set_buffer(number, int(lasting[BLOCKS]))
+            self._set_buffer(number, before + blocks)
         return blocks
-
-    def _newest(self, count: int) -> int:
-        """Return the greatest step of last use in the buffer."""
-        size = self.size
-        words = self.log.marks.reshape(size.buffer_blocks, -1)[:, 4:]
-        records = words[:, : size.per_block * size.record_bytes // 4].reshape(-1, size.record_bytes // 4)
-        return int(records[:count, int(cold.LAST_USED)].max())
 
     def _set_buffer(self, number: int, blocks: int) -> None:
         size = self.size
@@ -316,9 +316,8 @@ class ColdRows:
         self._segments[number] = segment = LogSegment(self._folder / f"segment-{number}", number, create=True)
         self._files[number] = segment.file
         self._sequences[number] = int(self._lasting[SEQUENCE])
-        # The number last: a process that dies in between leaves an empty file, which counts as a segment.
-        self._lasting[BLOCKS] = 0
-        self._lasting[OPEN] = number + 1
+        # Last: a process that dies before this leaves an empty file, and the segment before stays the open one.
+        self._lasting[WRITTEN] = number << BLOCK_BITS
         self._set_buffer(number, 0)
 
     # Compaction
@@ -326,27 +325,26 @@ class ColdRows:
     @property
     def _sealed(self) -> list[int]:
         """Numbers of the segments that are not written any more, the oldest first."""
-        opened = int(self._lasting[OPEN]) - 1
-        return sorted((each for each in self._segments if each != opened), key=self._sequences.__getitem__)
+        return sorted((each for each in self._segments if each != self._opened[0]), key=self._sequences.__getitem__)
 
     @property
     def _free(self) -> int:
         return self.size.segments - len(self._segments)
 
-    def _compact(self, least_free: int = LEAST_FREE) -> None:
+    def _compact(self) -> None:
         """Copy live records out of segments with few of them; drop the oldest rows if there is no space left."""
         budget = COMPACTED * self.size.buffer_blocks
-        while (budget > 0 or self._free < least_free) and self._choose(least_free):
+        while (budget > 0 or self._free < LEAST_FREE) and self._choose():
             budget -= self._compact_piece(max(1, budget))
-        while self._free < least_free:
+        while self._free < LEAST_FREE:
             self._drop(self._sealed[0])
 
-    def _choose(self, least_free: int) -> bool:
+    def _choose(self) -> bool:
         """Begin to compact a segment, unless one is begun; return False if none is worth it."""
         if self._compacting is None and (sealed := self._sealed):
             live = self.log.of_segment
             emptiest = min(sealed, key=lambda number: live[number])
-            is_tight = self._free < max(TIGHT * self.size.segments, least_free)
+            is_tight = self._free < max(TIGHT * self.size.segments, LEAST_FREE)
             most = MOST_LIVE_WHEN_TIGHT if is_tight else MOST_LIVE
             if live[emptiest] < most * self.size.per_segment:
                 self._compacting = emptiest, 0
@@ -397,11 +395,10 @@ class ColdRows:
 
     def cut(self) -> Sequence[CutSegment]:
         """Return the present content of the log, in files that do not change any more."""
+        self.flush()
+        # Compaction may have left copies in the buffer. One free segment is taken here, by a full one or by sealing.
         self._write()
-        # Sealing takes up to two segments. Compaction may leave copies in the buffer, so that is written again.
-        self._compact(LEAST_FREE + 2)
-        self._write()
-        if self._lasting[BLOCKS]:
+        if self._opened[1]:
             self._open_next()
         return [self._cut_of(number) for number in self._sealed if self.log.of_segment[number]]
 

@@ -21,6 +21,9 @@ MIN_BLOCKS = 4
 INDEX_BYTES, LOAD = 12, 0.8
 """Bytes of a slot of the index, and the fraction of its slots that are used if every record is live."""
 
+MAX_RECORDS = int(LOAD * 2**32)
+"""Most records of a log: its index finds the slot of a key by 32 bits, and numbers records in 32 bits."""
+
 
 @dataclass(frozen=True)
 class ColdGeometry:
@@ -68,6 +71,11 @@ class ColdGeometry:
         return max(MIN_SEGMENTS, self.nbytes // (self.segment_blocks * self.block_bytes))
 
     @property
+    def records(self) -> int:
+        """Records that may be on the disk at the same time."""
+        return self.segments * self.per_segment
+
+    @property
     def buffer_blocks(self) -> int:
         """Blocks of the buffer."""
         return min(self.segment_blocks, max(1, BUFFER_BYTES // self.block_bytes))
@@ -75,12 +83,13 @@ class ColdGeometry:
     @property
     def slots(self) -> int:
         """Slots of the index."""
-        return math.ceil(self.segments * self.per_segment / LOAD)
+        return math.ceil(self.records / LOAD)
 
     @property
     def rows(self) -> int:
-        """Rows that fit at any time if none returns to memory: one segment is being written, and two must be free."""
-        return (self.segments - 3) * self.per_segment
+        """Rows that fit at any time if none returns to memory: of the segments, one is being written, checkpoints seal
+        another before it is full, and two must be free."""
+        return (self.segments - 4) * self.per_segment
 
     @property
     def min_bytes(self) -> int:
@@ -90,8 +99,7 @@ class ColdGeometry:
     @property
     def memory_bytes(self) -> int:
         """Memory of the index, the bits of live records and the buffer."""
-        records = self.segments * self.per_segment
-        return self.slots * INDEX_BYTES + records // 8 + self.buffer_blocks * self.block_bytes
+        return self.slots * INDEX_BYTES + self.records // 8 + self.buffer_blocks * self.block_bytes
 
 
 def geometry(group: GroupSpec, partitions: int) -> ColdGeometry:

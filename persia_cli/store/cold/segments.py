@@ -41,8 +41,6 @@ class LogSegment:
         except OSError as error:
             raise disk_error(error, path) from error
         self.nbytes = os.fstat(self.file).st_size
-        self.newest = 0
-        """Greatest step of last use of a record."""
         self.content: Content | None = None
         """Set by the thread that writes the first checkpoint with this segment."""
         # Records are read one by one: what is next to them is not needed.

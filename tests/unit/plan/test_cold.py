@@ -1,6 +1,7 @@
 """The space on disks: its division, its memory, and the sentences for what cannot be."""
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from persia_cli.config.schema import Run
 from persia_cli.engines.resources import rows_of_server
 from persia_cli.errors import CheckpointError, ConfigError
 from persia_cli.plan.cold import require_disks
-from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.saved_model import require_space
 from persia_cli.store.checkpoints.manifest import SavedTable
 from persia_cli.store.cold.geometry import geometries, log_memory, rows_on_disk
@@ -73,9 +74,9 @@ def test_rows_on_disks_cost_rows_in_memory() -> None:
         embedding_layout(made(size=128 * MIB)).groups,
     )
     assert without.capacity > some.capacity > many.capacity
-    # 12 bytes of an index that is 0.8 full, and a bit, for each place of a row; three of 16 segments do not count.
+    # 12 bytes of an index that is 0.8 full, and a bit, for each place of a row; four of 16 segments do not count.
     per_row = (some.capacity - many.capacity) * without.nbytes / without.capacity
-    assert per_row / (rows_on_disk(many, 1) - rows_on_disk(some, 1)) < 19
+    assert per_row / (rows_on_disk(many, 1) - rows_on_disk(some, 1)) < 21
 
 
 def test_with_a_number_of_rows_their_memory_comes_on_top() -> None:
@@ -98,6 +99,14 @@ def test_too_little_space_is_refused(settings: dict[str, Any], key: str) -> None
         embedding_layout(made(**settings))
     assert str(failure.value).startswith(key)
     assert "\n" not in str(failure.value)
+
+
+def test_more_rows_than_an_index_can_number_are_refused() -> None:
+    layout = embedding_layout(made())
+    layout = replace(layout, groups=(replace(layout.groups[0], cold_bytes=2**40),))
+    require_places(layout, 64)
+    with pytest.raises(ConfigError, match=r"embedding\.cold\.size"):
+        require_places(layout, 1)
 
 
 def test_the_least_size_that_is_named_is_enough() -> None:
