@@ -3,7 +3,11 @@
 import gc
 import os
 import random
+import shutil
+import signal
+import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +19,13 @@ from numba import types
 from persia_cli.errors import ConfigError, DiskError, MemoryFileError
 from persia_cli.kernels import cold
 from persia_cli.kernels.compile import kernel
-from persia_cli.store.cold.cold_rows import ColdRows
+from persia_cli.kernels.rows import RowArena
+from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
+from persia_cli.store.memory.recoverable_shard import check_store
+from persia_cli.store.shard import Shard
 from tests.support.cold import ColdJob, other_rows
-from tests.support.killed import durations_of, is_killed, job_of
-from tests.support.shards import BY_KIND
+from tests.support.killed import copy_of, durations_of, is_killed, job_of
+from tests.support.shards import BY_KIND, SGD, TABLES, layout_of
 
 METHODS = ("_change", "_find_or_add", "_bring_back")
 PLANS = (
@@ -92,6 +99,92 @@ def kill_repeatedly(tmp_path, plans, kills):
         gc.collect()
         os.close(file)
     assert found["kills"] >= kills, found
+
+
+@pytest.mark.parametrize("names", [["_open_next"], pytest.param(["_write", "_open_next"], marks=pytest.mark.slow)])
+def test_a_kill_at_any_line_of_writing_and_sealing_loses_no_row(tmp_path, names):
+    job = job_with_log(tmp_path, steps=6, cold_bytes=1 << 20)
+    straight, begun, files = job.straight(), job.create(), tmp_path / "files"
+    job.go_on(job.attach(begun)[0])
+    gc.collect()
+    shutil.copytree(job.folder, files)
+    for line in range(1, 200):
+        file = copy_of(begun)
+        shutil.rmtree(job.folder)
+        shutil.copytree(files, job.folder)
+        is_over = not is_killed_at_line(job, file, names, line)
+        shard, _ = job.attach(file)
+        assert other_rows(shard, straight) == [], line
+        del shard
+        gc.collect()
+        os.close(file)
+        if is_over:
+            break
+    assert is_over
+    assert line > 5
+    os.close(begun)
+
+
+def is_killed_at_line(job: ColdJob, file: int, names: list[str], line: int) -> bool:
+    """Let a child seal a log, and kill itself before a line of the methods of these names."""
+    left = [line]
+
+    def trace(frame, event, argument):
+        if event == "line":
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            shard, _ = job.attach(file)
+            sys.settrace(lambda frame, *_: trace if frame.f_code.co_name in names else None)
+            shard.stores[0].cold.cut()
+            code = 0
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL), "the child failed: see its traceback above"
+    return code != 0
+
+
+@pytest.mark.parametrize("seed", [6, 13, 31])
+def test_an_index_stays_sound_while_batches_use_nearly_all_rows_of_memory(tmp_path, seed):
+    rng = np.random.default_rng(seed)
+    layout = layout_of(1, 400, 1, SGD, TABLES[:1], when_full="evict_lru")
+    shard = Shard(
+        replace(layout, groups=(replace(layout.groups[0], cold_bytes=1 << 19),)), 0, 1, cold_place=ColdPlace(tmp_path)
+    )
+    shard.begin_cold()
+    store, known = shard.stores[0], rng.integers(2**64, size=800, dtype=np.uint64)
+    for step in range(1, 25):
+        keys = rng.permutation(known)[: rng.integers(360, 398)]
+        with suppress(ConfigError):  # the last rows in use may be in no place that the key may have
+            shard.look_up(0, keys, np.zeros(keys.size, np.uint16), step, create=True)
+        rows = shard.counters()[TABLES[0].name].rows
+        check_store(store, np.array([rows]))
+    shard.close()
+
+
+def test_a_log_that_is_full_drops_no_row_at_a_checkpoint(tmp_path):
+    job = job_with_log(tmp_path)
+    log = job.small_shard().stores[0].cold
+    group = job.small.groups[0]
+    first = 0
+    for count in (log.size.rows - 1, 1):
+        keys, ones = np.arange(first, first + count, dtype=np.uint64), np.ones(count, np.uint32)
+        words = RowArena(
+            np.zeros(count * group.width, np.float32), np.uint64(group.width), *([np.uint64(0)] * 2), 0, np.empty(0)
+        )
+        log.append(keys, np.zeros(count, np.uint16), ones, ones, words)
+        log.cut()
+        first += count
+    assert log.rows == log.size.rows
+    assert not log.dropped.any()
+    log.close()
 
 
 def test_a_block_that_is_damaged_or_missing_is_named(tmp_path):
