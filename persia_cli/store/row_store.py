@@ -120,8 +120,22 @@ class RowStore:
         # If several keys had the same row one after the other, the last one owns it: the last write stays.
         self.write_rows(rows, parts)
         if self.cold is not None:
-            self._insert_cold(np.flatnonzero(rows == -1), keys, tables, last_used, parts, counts, frequencies)
+            places = np.flatnonzero(rows == -1)
+            again = self._is_in_log(keys[places], tables[places])
+            rows[places[again]] = slots.REPEATED
+            counts.left_out[:] -= np.bincount(tables[places[again]], minlength=counts.left_out.size)
+            self._insert_cold(places[~again], keys, tables, last_used, parts, counts, frequencies)
         return int(np.count_nonzero(rows == slots.REPEATED))
+
+    def _is_in_log(self, keys: Keys, tables: Tables) -> NDArray[np.bool_]:
+        """Return which rows are in the cold log, or occur earlier among these: their keys must not get a second row."""
+        assert self.cold is not None
+        again = np.zeros(keys.size, np.bool_)
+        again[self.cold.find(keys, tables).places] = True
+        order = np.lexsort((tables, keys))
+        same = (keys[order[1:]] == keys[order[:-1]]) & (tables[order[1:]] == tables[order[:-1]])
+        again[order[1:][same]] = True
+        return again
 
     def _insert_cold(
         self,

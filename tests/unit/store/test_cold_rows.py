@@ -169,6 +169,18 @@ def test_an_index_stays_sound_while_batches_use_nearly_all_rows_of_memory(tmp_pa
     shard.close()
 
 
+def test_rows_that_are_loaded_twice_are_counted_wherever_they_are(tmp_path):
+    shard = job_with_log(tmp_path).small_shard()
+    store, keys = shard.stores[0], np.random.default_rng(0).integers(2**64, size=3000, dtype=np.uint64)
+    for loaded, repeated in ((np.concatenate([keys, keys[-9:]]), 9), (keys, keys.size)):
+        parts = {name: np.zeros((loaded.size, columns), np.float32) for name, columns in store.group.vectors.items()}
+        tables, last_used = np.zeros(loaded.size, np.uint16), np.zeros(loaded.size, np.int64)
+        assert shard.insert(0, loaded, tables, last_used, parts) == repeated
+        assert store.held == keys.size > store.used + 1000
+    assert shard.counters()[store.group.tables[0].name].left_out == 0
+    shard.close()
+
+
 def test_a_log_that_is_full_drops_no_row_at_a_checkpoint(tmp_path):
     job = job_with_log(tmp_path)
     log = job.small_shard().stores[0].cold
