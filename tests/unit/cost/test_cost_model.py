@@ -257,6 +257,6 @@ def test_a_mistake_in_a_machines_file_is_named(text: str | None, named: str, tmp
 
 
 def test_the_papers_cluster_is_a_machines_file() -> None:
-    found = read_machines(ROOT / "recipes" / "criteo" / "paper_cluster.yaml")
+    found = read_machines(ROOT / "docs" / "measured" / "paper_cluster.yaml")
     assert sum(kind.count * kind.cores for kind in found.machines if "embedding-worker" in kind.roles) == 3000
     assert sum(kind.count * kind.gpus for kind in found.machines) == 64
