@@ -79,7 +79,7 @@ class Rocks:
 
 
 def main() -> None:
-    """Fill both stores, read from them in turns, and print microseconds of processor time per row and the ratio."""
+    """Fill both stores, read from them alternately, and print microseconds of processor time per row and the ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=50)

@@ -136,12 +136,13 @@ def _after(cold, slot):
 
 @helper
 def add_to_index(cold, key, place):
-    """Make the buffer's record at a place the live one of its key; return its slot."""
-    return _add(cold, key, np.uint64(cold.buffer[FIRST] + place))
+    """Make the buffer's record at a place the live one of its key."""
+    _add(cold, key, np.uint64(cold.buffer[FIRST] + place))
 
 
 @helper
 def _add(cold, key, record):
+    """Make a record the live one of its key; return its slot."""
     slot = _home(cold, key)
     while cold.records[slot] != 0:
         slot = _after(cold, slot)

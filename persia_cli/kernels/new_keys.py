@@ -144,11 +144,11 @@ def note_new(journal, base, index, rows, old, cold, row_init, counts, key, table
 
 
 @helper
-def note_returned(journal, base, index, rows, old, cold, rules, counts, key, table, step, before, used):
-    """Write the note of a key whose row returns to memory; return False if no row last used before `before` is left."""
+def note_returned(journal, base, index, rows, old, cold, rules, counts, key, table, step, used):
+    """Write the note of a key whose row returns to memory; return False if no row last used before `step` is left."""
     note = journal.notes
     _begin_note(note, base, key, table)
-    slot, loser = claim_slot((journal, base), index, key, before, rules, ALWAYS)
+    slot, loser = claim_slot((journal, base), index, key, step, rules, ALWAYS)
     if slot == NOWHERE:
         return False
     _note_row(journal, base, index, rows, old, cold, rules, counts, slot, loser, key, step, used)

@@ -21,21 +21,20 @@ NO_SPACE = -1
 @kernel(
     types.int64(
         JOURNAL, INDEX, ROWS, OLD_ROWS, COLD, ROW_INIT, COUNTS, read(U64), read(U16), read(I64), read(F32), read(U32),
-        U32, U32, U8, I64, I64,
+        U32, U8, I64,
     )
 )  # fmt: skip
 def bring_back(
-    journal, index, rows, old, cold, row_init, counts, keys, tables, records, words, marks, step, before, number, used,
-    first,
+    journal, index, rows, old, cold, row_init, counts, keys, tables, records, words, marks, step, number, used
 ):  # fmt: skip
-    """Give rows in memory to keys from position `first` on, with the content of their records; return the rows in use.
+    """Give rows in memory to keys, with the content of their records; return the rows in use.
 
-    `words` and `marks` are the records one after the other. Rows last used before step `before` may be evicted. Steps
-    of last use become `step`. `cold.buffer` gets the position at which the buffer was full, the number of keys, or
+    `words` and `marks` are the records one after the other. Rows last used before `step` may be evicted, and steps of
+    last use become `step`. `cold.buffer` gets the position at which the buffer was full, the number of keys, or
     NO_SPACE. The notes of `journal` are as those of a look-up; a repeat after a kill brings back the rest.
     """
     size = RECORD_HEAD + rows.width
-    for i in range(np.uint64(first), np.uint64(keys.size)):
+    for i in range(np.uint64(keys.size)):
         if is_full(cold):
             cold.buffer[STOPPED] = i
             record_skip(journal, i - np.uint64(1), ADDING)
@@ -48,7 +47,7 @@ def bring_back(
         base = note_of(i)
         _note_content(journal, base, words, i * size + RECORD_HEAD, rows.width)
         if not note_returned(
-            journal, base, index, rows, old, cold, row_init.eviction, counts, keys[i], tables[i], step, before, used
+            journal, base, index, rows, old, cold, row_init.eviction, counts, keys[i], tables[i], step, used
         ):  # fmt: skip
             cold.buffer[STOPPED] = NO_SPACE
             record_skip(journal, i - np.uint64(1), ADDING)

@@ -248,7 +248,7 @@ def _note_empty(note, index, slot):
 def _empty_full(note, index, one, two, step, rules):
     """Return the slot of a key, last used before `step`, of a full bucket in which an empty slot does no harm.
 
-    That is so if each key that overflowed from the bucket to its second one returns. Return NOWHERE if there is none.
+    Each key that overflowed from that bucket to its second one returns. Return NOWHERE if there is no such slot.
     The candidate buckets of the new key do not change: it goes to the first empty slot there.
     """
     index.scratch[0], index.scratch[1] = one, two

@@ -63,8 +63,8 @@ class RememberedRows:
 class Shard:
     """The rows of the partitions that server `server` of `servers` owns, with one row store per feature group.
 
-    `empty` allocates the arrays that look-ups return, `memory` all lasting ones; `ranks` send updates. `cold_place` is
-    that of rows that leave memory, for groups with space there; `begin_cold` must follow.
+    `empty` allocates the arrays that look-ups return, `memory` all lasting ones; `ranks` send updates. With
+    `cold_place`, rows leave memory for a disk if their group has space there; `begin_cold` must follow.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class Shard:
             store.used = returned.bring_back(
                 self._return_journal(group), store.index, store.rows, old, store.log, self._row_inits[group],
                 self._counts, keys[places], tables[places], found.records, found.words, found.words.view(np.uint32),
-                step, step, self._look_ups[group] % 256, store.used, 0,
+                step, self._look_ups[group] % 256, store.used,
             )  # fmt: skip
             stopped = int(store.log.buffer[cold.STOPPED])
             if stopped == returned.NO_SPACE:

@@ -24,8 +24,8 @@ from persia_cli.store.layout import GroupSpec
 LEAST_READS = 32
 """Smallest number of records that one thread reads; for fewer, a second thread costs more than it saves."""
 MOST_LIVE, MOST_LIVE_WHEN_TIGHT = 0.5, 0.75
-"""Live share of a segment's records below which compaction copies them elsewhere and removes the segment: usually, and
-if less than TIGHT of the segments are free."""
+"""Live share of a segment's records below which compaction copies them and removes the segment. The second one holds if
+less than TIGHT of the segments are free."""
 TIGHT, LEAST_FREE = 1 / 8, 2
 """The fraction, and the number of segments that must be free after each write. Without them, the oldest rows go."""
 COMPACTED = 2
@@ -64,7 +64,7 @@ class Records(NamedTuple):
 
 
 class CutSegment(NamedTuple):
-    """A segment as it is in a checkpoint: it does not change, and its live records are those of that moment."""
+    """A segment in a checkpoint: it does not change, and its live records are those of that moment."""
 
     segment: LogSegment
     sequence: int
@@ -163,7 +163,7 @@ class ColdRows:
         for number in [each for each in found if each != opened and not blocks_in(size, found[each])]:
             # The process ended before it opened this segment.
             found.pop(number).remove()
-        # What was written behind the counted blocks is in the buffer too.
+        # The buffer still has the records behind the counted blocks.
         found[opened].nbytes = blocks * size.block_bytes
         for array in (log.keys, log.records, log.live, log.of_segment):
             array[:] = 0
