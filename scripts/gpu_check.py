@@ -64,7 +64,7 @@ def part(name: str, left: Left, rehearse: bool) -> Findings:
     import torch
 
     from persia_cli.config.compose import compose_run
-    from persia_cli.train.device import choose_device, prepare_torch
+    from persia_cli.training.device import choose_device, prepare_torch
     from scripts.gpu import compiled, graphs, jobs, networks, paths, speed, tier, timeline
 
     where = "cpu" if rehearse else "cuda"

@@ -67,7 +67,7 @@ def _trainers(run: Run, baselines: Sequence[str], note: Callable[[str], None]) -
     from persia_cli.bench.baselines.graphed import GraphedDense, GraphedTables
     from persia_cli.bench.baselines.torchrec_trainer import TorchRecBaseline
     from persia_cli.bench.baselines.trainers import DenseBaseline, TorchBaseline, settings_kept
-    from persia_cli.train.device import device_of
+    from persia_cli.training.device import device_of
 
     on_gpu = bool(baselines) and device_of(run, 0).type == "cuda"
     if "tables" in baselines and not on_gpu:

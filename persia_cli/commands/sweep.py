@@ -61,8 +61,8 @@ def sweep(
     from persia_cli.commands.facts import facts_of
     from persia_cli.commands.sweep_job import carry_out, list_points
     from persia_cli.errors import UserError
-    from persia_cli.sweep.folder import SweepRequest
-    from persia_cli.sweep.plan import prepare, resumed
+    from persia_cli.sweeps.folder import SweepRequest
+    from persia_cli.sweeps.plan import prepare, resumed
 
     if resume is None:
         folders = tuple(str(each.absolute()) for each in conf_dir or ())

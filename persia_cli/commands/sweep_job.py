@@ -12,8 +12,8 @@ from persia_cli.commands.endings import INTERRUPTED
 from persia_cli.commands.screen import err, labelled, out, paragraph, propose, say, say_json
 from persia_cli.commands.sweep_view import Shown, as_object, legend, show_table, showing, spread
 from persia_cli.errors import PersiaError, UserError, count
-from persia_cli.sweep.comparison import Row
-from persia_cli.sweep.folder import (
+from persia_cli.sweeps.comparison import Row
+from persia_cli.sweeps.folder import (
     FRONTIER,
     RESULTS,
     SETTINGS,
@@ -25,10 +25,10 @@ from persia_cli.sweep.folder import (
     write_results,
     write_settings,
 )
-from persia_cli.sweep.frontier import draw
-from persia_cli.sweep.plan import SweepPlan, compare_settings, quality_of, spots, tasks_of
-from persia_cli.sweep.points import name_setting, settings_of
-from persia_cli.sweep.processes import Sweep
+from persia_cli.sweeps.frontier import draw
+from persia_cli.sweeps.plan import SweepPlan, compare_settings, quality_of, spots, tasks_of
+from persia_cli.sweeps.points import name_setting, settings_of
+from persia_cli.sweeps.processes import Sweep
 
 
 def list_points(plan: SweepPlan) -> None:

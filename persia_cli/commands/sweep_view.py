@@ -15,10 +15,10 @@ from persia_cli.commands.screen import LABEL_WIDTH, clock, key_values, labelled,
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.observe.history import QUALITY
 from persia_cli.observe.journal import METRICS, Tail
-from persia_cli.sweep.comparison import Mean, Row
-from persia_cli.sweep.folder import PointOutcome
-from persia_cli.sweep.points import name_setting
-from persia_cli.sweep.processes import Sweep
+from persia_cli.sweeps.comparison import Mean, Row
+from persia_cli.sweeps.folder import PointOutcome
+from persia_cli.sweeps.points import name_setting
+from persia_cli.sweeps.processes import Sweep
 
 
 class Shown:

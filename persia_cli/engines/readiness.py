@@ -19,7 +19,7 @@ from persia_cli.errors import ConfigError
 from persia_cli.plan.job import JobPlan
 from persia_cli.plan.pinning import require_processors
 from persia_cli.plan.warm_start import DenseFit
-from persia_cli.train.compiling import require_compiler
+from persia_cli.training.compiling import require_compiler
 
 _SAME = {"name", "seed", "eval", "checkpoint"}
 """Parts of a run that do not affect its network."""
@@ -73,7 +73,7 @@ def with_dense_fit(plan: JobPlan) -> JobPlan:
     if warm is None or source is None or not warm.dense or find_spec("torch") is None:
         return plan
     asked = plan.run.model_copy(update={"init_from": source.model_copy(update={"path": warm.checkpoint})})
-    (found,) = ask_torch("persia_cli.train.compared_weights", [asked])
+    (found,) = ask_torch("persia_cli.training.compared_weights", [asked])
     if isinstance(found, str):
         raise ConfigError(found)
     fit = msgspec.convert(found, DenseFit)
@@ -101,7 +101,7 @@ def _takes_torch(run: Run) -> bool:
 
 def _rehearse(runs: Sequence[Run]) -> None:
     """Build and try the networks in another process; raises ConfigError with the first problem."""
-    for refusal in ask_torch("persia_cli.train.rehearsal", runs):
+    for refusal in ask_torch("persia_cli.training.rehearsal", runs):
         if refusal is not None:
             raise ConfigError(refusal)
 

@@ -16,7 +16,7 @@ from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import InputShape
 from persia_cli.serving.network import LOGITS
 from persia_cli.serving.row_reader import pooled_name, sequence_names
-from persia_cli.train.inputs import GroupShape
+from persia_cli.training.inputs import GroupShape
 
 EXAMPLES = 3
 """Number of samples of the batch that traces the network; exported networks take any number."""

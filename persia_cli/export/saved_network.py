@@ -18,11 +18,11 @@ from persia_cli.store.batch_rows import RowPlanner, UniqueRows
 from persia_cli.store.checkpoints.manifest import read_manifest, verified_folder
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.train.dense_state import load_weights
-from persia_cli.train.device import CPU, prepare_torch
-from persia_cli.train.inputs import Samples, group_shapes
-from persia_cli.train.pooling import model_batch
-from persia_cli.train.staging import Staging
+from persia_cli.training.dense_state import load_weights
+from persia_cli.training.device import CPU, prepare_torch
+from persia_cli.training.inputs import Samples, group_shapes
+from persia_cli.training.pooling import model_batch
+from persia_cli.training.staging import Staging
 from persia_cli.wire.messages import GroupRows
 
 SAMPLES = 4096

@@ -20,11 +20,11 @@ from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.manifest import verified_folder
 from persia_cli.store.checkpoints.row_files import load_shard
 from persia_cli.store.shard import Shard
-from persia_cli.train.dense_state import load_weights
-from persia_cli.train.device import CPU, prepare_torch
-from persia_cli.train.inputs import Samples, group_shapes
-from persia_cli.train.pooling import model_batch
-from persia_cli.train.staging import Staging
+from persia_cli.training.dense_state import load_weights
+from persia_cli.training.device import CPU, prepare_torch
+from persia_cli.training.inputs import Samples, group_shapes
+from persia_cli.training.pooling import model_batch
+from persia_cli.training.staging import Staging
 from persia_cli.wire.messages import GroupRows
 
 RowsOf = Callable[[Batch], list[GroupRows]]

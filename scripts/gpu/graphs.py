@@ -7,10 +7,10 @@ import torch
 
 from persia_cli.config.schema import Model
 from persia_cli.store.wire_rows import decode_rows, encode_rows
-from persia_cli.train.distributed import World
-from persia_cli.train.graphed_step import DeviceQueue, GraphedStep
-from persia_cli.train.inputs import GroupShape
-from persia_cli.train.precision import Precision
+from persia_cli.training.distributed import World
+from persia_cli.training.graphed_step import DeviceQueue, GraphedStep
+from persia_cli.training.inputs import GroupShape
+from persia_cli.training.precision import Precision
 from persia_cli.wire.messages import GroupRows
 from scripts.gpu.batches import MOVED, Floats, Trainer, deviation, random_ids, random_samples
 from scripts.gpu.host_queue import HostQueue
@@ -25,7 +25,7 @@ def queue_of(device: torch.device) -> DeviceQueue:
     """Return the queue of a GPU; on the CPU one that runs each step at once."""
     if device.type == "cpu":
         return HostQueue()
-    from persia_cli.train.cuda_queue import CudaQueue
+    from persia_cli.training.cuda_queue import CudaQueue
 
     return CudaQueue(device)
 

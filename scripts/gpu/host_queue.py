@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.train.device import CPU, drawing_from
-from persia_cli.train.device_lanes import Moments
+from persia_cli.training.device import CPU, drawing_from
+from persia_cli.training.device_lanes import Moments
 
 
 class HostSlot:

@@ -7,7 +7,7 @@ from statistics import median
 import torch
 
 from persia_cli.config.schema import Model
-from persia_cli.train.distributed import World
+from persia_cli.training.distributed import World
 from scripts.gpu.batches import Trainer, Trajectory, deviation
 from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out
 

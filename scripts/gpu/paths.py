@@ -12,12 +12,12 @@ from persia_cli.errors import UserError
 from persia_cli.kernels.pool import MODES
 from persia_cli.model.shape import FeatureShape
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.train.dense_state import dense_state, load_dense, write_files
-from persia_cli.train.device import CPU, Copier, drawing_from, explained_full_memory, prepare_torch
-from persia_cli.train.device_pooling import DevicePooling
-from persia_cli.train.distributed import World
-from persia_cli.train.inputs import GroupShape
-from persia_cli.train.pooling import GroupPooling
+from persia_cli.training.dense_state import dense_state, load_dense, write_files
+from persia_cli.training.device import CPU, Copier, drawing_from, explained_full_memory, prepare_torch
+from persia_cli.training.device_pooling import DevicePooling
+from persia_cli.training.distributed import World
+from persia_cli.training.inputs import GroupShape
+from persia_cli.training.pooling import GroupPooling
 from persia_cli.wire.messages import GroupRows
 from scripts.gpu.batches import Trainer, deviation
 from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out

@@ -17,10 +17,10 @@ from persia_cli.errors import UserError
 from persia_cli.observe.trace import Trace
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.train.dense_trainer import DenseTrainer
-from persia_cli.train.device import device_of
-from persia_cli.train.distributed import World
-from persia_cli.train.inputs import Samples
+from persia_cli.training.dense_trainer import DenseTrainer
+from persia_cli.training.device import device_of
+from persia_cli.training.distributed import World
+from persia_cli.training.inputs import Samples
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import GroupRows
 from scripts.gpu.bars import judged_by

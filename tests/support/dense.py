@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from persia_cli.train.dense_state import LossScaleState, TensorFile, dense_state
+from persia_cli.training.dense_state import LossScaleState, TensorFile, dense_state
 
 
 def dense_files(

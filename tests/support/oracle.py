@@ -33,7 +33,7 @@ from persia_cli.model.outputs import split_output
 from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.plan.columns import dense_count, sparse_features, trains_on_queries
 from persia_cli.store.layout import RowOptimizer, table_salt
-from persia_cli.train.dense_state import load_dense
+from persia_cli.training.dense_state import load_dense
 from tests.naive import initial_rows, stack_ids
 from tests.support.checkpoints import SavedRows, read_rows
 from tests.support.losses import batch_loss

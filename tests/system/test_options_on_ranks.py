@@ -11,7 +11,7 @@ import yaml
 
 from persia_cli.engines.job import JobResult
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder
-from persia_cli.train.dense_state import WEIGHTS, read_tensors
+from persia_cli.training.dense_state import WEIGHTS, read_tensors
 from tests.support.checkpoints import read_rows
 from tests.support.jobs import evaluation, losses, train
 

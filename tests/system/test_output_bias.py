@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from persia_cli.errors import DataError
 from persia_cli.main import app
 from persia_cli.store.checkpoints.manifest import newest_checkpoint
-from persia_cli.train.dense_state import WEIGHTS, read_tensors
+from persia_cli.training.dense_state import WEIGHTS, read_tensors
 from tests.support.jobs import plan, train
 
 ROWS = 1200

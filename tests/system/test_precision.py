@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import safetensors
 
-from persia_cli.train.dense_state import OPTIMIZER
-from persia_cli.train.precision import FIRST
+from persia_cli.training.dense_state import OPTIMIZER
+from persia_cli.training.precision import FIRST
 from tests.support.jobs import evaluation, losses, train
 from tests.support.small import WORDS
 

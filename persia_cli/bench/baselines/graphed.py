@@ -15,11 +15,11 @@ from persia_cli.data.read.masked_labels import weight_totals, without_unknown
 from persia_cli.errors import UserError
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output
-from persia_cli.train.blocks import BlockLayout, Field
-from persia_cli.train.dense_update import NUMBERS, GraphUpdate
-from persia_cli.train.graphed_step import SLOTS, Berth, DeviceQueue, Program
-from persia_cli.train.loss import with_auxiliary
-from persia_cli.train.precision import autocast
+from persia_cli.training.blocks import BlockLayout, Field
+from persia_cli.training.dense_update import NUMBERS, GraphUpdate
+from persia_cli.training.graphed_step import SLOTS, Berth, DeviceQueue, Program
+from persia_cli.training.loss import with_auxiliary
+from persia_cli.training.precision import autocast
 
 
 class GraphedDense(DenseBaseline):
@@ -29,7 +29,7 @@ class GraphedDense(DenseBaseline):
         """Build the network; `device` is by default the queue of its GPU."""
         super().__init__(run)
         if device is None:
-            from persia_cli.train.cuda_queue import CudaQueue
+            from persia_cli.training.cuda_queue import CudaQueue
 
             device = CudaQueue(self.device)
         self._queue: DeviceQueue = device

@@ -7,8 +7,8 @@ from functools import partial
 from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.roles.session import CoordinatorSession
 from persia_cli.storage.places import Place, place_of
-from persia_cli.train.dense_state import TensorFile, write_files
-from persia_cli.train.dense_trainer import DenseTrainer
+from persia_cli.training.dense_state import TensorFile, write_files
+from persia_cli.training.dense_trainer import DenseTrainer
 from persia_cli.wire.job_messages import SaveModel
 
 DENSE = "dense"

@@ -10,8 +10,8 @@ from persia_cli.config.schema import Link
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.roles.session import IntervalReport
-from persia_cli.train.inputs import Samples
-from persia_cli.train.step import Scored, StepResult
+from persia_cli.training.inputs import Samples
+from persia_cli.training.step import Scored, StepResult
 from persia_cli.wire.message import TableTotals
 from persia_cli.wire.messages import Rows
 from persia_cli.wire.reports import IntervalMetrics, latest

@@ -7,8 +7,8 @@ from persia_cli.retrieval.question import Progress, Question, ask
 from persia_cli.retrieval.towers import Towers
 from persia_cli.roles.nn_worker.pipeline import Pipeline
 from persia_cli.roles.session import Work
-from persia_cli.train.dense_trainer import DenseTrainer
-from persia_cli.train.distributed import World
+from persia_cli.training.dense_trainer import DenseTrainer
+from persia_cli.training.distributed import World
 from persia_cli.wire.messages import GroupRows
 
 

@@ -28,12 +28,12 @@ from persia_cli.roles.nn_worker.retrieval import RetrievalOfRows
 from persia_cli.roles.session import COMPILING, HEARTBEAT_S, CoordinatorSession, Work
 from persia_cli.storage.places import place_of
 from persia_cli.store.checkpoints.manifest import verified_folder
-from persia_cli.train.compiling import watched_compiling
-from persia_cli.train.dense_trainer import DenseTrainer
-from persia_cli.train.device import device_of, devices_are_apart, explained_full_memory, peak_memory
-from persia_cli.train.distributed import LOOPBACK, LostRankError, World
-from persia_cli.train.inputs import Samples
-from persia_cli.train.step import TRAINING, Scored
+from persia_cli.training.compiling import watched_compiling
+from persia_cli.training.dense_trainer import DenseTrainer
+from persia_cli.training.device import device_of, devices_are_apart, explained_full_memory, peak_memory
+from persia_cli.training.distributed import LOOPBACK, LostRankError, World
+from persia_cli.training.inputs import Samples
+from persia_cli.training.step import TRAINING, Scored
 from persia_cli.wire.addresses import host_of, interface_of, is_beyond
 from persia_cli.wire.job_messages import EvaluateSteps, PhaseWork, PredictSteps, SaveModel, TrainSteps
 from persia_cli.wire.loop import Loop

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from persia_cli.commands.sweep_view import show_table
 from persia_cli.observe.outcome import JobMetrics
-from persia_cli.sweep.comparison import Row, compare
-from persia_cli.sweep.points import Setting
+from persia_cli.sweeps.comparison import Row, compare
+from persia_cli.sweeps.points import Setting
 
 SMALL = ("dataset=tiny", "cluster=embedded", "train.batch_size=100")
 SYNC: Setting = (("mode", "sync"),)

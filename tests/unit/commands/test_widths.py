@@ -20,7 +20,7 @@ from persia_cli.data.prepare.recipe import list_recipes, load_recipe, readme_of
 from persia_cli.data.read.facts import inspect
 from persia_cli.observe.overview import Summary
 from persia_cli.plan.job import plan_job
-from persia_cli.sweep.comparison import Mean, Row
+from persia_cli.sweeps.comparison import Mean, Row
 
 WIDTHS = [40, 60, 80, 120]
 WIDE = 400

@@ -8,7 +8,7 @@ import pytest
 from persia_cli.engines.readiness import cgroup_limits, memory_bytes, require_network, require_ready
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import JobPlan, plan_job
-from persia_cli.train.rehearsal import refusal
+from persia_cli.training.rehearsal import refusal
 from tests.support.runs import make_facts, make_run
 
 NETWORK = """\

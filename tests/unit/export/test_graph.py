@@ -13,7 +13,7 @@ from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import InputShape
 from persia_cli.serving.network import FrozenNetwork
 from persia_cli.serving.row_reader import pooled_name, sequence_names
-from persia_cli.train.inputs import GroupShape
+from persia_cli.training.inputs import GroupShape
 from tests.unit.model.batches import batch_of
 from tests.unit.model.kinds import AUXILIARY, KINDS, ONE_LABEL, name, regularised, shape_for
 

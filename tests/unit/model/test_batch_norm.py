@@ -7,7 +7,7 @@ import torch
 from persia_cli.config.schema import Branches
 from persia_cli.model.batch_norm import BatchNorm
 from persia_cli.model.build import build_model
-from persia_cli.train.dense_state import dense_state, load_dense, write_files
+from persia_cli.training.dense_state import dense_state, load_dense, write_files
 from tests.unit.model.batches import batch_of, shape
 
 SHAPES = [(4,), (3, 1, 4)]

@@ -12,7 +12,7 @@ from persia_cli.plan.dense import DIM, MAX_WEIGHTS, dense_bytes, require_space
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import plan_job
 from persia_cli.store.layout import DENSE_TABLE, RowOptimizer, Schedule
-from persia_cli.train.optimizer import dense_optimizer
+from persia_cli.training.optimizer import dense_optimizer
 from tests.support.runs import SGD, make_facts, make_run
 
 ASYNC = {"kind": "async"}

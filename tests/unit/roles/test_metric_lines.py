@@ -9,8 +9,8 @@ from persia_cli.control.position import TRAIN
 from persia_cli.roles.nn_worker.interval import Interval
 from persia_cli.roles.nn_worker.pipeline import ReadyBatch
 from persia_cli.roles.nn_worker.worker import MetricLines
-from persia_cli.train.inputs import Samples
-from persia_cli.train.step import Scored
+from persia_cli.training.inputs import Samples
+from persia_cli.training.step import Scored
 from persia_cli.wire.message import BatchId
 from persia_cli.wire.messages import PutSamples, Rows
 

@@ -27,7 +27,7 @@ from persia_cli.store.layout import (
 )
 from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import decode_rows
-from persia_cli.train.inputs import group_shapes
+from persia_cli.training.inputs import group_shapes
 from persia_cli.wire.messages import GroupRows
 from tests import naive
 from tests.support.small_model import USERS, write_small_model
@@ -128,7 +128,7 @@ def test_a_batch_reads_what_training_would(
         found = reader.read(given, offsets, size, ones, absent)
         planned = planner.plan(given, offsets, size)[0]
         block = shard.look_up(0, planned.keys, planned.tables, 1, create=missing == "init")
-        training = pytest.importorskip("persia_cli.train.pooling", reason="torch is not installed")
+        training = pytest.importorskip("persia_cli.training.pooling", reason="torch is not installed")
         pooling = training.GroupPooling(group_shapes(layout)[0])
         shown = GroupRows([block], planned.inverse, planned.offsets)
         pooled, sequences = pooling.apply(pooling.leaf(shown), shown, size)

@@ -1,0 +1,182 @@
+"""The folder of a sweep: the request, one run directory per point, and the results so far."""
+
+import csv
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from persia_cli.config import record
+from persia_cli.config.record import to_yaml
+from persia_cli.config.schema import Run
+from persia_cli.disk import claim_folder, is_held, replacing, write_whole, writing
+from persia_cli.errors import UserError
+from persia_cli.observe.outcome import JobMetrics
+from persia_cli.sweeps.points import SEED, Point
+
+SWEEP = record.SWEEP
+RESULTS = "results.json"
+TABLE = "results.csv"
+SETTINGS = "settings.json"
+SETTINGS_TABLE = "settings.csv"
+FRONTIER = "frontier.png"
+
+_LONGEST_NAME = 80
+
+
+@dataclass(frozen=True)
+class PointOutcome:
+    """The result of a point."""
+
+    point: Point
+    seed: str
+    run_dir: str
+    """Path relative to the folder of the sweep."""
+    seconds: float
+    """Time from the start of its process to its end."""
+    figures: JobMetrics | None
+    error: str | None
+    """Reason why it failed; None if it did not."""
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """The request for a sweep: all that is needed to resume it."""
+
+    words: tuple[str, ...]
+    conf_dirs: tuple[str, ...]
+    baseline: str | None
+    metric: str | None
+    working_dir: str
+    """Folder in which it was started; `words` may contain relative paths."""
+
+    def write(self, folder: Path, runs: Sequence[Run], numbered: bool = False) -> Path:
+        """Create the folder and write this to it; returns the folder.
+
+        With `numbered`, a number is added to the name if it is taken. Otherwise raises UserError if the folder exists,
+        DiskError if it cannot be created.
+        """
+        if numbered:
+            folder = claim_folder(folder)
+        else:
+            with writing(folder):
+                try:
+                    folder.mkdir(parents=True)
+                except FileExistsError:
+                    raise UserError(f"{folder} exists already; name a folder that does not") from None
+        _write(folder / SWEEP, asdict(self) | {"configs": [digest(run) for run in runs]})
+        return folder
+
+    @classmethod
+    def read(cls, folder: Path) -> tuple["SweepRequest", list[str]]:
+        """Return the request and the digests of the runs from a folder; raises UserError if there is no sweep."""
+        try:
+            values = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
+            asked = (values[key] for key in ("baseline", "metric", "working_dir"))
+            return cls(tuple(values["words"]), tuple(values["conf_dirs"]), *asked), list(values["configs"])
+        except FileNotFoundError:
+            raise UserError(f"{folder} does not contain a sweep: {folder / SWEEP} is missing") from None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UserError(f"{folder / SWEEP} cannot be read ({type(error).__name__}); start a new sweep") from error
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Lock a sweep's folder; raises UserError if another process trains its points now.
+
+    The kernel frees the lock when the process ends in any way.
+    """
+    with (folder / SWEEP).open("rb") as file:
+        if is_held(file.fileno()):
+            raise UserError(f"another process is training the points of {folder}; wait for it, or stop it")
+        yield
+
+
+def digest(run: Run) -> str:
+    """Return a hash of a run's configuration."""
+    return hashlib.blake2b(to_yaml(run).encode(), digest_size=16).hexdigest()
+
+
+def run_dir_of(folder: Path, number: int, point: Point) -> Path:
+    """Return a new run directory for a point, named after its number and values."""
+    values = "-".join(value for _, value in point.swept)
+    plain = re.sub(r"[^A-Za-z0-9._]+", "-", values).strip("-.")[:_LONGEST_NAME]
+    name = f"{number + 1:03}-{plain}".rstrip("-")
+    tries = (folder / "points" / (name if again == 1 else f"{name}-again-{again}") for again in count(1))
+    return next(path for path in tries if not path.exists())
+
+
+def write_results(folder: Path, outcomes: Sequence[PointOutcome]) -> None:
+    """Write the results of the points as JSON and as CSV; the files are atomic."""
+    _write(folder / RESULTS, [point_object(outcome) for outcome in outcomes])
+    keys = dict.fromkeys(key for outcome in outcomes for key, _ in outcome.point.swept if key != SEED)
+    metrics = dict.fromkeys(name for outcome in outcomes if outcome.figures for name in outcome.figures.quality)
+    names = ["judged_step", "steps", "staleness_max", "staleness_fraction"]
+    columns = [*keys, SEED, "state", "samples_per_s", *metrics, *names, "seconds", "run_dir", "error"]
+    _write_table(folder / TABLE, columns, [_line(outcome, ["samples_per_s", *names]) for outcome in outcomes])
+
+
+def _line(outcome: PointOutcome, names: Sequence[str]) -> dict[str, Any]:
+    """Return the result of a point by column, with these of its metrics and all of its quality."""
+    line = dict(outcome.point.swept) | {SEED: outcome.seed, "state": "failed" if outcome.error else "done"}
+    found = {name: getattr(outcome.figures, name) for name in names} if outcome.figures else {}
+    line |= found | (outcome.figures.quality if outcome.figures else {})
+    return line | {"seconds": outcome.seconds, "run_dir": outcome.run_dir, "error": outcome.error}
+
+
+def write_settings(folder: Path, settings: Sequence[Mapping[str, Any]], flat: Sequence[Mapping[str, Any]]) -> None:
+    """Write the comparison of settings as JSON, and as CSV with a row for each setting."""
+    _write(folder / SETTINGS, settings)
+    _write_table(folder / SETTINGS_TABLE, list(dict.fromkeys(key for setting in flat for key in setting)), flat)
+
+
+def read_results(folder: Path) -> list[PointOutcome]:
+    """Return the results that `write_results` wrote, none if there is no file; raises UserError if it is damaged."""
+    path = folder / RESULTS
+    if not path.exists():
+        return []
+    try:
+        return [_outcome(entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path} cannot be read ({type(error).__name__}); start a new sweep") from error
+
+
+def point_object(outcome: PointOutcome) -> dict[str, Any]:
+    """Return the result of a point as an object for JSON."""
+    figures = outcome.figures and asdict(outcome.figures)
+    return {
+        "words": outcome.point.arguments,
+        "swept": dict(outcome.point.swept),
+        "seed": outcome.seed,
+        "run_dir": outcome.run_dir,
+        "seconds": outcome.seconds,
+        "figures": figures,
+        "error": outcome.error,
+    }
+
+
+def _outcome(entry: dict[str, Any]) -> PointOutcome:
+    return PointOutcome(
+        point=Point(tuple(entry["words"]), tuple(entry["swept"].items())),
+        seed=entry["seed"],
+        run_dir=entry["run_dir"],
+        seconds=entry["seconds"],
+        figures=entry["figures"] and JobMetrics(**entry["figures"]),
+        error=entry["error"],
+    )
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _write(path: Path, value: Any) -> None:
+    write_whole(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

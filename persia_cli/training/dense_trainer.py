@@ -1,0 +1,202 @@
+"""The dense network of one rank: training, evaluation, saving, loading."""
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from persia_cli.config.schema import Run
+from persia_cli.kernels.memory import Empty
+from persia_cli.model.build import build_model
+from persia_cli.observe.trace import Trace
+from persia_cli.plan.columns import dense_count, label_names
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.network import input_shape
+from persia_cli.plan.pinning import require_threads
+from persia_cli.plan.warm_start import DenseFit
+from persia_cli.storage.places import Place
+from persia_cli.store.wire_rows import encode_rows
+from persia_cli.training import graphed_training
+from persia_cli.training.compiling import compile_network
+from persia_cli.training.dense_state import (
+    TensorFile,
+    dense_state,
+    load_dense,
+    load_weights,
+)
+from persia_cli.training.device import prepare_torch
+from persia_cli.training.distributed import World, refuse_local_statistics
+from persia_cli.training.first_weights import take_weights
+from persia_cli.training.graphed_step import DeviceQueue
+from persia_cli.training.graphed_training import Done, Encoded, GraphedTraining, Send
+from persia_cli.training.inputs import Samples, group_shapes
+from persia_cli.training.loss import Objective
+from persia_cli.training.optimizer import LearningRate, dense_optimizer, penalties
+from persia_cli.training.parts import StepParts
+from persia_cli.training.shared_weights import SharedWeights
+from persia_cli.training.step import TRAINING, DenseStep, Scored, StepSettings
+from persia_cli.wire.messages import GroupRows
+
+
+class DenseTrainer:
+    """The dense side of one NN worker, built from a run; used by one thread."""
+
+    def __init__(
+        self,
+        run: Run,
+        world: World,
+        trace: Trace | None = None,
+        empty: Empty = np.empty,
+        trains: bool = True,
+        fail: Callable[[BaseException], None] = lambda error: None,
+        queue: DeviceQueue | None = None,
+    ) -> None:
+        """Build the network; raise ConfigError if the run's model does not fit its data or world.
+
+        `empty` allocates gradients of rows that are sent without conversion. The optimizer is built only for a rank
+        that `trains`. `fail` is called with the error of a step that another thread finishes. `queue`
+        is by default that of its GPU, if its steps can be graphs.
+        """
+        # torch's optimizers import its compiler, which takes longer than scoring thousands of samples.
+        require_threads(run, os.sched_getaffinity(0))
+        prepare_torch(run.train.threads, run.train.precision)
+        self._trace = trace or Trace()
+        layout = embedding_layout(run)
+        self.log_every_steps = run.train.log_every_steps
+        self._tasks = len(label_names(run))
+        dense = dense_count(run)
+        objective = Objective(run.losses)
+        self.links = tuple(run.links.values())
+        self._module = build_model(run.model, input_shape(run, layout), run.seed).to(world.device)
+        if run.train.compile:
+            compile_network(self._module)
+        self.parameters = sum(weight.numel() for weight in self._module.parameters())
+        self._optimizer = dense_optimizer(run.optimizer.dense, self._module) if trains else None
+        self._feature_groups = len(layout.feature_groups)
+        self._shared = None
+        if layout.dense_group is not None:
+            l2 = penalties(run.optimizer.dense, self._module)
+            self._shared = SharedWeights(self._module, run.cluster.nn_workers, l2)
+        self.dense_rows = self._shared.rows if self._shared else 0
+        self.reductions = 0
+        """Number of reductions of the learning rate by evaluations before the next steps."""
+        self._rate = LearningRate(run.optimizer.dense, self._optimizer) if self._optimizer else None
+        size = run.train.batch_size // (run.cluster.nn_workers * run.train.accumulate)
+        parts = StepParts(run.train.accumulate, size)
+        if queue is None and trains:
+            queue = graphed_training.queue_for(run, world, objective, self._trace.is_wanted)
+        clip_norm, by_kernels = run.optimizer.dense.clip_norm, queue is None
+        settings = StepSettings(objective, run.train.precision, clip_norm, by_kernels, empty, parts)
+        shapes = group_shapes(layout)
+        self._step = DenseStep(self._module, self._optimizer, shapes, world, dense, run.seed, settings, self._trace)
+        self._wires, self._empty = [group.wire for group in layout.groups], empty
+        self._graphs = None
+        if queue is not None:
+            self._graphs = GraphedTraining(
+                self._step,
+                shapes,
+                queue,
+                size=run.train.batch_size,
+                empty=empty,
+                trace=self._trace,
+                required=run.train.graphs == "on",
+                fail=fail,
+            )
+
+    def train(self, step: int, samples: Samples, groups: list[GroupRows], send: Send, done: Done) -> None:
+        """Train one step, or enqueue it on a GPU; then another thread calls `send` and `done`, in the order of steps.
+
+        `send` gets the encoded gradients of the rows, during backward and before dense weights change, and `done` the
+        scores. If embedding servers store the dense weights, these are the last of `groups` and of the gradients.
+        """
+        if self._shared is not None:
+            self._shared.take(groups[-1])
+            gradients: list[NDArray[np.float32]] = []
+            result = self._step.train(step, samples, groups[: self._feature_groups], gradients.extend)
+            send(self._encoded(step, [*gradients, self._shared.gradients()]))
+            done(result)
+            return
+        assert self._rate is not None
+        before = None
+        if self._graphs is not None:
+            if self._graphs.train(step, samples, groups, self._rate.at(step, self.reductions), send, done):
+                return
+            before = self._graphs.before(samples)
+        result = self._step.train(step, samples, groups, lambda gradients: send(self._encoded(step, gradients)))
+        with self._trace.span(TRAINING, "dense step", step):
+            self._rate.set(step, self.reductions)
+            self._step.update()
+        if self._graphs is not None and before is not None:
+            self._graphs.prove(step, samples, groups, before, result)
+        done(result)
+
+    def _encoded(self, step: int, gradients: list[NDArray[np.float32]]) -> Encoded:
+        with self._trace.span(TRAINING, "encode gradients", step):
+            return [encode_rows(*each, self._empty) for each in zip(gradients, self._wires, strict=True)]
+
+    def drain(self) -> None:
+        """Wait until the last step has ended; raises the error of one that failed."""
+        if self._graphs is not None:
+            self._graphs.drain()
+
+    def close(self) -> None:
+        """End the thread of steps in flight."""
+        if self._graphs is not None:
+            self._graphs.close()
+
+    @property
+    def network(self) -> nn.Module:
+        """The dense network."""
+        return self._module
+
+    def evaluate(self, step: int, samples: Samples, groups: list[GroupRows]) -> Scored:
+        """Score one step's samples; nothing changes."""
+        return self._step.evaluate(step, samples, groups[: self._feature_groups])
+
+    def refresh(self, weights: GroupRows) -> None:
+        """Set the dense weights to those that the embedding servers store."""
+        assert self._shared is not None
+        self._shared.take(weights)
+
+    def rehearse(self) -> None:
+        """Run forward and backward on no samples; raises ConfigError if several ranks could not train the network."""
+        refuse_local_statistics(self._module)
+        self._step.rehearse()
+
+    def state(self) -> list[TensorFile]:
+        """Return all state of training for a checkpoint; the tensors are the network's own."""
+        assert self._optimizer is not None
+        scale = self._step.loss_scale
+        files = dense_state(self._module, self._optimizer, scale.state() if scale else None)
+        return [*files, self._shared.initial_file()] if self._shared else files
+
+    def files(self) -> list[TensorFile]:
+        """Return copies of `state`."""
+        return [file.copied() for file in self.state()]
+
+    def load(self, folder: Place) -> None:
+        """Read the files of `files`, the weights alone if the rank does not train; raise CheckpointError.
+
+        The checkpoint must be of the same model, and for training of the same kind of optimizer.
+        """
+        if self._optimizer is None:
+            load_weights(folder, self._module)
+        else:
+            saved = load_dense(folder, self._module, self._optimizer)
+            if self._step.loss_scale and saved:
+                self._step.loss_scale.load(saved)
+        if self._shared is not None:
+            self._shared.load(folder)
+
+    def take(self, folder: Place, states: bool) -> DenseFit:
+        """Begin with the weights that fit of those that `save` wrote, with `states` also those of their optimizer.
+
+        If servers store the dense weights, their optimizer begins anew. Raise CheckpointError for damaged files.
+        """
+        assert self._optimizer is not None
+        fit = take_weights(folder, self._module, self._optimizer, states and self._shared is None)
+        if self._shared is not None:
+            self._shared.begin_here()
+        return fit
