@@ -151,7 +151,7 @@ def _comes_of_interrupt(error: BaseException) -> bool:
 
 def _end(code: object) -> NoReturn:
     """End the process; at once if the threads of a library could delay its exit, or abort it."""
-    remote, ranks = (sys.modules.get(f"persia_cli.{name}") for name in ("storage.remote", "train.distributed"))
+    remote, ranks = (sys.modules.get(f"persia_cli.{name}") for name in ("storage.remote", "training.distributed"))
     # A call to a remote store may still wait; and C++ calls std::terminate if a thread of torch's groups still runs.
     if (remote is not None and remote.is_waiting()) or (ranks is not None and ranks.has_joined()):
         sys.stdout.flush()

@@ -6,6 +6,7 @@ from persia_cli.kernels.cache import cache_folder, can_cache, is_cached
 from persia_cli.kernels.needed import (
     COLD,
     SAVING,
+    SCORING,
     SERVER,
     WORKER,
     pooling_kernels,
@@ -20,7 +21,7 @@ from persia_cli.plan.replacement import retains_memory
 def job_kernels(plan: JobPlan) -> list[str]:
     """Return the names of the kernels that the roles of a job compile before they are ready."""
     train = plan.job.task == "train"
-    names = [*SERVER, *WORKER]
+    names = [*SERVER, *WORKER, *SCORING]
     if train:
         kernels = recoverable_kernels if retains_memory(plan.run, plan.job, "embedding-server") else training_kernels
         names += [*kernels(group.optimizer.kind for group in plan.layout.groups), *SAVING]

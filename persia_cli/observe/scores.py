@@ -32,6 +32,7 @@ PLACE_BITS = 32
 PARTS = 20
 """Parts of a reliability diagram."""
 
+NOT_A_NUMBER = "a logit is NaN, so scores cannot be computed"
 SUMS = 7
 _LOSS, _WEIGHT, _PREDICTED, _OBSERVED, _ABSOLUTE, _SQUARED, _SQUARES = range(SUMS)
 
@@ -76,20 +77,29 @@ class ScoreHistogram:
             if given is None
             else np.broadcast_to(given if given.ndim == 2 else given[:, None], z.shape)
         )
-        if np.isnan(z).any():
-            raise PersiaError("a logit is NaN, so scores cannot be computed")
-        numbers = [] if self._links is None else [t for t, link in enumerate(self._links) if link != "logistic"]
-        bins, counts = bins_of(z), np.stack([w * (1.0 - y), w * y])
         for task, sums in enumerate(self._sums):
             # Task by task, since the rounding of a sum must not depend on the number of tasks.
-            own = np.ascontiguousarray(z[:, task]), np.ascontiguousarray(y[:, task]), np.ascontiguousarray(w[:, task])
-            if self._links is not None and task in numbers:
-                sums += _sums_of_numbers(predictions(own[0].astype(np.float64), self._links[task]), *own[1:])
+            own = (
+                np.ascontiguousarray(z[:, task]),
+                np.ascontiguousarray(y[:, task]),
+                np.ascontiguousarray(w[:, task], np.float64),
+            )
+            link = "logistic" if self._links is None else self._links[task]
+            if link == "logistic":
+                self._count(task, *own)
+            elif np.isnan(own[0]).any():
+                raise PersiaError(NOT_A_NUMBER)
             else:
-                sums += _sums_of_probabilities(*own)
-        if numbers:
-            bins, counts = np.delete(bins, numbers, axis=1), np.delete(counts, numbers, axis=2)
-        self._keep(bins.reshape(-1), counts.reshape(2, -1))
+                sums += _sums_of_numbers(predictions(own[0].astype(np.float64), link), *own[1:])
+
+    def _count(self, task: int, z: NDArray[np.float32], y: Columns, w: Columns) -> None:
+        from persia_cli.kernels.counting import count_scores  # numba, which commands that read metrics do not need
+
+        bins, counts = np.empty(len(z), np.uint64), np.empty((2, len(z)))
+        base = task << BIN_BITS
+        if not count_scores(z, z.view(np.uint32), y, w, 32 - BIN_BITS, base, bins, *counts, self._sums[task]):
+            raise PersiaError(NOT_A_NUMBER)
+        self._keep(bins, counts)
 
     def merge(self, other: Self) -> None:
         """Add another histogram of as many tasks; merging in rank order gives the same bits every time."""
@@ -235,12 +245,6 @@ def ascending_numbers(values: NDArray[np.float32]) -> NDArray[np.uint32]:
     return bits ^ np.where(bits >= _SIGN, np.uint32(0xFFFFFFFF), _SIGN)
 
 
-def bins_of(logits: NDArray[np.float32]) -> Bins:
-    """Return the bins of logits [n, T] without NaN."""
-    tasks = np.arange(logits.shape[1], dtype=np.uint64) << np.uint64(BIN_BITS)
-    return (ascending_numbers(logits) >> np.uint32(32 - BIN_BITS)) + tasks
-
-
 def middles(bins: Bins) -> NDArray[np.float32]:
     """Return the logit in the middle of each bin."""
     half = 1 << (31 - BIN_BITS)
@@ -268,16 +272,6 @@ def _stable_order(bins: Bins) -> NDArray[np.int64]:
         return np.argsort(bins, kind="stable")
     keys = np.sort(bins << np.uint64(PLACE_BITS) | np.arange(len(bins), dtype=np.uint64))
     return (keys & np.uint64((1 << PLACE_BITS) - 1)).astype(np.int64)
-
-
-def _sums_of_probabilities(z: NDArray[np.float32], y: Columns, w: Columns) -> list[float]:
-    """Return the sums over samples of logits z, labels y and weights w, all [n]."""
-    size = np.abs(z.astype(np.float64))
-    # One exponential, which never overflows, gives both the loss and the probability.
-    small = np.exp(-size)
-    losses = _product(size, np.where(z >= 0.0, 1.0 - y, y)) + np.log1p(small)
-    predicted = np.where(z >= 0.0, 1.0, small) / (1.0 + small)
-    return [float(each.sum()) for each in (_product(losses, w), w, w * predicted, w * y)] + [0.0] * 3
 
 
 def _sums_of_numbers(p: Columns, y: Columns, w: Columns) -> list[float]:

@@ -4,18 +4,30 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.kernels.cuda_calls import COMPUTE, DONE, Calls
+from persia_cli.kernels.cuda_calls import COMPUTE, Calls, Copies
 from persia_cli.training.device_lanes import Moments
 
 CAPTURE = "thread_local"
 """Calls of other threads of the process do not end a capture."""
 WARM_UP = 3
 """Steps before a capture, in which libraries allocate what they keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaGraph:
+    """A graph that has been captured."""
+
+    graph: torch.cuda.CUDAGraph
+    executable: int
+    """Its address for the CUDA runtime."""
+    draws: bool
+    """True if it draws random numbers."""
 
 
 class CudaSlot:
@@ -53,15 +65,17 @@ class CudaQueue:
         self._compute = self._streams[COMPUTE]
         self._generator = torch.cuda.default_generators[device.index or 0]
 
-    def capture(self, body: Callable[[], None], warm_up: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    def capture(self, body: Callable[[], None], warm_up: Callable[[], None]) -> CudaGraph:
         """Return a graph of the operations of `body`; `warm_up` runs first, on the same stream."""
         self._compute.wait_stream(torch.cuda.current_stream(self.device))
         try:
             with torch.cuda.stream(self._compute):
                 for _ in range(WARM_UP):
                     warm_up()
+                drawn = self._generator.get_offset()
                 with _without_waits():
                     warm_up()
+                draws = self._generator.get_offset() != drawn
         finally:
             self._compute.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -69,7 +83,7 @@ class CudaQueue:
         with torch.cuda.graph(graph, stream=self._compute, capture_error_mode=CAPTURE):
             body()
         self._compute.synchronize()
-        return graph
+        return CudaGraph(graph, graph.raw_cuda_graph_exec(), draws)
 
     def slot(self, given: torch.Tensor, result: torch.Tensor) -> CudaSlot:
         """Return a slot for a graph that reads the block `given` and writes the block `result`, uint8."""
@@ -77,19 +91,24 @@ class CudaQueue:
         torch.cuda.synchronize(self.device)
         return slot
 
-    def submit(self, slot: CudaSlot, graph: torch.cuda.CUDAGraph, bytes_in: int, bytes_out: int, seed: int) -> None:
-        """Enqueue a step: the first `bytes_in` of the slot to the device, the graph, `bytes_out` back."""
-        self._calls.arrive(slot.handles, bytes_in)
+    def submit(
+        self, slot: CudaSlot, graph: CudaGraph, copies: Copies, bytes_in: int, bytes_out: int, seed: Callable[[], int]
+    ) -> None:
+        """Enqueue a step: the copies, the first `bytes_in` of the slot to the device, the graph, `bytes_out` back."""
+        if not graph.draws:
+            self._calls.submit(slot.handles, copies, graph.executable, bytes_in, bytes_out)
+            return
+        self._calls.arrive(slot.handles, copies, bytes_in)
         # The graph reads seed and offset of random numbers from the device; `replay` writes them there.
-        self._generator.manual_seed(seed)
+        self._generator.manual_seed(seed())
         with torch.cuda.stream(self._compute):
-            graph.replay()
+            graph.graph.replay()
         self._calls.leave(slot.handles, bytes_out)
 
-    def wait(self, slot: CudaSlot) -> None:
-        """Wait for the end of the slot's step."""
+    def fetch(self, slot: CudaSlot, copies: Copies) -> None:
+        """Wait for the end of the slot's step, then make the copies."""
         torch.cuda.set_device(self.device)  # of this thread, which otherwise would use the first GPU too
-        self._calls.wait(int(slot.handles[DONE]))
+        self._calls.fetch(slot.handles, copies)
 
     def moments(self, slot: CudaSlot) -> Moments:
         """Return the times of the slot's step, which has ended; the device and the host differ by some microseconds."""

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 NUMBERS = 3
 """Number of float32 values that an update reads: learning rate, step size of Adam, root of its second correction."""
@@ -22,6 +24,8 @@ class GraphUpdate:
         if not isinstance(optimizer, KINDS):
             raise TypeError(f"{type(optimizer).__name__} has no update in a graph")
         self._optimizer = optimizer
+        self._steps: list[tuple[torch.Tensor, NDArray[np.float32]]] = []
+        """The numbers of steps of the weights, as tensors and as arrays of the same memory."""
 
     @property
     def state(self) -> list[torch.Tensor]:
@@ -38,11 +42,13 @@ class GraphUpdate:
     def numbers(self, lr: float) -> list[float]:
         """Count a step of the optimizer, and return the values that `run` reads in it."""
         steps = [state["step"] for state in self._optimizer.state.values() if "step" in state]
-        if steps:
-            torch._foreach_add_(steps, 1.0)
+        if len(steps) != len(self._steps) or any(a is not b for a, (b, _) in zip(steps, self._steps, strict=True)):
+            self._steps = [(step, step.numpy()) for step in steps]
+        for _, number in self._steps:
+            number += 1.0  # an operation of torch would release the GIL
         if not isinstance(self._optimizer, torch.optim.Adam):
             return [lr, 0.0, 0.0]
-        count = float(steps[0])
+        count = float(self._steps[0][1])
         beta1, beta2 = self._optimizer.param_groups[0]["betas"]
         return [lr, lr / (1.0 - beta1**count), (1.0 - beta2**count) ** 0.5]
 

@@ -8,6 +8,8 @@ exact: no sample refers to a padded row, and padded entries belong to bags that 
 import queue
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from persia_cli.data.read.masked_labels import without_unknown
+from persia_cli.kernels.cuda_calls import Copies, copies_of
 from persia_cli.kernels.memory import Empty
 from persia_cli.observe.trace import Trace
 from persia_cli.store.wire_rows import row_bytes
@@ -49,7 +52,7 @@ class Slot(Protocol):
     given: NDArray[np.uint8]
     """Pinned memory of the host, which `DeviceQueue.submit` copies to the device."""
     result: NDArray[np.uint8]
-    """Pinned memory of the host, valid after `DeviceQueue.wait`."""
+    """Pinned memory of the host, valid once a step has ended."""
 
 
 class DeviceQueue(Protocol):
@@ -63,11 +66,16 @@ class DeviceQueue(Protocol):
     def slot(self, given: torch.Tensor, result: torch.Tensor) -> Slot:
         """Return a slot for a graph that reads the block `given` and writes the block `result`, uint8."""
 
-    def submit(self, slot: Any, graph: Any, bytes_in: int, bytes_out: int, seed: int) -> None:
-        """Enqueue a step: the first `bytes_in` of the slot to the device, the graph, `bytes_out` back."""
+    def submit(
+        self, slot: Any, graph: Any, copies: Copies, bytes_in: int, bytes_out: int, seed: Callable[[], int]
+    ) -> None:
+        """Enqueue a step: the copies, the first `bytes_in` of the slot to the device, the graph, `bytes_out` back.
 
-    def wait(self, slot: Any) -> None:
-        """Wait for the end of the slot's step."""
+        A graph that draws random numbers draws those of `seed()`.
+        """
+
+    def fetch(self, slot: Any, copies: Copies) -> None:
+        """Wait for the end of the slot's step, then make the copies."""
 
     def moments(self, slot: Any) -> Moments:
         """Return the times of the slot's step, which has ended."""
@@ -167,17 +175,15 @@ class GraphedStep:
         arrays = self._arrays(samples, groups)
         program = self._program_for(arrays, check)
         berth = program.take(check)
-        berth.given["numbers"][:] = numbers()
-        for name, array in arrays.items():
-            berth.given[name][: len(array)] = array  # what is beyond are entries of an earlier batch: rows that exist
+        arrays["numbers"] = np.array(numbers(), np.float32)
+        # What is beyond the copied entries are those of an earlier batch: rows that exist.
+        pairs = [(berth.given[name], np.ascontiguousarray(array)) for name, array in arrays.items()]
         for number, group in enumerate(groups):
-            start, view = 0, berth.given[f"rows {number}"]
-            for block in group.rows:
-                view[start : start + len(block)] = block
-                start += len(block)
+            pairs += zip(_parts(berth.given[f"rows {number}"], group.rows), group.rows, strict=True)
         counts = [sum(map(len, group.rows)) for group in groups]
         bytes_in, bytes_out = _used(program.inputs, "rows", counts), _used(program.outputs, "gradients", counts)
-        self._device.submit(berth.slot, program.graph, bytes_in, bytes_out, self._step.seed_of(step))
+        seed = partial(self._step.seed_of, step)
+        self._device.submit(berth.slot, program.graph, copies_of(pairs), bytes_in, bytes_out, seed)
         return Flight(step, samples, groups, berth)
 
     def finish(self, flight: Flight) -> tuple[Scored, list[NDArray[np.uint8]]]:
@@ -186,21 +192,22 @@ class GraphedStep:
         Raises UserError if the loss is not finite; the weights have changed then.
         """
         assert self._program is not None
-        self._device.wait(flight.berth.slot)
-        if self._trace.covers(flight.step):
-            self._lanes.add(flight.step, self._device.moments(flight.berth.slot))
         result = flight.berth.result
-        scored = Scored(result["logits"].copy(), result["loss"].copy())
-        if not np.isfinite(scored.loss_sum).all():
-            leaves = [decode_on_host(group, shape) for group, shape in zip(flight.groups, self._groups, strict=True)]
-            finite = result["finite"].tolist()
-            self._step.require_finite(scored, f"step {flight.step}", flight.samples, leaves, finite)
+        scored = Scored(np.empty_like(result["logits"]), np.empty_like(result["loss"]))
+        pairs: list[Pair] = [(scored.logits, result["logits"]), (scored.loss_sum, result["loss"])]
         gradients = []
         for number, (group, shape) in enumerate(zip(flight.groups, self._groups, strict=True)):
             count = 0 if shape.is_frozen else sum(map(len, group.rows))
             gradients.append(self._empty((count, row_bytes(shape.dim, shape.wire)), np.uint8))
             if count:
-                gradients[-1][...] = result[f"gradients {number}"][:count]
+                pairs.append((gradients[-1], result[f"gradients {number}"][:count]))
+        self._device.fetch(flight.berth.slot, copies_of(pairs))
+        if self._trace.covers(flight.step):
+            self._lanes.add(flight.step, self._device.moments(flight.berth.slot))
+        if not np.isfinite(scored.loss_sum).all():
+            leaves = [decode_on_host(group, shape) for group, shape in zip(flight.groups, self._groups, strict=True)]
+            finite = result["finite"].tolist()
+            self._step.require_finite(scored, f"step {flight.step}", flight.samples, leaves, finite)
         self._program.free.put(flight.berth)
         return scored, gradients
 
@@ -358,6 +365,12 @@ class GraphedStep:
         if (offsets := given.get(f"{number} offsets")) is None:
             return DeviceRows(pooling, leaf, given[f"ids {number}"], None, sequences)
         return DeviceRows(pooling, leaf, given[f"{number} entries"], offsets, sequences)
+
+
+def _parts(array: NDArray[np.uint8], blocks: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+    """Return the consecutive parts of an array that have the lengths of `blocks`."""
+    stops = list(accumulate(map(len, blocks)))
+    return [array[stop - len(block) : stop] for stop, block in zip(stops, blocks, strict=True)]
 
 
 def decode_on_host(group: GroupRows, shape: GroupShape) -> torch.Tensor:

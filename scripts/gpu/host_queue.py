@@ -1,5 +1,6 @@
 """A queue of steps on the CPU, in place of a GPU's: a graph is replayed by running its operations again."""
 
+import ctypes
 import time
 from collections.abc import Callable
 
@@ -7,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from persia_cli.kernels.cuda_calls import Copies
 from persia_cli.training.device import CPU, drawing_from
 from persia_cli.training.device_lanes import Moments
 
@@ -37,22 +39,37 @@ class HostQueue:
         """Return a slot for a graph that reads and writes these blocks."""
         return HostSlot(given, result)
 
-    def submit(self, slot: HostSlot, graph: Callable[[], None], bytes_in: int, bytes_out: int, seed: int) -> None:
+    def submit(
+        self,
+        slot: HostSlot,
+        graph: Callable[[], None],
+        copies: Copies,
+        bytes_in: int,
+        bytes_out: int,
+        seed: Callable[[], int],
+    ) -> None:
         """Run a step at once."""
         self.submitted += 1
+        _move(copies)
         given, result = slot.blocks
         begun = time.monotonic_ns()
         given[:bytes_in].copy_(torch.from_numpy(slot.given[:bytes_in]))
         arrived = time.monotonic_ns()
-        with drawing_from(seed, CPU):
+        with drawing_from(seed(), CPU):
             graph()
         computed = time.monotonic_ns()
         slot.result[:bytes_out] = result[:bytes_out].numpy()
         slot.moments = Moments(begun, arrived, computed, time.monotonic_ns())
 
-    def wait(self, slot: HostSlot) -> None:
-        """Do nothing: the step has ended."""
+    def fetch(self, slot: HostSlot, copies: Copies) -> None:
+        """Make the copies: the step has ended."""
+        _move(copies)
 
     def moments(self, slot: HostSlot) -> Moments:
         """Return the times of the slot's step."""
         return slot.moments
+
+
+def _move(copies: Copies) -> None:
+    for target, source, nbytes in copies.tolist():
+        ctypes.memmove(target, source, nbytes)

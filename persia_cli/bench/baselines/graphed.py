@@ -13,6 +13,7 @@ from persia_cli.bench.portions import Portion
 from persia_cli.config.schema import Adagrad, Run
 from persia_cli.data.read.masked_labels import weight_totals, without_unknown
 from persia_cli.errors import UserError
+from persia_cli.kernels.cuda_calls import copies_of
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output
 from persia_cli.training.blocks import BlockLayout, Field
@@ -46,9 +47,10 @@ class GraphedDense(DenseBaseline):
         loss = self._landed() if len(self._flying) == SLOTS else 0.0
         berth, program = self._program.free.get(), self._program
         numbers = np.array(self._update.numbers(self._rate.at(self._step)), np.float32)
-        for name, array in (self._arrays(portion) | {"numbers": numbers}).items():
-            berth.given[name][...] = array
-        self._queue.submit(berth.slot, program.graph, program.inputs.nbytes, program.outputs.nbytes, 0)
+        arrays = self._arrays(portion) | {"numbers": numbers}
+        pairs = [(berth.given[name], np.ascontiguousarray(array)) for name, array in arrays.items()]
+        sizes = program.inputs.nbytes, program.outputs.nbytes
+        self._queue.submit(berth.slot, program.graph, copies_of(pairs), *sizes, lambda: 0)
         self._flying.append(berth)
         self._step += 1
         return loss
@@ -63,7 +65,7 @@ class GraphedDense(DenseBaseline):
     def _landed(self) -> float:
         assert self._program is not None
         berth = self._flying.popleft()
-        self._queue.wait(berth.slot)
+        self._queue.fetch(berth.slot, copies_of([]))
         loss = float(berth.result["loss"])
         self._program.free.put(berth)
         return loss

@@ -18,7 +18,7 @@ from persia_cli.wire.reports import IntervalMetrics, latest
 
 
 class Interval:
-    """The sums of the steps of an interval and of their look-ups; for the I/O thread, which has spare time."""
+    """The sums of the steps of an interval and of their look-ups."""
 
     def __init__(self, links: Sequence[Link], trains: bool = False) -> None:
         """Begin an interval, of training if it `trains`; `links` are those of ScoreHistogram."""

@@ -16,7 +16,7 @@ from persia_cli.config.schema import AsyncMode, Link, Run, SyncMode
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.errors import WireError
-from persia_cli.kernels.needed import pooling_kernels
+from persia_cli.kernels.needed import SCORING, pooling_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
@@ -142,6 +142,7 @@ class NNWorker:
         trainer = DenseTrainer(run, world, self._trace, pipeline.empty, job.task == "train", pipeline.fail)
         self._portion = max(1, PORTION // run.train.batch_size)
         self._pipeline.dense_rows = trainer.dense_rows
+        warm(SCORING)
         if world.device.type == "cpu":
             warm(pooling_kernels((feature.pooling for feature in embedding_layout(run).features), job.task == "train"))
         if run.eval.retrieval is not None and self._session.index == 0:
@@ -187,7 +188,7 @@ class NNWorker:
             self._saving.check()
 
     def _train(self, trainer: DenseTrainer, work: TrainSteps) -> None:
-        lines = MetricLines(trainer.links, trainer.log_every_steps, work.first, self._pipeline.call, self._report)
+        lines = MetricLines(trainer.links, trainer.log_every_steps, work.first, self._report)
         trainer.reductions = work.dense_reductions
         for ready in self._batches(TRAIN, work.first):
             samples = _samples_of(ready)
@@ -287,11 +288,10 @@ class MetricLines:
         links: Sequence[Link],
         every: int,
         first: int,
-        call: Callable[[Callable[[], None]], None],
         report: Callable[[int, int, Interval, float], None],
     ) -> None:
-        """Begin with step `first`; `call` runs a function on the I/O thread, and `report` is `NNWorker._report`."""
-        self._links, self._every, self._call, self._report = links, every, call, report
+        """Begin with step `first`; `report` is `NNWorker._report`."""
+        self._links, self._every, self._report = links, every, report
         self._interval, self._since = Interval(links, trains=True), time.monotonic()
         self._done = self._last = first
         self._complete: queue.SimpleQueue[tuple[int, Interval, float]] = queue.SimpleQueue()
@@ -299,8 +299,7 @@ class MetricLines:
     def add(self, ready: ReadyBatch, samples: Samples, scored: Scored) -> None:
         """Add a step, which may complete a line."""
         self._done = ready.batch.step + 1
-        # The I/O thread adds up the metrics, since it has spare time.
-        self._call(partial(self._interval.add, samples.counted, scored, ready.rows))
+        self._interval.add(samples.counted, scored, ready.rows)
         if self._done % self._every == 0:
             self._complete_line()
 

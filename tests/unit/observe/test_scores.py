@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from persia_cli.errors import PersiaError, WireError
 from persia_cli.observe.quality import QUALITY
 from persia_cli.observe.recent_scores import RecentScores
-from persia_cli.observe.scores import ScoreHistogram, bins_of, middles
+from persia_cli.observe.scores import BIN_BITS, ScoreHistogram, ascending_numbers, middles
 from persia_cli.wire.job_messages import ScoreCounts
 from tests import naive_scores
 
@@ -50,7 +50,8 @@ def in_batches(logits, labels, weights=None, size=4096) -> ScoreHistogram:
 
 def on_grid(values) -> np.ndarray:
     """Return float32 values of which no two differ and share a bin."""
-    return middles(bins_of(np.asarray(values, np.float32)[:, None])[:, 0])
+    numbers = ascending_numbers(np.asarray(values, np.float32)) >> np.uint32(32 - BIN_BITS)
+    return middles(numbers.astype(np.uint64))
 
 
 def assert_close(scores: ScoreHistogram, logits, labels, weights=None, precision=ERROR) -> None:

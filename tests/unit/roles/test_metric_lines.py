@@ -24,7 +24,7 @@ def test_the_training_thread_reports_what_another_finishes() -> None:
         assert split == TRAIN
         reported.append((last, interval.report("train", last, seconds, False)[0].steps, threading.get_ident()))
 
-    lines = MetricLines(LINKS, 2, 0, lambda call: call(), report)
+    lines = MetricLines(LINKS, 2, 0, report)
 
     def finish(steps: range) -> None:
         dense, labels = np.zeros((3, 0), np.float32), np.ones((3, 1), np.float32)
