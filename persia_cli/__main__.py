@@ -22,6 +22,8 @@ OF_JOBS = ("train", "resume", "launch-role")
 OF_SCRIPTS = "on-slurm"
 """The command that requeues its job, so that a signal before its job waits until it can do so."""
 
+COMPLETION = "_PERSIA_COMPLETE"
+"""Environment variable by which a shell asks for the completion of a line."""
 IMPORT_S = 5.0
 """Seconds for which Ctrl-C waits for the end of an import."""
 AGAIN_S = 0.05
@@ -56,6 +58,11 @@ def is_importing(frame: FrameType | None) -> bool:
 
 def main() -> None:
     """Run the command line; while a command runs, Ctrl-C is a KeyboardInterrupt, which lets it stop its processes."""
+    if COMPLETION in os.environ:
+        from persia_cli.commands.completion import complete
+
+        if complete():
+            return
     came: float | None = None
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -11,28 +11,12 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
-def complete_word(incomplete: str) -> list[str]:
-    """Return the arguments that can complete a beginning: configurations, group options and keys."""
-    from persia_cli.config import offers
-
-    choices = {"conf": list(offers.primaries())} | {group: list(names) for group, names in offers.groups().items()}
-    key, equals, part = incomplete.partition("=")
-    if equals:
-        return [f"{key}={choice}" for choice in choices.get(key, []) if choice.startswith(part)]
-    from persia_cli.config.expected import keys
-    from persia_cli.config.schema import Run
-
-    names = [*choices, *(path for path, _ in keys(Run) if path not in choices)]
-    return [f"{name}=" for name in dict.fromkeys(names) if name.startswith(incomplete)]
-
-
 Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="conf=NAME | KEY=VALUE",
         help="A configuration, by name or path of a .yaml file (without it: base), and settings of it: a config "
         "group's option such as model=dlrm, or a single key such as train.epochs=2.",
-        autocompletion=complete_word,
         show_default=False,
     ),
 ]
@@ -41,7 +25,6 @@ Overrides = Annotated[
     typer.Argument(
         metavar="KEY=VALUE",
         help="Settings that differ from the run's own, such as cluster.embedding_servers=3.",
-        autocompletion=complete_word,
         show_default=False,
     ),
 ]
