@@ -132,11 +132,11 @@ def diff(
 
     from persia_cli.checkpoint.comparison import compare_checkpoints
     from persia_cli.commands.checkpoint_content_view import show_diff
-    from persia_cli.commands.checkpoint_view import reading_rows
+    from persia_cli.commands.progress_bar import counting
     from persia_cli.commands.screen import err, out, propose, say_json
     from persia_cli.storage.places import place_of
 
-    with reading_rows(err(), "comparing") as progress:
+    with counting(err(), "comparing", "rows") as progress:
         found = compare_checkpoints(place_of(before), place_of(after), progress)
     if as_json:
         say_json(asdict(found))
@@ -161,7 +161,7 @@ def export(
 
     from persia_cli.checkpoint.description import groups_of
     from persia_cli.checkpoint.export import export_table, require_exportable
-    from persia_cli.commands.checkpoint_view import reading_rows
+    from persia_cli.commands.progress_bar import counting
     from persia_cli.commands.screen import err, labelled, propose
     from persia_cli.errors import count
     from persia_cli.observe.saved_run import locate_model
@@ -171,7 +171,7 @@ def export(
     checkpoint, _ = locate_model(place_of(folder))
     manifest = read_manifest(checkpoint)
     require_exportable(manifest, table, output, overwrite)
-    with reading_rows(err(), "exporting") as progress:
+    with counting(err(), "exporting", "rows") as progress:
         rows = export_table(checkpoint, manifest, table, output, state, last_used, progress)
     group = groups_of(manifest).get(table)
     if group and next(each for each in group.tables if each.name == table).rounds:

@@ -1,7 +1,7 @@
 """Output of `persia checkpoint`: a table on a terminal, else a line of text for each thing."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -64,18 +64,6 @@ def verifying(console: Console) -> Iterator[VerifyingProgress]:
             bar.show(progress.work, progress.of, [f"{progress.rows:,} rows", f"{clock(bar.left_s)} left", rate])
 
         yield VerifyingProgress(on_change=show)
-
-
-@contextmanager
-def reading_rows(console: Console, phase: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that takes the rows read so far and in all, and shows them on a terminal."""
-    with ProgressBar(console, phase) as bar:
-
-        def show(rows: int, of: int) -> None:
-            rate = [] if bar.per_second is None else [f"{bar.per_second:,.0f} rows/s"]
-            bar.show(rows, of, [f"{rows:,}/{of:,} rows", f"{clock(bar.left_s)} left", *rate])
-
-        yield show
 
 
 def show_clean_up(console: Console, plan: CleanUp) -> None:

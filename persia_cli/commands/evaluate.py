@@ -5,16 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from persia_cli.commands.options import Model, Overrides, Step, examples
+from persia_cli.commands.options import AsJson, Model, Overrides, Step, examples
 
 if TYPE_CHECKING:
     from persia_cli.observe.saved_run import SavedModel
     from persia_cli.plan.job import JobPlan
     from persia_cli.retrieval.approximate import ApproximateMetrics
     from persia_cli.retrieval.evaluation import RetrievalMetrics
+    from persia_cli.training.importance import Importance
 
-RETRIEVAL = "retrieval.json"
-"""File of the retrieval metrics, in the evaluation's folder next to its configuration."""
+RETRIEVAL, IMPORTANCE = "retrieval.json", "importance.json"
+"""Files of an evaluation in this process, in its folder next to its configuration."""
 
 EXAMPLES = examples(
     "persia eval runs/criteo-20261121-081500                              # the run's own evaluation again",
@@ -22,6 +23,7 @@ EXAMPLES = examples(
     "persia eval runs/criteo-20261121-081500 --data day_23                # on other files",
     "persia eval runs/criteo-20261121-081500 --step 3000                  # the model of that step",
     "persia eval runs/movies-20261121-081500 --retrieval --at 10 --at 100    # rank all items for each user",
+    "persia eval runs/criteo-20261121-081500 --importance                 # the features that matter most",
 )
 
 
@@ -67,6 +69,14 @@ def evaluate(
             help="With --retrieval: also search approximately, by faiss, and report how much that finds, and how fast.",
         ),
     ] = False,
+    importance: Annotated[
+        bool,
+        typer.Option(
+            "--importance",
+            help="How much worse each feature makes the metric if samples exchange its values, in this process alone.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate a saved model, on any number of servers."""
     from persia_cli.commands.job import carry_out, claimed, other_data, plan_saved
@@ -77,6 +87,10 @@ def evaluate(
     for word, is_given in {"--at": at, "--keep-seen": keep_seen, "--approximate": approximate}.items():
         if is_given and not retrieval:
             raise UserError(f"{word} belongs to --retrieval; give both, or none")
+    if as_json and not importance:
+        raise UserError("--json belongs to --importance; give both, or none")
+    if importance and retrieval:
+        raise UserError("--importance and --retrieval are two evaluations; give one at a time")
     for word in words or []:
         if "=" not in word and not word.startswith("~"):
             raise UserError(f"'{word}' is not KEY=VALUE; other samples are given by --data {word}")
@@ -87,11 +101,21 @@ def evaluate(
     if retrieval:
         from persia_cli.retrieval.evaluation import judge
 
-        judged = judge(
-            plan.run, model.checkpoint, sorted(set(at or plan.run.eval.retrieval or (10,))), keep_seen, approximate
-        )
+        cuts = sorted(set(at or plan.run.eval.retrieval or (10,)))
+        judged = judge(plan.run, model.checkpoint, cuts, keep_seen, approximate)
         _show(judged)
-        _keep(judged, model, plan, keep_seen)
+        _keep(RETRIEVAL, {"keep_seen": keep_seen}, judged, model, plan)
+        return
+    if importance:
+        from persia_cli.commands.importance_view import show_importance
+        from persia_cli.commands.progress_bar import counting
+        from persia_cli.commands.screen import err
+        from persia_cli.training.importance import permutation_importance
+
+        with counting(err(), "shuffling", "samples") as progress:
+            found = permutation_importance(plan.run, model.checkpoint, progress)
+        show_importance(found, as_json)
+        _keep(IMPORTANCE, {}, found, model, plan)
         return
     carry_out(claimed(plan), [f"conf={model.config}"])
 
@@ -126,8 +150,10 @@ def _speeds(found: "ApproximateMetrics") -> dict[str, float]:
     return found.search_recall | speeds | {"build_s": found.build_s}
 
 
-def _keep(judged: "RetrievalMetrics", model: "SavedModel", plan: "JobPlan", keep_seen: bool) -> None:
-    """Write the metrics and the configuration into a new folder of the run's evaluations; raises DiskError."""
+def _keep(
+    name: str, facts: dict[str, bool], result: "RetrievalMetrics | Importance", model: "SavedModel", plan: "JobPlan"
+) -> None:
+    """Write a result and the configuration into a new folder of the run's evaluations; raises DiskError."""
     from dataclasses import asdict
 
     from persia_cli.commands.job import claimed
@@ -139,6 +165,6 @@ def _keep(judged: "RetrievalMetrics", model: "SavedModel", plan: "JobPlan", keep
 
     folder = claimed(plan).run_dir
     write_run(plan.run, folder / CONFIG)
-    content = {"step": step_of(model.checkpoint), "keep_seen": keep_seen} | asdict(judged)
-    write_whole(folder / RETRIEVAL, json.dumps(content, indent=2, allow_nan=False) + "\n")
-    labelled(err(), "figures", f"{folder / RETRIEVAL}")
+    content = {"step": step_of(model.checkpoint)} | facts | asdict(result)
+    write_whole(folder / name, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    labelled(err(), "figures", f"{folder / name}")

@@ -1,14 +1,18 @@
 """A progress line at the bottom of a terminal: a phase, a bar if there is space, and the metrics that fit."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 
-from persia_cli.commands.screen import LABEL_WIDTH, clock, fitting, size
+from persia_cli.commands.screen import LABEL_WIDTH, clock, fitting, labelled, size
 
 BAR_WIDTH = 20
+LINE_S = 10.0
+"""Seconds between lines of progress where there is no terminal."""
 ROOMY = 60
 """Width of a terminal that has space for a bar and two or three metrics."""
 
@@ -65,6 +69,24 @@ class ProgressBar:
         phase = max(LABEL_WIDTH, len(self._progress.tasks[0].description) + 1)
         room = self._console.width - phase - (BAR_WIDTH + 1 if self._has_bar else 0)
         self._progress.update(self._task, figures=fitting(parts, room))
+
+
+@contextmanager
+def counting(console: Console, phase: str, unit: str, line_s: float = LINE_S) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that takes the amount done and the total, and shows them; without a terminal as lines."""
+    with ProgressBar(console, phase) as bar:
+        shown = time.monotonic()
+
+        def show(done: int, total: int) -> None:
+            nonlocal shown
+            rate = [] if bar.per_second is None else [f"{bar.per_second:,.0f} {unit}/s"]
+            parts = [f"{done:,}/{total:,} {unit}", f"{clock(bar.left_s)} left", *rate]
+            bar.show(done, total, parts)
+            if not console.is_terminal and time.monotonic() - shown >= line_s:
+                labelled(console, phase, "  ".join(parts))
+                shown = time.monotonic()
+
+        yield show
 
 
 def bytes_done(bar: ProgressBar, done: int, total: int) -> list[str]:

@@ -10,19 +10,12 @@ from torch import nn
 
 from persia_cli.config.schema import Run
 from persia_cli.data.read.batch import Batch
-from persia_cli.model.build import build_model
 from persia_cli.model.two_sides import TwoSides
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.network import input_shape
 from persia_cli.storage.places import Place
-from persia_cli.store.batch_rows import RowPlanner
-from persia_cli.store.checkpoints.chain import read_chain
-from persia_cli.store.checkpoints.manifest import verified_folder
-from persia_cli.store.checkpoints.row_files import load_shard
-from persia_cli.store.shard import Shard
-from persia_cli.training.dense_state import load_weights
-from persia_cli.training.device import CPU, prepare_torch
+from persia_cli.training.device import CPU
 from persia_cli.training.inputs import Samples, group_shapes
+from persia_cli.training.loaded_model import LoadedModel
 from persia_cli.training.pooling import model_batch
 from persia_cli.training.staging import Staging
 from persia_cli.wire.messages import GroupRows
@@ -45,6 +38,8 @@ class Towers:
         assert isinstance(network, TwoSides)
         self._network, self._rows_of = network, rows_of
         self._staging = Staging(group_shapes(embedding_layout(run)), device, by_kernels=True)
+        self.temperature = network.temperature
+        """Number that a product of two vectors is divided by to give the logit."""
 
     def vectors(self, batch: Batch) -> Vectors:
         """Return the vectors of a batch's samples; the network is in evaluation mode then."""
@@ -61,19 +56,5 @@ def saved_towers(run: Run, checkpoint: Place) -> Towers:
 
     Raises CheckpointError for a damaged checkpoint, or one of another model.
     """
-    prepare_torch(run.train.threads)
-    layout = embedding_layout(run)
-    planner, shard = RowPlanner(layout, 1), Shard(layout, 0, 1)
-    load_shard(shard, read_chain(checkpoint).row_files(with_dense=False))
-    network = build_model(run.model, input_shape(run, layout), run.seed)
-    load_weights(verified_folder(checkpoint, "dense"), network)
-    numbers = [group.number for group in layout.feature_groups]
-
-    def rows_of(batch: Batch) -> list[GroupRows]:
-        groups = []
-        for number, unique in zip(numbers, planner.plan(batch.ids, batch.offsets, batch.size), strict=True):
-            block = shard.look_up(number, unique.keys, unique.tables, 0, create=False)
-            groups.append(GroupRows([block], unique.inverse, unique.offsets))
-        return groups
-
-    return Towers(run, network, CPU, rows_of)
+    saved = LoadedModel(run, checkpoint)
+    return Towers(run, saved.network, CPU, saved.rows_of)

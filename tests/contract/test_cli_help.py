@@ -46,7 +46,7 @@ FROZEN = {
         "data inspect": "--csv --dim --json --memory --optimizer --write path",
         "drill": "--at-step --compare --conf-dir --folder --json words",
         "drive": "--background --lock --run-dir words",
-        "eval": "--approximate --at --data --keep-seen --retrieval --step --test run words",
+        "eval": "--approximate --at --data --importance --json --keep-seen --retrieval --step --test run words",
         "export": "--format --name --output --overwrite --rows --step --verify run",
         "keys": "",
         "keys new": "file",

@@ -46,6 +46,13 @@ class Batch:
         """Number of samples."""
         return len(self.labels)
 
+    @property
+    def lists(self) -> list[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+        """Each feature's ids, and their offsets [n + 1] from 0."""
+        bounds = self.offsets.astype(np.int64)
+        spans = [bounds[f * self.size : (f + 1) * self.size + 1] for f in range(self.features)]
+        return [(self.ids[span[0] : span[-1]], span - span[0]) for span in spans]
+
     def copy(self, empty: Empty) -> "Batch":
         """Return the same samples in arrays made by `empty`."""
         return Batch(
@@ -74,11 +81,10 @@ class Batch:
     def take(self, chosen: NDArray[np.int64]) -> "Batch":
         """Return these samples, in this order, as a separate batch."""
         ids, offsets = [], []
-        for feature in range(self.features):
-            bounds = self.offsets[feature * self.size : (feature + 1) * self.size + 1].astype(np.int64)
+        for values, bounds in self.lists:
             lengths = np.diff(bounds)[chosen]
             ends = np.concatenate([[0], np.cumsum(lengths)])
-            ids.append(self.ids[np.arange(ends[-1]) + np.repeat(bounds[:-1][chosen] - ends[:-1], lengths)])
+            ids.append(values[np.arange(ends[-1]) + np.repeat(bounds[:-1][chosen] - ends[:-1], lengths)])
             offsets.append(ends)
         return assemble(
             dense=self.dense[chosen],

@@ -1,0 +1,60 @@
+"""A saved network with all its rows in this process, for work that needs no servers."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from persia_cli.config.schema import Run
+from persia_cli.data.read.batch import Batch
+from persia_cli.errors import UserError
+from persia_cli.model.build import build_model
+from persia_cli.model.outputs import split_output
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.network import input_shape
+from persia_cli.storage.places import Place
+from persia_cli.store.batch_rows import RowPlanner
+from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.manifest import verified_folder
+from persia_cli.store.checkpoints.row_files import load_shard
+from persia_cli.store.shard import Shard
+from persia_cli.training.dense_state import load_weights
+from persia_cli.training.device import CPU, prepare_torch
+from persia_cli.training.inputs import Samples, group_shapes
+from persia_cli.training.pooling import model_batch
+from persia_cli.training.staging import Staging
+from persia_cli.wire.messages import GroupRows
+
+
+class LoadedModel:
+    """The network of a checkpoint in evaluation mode, in float32, and all its rows; nothing changes them."""
+
+    def __init__(self, run: Run, checkpoint: Place, device: torch.device = CPU) -> None:
+        """Load both; raises CheckpointError for a damaged checkpoint, or one of another model."""
+        prepare_torch(run.train.threads)
+        layout = embedding_layout(run)
+        self._planner, self._shard = RowPlanner(layout, 1), Shard(layout, 0, 1)
+        load_shard(self._shard, read_chain(checkpoint).row_files(with_dense=False))
+        self.network = build_model(run.model, input_shape(run, layout), run.seed)
+        load_weights(verified_folder(checkpoint, "dense"), self.network)
+        self.network.to(device).eval()
+        self._numbers = [group.number for group in layout.feature_groups]
+        self._staging = Staging(group_shapes(layout), device, by_kernels=True)
+
+    def rows_of(self, batch: Batch) -> list[GroupRows]:
+        """Return the rows of a batch's ids, group by group; ids without a row are zeros."""
+        groups = []
+        plan = self._planner.plan(batch.ids, batch.offsets, batch.size)
+        for number, unique in zip(self._numbers, plan, strict=True):
+            block = self._shard.look_up(number, unique.keys, unique.tables, 0, create=False)
+            groups.append(GroupRows([block], unique.inverse, unique.offsets))
+        return groups
+
+    def logits(self, batch: Batch) -> NDArray[np.float32]:
+        """Return the network's logits [n, T] of a batch's samples; raises UserError if one is not finite."""
+        staged = self._staging.stage(Samples(batch.dense, batch.labels, None, ()), self.rows_of(batch))
+        with torch.no_grad():
+            output = self.network(model_batch(self._staging.poolings, staged.rows, staged.dense))
+        logits: NDArray[np.float32] = split_output(output)[0].float().cpu().numpy()
+        if not np.isfinite(logits).all():
+            raise UserError("outputs of the model are not finite, so it cannot be judged; lower learning rates")
+        return logits
