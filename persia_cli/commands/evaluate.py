@@ -73,7 +73,7 @@ def evaluate(
         bool,
         typer.Option(
             "--importance",
-            help="How much worse each feature makes the metric if samples exchange its values, in this process alone.",
+            help="Measure the drop of the metric when samples exchange a feature's values, in this process alone.",
         ),
     ] = False,
     as_json: AsJson = False,
