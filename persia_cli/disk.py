@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -16,6 +17,8 @@ from pathlib import Path
 
 from persia_cli.errors import DiskError
 
+CLAIM_S = 0.2
+"""Seconds for which `claim` tries to lock a file, since readers lock it briefly to see if a process holds it."""
 ELSEWHERE = "free space or choose another place"
 REASONS = {
     errno.ENOSPC: ("disk full: cannot write {path}", ELSEWHERE),
@@ -156,6 +159,16 @@ def is_held(descriptor: int) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def claim(descriptor: int) -> bool:
+    """Lock an open file or folder for this process; returns False if another process holds the lock for CLAIM_S."""
+    deadline = time.monotonic() + CLAIM_S
+    while is_held(descriptor):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from persia_cli.commands import (
     bench,
     checkpoint,
     config,
+    dashboard,
     data,
     drill,
     drive,
@@ -59,6 +60,7 @@ app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=export.EXAMPLES)(export.export)
 app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.command(epilog=report.EXAMPLES)(report.report)
+app.command(epilog=dashboard.EXAMPLES)(dashboard.dashboard)
 app.command(epilog=trace.EXAMPLES)(trace.trace)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
 app.command("on-host", hidden=True, epilog=on_host.EXAMPLES)(on_host.on_host)

@@ -7,7 +7,7 @@ from typer.core import TyperGroup
 GROUPS = {
     "Train": ("train", "resume", "sweep", "plan"),
     "Use": ("eval", "predict", "export", "serve"),
-    "Look": ("report", "runs", "data", "table", "checkpoint", "config", "recipe"),
+    "Look": ("report", "dashboard", "runs", "data", "table", "checkpoint", "config", "recipe"),
     "Operate": ("attach", "stop", "logs"),
     "Develop": ("bench", "drill", "trace", "launch-role", "keys"),
 }

@@ -71,7 +71,7 @@ def compare(
     if len(runs) < 2:
         raise UserError("name two or more runs to compare; `persia runs ls` lists them")
     histories = [read_history(run) for run in runs]
-    settings = differing_settings(histories)
+    settings = differing_settings([history.run for history in histories])
     figures = [key_metrics(history) for history in histories]
     side_by_side = {
         name: [each.get(name, "-") for each in figures] for name in dict.fromkeys(name for f in figures for name in f)

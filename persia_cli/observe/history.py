@@ -110,19 +110,8 @@ class RunHistory:
     def outcome(self, now: float) -> RunOutcome:
         """Return the state of the run; `now` in seconds since 1970."""
         phases = [event for event in self.events if event["event"] == "phase"]
-        # The last one, since a driver may record an end after that of the coordinator, with more information.
-        for event in reversed(phases):
-            if event["phase"] in ENDS:
-                return RunOutcome(event["phase"], event.get("error", ""))
-        if self.is_written is False:
-            return RunOutcome("dead", "the record has no end, and no process writes it any more: all were killed")
         last_s = self.end_s if self.last_write_s is None else self.last_write_s
-        if last_s is not None and now - last_s < SILENT_S:
-            return RunOutcome("running", f"{phases[-1]['phase'] if phases else 'starting'} as this was written")
-        when = "" if last_s is None else f" since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(last_s))}"
-        if self.is_copy:
-            return RunOutcome("silent", f"the record ends with the newest checkpoint: none{when}")
-        return RunOutcome("silent", f"the record has no end, and nothing was written{when}: killed, or stuck")
+        return outcome_by(phases, self.is_written, last_s, self.is_copy, now)
 
     @property
     def judged(self) -> Line | None:
@@ -139,6 +128,24 @@ class RunHistory:
         """Return a metric of one label in a line of metrics; None if it is missing or undefined."""
         value: float | None = line.get(name if len(self.labels) == 1 else f"{name}_{label}")
         return value
+
+
+def outcome_by(
+    phases: Sequence[Line], is_written: bool | None, last_s: float | None, is_copy: bool, now: float
+) -> RunOutcome:
+    """Return the state of a run by its phases, in order, and the time of the last write to its record."""
+    # The last one, since a driver may record an end after that of the coordinator, with more information.
+    for event in reversed(phases):
+        if event["phase"] in ENDS:
+            return RunOutcome(event["phase"], event.get("error", ""))
+    if is_written is False:
+        return RunOutcome("dead", "the record has no end, and no process writes it any more: all were killed")
+    if last_s is not None and now - last_s < SILENT_S:
+        return RunOutcome("running", f"{phases[-1]['phase'] if phases else 'starting'} as this was written")
+    when = "" if last_s is None else f" since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(last_s))}"
+    if is_copy:
+        return RunOutcome("silent", f"the record ends with the newest checkpoint: none{when}")
+    return RunOutcome("silent", f"the record has no end, and nothing was written{when}: killed, or stuck")
 
 
 def read_history(run_dir: Path) -> RunHistory:

@@ -9,11 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from persia_cli.disk import is_held, writing
+from persia_cli.disk import claim, is_held, writing
 from persia_cli.errors import DiskError, UserError
-
-CLAIM_S = 0.2
-"""Seconds for which a writer tries to lock a journal, since readers lock it briefly to see if it is written."""
 
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
@@ -33,17 +30,9 @@ class Journal:
         self._path = path
         with writing(path):
             self._file = path.open("ab", buffering=0)
-            if alone and not self._claim():
+            if alone and not claim(self._file.fileno()):
                 self._file.close()
                 raise UserError(f"{path} is being written by another process: this run is still running")
-
-    def _claim(self) -> bool:
-        deadline = time.monotonic() + CLAIM_S
-        while is_held(self._file.fileno()):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.01)
-        return True
 
     def require_there(self) -> None:
         """Raise DiskError if the file has been removed, so that all lines would be lost."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from persia_cli.config.explain import leaves
+from persia_cli.config.schema import Run
 from persia_cli.config.schema.metric import FIGURES
 from persia_cli.errors import PersiaError
 from persia_cli.observe.history import CONFIG, RunHistory, read_history
@@ -105,9 +106,9 @@ def _saved_steps(history: RunHistory) -> tuple[int, ...]:
     return tuple(finished_steps(checkpoints_of(history.run_dir, place)))
 
 
-def differing_settings(histories: Sequence[RunHistory]) -> dict[str, list[str]]:
+def differing_settings(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Return the settings that differ between runs, with the value in each run as JSON; `-` if a run has none."""
-    dumped = [history.run.model_dump(mode="json") for history in histories]
+    dumped = [run.model_dump(mode="json") for run in runs]
     flat = [{key: json.dumps(value) for top in run for key, value in leaves(top, run[top])} for run in dumped]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     values = {key: [settings.get(key, "-") for settings in flat] for key in keys}

@@ -40,21 +40,31 @@ def report_page(history: RunHistory, summary: Mapping[str, str], now: float) -> 
         began=_began(history),
         tiles=key_metrics(history),
         panels=[(panel.title, panel.missing, _svg(history, panel)) for panel in panels_of(history)],
-        sections={
-            "Evaluations": _evaluations(history),
-            "Retrieval": _retrieval(history),
-            "Tables": _tables(history),
-            "Ids without a row": _unknown(history),
-            "Bytes between roles": _exchanged(history),
-            "Processes": _processes(history),
-            "Recoveries": _recoveries(history),
-        },
-        notes=[event["text"] for event in history.events if event["event"] in ("warning", "note", "stopped_early")],
+        sections=sections(history),
+        notes=notes(history),
         summary={**summary, "run directory": str(history.run_dir.absolute())},
         config=(history.run_dir / CONFIG).read_text(encoding="utf-8"),
         version=__version__,
         made=_clock(now),
     )
+
+
+def sections(history: RunHistory) -> dict[str, Rows]:
+    """Return the tables of a run by title, each with its head as first row; one without other rows is not shown."""
+    return {
+        "Evaluations": _evaluations(history),
+        "Retrieval": _retrieval(history),
+        "Tables": _tables(history),
+        "Ids without a row": _unknown(history),
+        "Bytes between roles": _exchanged(history),
+        "Processes": _processes(history),
+        "Recoveries": _recoveries(history),
+    }
+
+
+def notes(history: RunHistory) -> list[str]:
+    """Return the messages and warnings of a run."""
+    return [event["text"] for event in history.events if event["event"] in ("warning", "note", "stopped_early")]
 
 
 def _began(history: RunHistory) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from persia_cli.config import record
 from persia_cli.config.record import to_yaml
 from persia_cli.config.schema import Run
-from persia_cli.disk import claim_folder, is_held, replacing, write_whole, writing
+from persia_cli.disk import claim, claim_folder, replacing, write_whole, writing
 from persia_cli.errors import UserError
 from persia_cli.observe.outcome import JobMetrics
 from persia_cli.sweeps.points import SEED, Point
@@ -92,7 +92,7 @@ def claimed(folder: Path) -> Iterator[None]:
     The kernel frees the lock when the process ends in any way.
     """
     with (folder / SWEEP).open("rb") as file:
-        if is_held(file.fileno()):
+        if not claim(file.fileno()):
             raise UserError(f"another process is training the points of {folder}; wait for it, or stop it")
         yield
 

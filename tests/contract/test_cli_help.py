@@ -42,6 +42,7 @@ FROZEN = {
         "config model": "--conf-dir --json words",
         "config schema": "",
         "config show": "--conf-dir words",
+        "dashboard": "--host --port --token-file folder",
         "data": "",
         "data inspect": "--csv --dim --json --memory --optimizer --write path",
         "drill": "--at-step --compare --conf-dir --folder --json words",

@@ -16,10 +16,14 @@ class Address(NamedTuple):
     port: int
 
 
-def address_of(host: str, port: int, is_guarded: bool) -> Address:
+TOKEN = "--token-file FILE, which holds a secret that they must know"
+"""The option of a guarded server, as errors name it."""
+
+
+def address_of(host: str, port: int, is_guarded: bool, guards: str = f"{TOKEN}, or --tls CERT KEY, or both") -> Address:
     """Return the address of a server, with a port that is free if `port` is 0.
 
-    Raises UserError, also for an address beyond this machine that is not guarded.
+    Raises UserError, also for an address beyond this machine that is not guarded by one of `guards`.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -28,10 +32,7 @@ def address_of(host: str, port: int, is_guarded: bool) -> Address:
     except (OSError, UnicodeError, OverflowError) as error:
         raise UserError(f"--host {host}: there is no such address ({error})") from error
     if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not is_guarded:
-        raise UserError(
-            f"--host {host} lets other machines ask: add --token-file FILE, which holds a secret that they must know, "
-            "or --tls CERT KEY, or both; without --host only this machine can"
-        )
+        raise UserError(f"--host {host} lets other machines ask: add {guards}; without --host only this machine can")
     try:
         with socket.create_server(address[:2], family=family) as listener:
             return Address(*listener.getsockname()[:2])

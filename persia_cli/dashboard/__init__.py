@@ -1,0 +1,1 @@
+"""`persia dashboard`: a local web page over the runs and sweeps of a folder."""

@@ -1,0 +1,188 @@
+"""The web application: pages, their data as JSON, and what changes as server-sent events."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from persia_cli.config.schema.metric import AIMS
+from persia_cli.dashboard.details import comparison, run_details, sweep_details, sweep_row
+from persia_cli.dashboard.folder import Folder
+from persia_cli.dashboard.guard import App, Guard
+from persia_cli.dashboard.lines import Position, columns, read_new
+from persia_cli.dashboard.logs import search
+from persia_cli.dashboard.overview import Overview
+from persia_cli.dashboard.watched import RunRow
+from persia_cli.errors import UserError
+from persia_cli.observe.journal import METRICS
+from persia_cli.observe.journal_keys import METRIC_KEYS
+from persia_cli.serving.http.token_file import TokenFile
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+STATIC = Path(__file__).with_name("static")
+PAGES = ("/", "/run", "/compare", "/sweep")
+TICK_S = 1.0
+REST_TIMES = 100.0
+"""A page's data is read again after so many times the time that reading it took, so that training is not slowed."""
+MAX_POINTS, MIN_POINTS = 3000, 300
+"""Points of a curve: MAX_POINTS is shared by the runs of a page."""
+
+
+def make_app(path: Path, token: TokenFile | None = None) -> App:
+    """Return the application over a folder; raises UserError if there is none."""
+    from starlette.applications import Starlette
+    from starlette.responses import FileResponse
+    from starlette.routing import Mount, Route
+    from starlette.staticfiles import StaticFiles
+
+    pages = _Pages(Folder(path))
+
+    async def page(request: "Request") -> "Response":
+        return FileResponse(STATIC / "page.html")
+
+    async def missing(request: "Request", error: Exception) -> "Response":
+        return _json({"error": str(error)}, 404)
+
+    routes = [
+        *(Route(each, page) for each in PAGES),
+        Mount("/static", StaticFiles(directory=STATIC)),
+        Route("/api/keys", pages.keys),
+        Route("/api/list", pages.rows),
+        Route("/api/curves", pages.curves),
+        Route("/api/run", pages.run),
+        Route("/api/logs", pages.logs),
+        Route("/api/compare", pages.compare),
+        Route("/api/sweep", pages.sweep),
+    ]
+    return Guard(Starlette(routes=routes, exception_handlers={UserError: missing}), token)
+
+
+class _Pages:
+    """The data of the pages."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder, self._overview = folder, Overview(folder)
+
+    async def keys(self, request: "Request") -> "Response":
+        """Answer with the keys of metrics; curves of evaluations have only those that are `scored`."""
+        return _json(
+            {
+                key: {**each._asdict(), "scored": key in ("loss", *AIMS) or each.lines == "eval"}
+                for key, each in METRIC_KEYS.items()
+            }
+        )
+
+    async def run(self, request: "Request") -> "Response":
+        """Answer with the details of a run."""
+        name = _one(request, "run")
+        return _json(await asyncio.to_thread(run_details, self._folder.run(name), name))
+
+    async def logs(self, request: "Request") -> "Response":
+        """Answer with the lines of a log that contain a text."""
+        run, file, text = (_one(request, key) for key in ("run", "file", "text"))
+        return _json(await asyncio.to_thread(search, self._folder.run(run), file, text))
+
+    async def compare(self, request: "Request") -> "Response":
+        """Answer with the differences of runs."""
+        return _json(await asyncio.to_thread(comparison, self._runs(request)))
+
+    async def sweep(self, request: "Request") -> "Response":
+        """Answer with the settings of a sweep."""
+        name = _one(request, "sweep")
+        return _json(await asyncio.to_thread(sweep_details, self._folder.sweep(name), name))
+
+    async def rows(self, request: "Request") -> "Response":
+        """Answer with events: the rows of runs that change, of all or of a sweep, and the sweeps."""
+        return _stream(self._row_events(request.query_params.get("sweep")))
+
+    async def curves(self, request: "Request") -> "Response":
+        """Answer with events: new lines of metrics of runs, and their states.
+
+        The id of an event is the positions in the files of metrics, from which a browser continues.
+        """
+        runs = self._runs(request)
+        texts = request.headers.get("last-event-id", _one(request, "since")).split(",")
+        since = [Position.parse(text) for text in texts] if len(texts) == len(runs) else [Position()] * len(runs)
+        return _stream(self._curve_events(list(runs), since))
+
+    def _runs(self, request: "Request") -> dict[str, Path]:
+        names = dict.fromkeys(request.query_params.getlist("run"))
+        if not names:
+            raise UserError("the address names no run")
+        return {name: self._folder.run(name) for name in names}
+
+    async def _row_events(self, sweep: str | None) -> AsyncIterator[bytes]:
+        sent: dict[str, RunRow] = {}
+        before: Any = None
+        while True:
+            begin = time.monotonic()
+            try:
+                found = await asyncio.to_thread(self._overview.changes, sent, sweep)
+                rows = [] if sweep is not None else await asyncio.to_thread(self._sweep_rows)
+            except UserError as error:
+                yield _event("gone", {"text": str(error)})
+                return
+            if found["rows"] or found["gone"] or before != (rows, found["unread"]):
+                before = rows, found["unread"]
+                yield _event("rows", {**found, "sweeps": rows, "folder": str(self._folder.root)})
+            else:
+                yield b": \n\n"
+            if not found["unread"]:
+                await asyncio.sleep(max(TICK_S, REST_TIMES * (time.monotonic() - begin)))
+
+    def _sweep_rows(self) -> list[dict[str, Any]]:
+        return [sweep_row(self._folder.sweep(name), name) for name in self._folder.sweeps()]
+
+    async def _curve_events(self, runs: list[str], since: list[Position]) -> AsyncIterator[bytes]:
+        most = max(MIN_POINTS, MAX_POINTS // len(runs))
+        states: dict[str, RunRow] = {}
+        while True:
+            begin = time.monotonic()
+            for number, name in enumerate(runs):
+                try:
+                    new, at = await asyncio.to_thread(self._new, name, since[number], most)
+                    state = await asyncio.to_thread(self._overview.row, name)
+                except UserError as error:
+                    yield _event("gone", {"run": name, "text": str(error)})
+                    return
+                is_other = at.file != since[number].file or at.offset < since[number].offset
+                if new or is_other:
+                    since[number] = at
+                    yield _event("curves", {"run": name, "all": is_other, "splits": new}, ",".join(map(str, since)))
+                if states.get(name) != state:
+                    states[name] = state
+                    yield _event("state", state)
+            yield b": \n\n"
+            await asyncio.sleep(max(TICK_S, REST_TIMES * (time.monotonic() - begin)) if states else TICK_S)
+
+    def _new(self, name: str, since: Position, most: int) -> tuple[Any, Position]:
+        data, at = read_new(self._folder.run(name) / METRICS, since)
+        return columns(data, most) if data else None, at
+
+
+def _one(request: "Request", key: str) -> str:
+    return str(request.query_params.get(key, ""))
+
+
+def _json(value: Any, status: int = 200) -> "Response":
+    from starlette.responses import Response
+
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def _stream(events: AsyncIterator[bytes]) -> "Response":
+    from starlette.responses import StreamingResponse
+
+    return StreamingResponse(events, media_type="text/event-stream")
+
+
+def _event(kind: str, value: Any, name: str = "") -> bytes:
+    """Return a server-sent event; JSON has no line breaks."""
+    head = f"id: {name}\nevent: {kind}\ndata: " if name else f"event: {kind}\ndata: "
+    return head.encode() + msgspec.json.encode(value) + b"\n\n"

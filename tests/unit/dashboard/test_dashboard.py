@@ -1,0 +1,228 @@
+"""The pages' data over a real connection: rows, curves, details, and what is refused."""
+
+import base64
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.testing
+
+from persia_cli.main import app
+from persia_cli.observe.history import key_metrics, read_history
+from persia_cli.observe.journal import Journal
+from persia_cli.observe.outcome import JobMetrics
+from persia_cli.sweeps.folder import PointOutcome, SweepRequest, write_results
+from persia_cli.sweeps.points import Point
+from tests.support.made_up_run import made_up_run
+from tests.support.runs import make_run
+
+pytest.importorskip("starlette", reason="Starlette is not installed (persia-cli[dashboard])")
+
+from tests.support.dashboards import Asked, Event, dashboard_over
+
+TOKEN = "c0ffee-c0ffee-c0ffee"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    made_up_run(tmp_path / "runs" / "done", 30, phase="done", step=1500)
+    made_up_run(tmp_path / "runs" / "failed", 20, labels=("click", "buy"), phase="failed", step=9, error="<b>no</b>")
+    made_up_run(tmp_path / "runs" / "running", 12)
+    return tmp_path
+
+
+@pytest.fixture
+def asked(runs: Path) -> Iterator[Asked]:
+    with dashboard_over(runs) as found:
+        yield found
+
+
+def until_read(events: Iterator[Event], rows: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Apply events to the rows, until all records have been read."""
+    rows = {} if rows is None else rows
+    for event in events:
+        rows |= {row["run"]: row for row in event.value["rows"]}
+        for name in event.value["gone"]:
+            del rows[name]
+        if not event.value["unread"]:
+            return rows
+    raise AssertionError("the stream ended")
+
+
+def test_the_list_has_states_and_the_best_evaluation_of_each_run(asked: Asked, runs: Path) -> None:
+    with (runs / "runs" / "running" / "metrics.jsonl").open("a") as file:
+        file.write('{"time": 1, "half a li')
+    damaged = made_up_run(runs / "damaged", 10)
+    (damaged / "config.yaml").write_text("model: [1\n")
+    with asked.events("/api/list") as events:
+        rows = until_read(events)
+        assert {name: row["state"] for name, row in rows.items()} == {
+            "runs/done": "done", "runs/failed": "failed", "runs/running": "running", "damaged": "damaged",
+        }  # fmt: skip
+        best = max(read_history(runs / "runs" / "done").evaluations, key=lambda line: line["auc"])
+        done = rows["runs/done"]
+        assert (done["metric"], done["best"], done["best_step"]) == ("auc", best["auc"], best["step"])
+        assert (done["model"], done["mode"], done["step"]) == ("ffnn", "hybrid", 1500)
+        assert rows["runs/failed"]["text"] == "<b>no</b>"
+        shutil.rmtree(runs / "runs" / "done")
+        made_up_run(runs / "runs" / "new", 10)
+        assert until_read(events, rows).keys() == {"runs/failed", "runs/running", "runs/new", "damaged"}
+
+
+def test_curves_go_on_after_the_last_event_and_start_again_with_another_file(asked: Asked, runs: Path) -> None:
+    metrics = runs / "runs" / "running" / "metrics.jsonl"
+    history = read_history(metrics.parent)
+    with asked.events("/api/curves", run="runs/running") as events:
+        first = next(event for event in events if event.kind == "curves")
+    assert first.value["all"]
+    train = first.value["splits"]["train"]
+    assert train["step"] == [line["step"] for line in history.training]
+    assert train["auc"] == [line["window_auc"] for line in history.training]
+    assert first.value["splits"]["eval"]["auc"] == [line["auc"] for line in history.evaluations]
+    assert int(first.id.partition("-")[2]) == metrics.stat().st_size
+
+    whole = json.dumps(history.training[-1] | {"step": 999_999}) + "\n"
+    with metrics.open("a") as file:
+        file.write(whole + whole[:40])
+    with asked.events("/api/curves", last=first.id, run="runs/running") as events:
+        more = next(event for event in events if event.kind == "curves")
+    assert not more.value["all"]
+    assert more.value["splits"]["train"]["step"] == [999_999]
+    assert int(more.id.partition("-")[2]) == metrics.stat().st_size - 40
+
+    shutil.rmtree(metrics.parent)
+    made_up_run(metrics.parent, 3)
+    with asked.events("/api/curves", last=more.id, run="runs/running") as events:
+        again = next(event for event in events if event.kind == "curves")
+        assert again.value["all"]
+        assert len(again.value["splits"]["train"]["step"]) == 3
+        shutil.rmtree(metrics.parent)
+        assert any(event.kind == "gone" for event in events)
+
+
+def test_long_curves_are_thinned_and_damaged_lines_left_out(asked: Asked, runs: Path) -> None:
+    run = made_up_run(runs / "long", 100)
+    metrics = run / "metrics.jsonl"
+    line = metrics.read_bytes().splitlines(keepends=True)[0]
+    metrics.write_bytes(line * 20_000 + b"\xff{]\n[1]\n" + line)
+    with asked.events("/api/curves", run="long") as events:
+        steps = next(event for event in events if event.kind == "curves").value["splits"]["train"]["step"]
+    assert 2000 < len(steps) <= 3001
+    details = asked.get("/api/run", run="long").json()
+    assert details["state"] == "damaged"
+    assert "line 20001" in details["text"]
+
+
+def test_details_are_those_of_the_report(asked: Asked, runs: Path) -> None:
+    found = asked.get("/api/run", run="runs/done").json()
+    history = read_history(runs / "runs" / "done")
+    assert found["facts"] == key_metrics(history)
+    assert found["reliability"]["labels"] == history.last_event("reliability")["labels"]  # type: ignore[index]
+    assert found["tables"]["Tables"][1][:2] == ["a", "4,000"]
+    assert found["notes"] == ["table a is full & <refuses> new ids"]
+    assert "kind: ffnn" in found["config"]
+
+
+def test_a_comparison_has_the_settings_that_differ_and_names_damaged_runs(asked: Asked, runs: Path) -> None:
+    (made_up_run(runs / "bad", 2) / "events.jsonl").write_text("{\n")
+    found = asked.get("/api/compare", run=["runs/done", "runs/failed", "bad"]).json()
+    assert found["settings"] == {"dataset.labels": ['["click"]', '["click", "buy"]']}
+    assert found["facts"]["steps"] == ["1,500", "1,000"]
+    assert found["damaged"].keys() == {"bad"}
+
+
+def test_logs_are_searched_in_any_case(asked: Asked, runs: Path) -> None:
+    roles = runs / "runs" / "done" / "roles"
+    roles.mkdir()
+    (roles / "nn-worker-0.log").write_text("one\nWarning: two\nthree warning\n")
+    found = asked.get("/api/logs", run="runs/done", file="nn-worker-0.log", text="WARNING").json()
+    assert found["lines"] == ["Warning: two", "three warning"]
+    assert found["files"] == ["events.jsonl", "nn-worker-0.log"]
+    [line] = asked.get("/api/logs", run="runs/done", file="events.jsonl", text="refuses").json()["lines"]
+    assert line.endswith("warning text=table a is full & <refuses> new ids")
+
+
+def test_a_sweep_shows_the_settings_that_none_beats(asked: Asked, runs: Path) -> None:
+    folder = SweepRequest(("model=ffnn,dlrm,dcn_v2",), (), None, "auc", str(runs)).write(
+        runs / "sweep", [make_run()] * 3
+    )
+    made_up_run(folder / "points" / "001-ffnn", 10, phase="done", step=500)
+    outcomes = [
+        PointOutcome(
+            Point((f"model={model}",), (("model", model),)), "1", f"points/{number:03}-{model}", 1.0,
+            JobMetrics(speed, {"auc": auc}, 100, 500, 3), None,
+        )
+        for number, (model, speed, auc) in enumerate([("ffnn", 9.0, 0.7), ("dlrm", 5.0, 0.8), ("dcn_v2", 4.0, 0.75)], 1)
+    ]  # fmt: skip
+    write_results(folder, outcomes)
+    found = asked.get("/api/sweep", sweep="sweep").json()
+    assert {each["label"]: each["is_best"] for each in found["settings"]} == {
+        "ffnn": True, "dlrm": True, "dcn_v2": False,
+    }  # fmt: skip
+    assert (found["state"], found["points"], found["done"], found["failed"]) == ("done", 3, 3, 0)
+    with asked.events("/api/list", sweep="sweep") as events:
+        assert until_read(events).keys() == {"sweep/points/001-ffnn"}
+    with asked.events("/api/list") as events:
+        event = next(events)
+    assert "sweep/points/001-ffnn" not in {row["run"] for row in event.value["rows"]}
+    assert [each["sweep"] for each in event.value["sweeps"]] == ["sweep"]
+
+
+def test_nothing_outside_of_the_folder_is_read(tmp_path: Path) -> None:
+    folder, secret = tmp_path / "folder", "the secret text"
+    outside = made_up_run(tmp_path / "outside", 3)
+    (outside / "events.jsonl").write_text(secret)
+    inside = made_up_run(folder / "inside", 3)
+    (inside / "roles").mkdir()
+    (inside / "roles" / "x.log").symlink_to(outside / "events.jsonl")
+    (folder / "link").symlink_to(outside, target_is_directory=True)
+    linked = made_up_run(folder / "linked", 3)
+    for name in ("metrics.jsonl", "events.jsonl"):
+        (linked / name).unlink()
+        (linked / name).symlink_to(outside / name)
+    names = ["../outside", "inside/../../outside", str(outside), "link", "linked", "", "..", "in\0side", "x" * 5000]
+    with dashboard_over(folder) as asked:
+        answers = [asked.get(f"/api/{page}", run=name) for name in names for page in ("run", "compare", "curves")]
+        answers += [asked.get("/api/logs", run="inside", file=file) for file in ("x.log", "../config.yaml", "")]
+        answers += [asked.get("/api/sweep", sweep=name) for name in names]
+        answers += [asked.get(f"/static/{path}") for path in ("../app.py", "%2e%2e/app.py", "..%2fapp.py", "")]
+        assert {answer.status for answer in answers} == {404}
+        assert not any(secret.encode() in answer.body for answer in answers)
+        with asked.events("/api/list") as events:
+            rows = until_read(events)
+    assert {name: row["state"] for name, row in rows.items()} == {"inside": "running", "linked": "damaged"}
+
+
+def test_only_names_of_this_machine_are_answered_and_browsers_load_nothing_else(asked: Asked) -> None:
+    for host in ("localhost", "127.0.0.1:99", "[::1]:8600"):
+        assert asked.get("/", {"Host": host}).status == 200
+    for host in ("evil.example", "127.0.0.1.evil.example:8600", "localhost.evil.example", "10.0.0.1", ""):
+        assert asked.get("/api/run", {"Host": host}, run="runs/done").status == 421
+    for path in ("/", "/static/app.js", "/api/keys", "/nowhere"):
+        rules = asked.get(path).headers["content-security-policy"]
+        assert "default-src 'none'; script-src 'self'" in rules
+        assert "unsafe" not in rules
+
+
+def test_a_token_is_wanted_of_every_request(runs: Path) -> None:
+    file = runs / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    password = base64.b64encode(f"anyone:{TOKEN}".encode()).decode()
+    with dashboard_over(runs, file) as asked:
+        for path in ("/", "/static/app.js", "/api/list", "/api/run?run=runs/done"):
+            for given in ({}, {"Authorization": "Bearer c0ffee"}, {"Authorization": "Basic !"}):
+                refused = asked.get(path, given)
+                assert refused.status == 401
+                assert refused.headers["www-authenticate"].startswith("Basic")
+        for given in (f"Bearer {TOKEN}", f"Basic {password}"):
+            assert asked.get("/", {"Authorization": given, "Host": "machine.example"}).status == 200
+
+
+def test_the_command_refuses_what_it_cannot_serve(runs: Path) -> None:
+    for words in (["nowhere"], [str(runs), "--host", "0.0.0.0"], [str(runs), "--token-file", str(runs / "none")]):
+        ended = typer.testing.CliRunner().invoke(app, ["dashboard", *words])
+        assert getattr(ended.exception, "exit_code", None) == 2
