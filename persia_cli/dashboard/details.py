@@ -1,4 +1,4 @@
-"""What the page of one run, of several runs and of a sweep shows besides curves."""
+"""Details of one run, a comparison of several, and details of a sweep, besides curves."""
 
 import time
 from collections.abc import Mapping, Sequence

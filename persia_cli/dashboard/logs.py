@@ -48,7 +48,7 @@ def _end_of(path: Path) -> list[str]:
 
 
 def _in_words(line: str) -> str | None:
-    """Return an event as its time, its kind and its keys, a damaged line as it is; None for one of numbers alone."""
+    """Return an event as its time, its kind and its keys, a damaged line unchanged; None for one of numbers alone."""
     try:
         event = json.loads(line)
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.pop("time")))

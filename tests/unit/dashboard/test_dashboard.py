@@ -12,7 +12,6 @@ import typer.testing
 
 from persia_cli.main import app
 from persia_cli.observe.history import key_metrics, read_history
-from persia_cli.observe.journal import Journal
 from persia_cli.observe.outcome import JobMetrics
 from persia_cli.sweeps.folder import PointOutcome, SweepRequest, write_results
 from persia_cli.sweeps.points import Point
