@@ -9,11 +9,14 @@ from typer.main import get_command
 
 from persia_cli.commands.completion import TABLE
 from persia_cli.config.schema import Run
+from persia_cli.config.words import quoted
 from persia_cli.main import app
 from scripts.reference_config import MAX_BYTES, SIZES
 from scripts.reference_examples import ABSENT, example_of
 
 Json = dict[str, Any]
+PLAIN = r"[\w.+/:@ -]+"
+"""Texts that need no quotes in an argument."""
 WORD = r"[\w.+-]+"
 """Values that need no quotes in a shell."""
 MAX_EXAMPLE = 80
@@ -96,7 +99,9 @@ def _spelled(value: Any, field: Json) -> str:
         return f"{{{', '.join(f'{key}: {_spelled(each, {})}' for key, each in value.items())}}}"
     if isinstance(value, int) and MAX_BYTES in [part.get("maximum") for part in (field, *field.get("anyOf", ()))]:
         return next(f"{value // size}{unit}" for size, unit in SIZES if value >= size)
-    return {"\t": "tab"}.get(value, value) if isinstance(value, str) else json.dumps(value)
+    if not isinstance(value, str):
+        return json.dumps(value)
+    return "tab" if value == "\t" else value if re.fullmatch(PLAIN, value) else quoted(value)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,19 @@ SHOW = (
     "persia config show conf=criteo model=ffnn > mine.yaml  # then: persia train conf=./mine.yaml",
 )
 MODEL = ("persia config model conf=criteo model=dcn_v2",)
+EXPLAIN = (
+    "persia config explain train.batch_size",
+    "persia config explain train.batch_size conf=criteo train.batch_size=4096",
+)
 SCHEMA = "persia config schema > persia.schema.json"
 LIST = (
     "persia config list",
     "persia config list train",
 )
 
-app = typer.Typer(no_args_is_help=True, help="Look at configurations.", epilog=examples(*SHOW, *MODEL, *LIST, SCHEMA))
+EXAMPLES = examples(*SHOW, *MODEL, *LIST, *EXPLAIN, SCHEMA)
+
+app = typer.Typer(no_args_is_help=True, help="Look at configurations.", epilog=EXAMPLES)
 
 
 @app.command(epilog=examples(*SHOW))
@@ -114,6 +120,19 @@ def list_(
     for group, options in offers.groups(folders).items():
         words |= {f"{group}={name}": file for name, file in options.items()}
     pairs(out(), {word: _first_comment(file) for word, file in words.items()})
+
+
+@app.command(epilog=examples(*EXPLAIN))
+def explain(
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A key, such as train.batch_size.", show_default=False)],
+    words: Words = None,
+    conf_dir: ConfDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Explain a key: its meaning, type and default, an example, and the file or argument that sets it."""
+    from persia_cli.commands.explained_key import explain_key
+
+    explain_key(key, words or [], conf_dir or [], as_json)
 
 
 @app.command(epilog=examples(SCHEMA))

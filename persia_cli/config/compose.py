@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,11 +26,22 @@ from persia_cli.errors import ConfigError
 from persia_cli.shipped import shipped
 
 
-def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
-    """Compose and check a job from `conf=NAME` and `KEY=VALUE` arguments.
+@dataclass(frozen=True)
+class ConfigRequest:
+    """The arguments of a job, and the primary configuration that they name."""
 
-    `folders` are the user's, searched before the built-in one. Raises ConfigError naming every mistake, one per line.
-    """
+    read: Words
+    name: str
+    file: Path
+    written: Mapping[str, Any]
+    """The content of the file."""
+    primaries: Mapping[str, Path]
+    folders: Sequence[Path]
+    """Those of the user, which are searched first."""
+
+
+def read_request(words: Sequence[str], folders: Sequence[Path] = ()) -> ConfigRequest:
+    """Read arguments and the primary configuration; raises ConfigError if there is no such configuration."""
     folders = [*_folder_of_conf(words), *(folder.expanduser() for folder in folders)]
     _refuse_missing(folders)
     primaries = offers.primaries(folders)
@@ -46,16 +57,25 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
     written = read_primary(primaries[name])
     if "dataset" not in written and written.keys() & {"path", "labels"}:
         raise ConfigError(f"conf={read.conf}: this file describes a data set; use it as dataset={primaries[name]}")
-    read = _on_own_files(read, written, primaries)
+    return ConfigRequest(_on_own_files(read, written, primaries), name, primaries[name], written, primaries, folders)
+
+
+def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
+    """Compose and check a job from `conf=NAME` and `KEY=VALUE` arguments.
+
+    `folders` are the user's, searched before the built-in one. Raises ConfigError naming every mistake, one per line.
+    """
+    request = read_request(words, folders)
+    read, wrong = request.read, dict(request.read.wrong)
     try:
-        config = _compose_dataset(name, primaries[name], written.get("dataset"), read, folders)
+        config = _compose_dataset(request)
     except RecursionError:
-        hint = hidden_base(primaries) or "; begin the file with defaults: [base, _self_]"
-        raise ConfigError(f"{primaries[name]}: its defaults refer back to itself{hint}") from None
+        hint = hidden_base(request.primaries) or "; begin the file with defaults: [base, _self_]"
+        raise ConfigError(f"{request.file}: its defaults refer back to itself{hint}") from None
     OmegaConf.set_struct(config, False)
     replicas.register()
-    networks.settle(config, written, read)
-    named = own_name(primaries[name], written)
+    networks.settle(config, request.written, read)
+    named = own_name(request.file, request.written)
     if named is not None and not any(override.startswith("++name=") for override in read.overrides):
         config["name"] = named
     for key, mapping in read.replacements.items():
@@ -68,7 +88,7 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
         mistakes = explain(error, Run, values)
         wrong |= {key: sentence for key, sentence in mistakes.items() if not _follows(key, wrong)}
     if wrong:
-        raise ConfigError("\n".join(_without_base(wrong, primaries[name], hidden_base(primaries))))
+        raise ConfigError("\n".join(_without_base(wrong, request.file, hidden_base(request.primaries))))
     return run
 
 
@@ -93,20 +113,28 @@ def _replaces_base_data(written: Mapping[str, Any], primaries: Mapping[str, Path
     return first is not None and _replaces_base_data(read_primary(primaries[first]), primaries, depth - 1)
 
 
-def _compose_dataset(name: str, file: Path, own: object, read: Words, folders: Sequence[Path]) -> DictConfig:
-    """Compose; where the arguments, or the file's `own` dataset, name a dataset file, use its contents."""
-    named = own if names_a_file(own) else None
-    if read.dataset_file is None and named is None:
+def dataset_file(request: ConfigRequest) -> str | None:
+    """Return the file that describes the data set, if the arguments, or else the configuration, name one."""
+    own = request.written.get("dataset")
+    is_chosen = any(override.startswith("dataset=") for override in request.read.overrides)
+    return request.read.dataset_file or (str(own) if names_a_file(own) and not is_chosen else None)
+
+
+def _compose_dataset(request: ConfigRequest) -> DictConfig:
+    """Compose; where the arguments, or the configuration, name a dataset file, use its contents."""
+    name, file, read, folders = request.name, request.file, request.read, request.folders
+    described = dataset_file(request)
+    if described is None and not names_a_file(request.written.get("dataset")):
         return _compose(name, file, read.overrides, folders)
     keys = [override for override in read.overrides if override.startswith("++dataset.")]
     options = [override for override in read.overrides if override.startswith("dataset=")]
     others = [override for override in read.overrides if override not in (*keys, *options)]
     config = _compose(name, file, others, folders)
     OmegaConf.set_struct(config, False)
-    if read.dataset_file is None and options:
+    if described is None:
         config["dataset"] = _compose(DEFAULT_CONF, file, [*options, *keys], folders)["dataset"]
         return config
-    config["dataset"] = read_dataset_file(read.dataset_file or str(named))
+    config["dataset"] = read_dataset_file(described)
     for key, value in map(key_and_value, keys):
         OmegaConf.update(config, key, value, force_add=True)
     return config
@@ -134,7 +162,7 @@ def _compose_spelled_out(name: str, overrides: Sequence[str]) -> DictConfig:
     chosen = {
         group: option
         for group, _, option in (override.partition("=") for override in overrides if not override.startswith("+"))
-        if not _has_default(name, f"{group}={option}")
+        if not has_default(name, f"{group}={option}")
     }
     config = compose(name, overrides=[override for override in overrides if override.partition("=")[0] not in chosen])
     OmegaConf.set_struct(config, False)
@@ -144,7 +172,7 @@ def _compose_spelled_out(name: str, overrides: Sequence[str]) -> DictConfig:
     return config
 
 
-def _has_default(name: str, override: str) -> bool:
+def has_default(name: str, override: str) -> bool:
     try:
         compose(name, overrides=[override])
     except ConfigCompositionException as error:

@@ -1,5 +1,6 @@
 """Configuration files that users write: data sets in separate files, and primary configurations as written."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,14 @@ def read_primary(file: Path) -> dict[str, Any]:
     return values
 
 
-def own_name(file: Path, values: dict[str, Any]) -> str | None:
+def own_name(file: Path, values: Mapping[str, Any]) -> str | None:
     """Return the name of a configuration that has none: its file's, in characters that a folder name may have."""
     if "name" in values or file.stem == BASE:
         return None
     return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in file.stem).lstrip("._-") or None
 
 
-def hidden_base(primaries: dict[str, Path]) -> str:
+def hidden_base(primaries: Mapping[str, Path]) -> str:
     """Return the end of a sentence about a user's file that hides persia's base configuration; empty if none does."""
     base = primaries[BASE]
     if base.resolve() == (shipped("conf") / f"{BASE}.yaml").resolve():

@@ -38,6 +38,7 @@ FROZEN = {
         "checkpoint show": "--json folder",
         "checkpoint verify": "--json folder",
         "config": "",
+        "config explain": "--conf-dir --json key words",
         "config list": "--conf-dir prefix",
         "config model": "--conf-dir --json words",
         "config schema": "",

@@ -50,7 +50,7 @@ FLOORS = (
 ONLY_IN = {
     "typer": ("commands", "main"),
     "rich": ("commands", "main"),
-    "hydra": ("config.broken", "sweeps.grid", "config.compose", "config.words"),
+    "hydra": ("config.broken", "sweeps.grid", "config.compose", "config.origin", "config.words"),
     "omegaconf": ("config.broken", "config.compose", "config.networks", "config.replicas"),
     "torch": ("model", "training", "retrieval.towers", "roles.nn_worker", "bench.baselines", "export"),
     "safetensors": ("observe.record_state", "training", "checkpoint", "export"),

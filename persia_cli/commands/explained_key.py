@@ -1,0 +1,77 @@
+"""The explanation of a configuration key: its meaning, type and default, its value, and the places that set it."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from persia_cli.commands.completion import read_table
+from persia_cli.commands.screen import out, pairs, say_json
+from persia_cli.config.compose import compose_run
+from persia_cli.config.expected import any_of, field_default, field_expectation, keys, nodes
+from persia_cli.config.explain import spell
+from persia_cli.config.origin import layers_of, origins
+from persia_cli.config.schema import Run
+from persia_cli.errors import UserError
+
+MAX_NEAREST, SIMILAR = 3, 0.75
+
+
+def explain_key(key: str, words: Sequence[str], folders: Sequence[Path], as_json: bool) -> None:
+    """Print the explanation of a key for a command line; raises UserError for an unknown key."""
+    known = dict(keys(Run, members=True))
+    general = _general(key, list(known))
+    run = compose_run(words, folders)
+    values = run.model_dump(mode="json")
+    chosen = dict(keys(Run, values, members=True))
+    field = chosen.get(general, known[general])
+    meaning = field.description or next((node.__doc__ for node in nodes(field.annotation)), "") or ""
+    example = read_table()[general][0]
+    leaf = key.rpartition(".")[2]
+    found: dict[str, Any] = {
+        "meaning": " ".join(meaning.split()),
+        "type": field_expectation(field),
+        "default": field_default(field).removeprefix("; ").removeprefix("default ") or "none",
+        "example": (f"{leaf}: {example}" if "[" in key else shlex.quote(f"{key}={example}")) if example else "none",
+        "value": _value(values, key),
+    }
+    places = origins(key.partition("[")[0], layers_of(run, words, folders))
+    if as_json:
+        say_json({"key": key} | found | {"set_by": [{"place": each.place, "value": each.value} for each in places]})
+        return
+    found["value"] = spell(found["value"])
+    found["set by"] = places[-1].place if places else "nothing, so it has its default"
+    if general not in chosen:
+        found["set by"] = "nothing: this configuration has no such key"
+    if places[:-1]:
+        found["before"] = ", then ".join(f"{spell(each.value)} by {each.place}" for each in places[:-1])
+    pairs(out(), found)
+
+
+def _general(key: str, known: Sequence[str]) -> str:
+    """Return a key with NAME and [] in place of what users name and number, as the schema has it."""
+    for each in known:
+        pattern = re.escape(each).replace("NAME", "[^.]+").replace(r"\[\]", r"\[\d*\]")
+        if re.fullmatch(pattern, key):
+            return each
+    leaf = key.rpartition(".")[2]
+    near = [
+        *(each for each in known if each.rpartition(".")[2] == leaf),
+        *get_close_matches(key, known, MAX_NEAREST, SIMILAR),
+    ]
+    hint = "`persia config list GROUP` has those of a group"
+    if near:
+        hint = f"did you mean {any_of(list(dict.fromkeys(near))[:MAX_NEAREST])}?"
+    raise UserError(f"persia config explain {key}: no such key; {hint}")
+
+
+def _value(values: Any, key: str) -> Any:
+    """Return the value at a key, null if there is none."""
+    for name in re.findall(r"[^.\[\]]+", key):
+        if isinstance(values, list):
+            values = dict(enumerate(values)).get(int(name))
+        else:
+            values = values.get(name) if isinstance(values, dict) else None
+    return values

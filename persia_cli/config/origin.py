@@ -1,0 +1,134 @@
+"""The places that set a key of a configuration: files with their lines, and arguments."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+
+from persia_cli.config import offers
+from persia_cli.config.compose import ConfigRequest, dataset_file, has_default, hydra_over, read_request
+from persia_cli.config.explain import spell
+from persia_cli.config.files import own_name
+from persia_cli.config.networks import NETWORKS
+from persia_cli.config.schema import Run
+from persia_cli.config.words import key_and_value
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A place that sets a key, and its value there."""
+
+    place: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Values that are merged over those of the layers below."""
+
+    prefix: str
+    """The key of the values; empty for a whole configuration."""
+    values: Any
+    place: str
+    file: Path | None = None
+    above: tuple[str, ...] = ()
+    """The keys of the values in the file."""
+    replaces: bool = False
+    """True: the values replace the others below their key."""
+
+
+def layers_of(run: Run, words: Sequence[str], folders: Sequence[Path] = ()) -> list[Layer]:
+    """Return the layers of a run that was composed from these arguments, each above those before it."""
+    request = read_request(words, folders)
+    return [*_files(request, run.model.kind), *_arguments(request)]
+
+
+def origins(key: str, layers: Sequence[Layer]) -> list[Origin]:
+    """Return, in order, the places that set a key; the last one applies.
+
+    Those are left out that a later one undoes, since it removes the key or replaces its whole group.
+    """
+    found: list[Origin] = []
+    for layer in layers:
+        names = key.split(".")
+        start = layer.prefix.split(".") if layer.prefix else []
+        if names[: len(start)] != start:
+            continue
+        inner, value = names[len(start) :], layer.values
+        for name in inner:
+            if not isinstance(value, dict) or name not in value:
+                if layer.replaces or not isinstance(value, dict):
+                    found.clear()
+                break
+            value = value[name]
+        else:
+            kept = [] if layer.replaces else found
+            found = kept if layer.place.startswith("~") else [*kept, Origin(_place(layer, inner), value)]
+    return found
+
+
+def _files(request: ConfigRequest, network: str) -> Iterator[Layer]:
+    """Yield the layers that files have, from the first one that is read to the primary configuration."""
+    described = dataset_file(request)
+    layers = [layer for layer in _defaults(request) if not (described and layer.prefix == "dataset")]
+    if described:
+        layers.append(_layer("dataset", Path(described).expanduser(), ""))
+    tuned = [
+        Layer("", layer.values[NETWORKS][network], layer.place, layer.file, (NETWORKS, network))
+        for layer in layers
+        if not layer.prefix and network in layer.values.get(NETWORKS, ())
+    ]
+    primary = [layer for layer in layers if layer.file == request.file]
+    yield from layers
+    yield from tuned
+    if tuned and NETWORKS not in request.written:
+        yield from primary
+    if (name := own_name(request.file, request.written)) is not None:
+        yield Layer("name", name, f"the name of {request.file}")
+
+
+def _defaults(request: ConfigRequest) -> Iterator[Layer]:
+    """Yield the configuration files and options of groups that Hydra composes, in its order."""
+    primaries, groups = request.primaries, offers.groups(request.folders)
+    with hydra_over(request.folders):
+        chosen = [word for word in request.read.overrides if not word.startswith("+")]
+        words = [word if has_default(request.name, word) else f"+{word}" for word in chosen]
+        loader = GlobalHydra.instance().config_loader()
+        for default in loader.compute_defaults_list(request.name, words, RunMode.RUN).defaults:
+            group, _, name = (default.config_path or "").rpartition("/")
+            file = groups.get(group, {}).get(name) if group else primaries.get(name)
+            if file is not None:
+                yield _layer(default.package or "", file, f"{group}={name}" if group else "")
+
+
+def _layer(prefix: str, file: Path, option: str) -> Layer:
+    values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    if isinstance(values.get("dataset"), str):  # a file, which has a layer of its own
+        del values["dataset"]
+    return Layer(prefix, values, f"{option}: {file}" if option else str(file), file)
+
+
+def _arguments(request: ConfigRequest) -> Iterator[Layer]:
+    """Yield the layers that arguments have, in the order in which they apply."""
+    for word in request.read.overrides:
+        if word.startswith("++"):
+            yield Layer(*key_and_value(word), word.lstrip("+"))
+    for key, value in request.read.replacements.items():
+        yield Layer(key, value, f"{key}={spell(value)}", replaces=isinstance(value, dict))
+    for key in request.read.deletions:
+        yield Layer(key, None, f"~{key}", replaces=True)
+
+
+def _place(layer: Layer, names: Sequence[str]) -> str:
+    """Return the place of a key, with its line in a file."""
+    if layer.file is None:
+        return layer.place
+    node: Any = yaml.compose(layer.file.read_text(encoding="utf-8"))
+    line = 1
+    for name in (*layer.above, *names):
+        line, node = next((key.start_mark.line + 1, value) for key, value in node.value if key.value == name)
+    return f"{layer.place}, line {line}"

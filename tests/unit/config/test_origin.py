@@ -1,0 +1,109 @@
+"""`persia config explain`: what a key means, and the file or argument that sets it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persia_cli.commands.completion import read_table
+from persia_cli.commands.explained_key import explain_key
+from persia_cli.config.compose import compose_run
+from persia_cli.config.expected import keys
+from persia_cli.config.origin import layers_of, origins
+from persia_cli.config.schema import Run
+from persia_cli.config.words import read_words
+from persia_cli.errors import UserError
+
+SHOP = """\
+defaults: [base, _self_]
+dataset: ./data/shop.yaml
+networks:
+  deepfm: {model: {dim: 9}, train: {epochs: 3}}
+train:
+  epochs: 2
+"""
+DATA = "kind: generated\ngenerator: {train_rows: 600, eval_rows: 200, dense: 2, cardinalities: [10]}\n"
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    Path("shop.yaml").write_text(SHOP)
+    Path("data/shop.yaml").write_text(DATA)
+    return "conf=./shop.yaml"
+
+
+def at(values: Any, key: str) -> Any:
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, dict) else None
+    return values
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["conf=criteo", "train.batch_size=4096", "cluster=embedded"],
+        ["conf=avazu_x1", "model=deepfm", "optimizer=adam", "~model.dropout"],
+        ["conf=./shop.yaml", "model={kind: ffnn, dim: 4, hidden: [8]}", "dataset=adult_income"],
+    ],
+)
+def test_the_last_place_has_the_value_of_the_run(shop: str, words: list[str]) -> None:
+    """Of every key with a plain value; a key that no place sets has its default."""
+    run = compose_run(words)
+    values = run.model_dump(mode="json")
+    layers = layers_of(run, words)
+    set_keys = set()
+    for key, field in keys(Run, values):
+        value, places = at(values, key), origins(key, layers)
+        group = at(values, key.rpartition(".")[0]) if "." in key else values
+        if isinstance(value, dict | list) or not isinstance(group, dict) or key == "embedding.memory":
+            continue
+        if places:
+            assert (key, places[-1].value) == (key, value)
+            set_keys.add(key)
+        else:
+            assert (key, field.get_default(call_default_factory=True)) == (key, value)
+    assert {"name", "seed", "model.dim", "train.epochs", "dataset.kind"} <= set_keys
+
+
+def test_every_place_is_named_in_order(shop: str) -> None:
+    words = [shop, "model=deepfm", "train.epochs=4"]
+    layers = layers_of(compose_run(words), words)
+    places = [each.place.rpartition("/")[2] for each in origins("train.epochs", layers)]
+    assert places == [
+        "base.yaml, line 32",
+        "shop.yaml, line 6",
+        "shop.yaml, line 4",
+        "train.epochs=4",
+    ]
+    assert [each.place for each in origins("dataset.generator.dense", layers)] == ["data/shop.yaml, line 2"]
+
+
+def test_a_key_is_explained(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
+    explain_key("embedding.tables.C3.dim", ["conf=criteo", "embedding.tables.C3.dim=32"], [], as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["meaning"], found["default"], found["value"]) == ("Columns of a row.", "null", 32)
+    assert found["set_by"] == [{"place": "embedding.tables.C3.dim=32", "value": 32}]
+    explain_key("model.bottom", [shop], [], as_json=False)
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert "no such key" in lines["set"]
+    explain_key("dataset.sparse[1].pooling", ["conf=criteo"], [], as_json=False)
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert (lines["value"], lines["type"]) == ("sum", "sum, mean, sqrtn or none")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("train.bach_size", "train.batch_size"), ("capacity", "embedding.capacity")]
+)
+def test_an_unknown_key_is_answered_with_the_nearest(wrong: str, right: str) -> None:
+    with pytest.raises(UserError) as refused:
+        explain_key(wrong, [], [], as_json=False)
+    assert f"did you mean {right}" in str(refused.value)
+
+
+def test_every_example_can_be_typed() -> None:
+    for key, (example, _) in read_table().items():
+        if example and " " not in key and "[]" not in key:
+            assert not read_words([f"{key}={example}"], [], {}).wrong
