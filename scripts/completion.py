@@ -53,7 +53,7 @@ def _keys() -> Iterator[tuple[str, str, str]]:
     values: dict[str, dict[str, None]] = {}
     for key, kind, field in _fields("", schema, schema["$defs"]):
         example = example_of(key, kind, field)
-        if example is not None and len(_spelled(example, field)) <= MAX_EXAMPLE:
+        if example not in (None, "???") and len(_spelled(example, field)) <= MAX_EXAMPLE:
             examples.setdefault(key, _spelled(example, field))
         values.setdefault(key, {}).update(dict.fromkeys(each for each in _values(field) if re.fullmatch(WORD, each)))
     for key, found in values.items():
