@@ -64,6 +64,10 @@ def main() -> None:
         if complete():
             return
     came: float | None = None
+    if "PERSIA_PARENT" in os.environ:
+        from persia_cli.engines.processes import PARENT, die_with
+
+        die_with(int(os.environ.pop(PARENT)))
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal came

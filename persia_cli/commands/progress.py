@@ -216,6 +216,12 @@ def progress_parts(line: Line) -> list[str]:
     return [done, f"{clock(line['eta_s'])} left", f"{line['rows_per_s']:,.0f} {unit}/s"]
 
 
+def training_parts(line: Line) -> list[str]:
+    """Return step, quality, speed and remaining time of a line of training metrics with `eta_s`."""
+    speed = f"{line['samples_per_s']:,.0f} samples/s"
+    return [f"step {line['step']:,}", _quality(line), speed, f"{clock(line.get('eta_s'))} left"]
+
+
 def eta_s(line: Line, job: Job, batch_size: int) -> int | None:
     """Return the remaining seconds of training, by the rate of the last interval."""
     rate = line["samples_per_s"]

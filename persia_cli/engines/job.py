@@ -34,8 +34,10 @@ SECRET_FILE = "coordinator.secret"
 """File with the path of the job's secret on the coordinator's machine; only its user can read that."""
 MOVED, COPIED = (EVENTS, ROLES), (CONFIG, JOB)
 """Files that a resumed run moves to the folder of its last start, and those it copies there."""
-STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, DRIVER, CLAIM)
-"""Files that an earlier start may have left in the folder of a run that begins again."""
+GIVEN = "given"
+"""Folder of a run directory with the configuration and the data that a program has given to the Python API."""
+STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, DRIVER, CLAIM, GIVEN)
+"""Files that the folder of a run may have before it begins: an earlier start has left them, or a program wrote them."""
 
 
 SWITCH_INTERVAL_S = 1e-4

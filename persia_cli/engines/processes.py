@@ -8,6 +8,8 @@ import sys
 from persia_cli.errors import RoleError
 
 PR_SET_PDEATHSIG = 1
+PARENT = "PERSIA_PARENT"
+"""Variable of the environment with the process with which a command ends: a program that uses the Python API."""
 
 
 def python_module(module: str) -> list[str]:

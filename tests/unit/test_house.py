@@ -42,6 +42,7 @@ FLOORS = (
     ("sweeps",),
     ("dashboard",),
     ("commands",),
+    ("api",),
     ("main",),
     ("__main__",),
 )

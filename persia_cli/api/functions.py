@@ -1,0 +1,150 @@
+"""What `import persia_cli as persia` offers: train, open, sweep and recommend."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from persia_cli.api.lines import Callback, Callbacks
+from persia_cli.api.run import RunFolder, option_words, run_command
+from persia_cli.api.tables import frame_of, paths_of, scratch, write_table
+from persia_cli.errors import UserError, one_line
+
+Conf = str | os.PathLike[str] | Mapping[str, Any]
+
+
+def train(
+    conf: Conf = "base",
+    *words: str,
+    data: Any = None,
+    folder: str | os.PathLike[str] | None = None,
+    on_metrics: Callback = None,
+    on_evaluation: Callback = None,
+    on_checkpoint: Callback = None,
+    wait: bool = True,
+) -> RunFolder:
+    """Train a model in a child process and return its run.
+
+    `conf` is the name of a configuration, the path of a YAML file, or a dict of what differs from base. `words` are
+    settings as on the command line. `data`, a DataFrame, a pyarrow.Table or a path, replaces `dataset.path`. The
+    functions get an object with the keys of a line as attributes, and a method `stop`; they run in `wait`.
+
+    Raises PersiaError with the sentence and the exit code of the command line.
+    """
+    place = _claimed(conf, folder)
+    chosen = _words(conf, words, data, place)
+    run = RunFolder(place)
+    run.start(["train", *chosen, "--run-dir", str(place)], Callbacks(on_metrics, on_evaluation, on_checkpoint))
+    return run.wait() if wait else run
+
+
+def open(folder: str | os.PathLike[str]) -> RunFolder:
+    """Return the run in a folder, whatever has trained it, and whether or not it has ended; raises PersiaError."""
+    run = RunFolder(Path(folder))
+    if not run.has_begun:
+        raise UserError(f"{folder} is not a run directory: it has no config.yaml; give the folder that train named")
+    return run
+
+
+@dataclass(frozen=True)
+class FinishedSweep:
+    """The results of a sweep."""
+
+    folder: Path
+    points: Any
+    """A row for each point, as in results.csv; one that failed has an `error`."""
+    settings: Any
+    """A row for each setting: means over its seeds, and differences to the baseline."""
+
+    @property
+    def runs(self) -> list[RunFolder]:
+        """The runs of the points that have begun, in the order of `points`."""
+        folders = [self.folder / str(place) for place in self.points["run_dir"]]
+        return [run for run in map(RunFolder, folders) if run.has_begun]
+
+
+def sweep(conf: str | os.PathLike[str] = "base", *words: str, **options: Any) -> FinishedSweep:
+    """Train every combination of values, as `persia sweep` does; options are its own, such as `jobs=2`.
+
+    Raises PersiaError if it is refused; a point that fails has its error in the results.
+    """
+    given = ["sweep", *_conf_words(conf), *words, "--json", *option_words(options)]
+    command, _ = run_command(given, (0, 1), is_short=False)
+    folder = Path(json.loads(command.output)["folder"])
+    return FinishedSweep(folder, _read_csv(folder / "results.csv"), _read_csv(folder / "settings.csv"))
+
+
+def recommend(run: RunFolder | str | os.PathLike[str], users: Any, top: int = 100, **options: Any) -> Any:
+    """Return the best items of each user, as `persia recommend` does, as a pyarrow.Table."""
+    import pyarrow.parquet as pq
+
+    folder = run.folder if isinstance(run, RunFolder) else Path(run)
+    with paths_of(users, folder) as [path], scratch(folder) as place:
+        output = str(place / "lists.parquet")
+        run_command(
+            ["recommend", str(folder), "--users", path, "--top", str(top), "-o", output, *option_words(options)]
+        )
+        return pq.read_table(output)
+
+
+def _claimed(conf: Conf, folder: str | os.PathLike[str] | None) -> Path:
+    """Return the run directory: the given one if it is free, else a new one named after the configuration."""
+    from persia_cli.disk import claim_folder
+    from persia_cli.engines.job import require_free, timed
+
+    if folder is not None:
+        require_free(Path(folder))
+        return Path(folder)
+    name = str(conf.get("name", "run")) if isinstance(conf, Mapping) else Path(conf).stem
+    return claim_folder(timed(Path("runs"), f"{'base' if '=' in name else name}-"))
+
+
+def _words(conf: Conf, words: tuple[str, ...], data: Any, place: Path) -> list[str]:
+    """Return the settings of a training; a configuration and data in memory are written to its run directory."""
+    from persia_cli.config.offers import groups
+    from persia_cli.config.words import quoted
+    from persia_cli.engines.job import GIVEN
+
+    path = None
+    if data is not None:
+        is_path = isinstance(data, str | os.PathLike)
+        path = os.fspath(data) if is_path else write_table(data, place / GIVEN / "data.parquet")
+    if isinstance(conf, Mapping):
+        chosen = {key: value for key, value in conf.items() if key in groups() and isinstance(value, str)}
+        whole = {"defaults": ["base", "_self_"], **{key: conf[key] for key in conf if key not in chosen}}
+        if path is not None:
+            whole["dataset"] = {**whole.get("dataset", {}), "path": path}
+        path = _written(whole, place / GIVEN / f"{whole.get('name', 'run')}.yaml")
+        return [f"conf={path}", *(f"{key}={value}" for key, value in chosen.items()), *words]
+    of_data = ["dataset.generator=null", "dataset.recipe=null"] if path is not None else []
+    of_data += [f"dataset.path={quoted(path)}"] if path is not None else []
+    return [*_conf_words(conf), *of_data, *words]
+
+
+def _conf_words(conf: str | os.PathLike[str]) -> list[str]:
+    """Return a configuration, or a setting in its place, as a word of the command line."""
+    text = os.fspath(conf)
+    return [text if "=" in text and not Path(text).is_file() else f"conf={text}"]
+
+
+def _written(conf: dict[str, Any], path: Path) -> str:
+    import yaml
+
+    from persia_cli.disk import writing
+
+    try:
+        text = yaml.safe_dump(conf, sort_keys=False)
+    except yaml.YAMLError as error:
+        raise UserError(f"the configuration has a value that YAML has not: {one_line(error)}") from error
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def _read_csv(path: Path) -> Any:
+    from pyarrow import csv
+
+    return frame_of(csv.read_csv(path).to_pylist())

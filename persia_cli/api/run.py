@@ -1,0 +1,207 @@
+"""A run as an object: its record, its model, and the job that trains it."""
+
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from persia_cli.api.child import STOPPED, ChildCommand
+from persia_cli.api.lines import Callback, Callbacks, JournalLine
+from persia_cli.api.tables import frame_of, paths_of, scratch
+from persia_cli.errors import UserError
+
+
+class RunFolder:
+    """A run in its folder; `train` and `open` return one, `persia.Run`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        """The run directory."""
+        self._job: ChildCommand | None = None
+        self._callbacks = Callbacks(None, None, None)
+        self._since = 0.0
+        """Time of the last line of metrics before the job, which reports earlier ones again."""
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.state})"
+
+    @property
+    def has_begun(self) -> bool:
+        """True if there is a record of the run."""
+        from persia_cli.observe.history import CONFIG
+
+        return (self.folder / CONFIG).is_file()
+
+    @property
+    def state(self) -> str:
+        """`running`, `done`, `failed`, `stopped`, `dead` (killed), or `silent`: killed or stuck elsewhere."""
+        if self._job is not None and self._job.runs:
+            return "running"
+        if not self.has_begun:
+            return "failed"
+        import time
+
+        from persia_cli.observe.history import read_history
+
+        return read_history(self.folder).outcome(time.time()).state
+
+    @property
+    def metrics(self) -> Any:
+        """All lines of metrics, as a pandas.DataFrame, or a pyarrow.Table where pandas is not installed."""
+        from persia_cli.observe.journal import METRICS, read_journal
+
+        return frame_of(read_journal(self.folder / METRICS))
+
+    @property
+    def tables(self) -> Any:
+        """The tables of the saved model: name, rows, dim, type and size."""
+        from dataclasses import asdict
+
+        from persia_cli.checkpoint.description import describe_checkpoint
+
+        return frame_of([asdict(table) for table in describe_checkpoint(self.folder).tables])
+
+    def start(self, words: Sequence[str], callbacks: Callbacks) -> None:
+        """Start a command that trains the run; `wait` shows it."""
+        from persia_cli.observe.journal import METRICS, read_journal
+
+        if self._job is not None and self._job.runs:
+            raise UserError(f"the job of {self.folder} still runs; wait() for it, or stop() it")
+        self._since = max((line["time"] for line in read_journal(self.folder / METRICS)), default=0.0)
+        self._callbacks = callbacks
+        self._job = ChildCommand(list(words), saves=True)
+
+    def wait(self) -> "RunFolder":
+        """Show the job until it has ended, and call the functions for its metrics, evaluations and checkpoints.
+
+        Ctrl-C, and an exception of such a function, let the job save its model, end it, and are raised. A job that
+        another process has started goes on. Raises PersiaError if the job fails.
+        """
+        from persia_cli.api.display import Display
+
+        job = self._job or ChildCommand(["attach", str(self.folder)])
+        with Display() as display:
+            try:
+                for line in job:
+                    if line.get("event") == "metrics" and line["time"] <= self._since:
+                        continue
+                    display.show(line)
+                    self._callbacks.take(line, job.ask_to_stop)
+            except BaseException:
+                job.stop()
+                for line in job:
+                    display.show(line)
+                self._clean_up()
+                raise
+        if (failure := job.failure()) is not None:
+            self._clean_up()
+            raise failure
+        return self
+
+    def _clean_up(self) -> None:
+        """Remove what was written for a job that was refused before it began."""
+        from persia_cli.engines.job import GIVEN
+
+        if not self.has_begun:
+            shutil.rmtree(self.folder / GIVEN, ignore_errors=True)
+            with suppress(OSError):  # not if it is not there, or has files of others
+                self.folder.rmdir()
+
+    def stop(self) -> None:
+        """Save the model and end the job; returns when it has ended."""
+        from persia_cli.engines.driver_process import NOTE
+        from persia_cli.engines.resumed import DRIVER
+
+        if self._job is not None and self._job.runs and not (self.folder / DRIVER / NOTE).is_file():
+            self._job.stop()
+        else:
+            run_command(["stop", str(self.folder)], (0, *STOPPED))
+
+    def resume(
+        self,
+        *words: str,
+        on_metrics: Callback = None,
+        on_evaluation: Callback = None,
+        on_checkpoint: Callback = None,
+        wait: bool = True,
+    ) -> "RunFolder":
+        """Go on with the training from the newest checkpoint; `words` are settings, such as `train.epochs=3`."""
+        callbacks = Callbacks(on_metrics, on_evaluation, on_checkpoint)
+        self.start(["resume", str(self.folder), *words], callbacks)
+        return self.wait() if wait else self
+
+    def evaluate(self, data: Any = None, *words: str, test: bool = False, step: int | None = None) -> JournalLine:
+        """Return the metrics of the saved model on data: paths or a table, by default the evaluation samples."""
+        options = [*(["--test"] if test else []), *(["--step", str(step)] if step is not None else [])]
+        with paths_of([] if data is None else data, self.folder) as paths:
+            files = [word for path in paths for word in ("--data", path)]
+            reported = run_command(["eval", str(self.folder), *words, *files, *options])[1]
+        return JournalLine([line for line in reported if line.get("event") == "metrics"][-1])
+
+    def predict(
+        self, data: Any, *words: str, keep: Sequence[str] = (), logits: bool = False, step: int | None = None
+    ) -> Any:
+        """Return the probabilities of each row of the data, paths or a table, as a pyarrow.Table."""
+        import pyarrow.parquet as pq
+
+        options = [word for name in keep for word in ("--keep", name)] + (["--logits"] if logits else [])
+        options += ["--step", str(step)] if step is not None else []
+        with paths_of(data, self.folder) as paths, scratch(self.folder) as place:
+            output = place / "scores.parquet"
+            run_command(["predict", str(self.folder), *paths, *words, "-o", str(output), *options])
+            return pq.read_table(output)
+
+    def rows(self, table: str, ids: Sequence[Any]) -> Any:
+        """Return the embeddings of ids, as the data has them, from the saved model: float32 [ids, dim].
+
+        An id without a row has zeros, as in a prediction.
+        """
+        from persia_cli.checkpoint.vectors import vectors_of
+        from persia_cli.observe.saved_run import find_model
+
+        model = find_model(self.folder)
+        return vectors_of(model.checkpoint, model.run, table, ids)
+
+    def export(self, folder: str | Path, **options: Any) -> Path:
+        """Export the saved model for serving, as `persia export` does; options are its own, such as `rows="int8"`."""
+        run_command(["export", str(self.folder), "-o", str(folder), *option_words(options)])
+        return Path(folder)
+
+    def report(self) -> Path:
+        """Write the page about the run, and return where it is."""
+        run_command(["report", str(self.folder)])
+        return self.folder / "report.html"
+
+
+def option_words(options: dict[str, Any]) -> list[str]:
+    """Return keywords as options of a command: `limit_s=60` is `--limit-s 60`, and `prune=True` is `--prune`."""
+    words: list[str] = []
+    for key, value in options.items():
+        name = f"--{key.replace('_', '-')}"
+        for each in value if isinstance(value, list | tuple) else [value]:
+            words += [] if each is None or each is False else [name] if each is True else [name, str(each)]
+    return words
+
+
+def run_command(
+    words: list[str], codes: Sequence[int] = (0,), is_short: bool = True
+) -> tuple[ChildCommand, list[dict[str, Any]]]:
+    """Run a command to its end, and return it and what it has reported.
+
+    Raises PersiaError for another exit code than these, and for an error in words.
+    """
+    from persia_cli.api.display import Display
+
+    command, reported = ChildCommand(words), []
+    with Display(is_short) as display:
+        try:
+            for line in command:
+                reported.append(line)
+                display.show(line)
+        except BaseException:
+            command.stop()
+            raise
+    if (failure := command.failure(codes)) is not None:
+        raise failure
+    return command, reported
