@@ -48,17 +48,17 @@ def dashboard(
                 f"persia dashboard needs {name}, which is not installed: pip install 'persia-cli[dashboard]'"
             )
     from persia_cli.commands.screen import err, labelled
-    from persia_cli.dashboard.app import make_app
-    from persia_cli.dashboard.server import serve
+    from persia_cli.dashboard.folder import Folder
+    from persia_cli.dashboard.server import serve, server_of
     from persia_cli.serving.http.listening import TOKEN, address_of
     from persia_cli.serving.http.token_file import TokenFile
 
     token = None if token_file is None else TokenFile(token_file)
-    app = make_app(folder, token)
+    server = server_of(Folder(folder), token)
     address = address_of(host, port, token is not None, TOKEN)
     place = f"http://{f'[{address.host}]' if ':' in address.host else address.host}:{address.port}"
 
     def on_ready() -> None:
         labelled(err(), "dashboard", f"{place}  (Ctrl-C ends it)")
 
-    serve(app, address, on_ready)
+    serve(server, address, on_ready)

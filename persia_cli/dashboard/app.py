@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,14 +34,14 @@ MAX_POINTS, MIN_POINTS = 3000, 300
 """Points of a curve: MAX_POINTS is shared by the runs of a page."""
 
 
-def make_app(path: Path, token: TokenFile | None = None) -> App:
-    """Return the application over a folder; raises UserError if there is none."""
+def make_app(folder: Folder, token: TokenFile | None, is_ending: Callable[[], bool]) -> App:
+    """Return the application over a folder, whose streams end when the server does."""
     from starlette.applications import Starlette
     from starlette.responses import FileResponse
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
 
-    pages = _Pages(Folder(path))
+    pages = _Pages(folder, is_ending)
 
     async def page(request: "Request") -> "Response":
         return FileResponse(STATIC / "page.html")
@@ -66,8 +66,8 @@ def make_app(path: Path, token: TokenFile | None = None) -> App:
 class _Pages:
     """The data of the pages."""
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder, self._overview = folder, Overview(folder)
+    def __init__(self, folder: Folder, is_ending: Callable[[], bool]) -> None:
+        self._folder, self._overview, self._is_ending = folder, Overview(folder), is_ending
 
     async def keys(self, request: "Request") -> "Response":
         """Answer with the keys of metrics; curves of evaluations have only those that are `scored`."""
@@ -120,7 +120,7 @@ class _Pages:
     async def _row_events(self, sweep: str | None) -> AsyncIterator[bytes]:
         sent: dict[str, RunRow] = {}
         before: Any = None
-        while True:
+        while not self._is_ending():
             begin = time.monotonic()
             try:
                 found = await asyncio.to_thread(self._overview.changes, sent, sweep)
@@ -134,7 +134,7 @@ class _Pages:
             else:
                 yield b": \n\n"
             if not found["unread"]:
-                await asyncio.sleep(max(TICK_S, REST_TIMES * (time.monotonic() - begin)))
+                await self._rest(begin)
 
     def _sweep_rows(self) -> list[dict[str, Any]]:
         return [sweep_row(self._folder.sweep(name), name) for name in self._folder.sweeps()]
@@ -142,7 +142,7 @@ class _Pages:
     async def _curve_events(self, runs: list[str], since: list[Position]) -> AsyncIterator[bytes]:
         most = max(MIN_POINTS, MAX_POINTS // len(runs))
         states: dict[str, RunRow] = {}
-        while True:
+        while not self._is_ending():
             begin = time.monotonic()
             for number, name in enumerate(runs):
                 try:
@@ -159,7 +159,13 @@ class _Pages:
                     states[name] = state
                     yield _event("state", state)
             yield b": \n\n"
-            await asyncio.sleep(max(TICK_S, REST_TIMES * (time.monotonic() - begin)) if states else TICK_S)
+            await self._rest(begin)
+
+    async def _rest(self, begin: float) -> None:
+        """Wait until the next tick, in proportion to the time since `begin`, or until the server ends."""
+        end = time.monotonic() + max(TICK_S, REST_TIMES * (time.monotonic() - begin))
+        while time.monotonic() < end and not self._is_ending():
+            await asyncio.sleep(TICK_S / 4)
 
     def _new(self, name: str, since: Position, most: int) -> tuple[Any, Position]:
         data, at = read_new(self._folder.run(name) / METRICS, since)

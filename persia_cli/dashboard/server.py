@@ -4,31 +4,37 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from persia_cli.dashboard.app import make_app
+from persia_cli.dashboard.folder import Folder
 from persia_cli.dashboard.guard import App
 from persia_cli.serving.http.listening import Address
+from persia_cli.serving.http.token_file import TokenFile
 
 if TYPE_CHECKING:
     import uvicorn
 
-END_S = 1
-"""Seconds that open pages have at the end; their streams would never end."""
+END_S = 3
+"""Seconds that answers have at the end; streams notice it within a part of a second."""
 
 
-def server_of(app: App) -> "uvicorn.Server":
-    """Return a server that does not listen yet."""
+def server_of(folder: Folder, token: TokenFile | None) -> "uvicorn.Server":
+    """Return a server of the pages over a folder that does not listen yet."""
     import uvicorn
 
-    return uvicorn.Server(
-        uvicorn.Config(
-            app, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
-            timeout_graceful_shutdown=END_S,
-        )
+    def app() -> App:
+        return make_app(folder, token, lambda: server.should_exit)
+
+    settings = uvicorn.Config(
+        app, factory=True, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
+        timeout_graceful_shutdown=END_S,
     )  # fmt: skip
+    server = uvicorn.Server(settings)
+    return server
 
 
-def serve(app: App, address: Address, on_ready: Callable[[], None]) -> None:
+def serve(server: "uvicorn.Server", address: Address, on_ready: Callable[[], None]) -> None:
     """Answer requests until a signal; `on_ready` is called when connections are accepted."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.create_server(address, family=family, backlog=128) as listener:
         on_ready()
-        server_of(app).run(sockets=[listener])
+        server.run(sockets=[listener])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from persia_cli.dashboard.app import make_app
+from persia_cli.dashboard.folder import Folder
 from persia_cli.dashboard.server import server_of
 from persia_cli.serving.http.token_file import TokenFile
 
@@ -77,7 +77,7 @@ class Asked:
 @contextmanager
 def dashboard_over(folder: Path, token: Path | None = None) -> Iterator[Asked]:
     """Serve a folder at a free port."""
-    server = server_of(make_app(folder, None if token is None else TokenFile(token)))
+    server = server_of(Folder(folder), None if token is None else TokenFile(token))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

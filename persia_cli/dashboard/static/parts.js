@@ -15,15 +15,17 @@ export const h = (tag, attributes = {}, ...children) => fill(document.createElem
 export const s = (tag, attributes = {}, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
+const whole = new Intl.NumberFormat("en"), local = new Intl.DateTimeFormat("sv", { dateStyle: "short", timeStyle: "medium" });
+
 export function number(value) {
   if (value == null) return "–";
-  if (Number.isInteger(value)) return value.toLocaleString("en");
+  if (Number.isInteger(value)) return whole.format(value);
   const size = Math.abs(value);
-  if (size >= 1000) return Math.round(value).toLocaleString("en");
+  if (size >= 1000) return whole.format(Math.round(value));
   return size && size < 0.001 ? value.toExponential(2) : value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 4);
 }
 
-export const clock = (seconds) => (seconds == null ? "–" : new Date(seconds * 1000).toLocaleString("sv"));
+export const clock = (seconds) => (seconds == null ? "–" : local.format(seconds * 1000));
 
 export function duration(seconds) {
   if (seconds == null) return "–";

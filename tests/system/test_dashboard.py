@@ -1,0 +1,163 @@
+"""The dashboard in Chromium: pages that load, go on live, compare, and are used by keyboard."""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from persia_cli.observe.journal import METRICS
+from tests.support.launched import ENDLESS, LIMIT_S, Launched
+from tests.support.made_up_run import made_up_run
+
+pytest.importorskip("starlette", reason="Starlette is not installed (persia-cli[dashboard])")
+pytest.importorskip("playwright", reason="playwright is not installed (persia-cli[test-slow])")
+
+from playwright.sync_api import sync_playwright
+
+from tests.support.dashboards import dashboard_over
+
+pytestmark = pytest.mark.slow
+LOSS = "canvas[aria-label^='loss over step']"
+LIMIT_MS = 1000 * LIMIT_S
+RUNS, LINES = 200, 10_000
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    """A page without errors, which asks only the dashboard."""
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("Chromium is not installed (apt-get install chromium)")
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page, errors, hosts = browser.new_page(), [], set()
+        page.set_default_timeout(LIMIT_MS)
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: hosts.add(urlsplit(request.url).hostname))
+        yield page
+        browser.close()
+    assert errors == []
+    assert hosts <= {"127.0.0.1", None}
+
+
+@contextmanager
+def opened(folder: Path, page: Any) -> Iterator[str]:
+    """Yield the address of a dashboard, which ends after its page."""
+    with dashboard_over(folder) as asked:
+        yield asked.url
+        page.goto("about:blank")
+
+
+def made_up(folder: Path) -> Path:
+    made_up_run(folder / "runs" / "a", 100, phase="done", step=5000)
+    made_up_run(folder / "runs" / "b", 50, labels=("click", "buy"), phase="failed", step=2500, error="<b>no</b>")
+    return folder
+
+
+def test_a_job_is_followed_until_it_is_killed(tmp_path: Path, page: Any) -> None:
+    with Launched(ENDLESS, tmp_path / "runs" / "job") as job, opened(tmp_path, page) as url:
+        job.wait_for_training()
+        page.goto(f"{url}/run?run=runs/job")
+        page.locator(LOSS).wait_for()
+        page.get_by_text("running", exact=True).wait_for()
+        label = page.locator(LOSS).get_attribute("aria-label")
+        page.wait_for_function(
+            "before => [...document.querySelectorAll('canvas')].every(c => c.getAttribute('aria-label') !== before)",
+            arg=label,
+        )
+        for pid in [job.process.pid, *job.pids().values()]:
+            os.kill(pid, signal.SIGKILL)
+        page.locator(".badge.dead").wait_for()
+        page.get_by_label("Log", exact=True).select_option("events.jsonl")
+        page.get_by_label("Search in the log").fill("PHASE=TRAINING")
+        page.get_by_text("1 lines, the last 1 shown").wait_for()
+        shutil.rmtree(tmp_path / "runs" / "job")
+        page.get_by_role("alert").get_by_text("was removed").wait_for()
+
+
+def tab_to(page: Any, label: str) -> None:
+    for _ in range(50):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.ariaLabel") == label:
+            return
+    pytest.fail(f"the Tab key does not lead to {label}")
+
+
+def test_runs_are_chosen_and_compared_by_keyboard(tmp_path: Path, page: Any) -> None:
+    with opened(made_up(tmp_path), page) as url:
+        page.goto(url)
+        page.get_by_text("2 of 2 runs").wait_for()
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        page.keyboard.press("Enter")
+        for name in ("b", "a"):  # the newest first
+            tab_to(page, f"Choose runs/{name}")
+            page.keyboard.press("Space")
+        page.get_by_role("button", name="Compare").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/compare?*")
+        page.get_by_role("region", name="Settings that differ").get_by_text("dataset.labels").wait_for()
+        loss = page.locator(LOSS)
+        assert "runs/a loss training" in loss.get_attribute("aria-label")
+        assert "runs/b loss evaluation" in loss.get_attribute("aria-label")
+        page.get_by_role("checkbox", name="runs/b").press("Space")
+        page.wait_for_function("!document.querySelector('canvas').getAttribute('aria-label').includes('runs/b')")
+        entry = page.get_by_role("button", name="show or hide runs/a loss training")
+        entry.press("Enter")
+        assert "u-off" in entry.locator("xpath=..").get_attribute("class")
+
+
+def test_every_page_is_light_or_dark_as_the_reader_prefers(tmp_path: Path, page: Any) -> None:
+    with opened(made_up(tmp_path), page) as url:
+        for path in ("/", "/run?run=runs/b", "/compare?run=runs/a&run=runs/b"):
+            page.goto(url + path)
+            page.get_by_text("live", exact=True).wait_for()
+            shades = []
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                shades.append(page.evaluate(SHADES))
+            (light_back, light_ink), (dark_back, dark_ink) = shades
+            assert light_back > 200 > 80 > light_ink
+            assert dark_back < 80 < 200 < dark_ink
+        assert page.get_by_text("<b>no</b>").count() == 0  # of the comparison; the page of the run shows it as text
+        page.goto(f"{url}/run?run=runs/b")
+        page.get_by_role("alert").get_by_text("<b>no</b>").wait_for()
+        page.get_by_role("group", name="Reliability diagram").wait_for()
+
+
+SHADES = """() => {
+    const style = getComputedStyle(document.body);
+    const shade = (colour) => colour.match(/[0-9]+/g).slice(0, 3).reduce((sum, each) => sum + Number(each), 0) / 3;
+    return [shade(style.backgroundColor), shade(style.color)];
+}"""
+
+
+def test_two_hundred_runs_of_ten_thousand_lines_open_at_once(tmp_path: Path, page: Any) -> None:
+    first = made_up_run(tmp_path / "run-000", 100)
+    block = (first / METRICS).read_bytes()
+    lines = block.splitlines(keepends=True)
+    (first / METRICS).write_bytes(block * (LINES // len(lines)) + b"".join(lines[: LINES % len(lines)]))
+    for number in range(1, RUNS):
+        shutil.copytree(first, tmp_path / f"run-{number:03}")
+    with opened(tmp_path, page) as url:
+        page.goto(f"{url}/run?run=run-000")  # the browser has the files of the page
+        page.locator(LOSS).wait_for()
+        for path, shown in {"/": f"text={RUNS} of {RUNS} runs", "/run?run=run-001": LOSS}.items():
+            times = []
+            for _ in range(5):
+                begin = time.monotonic()
+                page.goto(url + path)
+                page.locator(shown).first.wait_for()
+                times.append(time.monotonic() - begin)
+            print(path, times)
+            assert min(times) < 1.0
+        page.goto(url)
+        page.locator(f"text=/^{RUNS} of {RUNS} runs$/").wait_for()
