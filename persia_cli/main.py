@@ -31,6 +31,7 @@ from persia_cli.commands import (
     serve,
     sweep,
     table,
+    top,
     trace,
     train,
 )
@@ -55,6 +56,7 @@ app.command(epilog=drill.EXAMPLES)(drill.drill)
 app.command(epilog=follow.ATTACH)(follow.attach)
 app.command(epilog=follow.STOP)(follow.stop)
 app.command(epilog=follow.LOGS)(follow.logs)
+app.command(epilog=top.EXAMPLES)(top.top)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=export.EXAMPLES)(export.export)

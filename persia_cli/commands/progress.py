@@ -111,7 +111,7 @@ class TextView:
             return
         parts = [
             f"step {line['step']:,}/{self._job.steps:,}",
-            _quality(line),
+            quality_text(line),
             f"{line['samples_per_s']:,.0f} samples/s",
             f"eta {clock(eta_s(line, self._job, self._batch_size))}",
         ]
@@ -159,17 +159,7 @@ class LiveView:
         if line["split"] != "train":
             labelled(self._bar.console, *evaluation_notice(line))
             return
-        left = eta_s(line, self._job, self._batch_size)
-        parts = [
-            f"step {line['step']:,}/{self._job.steps:,}",
-            _quality(line),
-            f"{line['samples_per_s']:,.0f} samples/s",
-            f"{clock(left)} left",
-            f"staleness {line['staleness_mean']:.1f} (max {line['staleness_max']}) {_sparks(line)}",
-            f"{line['samples']:,} samples",
-            f"{line['rows']:,} rows",
-        ]
-        self._show("training", line["step"], self._job.steps, parts)
+        self._show("training", line["step"], self._job.steps, live_parts(line, self._job, self._batch_size))
 
     def _show(self, phase: str, done: int, total: int | None, parts: Sequence[str]) -> None:
         self._bar.begin(phase)
@@ -206,7 +196,7 @@ def notice_of(line: Line) -> Notice | None:
 
 def evaluation_notice(line: Line) -> tuple[str, str]:
     """Return label and text of an evaluation's metrics."""
-    return "evaluated" if line["split"] == "eval" else "tested", f"step {line['step']:,}  {_quality(line)}"
+    return "evaluated" if line["split"] == "eval" else "tested", f"step {line['step']:,}  {quality_text(line)}"
 
 
 def progress_parts(line: Line) -> list[str]:
@@ -219,7 +209,20 @@ def progress_parts(line: Line) -> list[str]:
 def training_parts(line: Line) -> list[str]:
     """Return step, quality, speed and remaining time of a line of training metrics with `eta_s`."""
     speed = f"{line['samples_per_s']:,.0f} samples/s"
-    return [f"step {line['step']:,}", _quality(line), speed, f"{clock(line.get('eta_s'))} left"]
+    return [f"step {line['step']:,}", quality_text(line), speed, f"{clock(line.get('eta_s'))} left"]
+
+
+def live_parts(line: Line, job: Job, batch_size: int) -> list[str]:
+    """Return the metrics of a line of training and the remaining time, as texts."""
+    return [
+        f"step {line['step']:,}/{job.steps:,}",
+        quality_text(line),
+        f"{line['samples_per_s']:,.0f} samples/s",
+        f"{clock(eta_s(line, job, batch_size))} left",
+        f"staleness {line['staleness_mean']:.1f} (max {line['staleness_max']}) {_sparks(line)}",
+        f"{line['samples']:,} samples",
+        f"{line['rows']:,} rows",
+    ]
 
 
 def eta_s(line: Line, job: Job, batch_size: int) -> int | None:
@@ -228,7 +231,8 @@ def eta_s(line: Line, job: Job, batch_size: int) -> int | None:
     return round((job.steps - line["step"]) * batch_size / rate) if rate else None
 
 
-def _quality(line: Line) -> str:
+def quality_text(line: Line) -> str:
+    """Return loss, AUC, RMSE and retrieval metrics of a line as text."""
     figures = {"loss": line["loss"]}
     for key, word in (("auc", "AUC"), ("rmse", "RMSE")):
         figures |= {name.replace(key, word, 1): value for name, value in line.items() if name.startswith(key)}

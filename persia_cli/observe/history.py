@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from pathlib import Path
@@ -148,15 +148,18 @@ def outcome_by(
     return RunOutcome("silent", f"the record has no end, and nothing was written{when}: killed, or stuck")
 
 
-def read_history(run_dir: Path) -> RunHistory:
-    """Return the history in a run directory; raises UserError if there is no run, or its files are damaged."""
+def read_history(run_dir: Path, read: Callable[[Path], list[Line]] = read_journal) -> RunHistory:
+    """Return the history in a run directory; raises UserError if there is no run, or its files are damaged.
+
+    `read` is the function that returns all objects of a journal.
+    """
     if not (run_dir / CONFIG).is_file():
         raise UserError(f"{run_dir} does not contain a run: {run_dir / CONFIG} is missing")
-    metrics = read_journal(run_dir / METRICS)
-    later = [(folder.name, read_journal(folder / METRICS)) for folder in sorted((run_dir / EVALS).glob("*"))]
+    metrics = read(run_dir / METRICS)
+    later = [(folder.name, read(folder / METRICS)) for folder in sorted((run_dir / EVALS).glob("*"))]
     # Checked before and after reading, so that a job that begins or ends meanwhile does not look dead.
     was_written = is_being_written(run_dir / EVENTS)
-    events = read_journal(run_dir / EVENTS)
+    events = read(run_dir / EVENTS)
     is_written = was_written or is_being_written(run_dir / EVENTS)
     is_copy = (run_dir / COPIED).exists()
     written = [path.stat().st_mtime for name in (METRICS, EVENTS) if (path := run_dir / name).exists()]

@@ -138,3 +138,27 @@ def object_of(line: bytes) -> dict[str, Any] | None:
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """Return all objects of a journal; a missing file has none. Raises UserError if it is damaged."""
     return list(Tail(path).new())
+
+
+class GrowingJournals:
+    """A reader of journals that grow: of each file, `read` reads what is new since the last call."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[int, int, Tail, list[dict[str, Any]]]] = {}
+        """Inode and size, reader and objects of each file."""
+        self.damage = ""
+        """A sentence about the last line that could not be read."""
+
+    def read(self, path: Path) -> list[dict[str, Any]]:
+        """Return all objects of a journal, but for damaged lines."""
+        found = path.stat() if path.exists() else None
+        number, size = (found.st_ino, found.st_size) if found else (0, 0)
+        inode, before, tail, lines = self._known.get(path, (0, 0, Tail(path), []))
+        if number != inode or size < before:  # a resume has replaced it
+            tail, lines = Tail(path), []
+        self._known[path] = number, size, tail, lines
+        try:
+            lines.extend(tail.new())
+        except UserError as error:
+            self.damage = str(error)
+        return lines

@@ -104,8 +104,9 @@ EVENT_KINDS: dict[str, Event] = {
     "scored": Event(("path", "rows", "spread"), "a file of predictions is complete"),
     "roles": Event(
         ("roles",),
-        "at the end, of each replica: `cpu_s`, `rss` (bytes), `messages`, `links` (bytes), `updates` and `counts`. Of "
-        "an embedding server, `updates` has `applied`, `repeated`, `rows_written`, `save_pauses` and `save_waits_ms`",
+        "at the end, of each replica: `cpu_s`, `rss` (bytes), `ran_s` and `waited_s` (seconds since it started, and "
+        "those without work), `messages`, `links` (bytes), `exchanged` (messages and bytes), `updates` and `counts`. "
+        "Of an embedding server, `updates` has `applied`, `repeated`, `rows_written`, `save_pauses`, `save_waits_ms`",
     ),
     "tables": Event(("tables",), "at the end: [counters](#counters-of-a-table) by table, over all servers"),
 }

@@ -268,27 +268,45 @@ class RunRecord:
             spans, names = sum(self._unwritten.values()), ", ".join(sorted(self._unwritten))
             text = f"the trace lacks {spans:,} spans of {names}, which could not be written: {self._why_unwritten}"
             self._events.write(event="warning", text=text)
+        self._events.write(event="roles", roles=self.roles())
+        self._events.write(event="tables", tables=self.tables())
+
+    def roles(self) -> list[dict[str, Any]]:
+        """Return usage and counters of every process so far, in the order of names and incarnations."""
         roles = []
         for (name, _), usage in sorted(self._usage.items()):
             role, _, index = name.rpartition("-")
             used = {"role": role, "index": int(index), "cpu_s": round(usage.cpu_s, 3), "rss": usage.rss}
+            used |= {"ran_s": round(usage.ran_s, 3), "waited_s": round(usage.waited_s, 3)}
             if cpus := self._cluster.processors_of(role, int(index)):
                 used["cpus"] = cpus
             counted = {
                 "messages": usage.messages,
                 "links": usage.links,
+                "exchanged": usage.exchanged,
                 "updates": usage.counters.updates,
                 "counts": usage.counters.counts,
             }
             roles.append(used | {kind: counts for kind, counts in counted.items() if counts})
-        self._events.write(event="roles", roles=roles)
+        return roles
+
+    def tables(self) -> dict[str, dict[str, int]]:
+        """Return the counters of each table so far, over all servers."""
         tables: dict[str, dict[str, int]] = {}
         for usage in self._usage.values():
             for table, counters in usage.counters.tables.items():
                 total = tables.setdefault(table, {})
                 for counter, value in counters.items():
                     total[counter] = total.get(counter, 0) + value
-        self._events.write(event="tables", tables=tables)
+        return tables
+
+    def queues(self) -> Counter[str]:
+        """Return the number of requests that each replica has to answer at present."""
+        queues = Counter[str]()
+        for name, incarnation in self._usage:
+            if (name, incarnation + 1) not in self._usage:
+                queues.update(self._usage[name, incarnation].unanswered)
+        return queues
 
     def note_unwritten(self, name: str, spans: int, why: str) -> None:
         """Count the spans of a replica that the disk has refused."""

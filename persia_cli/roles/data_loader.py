@@ -66,6 +66,8 @@ class DataLoader:
         self._session = session
         self._feeds: list[Feed] = []
         self._sent = self._sent_again = 0
+        self._waited_s = 0.0
+        """Seconds so far without a read in progress, until NN workers accepted more."""
         self._unfollowed = 0
         """Number of labels above the label before them, where the network treats each as a part of it (ESMM)."""
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{session.name}-reader")
@@ -101,11 +103,15 @@ class DataLoader:
                     )
             if self._feeds and self._session.sender.incarnation == 1:
                 self._read_ahead(job.first_step)
+            self._session.waited_s = lambda: self._waited_s
             self._session.counters, self._session.changes.on_restart = self._counters, self._on_restart
             self._session.ready(lambda number, work: None)
             while not self._session.stop:
                 sent = [self._advance(feed) for feed in self._feeds]
+                idle_s = self._loop.idle_s
                 self._loop.poll(0.0 if any(sent) else 0.2)
+                if all(feed.reading is None or feed.reading.done() for feed in self._feeds):
+                    self._waited_s += self._loop.idle_s - idle_s
             self._session.farewell()
         finally:
             self._close()

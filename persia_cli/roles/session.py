@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,8 +88,8 @@ class CoordinatorSession:
 
     `stop` becomes True when the job is over, or when this replica is stopped; then `stopped_by` may name the signal.
     Signals that end the job, but only after its model is saved, are appended to `signals` by name.
-    The replica records its work in `trace`. Each heartbeat sends the result of `counters` and the present piece of
-    `work`.
+    The replica records its work in `trace`. Each heartbeat sends the results of `counters` and `waited_s`, and the
+    present piece of `work`.
     """
 
     def __init__(self, loop: Loop, coordinator: str, role: str, index: int, start_timeout_s: float = 120.0) -> None:
@@ -102,9 +103,11 @@ class CoordinatorSession:
         """True if a signal ended or will end the job, so that it can be resumed."""
         self.stop_timeout_s = STOP_S
         self.counters: Callable[[], Counters] = Counters
+        self.waited_s: Callable[[], float] = lambda: loop.idle_s
         self.work = Work()
         self.trace = Trace()
-        self._awake = RunningClock(time.monotonic())
+        self._began_s = time.monotonic()
+        self._awake = RunningClock(self._began_s)
         self._address = coordinator
         self._on_instruction: Callable[[int, PhaseWork], None] = lambda number, work: None
         self._stop_received = False
@@ -319,9 +322,7 @@ class CoordinatorSession:
         self._recording.send()
 
     def _usage(self, counters: Counters) -> ReplicaUsage:
-        memory = resident_bytes() + self.loop.shared_bytes
-        links = {role: {"wire": each.wire, "shared": each.shared} for role, each in self.loop.traffic.items()}
-        return ReplicaUsage(cpu_seconds(), memory, self.loop.counters, links, counters)
+        return usage_of(self.loop, counters, time.monotonic() - self._began_s, self.waited_s())
 
     def _on_beat(self, asked_ns: int, beat: Beat) -> None:
         assert self._recording is not None
@@ -414,6 +415,14 @@ class Work:
             self._seen, self._since_s = seen, now
         doing = seen[0].doing
         return doing, now - self._since_s if doing else 0.0
+
+
+def usage_of(loop: Loop, counters: Counters, ran_s: float, waited_s: float) -> ReplicaUsage:
+    """Return the resources that this process has used, and the messages on its loop, with these counters and times."""
+    memory, exchanged = resident_bytes() + loop.shared_bytes, asdict(loop.exchanged)
+    links = {role: {"wire": each.wire, "shared": each.shared} for role, each in loop.traffic.items()}
+    of_wire = (loop.counters, links, counters)
+    return ReplicaUsage(cpu_seconds(), memory, *of_wire, ran_s, waited_s, exchanged, loop.unanswered)
 
 
 def require_folder(run: Run, job: Job, name: str) -> None:

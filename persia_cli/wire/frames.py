@@ -249,24 +249,27 @@ def _aligned(array: Array) -> Array:
 
 @dataclass(slots=True)
 class ByteCounts:
-    """Bytes in both directions since the beginning, repeats included."""
+    """Bytes and messages in both directions since the beginning, repeats included."""
 
     wire: int = 0
     """Bytes of messages that went through sockets."""
     shared: int = 0
     """Bytes of arrays that were passed in shared memory."""
+    messages: int = 0
 
     def note_sent(self, frames: Sequence[bytes | memoryview], arrays: Sequence[Array]) -> None:
         """Count a sent message with all its arrays; those that are no frame are in shared memory."""
         header, framed = frames[:2], sum(memoryview(frame).nbytes for frame in frames[2:])
         self.wire += sum(map(len, header)) + framed
         self.shared += sum(array.nbytes for array in arrays) - framed
+        self.messages += 1
 
     def note_received(self, frames: Sequence[Frame], received: Received) -> None:
         """Count a received message."""
         self.wire += sum(map(len, frames))
         self.shared += received.lent
+        self.messages += 1
 
     def __add__(self, other: "ByteCounts") -> "ByteCounts":
         """Return the sum of both."""
-        return ByteCounts(self.wire + other.wire, self.shared + other.shared)
+        return ByteCounts(self.wire + other.wire, self.shared + other.shared, self.messages + other.messages)

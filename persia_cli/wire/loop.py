@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 import zmq
@@ -79,6 +81,8 @@ class Loop:
         self._timers: list[_Timer] = []
         self._wakers: list[Waker] = []
         self._memory: SharedMemory | None = None
+        self.idle_s = 0.0
+        """Seconds so far in which the loop waited for messages."""
 
     def share(self, memory: SharedMemory | None) -> None:
         """Exchange large arrays in shared memory, if not None, with processes at this place.
@@ -182,6 +186,17 @@ class Loop:
             roles[role] = roles.get(role, ByteCounts()) + client.traffic
         return roles
 
+    @property
+    def exchanged(self) -> ByteCounts:
+        """Messages and bytes exchanged so far with all clients and servers."""
+        ends: list[Server | Client] = [*self._servers, *self._clients]
+        return reduce(add, (end.traffic for end in ends), ByteCounts())
+
+    @property
+    def unanswered(self) -> dict[str, int]:
+        """Number of requests without an answer, by the peer that has to answer them."""
+        return {client.peer: client.pending for client in self._clients if client.pending}
+
     def every(self, seconds: float, callback: Callable[[], None]) -> None:
         """Call back about every so many seconds, first after that time; missed calls are not repeated."""
         self._timers.append(_Timer(seconds, callback, self._clock() + seconds))
@@ -195,7 +210,10 @@ class Loop:
 
     def poll(self, timeout_s: float) -> None:
         """Run one round: wait up to `timeout_s` for messages, handle them, repeat due requests, run due timers."""
-        for source, _ in self._poller.poll(self._wait_ms(timeout_s)):
+        wait_ms, begin_s = self._wait_ms(timeout_s), self._clock()
+        sources = self._poller.poll(wait_ms)
+        self.idle_s += self._clock() - begin_s
+        for source, _ in sources:
             # A handler may have reconnected the client of another source.
             self._receivers.get(source, _nothing)()
         for client in self._clients:

@@ -51,6 +51,15 @@ class ReplicaUsage(FieldSet, frozen=True):
     """By role, the bytes exchanged with replicas to which it sends requests, repeats included: of messages (`wire`),
     and of arrays passed in shared memory instead (`shared`)."""
     counters: Counters = Counters()
+    ran_s: float = 0.0
+    """Seconds since the replica started."""
+    waited_s: float = 0.0
+    """Seconds of them in which it had nothing to do: an NN worker waited for batches, a data loader for permission to
+    send more, others for messages."""
+    exchanged: dict[str, int] = msgspec.field(default_factory=dict)
+    """`messages` exchanged with all other replicas, and their bytes, as in `links`."""
+    unanswered: dict[str, int] = msgspec.field(default_factory=dict)
+    """Number of requests without an answer at present, by the replica that has to answer them."""
 
 
 class IntervalMetrics(FieldSet, frozen=True):

@@ -11,7 +11,7 @@ import zmq
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
 from persia_cli.wire.addresses import is_beyond
-from persia_cli.wire.frames import ForeignMessage, MalformedMessage, decode, has_arrays, message_bytes
+from persia_cli.wire.frames import ByteCounts, ForeignMessage, MalformedMessage, has_arrays, message_bytes, read
 from persia_cli.wire.message import BATCH_PART, Message
 from persia_cli.wire.messages import Pending, Refused
 from persia_cli.wire.place import own_place
@@ -73,6 +73,7 @@ class Server:
         self.socket = sockets.router(context, address, frame_bytes)
         self._token = context.token
         self.memory: SharedMemory | None = None
+        self.traffic = ByteCounts()
         self.address = sockets.bound_address(self.socket)
         self._has_far_clients, self._place = is_beyond(self.address), f"@{own_place()}".encode()
         self.refused = self.foreign = self.nameless = self.repeated = self.dropped = self.forgotten = 0
@@ -115,10 +116,10 @@ class Server:
             # (ROUTER_HANDOVER). No answer would reach the peer, which sends them again.
             self.nameless += 1
             with suppress(MalformedMessage):
-                decode(frames, self.memory, self._token)  # this borrows its loan, which ends it
+                read(frames, self.memory, self._token)  # this borrows its loan, which ends it
             return
         try:
-            number, message = decode(frames, self.memory, self._token)
+            received = read(frames, self.memory, self._token)
         except ForeignMessage:
             self.foreign += 1
             return
@@ -127,7 +128,8 @@ class Server:
             if error.request is not None:
                 self._send(Peer(identity, error.request), _refused(error))
             return
-        peer = Peer(identity, number)
+        self.traffic.note_received(frames, received)
+        peer = Peer(identity, received.request)
         if peer in self._parked:
             self.repeated += 1
             self._send(peer, Pending())
@@ -135,7 +137,7 @@ class Server:
             self.repeated += 1
             self._send(peer, self._answers[peer][0])
         else:
-            self._dispatch(peer, message)
+            self._dispatch(peer, received.message)
 
     def _dispatch(self, peer: Peer, message: Message) -> None:
         if not self._handlers:
@@ -187,6 +189,7 @@ class Server:
             self.memory if self._is_near(peer.identity) else None,
             to=peer.identity,
             token=self._token,
+            traffic=self.traffic,
         )
         self.dropped += not taken
 

@@ -76,6 +76,7 @@ FROZEN = {
         "sweep": "--baseline --conf-dir --dry-run --folder --jobs --json --limit-s --metric --resume words",
         "table": "",
         "table stats": "--json folder",
+        "top": "run",
         "trace": "output run",
         "train": "--conf-dir --dry-run --parent --render --run-dir --trace --trace-steps words",
     }.items()

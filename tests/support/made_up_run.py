@@ -9,7 +9,8 @@ import numpy as np
 from persia_cli.config.record import write_run
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.observe.scores import ScoreHistogram, reliability
-from tests.support.runs import make_run
+from persia_cli.plan.job import plan_job
+from tests.support.runs import make_facts, make_run
 
 LABELS = ("click",)
 EVERY = 50
@@ -26,6 +27,7 @@ def made_up_run(run_dir: Path, lines: int, labels: tuple[str, ...] = LABELS, **e
     run_dir.mkdir(parents=True)
     run = make_run(dataset={"labels": labels}, mode={"kind": "hybrid"}, train={"batch_size": 64})
     write_run(run, run_dir / "config.yaml")
+    (run_dir / "job.json").write_bytes(plan_job(run, make_facts(run, 64_000, 5000), "train", run_dir).job.to_json())
     events, metrics = Journal(run_dir / EVENTS), Journal(run_dir / METRICS)
     draw = np.random.default_rng(0)
     if lines:

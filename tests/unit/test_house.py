@@ -66,6 +66,7 @@ ONLY_IN = {
     "ray": ("engines.ray",),
     "matplotlib": ("observe.drawing", "observe.panels", "sweeps.frontier"),
     "tensorboard": ("observe.tensorboard",),
+    "textual": ("commands.top_screen",),
     "numba": ("kernels",),
     "llvmlite": ("kernels",),
 }

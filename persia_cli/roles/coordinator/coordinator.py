@@ -1,12 +1,13 @@
 """The coordinator: admits replicas, assigns work, runs the phases, and writes the record."""
 
+import json
 import logging
 import math
 import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +17,16 @@ from persia_cli.control.membership import RunningClock
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import PersiaError, UserError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
+from persia_cli.observe.moment import MOMENT
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.record_state import load_state
-from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.columns import label_names, metric_aims
 from persia_cli.plan.job import COORDINATOR, Job
 from persia_cli.roles.coordinator.checkpointing import Checkpointing, restore_tracker
 from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.roles.coordinator.heartbeats import Heartbeats
 from persia_cli.roles.coordinator.joining import Joining
+from persia_cli.roles.coordinator.moment import moment_of
 from persia_cli.roles.coordinator.progression import Progression
 from persia_cli.roles.coordinator.readiness import Loading, Readiness
 from persia_cli.roles.coordinator.recordings import Recordings
@@ -34,6 +36,7 @@ from persia_cli.roles.coordinator.reporting import Reporting
 from persia_cli.roles.coordinator.save_requests import SaveRequests
 from persia_cli.roles.coordinator.saving import Saving
 from persia_cli.roles.coordinator.shutdown import AT_ONCE_S, Shutdown
+from persia_cli.roles.session import usage_of
 from persia_cli.storage.places import place_of
 from persia_cli.store.checkpoints.manifest import read_manifest
 from persia_cli.wire.job_messages import (
@@ -57,7 +60,7 @@ from persia_cli.wire.job_messages import (
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import Message
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.reports import ReplicaUsage
+from persia_cli.wire.reports import Counters
 from persia_cli.wire.server import Peer
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ log = logging.getLogger(__name__)
 
 NAME = f"{COORDINATOR}-0"
 LOOK_S = 1.0
-"""Seconds between two checks that the record still exists."""
+"""Seconds between two checks that the record still exists, and between two files with the present state."""
 
 
 class Coordinator:
@@ -170,9 +173,18 @@ class Coordinator:
         self._loop.every(LOOK_S, self._look_at_record)
 
     def _look_at_record(self) -> None:
-        """Abort the job if its record was removed, since all further lines would be lost."""
-        if self._context.disk.is_idle:
-            self._context.disk.run("looking at the record", self._events.require_there)
+        """Abort the job if its record was removed, since all further lines would be lost; write the present state."""
+        if not self._context.disk.is_idle:
+            return
+        self._note_own_usage()
+        text = json.dumps(moment_of(self._context))
+
+        def look() -> None:
+            self._events.require_there()
+            with suppress(OSError):  # nothing depends on this file
+                (self._run_dir / MOMENT).write_text(text)
+
+        self._context.disk.run("looking at the record", look)
 
     def _begin_scoring(self, job: Job) -> "Scoring":
         from persia_cli.roles.coordinator.scoring import Scoring  # only a prediction reads data here
@@ -201,6 +213,8 @@ class Coordinator:
             if self._scoring is not None:
                 context.disk.run("removing the scores", self._scoring.discard)
             self._finish_disk_work()
+            with suppress(OSError):
+                (self._run_dir / MOMENT).unlink(missing_ok=True)  # the record has the final state
             self._record.close()
             self._events.close()
 
@@ -229,9 +243,11 @@ class Coordinator:
         self._stop_replicas(f"{NAME}: {text}")
 
     def _write_roles(self) -> None:
-        used = resident_bytes() + self._loop.shared_bytes
-        self._record.note(NAME, ReplicaUsage(cpu_seconds(), used, self._loop.counters))
+        self._note_own_usage()
         self._record.write_roles()
+
+    def _note_own_usage(self) -> None:
+        self._record.note(NAME, usage_of(self._loop, Counters(), self._now(), self._loop.idle_s))
 
     def _now(self) -> float:
         """Return the seconds for which this coordinator has run."""

@@ -3,6 +3,7 @@
 import math
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -78,6 +79,8 @@ class Pipeline:
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[tuple[bytes, int], tuple[Peer, WaitCredit]] = {}
         self._died: BaseException | None = None
+        self.waited_s = 0.0
+        """Seconds so far in which the training thread waited for batches."""
         self.dense_rows = 0
         """Rows of dense weights that every training batch requests; set before the first phase."""
         self.reductions = 0
@@ -162,8 +165,12 @@ class Pipeline:
     def _await(self, answers: "queue.SimpleQueue[Item]") -> Item:
         while True:
             self.check()
+            begin_s = time.monotonic()
             with suppress(queue.Empty):
-                return answers.get(timeout=WAIT_S)
+                try:
+                    return answers.get(timeout=WAIT_S)
+                finally:
+                    self.waited_s += time.monotonic() - begin_s
 
     # On the I/O thread
 

@@ -72,6 +72,7 @@ class NNWorker:
     def run(self) -> None:
         """Train and evaluate as instructed until the job is over."""
         run, job = self._session.join(self._pipeline.address)
+        self._session.waited_s = lambda: self._pipeline.waited_s
         self._session.counters = lambda: Counters(counts={"steps_scored": self._steps_scored})
         self._ranks, self._bound = run.cluster.nn_workers, _train_bound(run)
         self._pipeline.connect(run, job, {TRAIN: self._bound, EVAL: EVAL_STEPS_IN_FLIGHT}, self._bound + LOADED_AHEAD)

@@ -106,13 +106,14 @@ def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> No
         "data-loader-0", ReplicaUsage(0.12345, 7, {"lost": 1}, counters=Counters(counts={"steps_sent": 9}))
     )
     recorded.record.write_roles()
+    clock = {"ran_s": 0.0, "waited_s": 0.0}
     assert recorded.told("roles") == [
         {
             "roles": [
                 {"role": "data-loader", "index": 0, "cpu_s": 0.123, "rss": 7, "messages": {"lost": 1},
-                 "counts": {"steps_sent": 9}},
-                {"role": "embedding-server", "index": 0, "cpu_s": 1.0, "rss": 10, "updates": {"applied": 4}},
-                {"role": "embedding-server", "index": 1, "cpu_s": 1.0, "rss": 10, "updates": {"applied": 4}},
+                 "counts": {"steps_sent": 9}} | clock,
+                {"role": "embedding-server", "index": 0, "cpu_s": 1.0, "rss": 10, "updates": {"applied": 4}} | clock,
+                {"role": "embedding-server", "index": 1, "cpu_s": 1.0, "rss": 10, "updates": {"applied": 4}} | clock,
             ]
         }
     ]  # fmt: skip
@@ -143,3 +144,11 @@ def test_a_full_table_is_reported_once(
     assert bool(notes) == (event == "note")
     assert text.startswith(begin)
     assert text.endswith(end)
+
+
+def test_the_queue_of_a_replica_is_what_others_wait_for(recording: Recording) -> None:
+    record = recording().record
+    for number, incarnation, pending in ((0, 1, 9), (0, 2, 2), (1, 1, 3)):
+        waits = {"embedding-server-0": pending}
+        record.note(f"embedding-worker-{number}", ReplicaUsage(1.0, 10, unanswered=waits), incarnation)
+    assert record.queues() == {"embedding-server-0": 5}
