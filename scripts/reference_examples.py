@@ -81,6 +81,8 @@ EXAMPLES: Json = {
     "init_from.vectors.NAME.id": "asin",
     "init_from.vectors.NAME.path": "s3://bucket/items",
     "init_from.vectors.NAME.vector": "embedding",
+    "loggers": ["tensorboard", "mlflow"],
+    "metrics_port": 9400,
     "model.args": {"hidden": 32},
     "model.experts": 4,
     "model.gate.first": ["user"],

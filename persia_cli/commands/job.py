@@ -136,6 +136,10 @@ def score_test(trained: JobPlan) -> None:
     carry_out(plan, [f"conf={model.config}"], shows_plan=False)
     with (trained.run_dir / METRICS).open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in read_journal(plan.run_dir / METRICS))
+    if trained.run.loggers:
+        from persia_cli.loggers.process import send_rest
+
+        send_rest(trained.run_dir)
 
 
 def other_data(paths: Sequence[str], split: str) -> list[str]:

@@ -16,6 +16,7 @@ from persia_cli.disk import write_whole, writing
 from persia_cli.engines.resumed import DRIVER, is_at_work, locked, metrics_so_far, take_up_record
 from persia_cli.engines.signals import JobSignals, PreemptedNow
 from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
+from persia_cli.loggers.logger import LOGGERS, TENSORBOARD
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal, understanding
 from persia_cli.plan import job as planned
@@ -36,7 +37,7 @@ MOVED, COPIED = (EVENTS, ROLES), (CONFIG, JOB)
 """Files that a resumed run moves to the folder of its last start, and those it copies there."""
 GIVEN = "given"
 """Folder of a run directory with the configuration and the data that a program has given to the Python API."""
-STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, DRIVER, CLAIM, GIVEN)
+STAYING = (EARLIER, COORDINATOR_ADDRESS, SECRET_FILE, DRIVER, CLAIM, GIVEN, LOGGERS, TENSORBOARD)
 """Files that the folder of a run may have before it begins: an earlier start has left them, or a program wrote them."""
 
 

@@ -1,6 +1,5 @@
 """The record of a run: it merges the reports of ranks into `metrics.jsonl` and checks the roles' counters."""
 
-import time
 from collections import Counter
 from functools import reduce
 from operator import add
@@ -24,7 +23,6 @@ from persia_cli.observe.recent_scores import WINDOW, RecentScores
 from persia_cli.observe.record_state import RecordState
 from persia_cli.observe.scores import ScoreHistogram, reliability
 from persia_cli.observe.table_notes import TableNotes
-from persia_cli.observe.tensorboard import TensorBoardWriter
 from persia_cli.plan.columns import has_query_ids, label_names
 from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
 from persia_cli.wire.message import TableTotals
@@ -64,7 +62,6 @@ class RunRecord:
         `scored_part` is the split of its lines of evaluations.
         """
         self._metrics = metrics or Journal(run_dir / METRICS)
-        self._tensorboard = TensorBoardWriter(run_dir) if run.train.tensorboard else None
         self._events = events
         self._grid = grid
         self._labels = label_names(run)
@@ -181,17 +178,11 @@ class RunRecord:
             complete = [reports.pop(self._next_report) for reports in self._reports]
             self._next_report += 1
             if complete[0].metrics.split == "train":
-                self._write(self._training(complete))
+                self._metrics.write(**self._training(complete))
             elif self._evaluation.add(complete):
                 evaluated.append(self._evaluated())
-                self._write(evaluated[-1])
+                self._metrics.write(**evaluated[-1])
         return evaluated
-
-    def _write(self, line: dict[str, Any]) -> None:
-        """Write a line of metrics."""
-        self._metrics.write(**line)
-        if self._tensorboard is not None:
-            self._tensorboard.write(line, time.time())
 
     def _training(self, reports: list[RankReport]) -> dict[str, Any]:
         """Return the line of an interval of training."""
@@ -314,10 +305,8 @@ class RunRecord:
         self._why_unwritten = why
 
     def close(self) -> None:
-        """Close the files of metrics."""
+        """Close the file of metrics."""
         self._metrics.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
 
 
 def without_recovered(usage: ReplicaUsage) -> ReplicaUsage:

@@ -256,12 +256,12 @@ def plan_job(
         raise ConfigError("train.losses: kind=bpr pairs the samples of one query, a user say; set dataset.group_by")
     if isinstance(run.model, CustomModel) and not Path(run.model.file).expanduser().is_file():
         raise ConfigError(f"model.file={run.model.file}: there is no such file; give the Python file with your model")
-    check_extras(run)
     if task == "train" and load is None:
         require_equal_kinds(run)
     if task != "predict":
         require_labels(run, facts, task == "train")
     if task == "train":
+        check_extras(run)
         run = with_length(run, facts)
         check_settings(run, facts.eval_rows)
         run = with_base_rate(run)
@@ -299,10 +299,13 @@ def _warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
 
 def check_extras(run: Run) -> None:
     """Raise ConfigError if the run needs a package that is not installed."""
-    if run.train.tensorboard and find_spec("tensorboard") is None:
-        raise ConfigError(
-            "train.tensorboard=true needs TensorBoard, which is not installed: pip install 'persia-cli[tensorboard]'"
-        )
+    needed: dict[str, tuple[str, str]] = {f"loggers=[{name}]": (name, name) for name in run.loggers}
+    if run.metrics_port is not None:
+        needed[f"metrics_port={run.metrics_port}"] = ("prometheus_client", "prometheus")
+    for setting, (library, extra) in needed.items():
+        found = find_spec(library)
+        if found is None or found.origin is None:  # A folder of this name is none: W&B makes one.
+            raise ConfigError(f"{setting} needs {library}, which is not installed: pip install 'persia-cli[{extra}]'")
 
 
 def participants(run: Run, job: Job) -> dict[str, int]:

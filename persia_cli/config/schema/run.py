@@ -20,6 +20,7 @@ from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.optimizer import OptimizerPair, PlateauSchedule
 
 LONGEST_NAME = 100
+Tracker = Literal["tensorboard", "mlflow", "wandb", "trackio"]
 
 
 def _device(value: Any) -> Any:
@@ -82,8 +83,6 @@ class Training(Node):
     """Steps between two lines of metrics."""
     trace_steps: StepRange | None = None
     """Steps [first, last) whose work and waits all roles record, for `persia trace`; `--trace` sets them itself."""
-    tensorboard: bool = False
-    """Write metrics for TensorBoard too, to the folder `tensorboard` of the run directory."""
     stop_early: EarlyStop | Literal["auto"] | None = "auto"
     """Stop before the last step if evaluations no longer improve; the best weights are saved (`checkpoint.best_by`).
 
@@ -94,6 +93,10 @@ class Training(Node):
     def early_stop(self) -> EarlyStop | None:
         """The early stop that is set; None for `auto`, which the plan of a training settles."""
         return None if self.stop_early == "auto" else self.stop_early
+
+
+def _once(names: tuple[Tracker, ...]) -> tuple[Tracker, ...]:
+    return tuple(dict.fromkeys(names))
 
 
 def _in_order(lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -169,6 +172,11 @@ class Run(Node):
     """The model that the run begins with, instead of rows and weights drawn from the seed."""
     recovery: Recovery = Recovery()
     """Reaction to the death of a process."""
+    loggers: Annotated[tuple[Tracker, ...], AfterValidator(_once)] = ()
+    """Trackers that get the metrics of a training too; each has its own settings, in environment variables."""
+    metrics_port: Annotated[int, Field(ge=1, le=65535), NUMBER] | None = None
+    """Port of the loopback interface of the coordinator's machine where Prometheus gets the latest metrics of a
+    training, at `/metrics`."""
 
     @model_validator(mode="after")
     def _ranks_share_a_batch(self) -> Self:

@@ -16,6 +16,7 @@ from persia_cli.control.evaluation_tracker import tracker_of
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import PersiaError, UserError
+from persia_cli.loggers.process import Loggers, names_of
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
 from persia_cli.observe.moment import MOMENT
 from persia_cli.observe.record import RunRecord
@@ -171,20 +172,29 @@ class Coordinator:
         for kind, handler in handlers.items():
             self._server.on(kind, handler)
         self._loop.every(LOOK_S, self._look_at_record)
+        self._loggers = Loggers(run, self._run_dir) if job.task == "train" and names_of(run) else None
 
     def _look_at_record(self) -> None:
-        """Abort the job if its record was removed, since all further lines would be lost; write the present state."""
+        """Abort the job if its record was removed, since all further lines would be lost; write the present state.
+
+        Warn of loggers that have failed.
+        """
         if not self._context.disk.is_idle:
             return
         self._note_own_usage()
         text = json.dumps(moment_of(self._context))
 
-        def look() -> None:
+        def look() -> list[str]:
             self._events.require_there()
             with suppress(OSError):  # nothing depends on this file
                 (self._run_dir / MOMENT).write_text(text)
+            return self._loggers.failures() if self._loggers is not None else []
 
-        self._context.disk.run("looking at the record", look)
+        self._context.disk.run("looking at the record", look, self._warn)
+
+    def _warn(self, texts: list[str]) -> None:
+        for text in texts:
+            self._events.write(event="warning", text=text)
 
     def _begin_scoring(self, job: Job) -> "Scoring":
         from persia_cli.roles.coordinator.scoring import Scoring  # only a prediction reads data here
@@ -213,6 +223,7 @@ class Coordinator:
             if self._scoring is not None:
                 context.disk.run("removing the scores", self._scoring.discard)
             self._finish_disk_work()
+            self._end_loggers()
             with suppress(OSError):
                 (self._run_dir / MOMENT).unlink(missing_ok=True)  # the record has the final state
             self._record.close()
@@ -225,6 +236,17 @@ class Coordinator:
             self._context.disk.tick()
         except (PersiaError, OSError) as error:
             log.error("work on a disk failed after the end of the job: %s", error)
+
+    def _end_loggers(self) -> None:
+        """Let the loggers send their last lines: for a short time after a failure or a signal."""
+        is_done = self._context.is_over and self._context.failure is None and self._context.ending is None
+        try:
+            if self._loggers is not None:
+                ended, gaps = self._loggers.close(self._run.cluster.stop_timeout_s / (1 if is_done else 4))
+                self._warn(self._loggers.failures() + gaps)
+                self._events.write(event="loggers", loggers=ended)
+        except (PersiaError, OSError) as error:
+            log.error("the record lacks the end of the loggers: %s", error)
 
     def _tick(self, timeout_s: float) -> None:
         """Handle the messages of one round, then do what has become due."""

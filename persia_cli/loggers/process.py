@@ -1,0 +1,91 @@
+"""The process of a run's loggers, as the coordinator starts it, and as a command does after the job."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from persia_cli.config.schema import Run
+from persia_cli.disk import writing
+from persia_cli.errors import count
+from persia_cli.loggers.feed import state_in
+from persia_cli.loggers.logger import LOGGERS
+from persia_cli.observe.journal import METRICS, read_journal
+
+PROMETHEUS = "prometheus"
+"""The logger of `metrics_port`, which is no tracker."""
+OUTPUT = "output.log"
+"""File in the folder of the loggers with all that their libraries print."""
+REST_S = 30.0
+"""Maximum number of seconds in which a command sends the rest."""
+
+
+def names_of(run: Run) -> list[str]:
+    """Return the loggers of a run."""
+    return [*run.loggers, *([PROMETHEUS] if run.metrics_port is not None else [])]
+
+
+class Loggers:
+    """The loggers of a running job; all methods wait for disks."""
+
+    def __init__(self, run: Run, run_dir: Path) -> None:
+        """Start their process; raises DiskError."""
+        self._run, self._run_dir, self._names = run, run_dir, names_of(run)
+        self._failed: set[str] = set()
+        self._process = _started(run_dir, subprocess.PIPE)
+
+    def failures(self) -> list[str]:
+        """Return a sentence about each logger that has failed for the first time."""
+        texts = []
+        for name in self._names:
+            state = state_in(self._run_dir, name)  # It may be of an earlier start.
+            if state.failures and state.process == self._process.pid and name not in self._failed:
+                self._failed.add(name)
+                texts.append(
+                    f"loggers: {name}: {state.error}; training goes on, and what failed is repeated: see "
+                    f"{self._run_dir / LOGGERS / OUTPUT}"
+                )
+        return texts
+
+    def close(self, seconds: float) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """End the loggers, killing them after so many seconds.
+
+        Return the state of each tracker, and a sentence about each one that lacks lines.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        lines = read_journal(self._run_dir / METRICS)
+        ended: dict[str, dict[str, Any]] = {}
+        texts = []
+        for name in self._run.loggers:
+            state = state_in(self._run_dir, name)
+            lacks = sum(map(state.lacks, lines))
+            ended[name] = {"run": state.run, "failures": state.failures, "lacks": lacks}
+            if lacks:
+                rest = f"a resume sends them, and so does python -m persia_cli.loggers {self._run_dir}"
+                texts.append(f"loggers: {name} lacks {count(lacks, 'line')} of the metrics: {rest}")
+        return ended, texts
+
+
+def send_rest(run_dir: Path) -> None:
+    """Send lines that were written after the end of a job, such as that of its test; raises DiskError."""
+    with suppress(subprocess.TimeoutExpired):
+        _started(run_dir, subprocess.DEVNULL).wait(REST_S)
+
+
+def _started(run_dir: Path, standard_input: int) -> "subprocess.Popen[bytes]":
+    folder = run_dir / LOGGERS
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+        with (folder / OUTPUT).open("ab") as output:
+            command = [sys.executable, "-P", "-m", "persia_cli.loggers", str(run_dir)]
+            # Its own session: Ctrl-C in a terminal is for the job, which then ends the loggers.
+            return subprocess.Popen(command, stdin=standard_input, stdout=output, stderr=output, start_new_session=True)
