@@ -14,6 +14,7 @@ from persia_cli.commands import (
     config,
     dashboard,
     data,
+    doctor,
     drill,
     drive,
     evaluate,
@@ -64,6 +65,7 @@ app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.command(epilog=report.EXAMPLES)(report.report)
 app.command(epilog=dashboard.EXAMPLES)(dashboard.dashboard)
 app.command(epilog=trace.EXAMPLES)(trace.trace)
+app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
 app.command("on-host", hidden=True, epilog=on_host.EXAMPLES)(on_host.on_host)
 app.command(hidden=True, epilog=drive.EXAMPLES)(drive.drive)

@@ -8,7 +8,7 @@ GROUPS = {
     "Train": ("train", "resume", "sweep", "plan"),
     "Use": ("eval", "predict", "export", "serve"),
     "Look": ("report", "dashboard", "runs", "data", "table", "checkpoint", "config", "recipe"),
-    "Operate": ("top", "attach", "stop", "logs"),
+    "Operate": ("top", "attach", "stop", "logs", "doctor"),
     "Develop": ("bench", "drill", "trace", "launch-role", "keys"),
 }
 """Titles, and the commands below each."""

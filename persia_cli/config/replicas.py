@@ -5,9 +5,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from persia_cli.engines.cgroups import processor_limit
+
 GPU = Path("/dev/nvidia0")
-CPU_LIMIT = Path("/sys/fs/cgroup/cpu.max")
-"""File of a container's control group (version 2): microseconds of processors, or `max`, in a period of so many."""
 
 
 def replicas_for(role: str, cores: int, has_gpu: bool) -> int:
@@ -30,14 +30,10 @@ def trains_on_gpu(device: str, mode: str) -> bool:
     return mode != "async" and (device.startswith("cuda") or (device == "auto" and GPU.exists() and not is_hidden))
 
 
-def processors(limit: Path = CPU_LIMIT) -> int:
+def processors() -> int:
     """Return the number of processors whose time this process may use; a container may see more."""
     seen = len(os.sched_getaffinity(0))
-    try:
-        time, period = limit.read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return seen
-    return seen if time == "max" else max(1, min(seen, int(time) // int(period)))
+    return max(1, min(seen, int(processor_limit() or seen)))
 
 
 def register() -> None:

@@ -1,18 +1,17 @@
 """Checks of this machine and of a user's code before any role of a job starts."""
 
 import json
-import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from persia_cli.config.schema import AsyncMode, CustomModel, Run
 from persia_cli.engines.affinity import processors_here
+from persia_cli.engines.cgroups import memory_bytes
 from persia_cli.engines.key_files import require_given_keys
 from persia_cli.engines.processes import python_module
 from persia_cli.errors import ConfigError
@@ -24,7 +23,6 @@ from persia_cli.training.compiling import require_compiler
 _SAME = {"name", "seed", "eval", "checkpoint"}
 """Parts of a run that do not affect its network."""
 _TAIL_LINES = 3
-CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def require_ready(plans: Sequence[JobPlan]) -> None:
@@ -130,40 +128,3 @@ def ask_torch(module: str, runs: Sequence[Run]) -> Any:
         lines = "\n".join(f"  {line}" for line in ended.stderr.splitlines()[-_TAIL_LINES:])
         raise ConfigError(f"{what}: building it ended the process with exit code {ended.returncode}\n{lines}".rstrip())
     return json.loads(ended.stdout)
-
-
-def memory_bytes() -> int:
-    """Return the memory in bytes that processes may use: that of the machine, or less in a container."""
-    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *cgroup_limits(OWN_CGROUPS, CGROUPS)])
-
-
-def cgroup_limits(own: Path, root: Path) -> list[int]:
-    """Return the memory limits, in bytes, of this process's control group and of all groups above it.
-
-    cgroups(7): a line of `own` is `number:controllers:path`. Version 2 has no controllers and the limit is in
-    `memory.max`; version 1 has `memory` and `memory.limit_in_bytes`. In a container the path may be the host's, so the
-    top group is read too.
-    """
-    try:
-        lines = own.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    limits = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        top, name = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
-        group = top / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if folder == top or top in folder.parents:
-                limits += _limit(folder / name)
-    return limits
-
-
-def _limit(file: Path) -> list[int]:
-    try:
-        text = file.read_text(encoding="utf-8").strip()
-    except OSError:
-        return []
-    return [int(text)] if text.isdecimal() else []

@@ -46,6 +46,7 @@ FROZEN = {
         "dashboard": "--host --port --token-file folder",
         "data": "",
         "data inspect": "--csv --dim --json --memory --optimizer --write path",
+        "doctor": "--json folder",
         "drill": "--at-step --compare --conf-dir --folder --json words",
         "drive": "--background --lock --run-dir words",
         "eval": "--approximate --at --data --importance --json --keep-seen --retrieval --step --test run words",

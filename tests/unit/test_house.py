@@ -41,6 +41,7 @@ FLOORS = (
     ("drill",),
     ("config",),
     ("sweeps",),
+    ("doctor",),
     ("dashboard",),
     ("commands",),
     ("api",),

@@ -9,8 +9,8 @@ import msgspec
 from persia_cli import __version__
 from persia_cli.config.schema import HostsCluster, SshHost
 from persia_cli.engines.affinity import processors_here
+from persia_cli.engines.cgroups import memory_bytes
 from persia_cli.engines.hosts.ssh import run_on
-from persia_cli.engines.readiness import memory_bytes
 from persia_cli.errors import ConfigError, RoleError
 from persia_cli.plan.pinning import MachineProcessors
 

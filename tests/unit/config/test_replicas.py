@@ -1,6 +1,5 @@
 """`cluster=auto`: as many replicas as suit the machine."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -36,13 +35,3 @@ def test_the_configuration_has_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert counts() == [1, 1, 1, 1]
     assert counts("train.device=cuda:1") == [2, 3, 4, 1]
-
-
-@pytest.mark.parametrize(
-    ("text", "fewer"), [("100000 100000\n", 1), ("50000 100000\n", 1), ("max 100000\n", 0), ("", 0)]
-)
-def test_a_container_may_use_fewer_processors_than_it_sees(tmp_path: Path, text: str, fewer: int) -> None:
-    limit = tmp_path / "cpu.max"
-    limit.write_text(text)
-    assert replicas.processors(limit) == (fewer or len(os.sched_getaffinity(0)))
-    assert replicas.processors(tmp_path / "none") == len(os.sched_getaffinity(0))

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from persia_cli.engines.readiness import cgroup_limits, memory_bytes, require_network, require_ready
+from persia_cli.engines.cgroups import memory_bytes
+from persia_cli.engines.readiness import require_network, require_ready
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import JobPlan, plan_job
 from persia_cli.training.rehearsal import refusal
@@ -56,22 +57,6 @@ def test_memory_that_the_machine_does_not_have_is_refused() -> None:
     require_ready([plan_of(make_run(embedding={"memory": has // 2}))])
     with pytest.raises(ConfigError, match=r"embedding.memory=.*: this machine has .* GiB .* give at most"):
         require_ready([plan_of(make_run(embedding={"memory": 2 * has}))])
-
-
-def test_a_container_has_the_least_of_its_limits(tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.write_text("4:memory:/docker/a\n1:cpu:/x\n0::/slice/job\n")
-    for folder, name, limit in [
-        ("memory/docker/a", "memory.limit_in_bytes", "9223372036854771712"),
-        ("memory", "memory.limit_in_bytes", "800"),
-        ("slice/job", "memory.max", "max"),
-        ("slice", "memory.max", "700"),
-        ("x", "memory.max", "5"),
-    ]:
-        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-        (tmp_path / folder / name).write_text(limit + "\n")
-    assert sorted(cgroup_limits(own, tmp_path)) == [700, 800, 9223372036854771712]
-    assert cgroup_limits(tmp_path / "none", tmp_path) == []
 
 
 def test_a_cuda_device_that_is_not_there_is_refused() -> None:

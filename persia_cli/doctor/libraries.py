@@ -1,0 +1,70 @@
+"""Versions of libraries, compiled kernels, and the devices that torch sees."""
+
+import json
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from packaging.requirements import Requirement
+
+from persia_cli import __version__
+from persia_cli.config.replicas import GPU
+from persia_cli.doctor.finding import Finding, gib
+from persia_cli.engines.processes import python_module
+from persia_cli.kernels.cache import cache_folder, can_cache, is_cached
+from persia_cli.kernels.needed import SAVING, SERVER, WORKER, recoverable_kernels
+
+OF_DEVELOPERS = ("test", "test-slow", "lint", "docs", "compare")
+TORCH_S = 120.0
+
+
+def versions() -> Finding:
+    """Compare the versions of libraries, of extras too, with the ranges that this version is tested with."""
+    wanted = [Requirement(text) for text in requires("persia-cli") or ()]
+    wanted = [each for each in wanted if not any(f'"{extra}"' in str(each.marker) for extra in OF_DEVELOPERS)]
+    found = {each.name: _version(each.name) for each in wanted}
+    missing = [each.name for each in wanted if each.marker is None and found[each.name] is None]
+    untested = {each.name: f"'{each.name}{each.specifier}'" for each in wanted if not _fits(each, found[each.name])}
+    present = sum(each is not None for each in found.values())
+    text = f"persia {__version__}, Python {platform.python_version()}, {present} of {len(found)} libraries"
+    advice = f"pip install {' '.join(untested.values())}: {', '.join(untested)} is missing or untested"
+    values = {"python": platform.python_version(), "libraries": found, "untested": list(untested)}
+    return Finding(text, values, advice if untested else "", prevents=bool(missing))
+
+
+def _fits(wanted: Requirement, found: str | None) -> bool:
+    is_optional = wanted.marker is not None
+    return is_optional if found is None else wanted.specifier.contains(found, prereleases=True)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def kernels() -> Finding:
+    """Count the compiled kernels that a usual job needs."""
+    names = dict.fromkeys([*SERVER, *WORKER, *SAVING, *recoverable_kernels(["adagrad"])])
+    compiled = sum(map(is_cached, names))
+    text = f"{compiled} of {len(names)} compiled in {cache_folder()}; a job compiles what it lacks"
+    advice = "" if can_cache() else "each job compiles again: set NUMBA_CACHE_DIR to a folder that can be written"
+    return Finding(text, {"compiled": compiled, "needed": len(names), "folder": str(cache_folder())}, advice)
+
+
+def torch() -> Finding:
+    """Ask torch, in another process, for its version and its GPUs."""
+    try:
+        module = python_module("persia_cli.training.devices")
+        ended = subprocess.run(module, capture_output=True, text=True, timeout=TORCH_S)
+    except subprocess.TimeoutExpired:
+        return Finding("no answer", {}, f"install torch again: it does not start within {TORCH_S:g} s", prevents=True)
+    reason = (ended.stderr.strip().splitlines() or ["no reason given"])[-1]
+    if ended.returncode:
+        return Finding("cannot be used", {}, f"install torch again: {reason}", prevents=True)
+    found = json.loads(ended.stdout)
+    gpus = [f"{each['name']}, {gib(each['memory'])}" for each in found["gpus"]]
+    why = f"its CUDA {found['cuda']} does not start: {reason}" if found["cuda"] else "install torch with CUDA"
+    advice = f"there is a GPU, and torch does not see it: {why}" if GPU.exists() and not gpus else ""
+    return Finding(f"{found['torch']}, {'; '.join(gpus) or 'no GPU'}", found, advice)

@@ -1,0 +1,99 @@
+"""Processors, memory, limits and the clock of this machine, as its system and a container's limits leave them."""
+
+import ctypes
+import logging
+import os
+import resource
+
+from persia_cli.bench.machine import available_bytes, this_machine
+from persia_cli.config.replicas import GPU
+from persia_cli.doctor.finding import Finding, gib
+from persia_cli.engines.affinity import SYSTEM, processors_here
+from persia_cli.engines.cgroups import memory_bytes, memory_left, processor_limit
+from persia_cli.errors import PersiaError
+from persia_cli.kernels.memory import HUGE_PAGE
+from persia_cli.store.memory.memory_file import MemoryFile, new_file
+
+SUFFIX = {"Data": "d", "Instruction": "i", "Unified": ""}
+MIN_MEMORY, MIN_SHARED, MIN_FILES = 2 * 2**30, 2**30, 4096
+STATUS, NOT_SYNCHRONISED = 10, 0x40
+"""The 32-bit word with the status in the structure of adjtimex(2), and its bit STA_UNSYNC."""
+
+
+def cores() -> Finding:
+    """Return the processors, and those whose time a container may use."""
+    machine, limit = this_machine(), processor_limit()
+    values = {"cores": machine.cores, "machine": os.cpu_count(), "limit": limit, "features": list(machine.features)}
+    advice = f"a container's limit is the time of {limit} processors: give it whole ones, docker run --cpuset-cpus"
+    text = f"{machine.processor}; the machine has {os.cpu_count()}"
+    return Finding(text, values, advice if limit is not None and limit < machine.cores else "")
+
+
+def caches() -> Finding:
+    """Return the caches of the first processor."""
+    found = {}
+    for folder in sorted((SYSTEM / "cpu/cpu0/cache").glob("index*")):
+        level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
+        found[f"L{level}{SUFFIX[kind]}"] = size
+    return Finding(", ".join(f"{name} {size}" for name, size in found.items()) or "not known here", found)
+
+
+def numa() -> Finding:
+    """Return the NUMA nodes with their processors."""
+    nodes = {f"node:{number}": processors for number, processors in processors_here().nodes.items()}
+    advice = f"keep each embedding server to one: cluster.pin={{embedding_server: [{', '.join(nodes)}]}}"
+    text = ", ".join(f"{node} has {processors}" for node, processors in nodes.items()) or "not known here"
+    return Finding(text, {"nodes": nodes}, advice if len(nodes) > 1 else "")
+
+
+def memory() -> Finding:
+    """Return the memory that processes may use, and what is free of it."""
+    allowed, left, machine = memory_bytes(), memory_left(), this_machine().memory
+    free = min(available_bytes(), allowed if left is None else left)
+    advice = "free some, or give rows less: embedding.memory=256MiB" if free < MIN_MEMORY else ""
+    text = f"{gib(allowed)}, {gib(free)} free; the machine has {gib(machine)}"
+    return Finding(text, {"allowed": allowed, "free": free, "machine": machine}, advice)
+
+
+def huge_pages() -> Finding:
+    """Return whether rows can be in huge pages; tries it in a file in memory, without which nothing can be trained."""
+    logging.getLogger(MemoryFile.__module__).addHandler(logging.NullHandler())  # its warning is the advice here
+    setting = this_machine().huge_pages
+    try:
+        descriptor = new_file("doctor")
+        file = MemoryFile(descriptor, "doctor", 4 * HUGE_PAGE, keep=False)
+    except PersiaError as error:
+        return Finding(f"{setting}; no files in memory", {}, str(error), prevents=True)
+    file.back(file.array(2 * HUGE_PAGE, "uint8"), 0, 2 * HUGE_PAGE)
+    file.close()
+    os.close(descriptor)
+    advice = "" if file.can_back else "rows are in small pages, which is slower: use Linux 6.1 or later"
+    advice = advice if setting != "never" else "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+    text = f"{setting}; files in memory {'have' if file.can_back else 'cannot have'} them"
+    return Finding(text, {"setting": setting, "memory_files": file.can_back}, advice)
+
+
+def shared_memory() -> Finding:
+    """Return the size of /dev/shm, which only NCCL uses."""
+    space = os.statvfs("/dev/shm")
+    size, free = space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize
+    advice = "several GPUs need 1 GiB here: docker run --shm-size=1g" if free < MIN_SHARED and GPU.exists() else ""
+    return Finding(f"{gib(size)} in /dev/shm, {gib(free)} free", {"size": size, "free": free}, advice)
+
+
+def files() -> Finding:
+    """Return the number of files that a process may open; roles raise the soft limit to the hard one."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = 2**63 if hard == resource.RLIM_INFINITY else hard
+    advice = "raise it: ulimit -Hn 65536, or docker run --ulimit nofile=65536" if most < MIN_FILES else ""
+    return Finding(f"a process may open {most:,}", {"limit": most}, advice)
+
+
+def clock() -> Finding:
+    """Return the source of the clock, and whether it is synchronised."""
+    source = (SYSTEM / "clocksource/clocksource0/current_clocksource").read_text().strip()
+    state = (ctypes.c_int32 * 64)()
+    is_loose = ctypes.CDLL(None).adjtimex(state) >= 0 and bool(state[STATUS] & NOT_SYNCHRONISED)
+    advice = "run chrony: logs and traces of several machines are ordered by their clocks" if is_loose else ""
+    advice = advice if source not in ("hpet", "acpi_pm") else f"{source} is slow: start Linux with clocksource=tsc"
+    return Finding(f"{source}, {'not ' if is_loose else ''}synchronised", {"source": source}, advice)
