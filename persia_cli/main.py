@@ -26,6 +26,7 @@ from persia_cli.commands import (
     plan,
     predict,
     recipe,
+    recommend,
     report,
     resume,
     runs,
@@ -60,6 +61,7 @@ app.command(epilog=follow.LOGS)(follow.logs)
 app.command(epilog=top.EXAMPLES)(top.top)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
+app.command(epilog=recommend.EXAMPLES)(recommend.recommend)
 app.command(epilog=export.EXAMPLES)(export.export)
 app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.command(epilog=report.EXAMPLES)(report.report)

@@ -1,6 +1,7 @@
 """`persia eval`."""
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from persia_cli.retrieval.evaluation import RetrievalMetrics
     from persia_cli.training.importance import Importance
 
-RETRIEVAL, IMPORTANCE = "retrieval.json", "importance.json"
-"""Files of an evaluation in this process, in its folder next to its configuration."""
+RETRIEVAL = "retrieval.json"
+"""File of the retrieval metrics, in the evaluation's folder next to its configuration."""
 
 EXAMPLES = examples(
     "persia eval runs/criteo-20261121-081500                              # the run's own evaluation again",
@@ -70,11 +71,7 @@ def evaluate(
         ),
     ] = False,
     importance: Annotated[
-        bool,
-        typer.Option(
-            "--importance",
-            help="Measure the drop of the metric when samples exchange a feature's values, in this process alone.",
-        ),
+        bool, typer.Option("--importance", help="Measure the drop in AUC when samples exchange a feature's values.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -87,10 +84,8 @@ def evaluate(
     for word, is_given in {"--at": at, "--keep-seen": keep_seen, "--approximate": approximate}.items():
         if is_given and not retrieval:
             raise UserError(f"{word} belongs to --retrieval; give both, or none")
-    if as_json and not importance:
-        raise UserError("--json belongs to --importance; give both, or none")
-    if importance and retrieval:
-        raise UserError("--importance and --retrieval are two evaluations; give one at a time")
+    if (as_json and not importance) or (importance and retrieval):
+        raise UserError("--json belongs to --importance, and --retrieval is another evaluation; give one at a time")
     for word in words or []:
         if "=" not in word and not word.startswith("~"):
             raise UserError(f"'{word}' is not KEY=VALUE; other samples are given by --data {word}")
@@ -104,18 +99,16 @@ def evaluate(
         cuts = sorted(set(at or plan.run.eval.retrieval or (10,)))
         judged = judge(plan.run, model.checkpoint, cuts, keep_seen, approximate)
         _show(judged)
-        _keep(RETRIEVAL, {"keep_seen": keep_seen}, judged, model, plan)
+        _keep(judged, model, plan, keep_seen)
         return
     if importance:
-        from persia_cli.commands.importance_view import show_importance
         from persia_cli.commands.progress_bar import counting
-        from persia_cli.commands.screen import err
+        from persia_cli.commands.screen import err, say_json
         from persia_cli.training.importance import permutation_importance
 
         with counting(err(), "shuffling", "samples") as progress:
             found = permutation_importance(plan.run, model.checkpoint, progress)
-        show_importance(found, as_json)
-        _keep(IMPORTANCE, {}, found, model, plan)
+        say_json(asdict(found)) if as_json else _show_importance(found)
         return
     carry_out(claimed(plan), [f"conf={model.config}"])
 
@@ -145,17 +138,27 @@ def _show(judged: "RetrievalMetrics") -> None:
         say(console, f"approximate search: {', '.join(words)}")
 
 
+def _show_importance(found: "Importance") -> None:
+    """Print all features, the most important one first: how much worse each metric is without it, and the error."""
+    from persia_cli.commands.screen import err, labelled, out
+    from persia_cli.commands.screen_tables import columns, print_rows
+
+    whole = ", ".join(f"{name} {value:.6f}" for name, value in found.metrics.items())
+    labelled(err(), "model", f"{whole} on {found.samples:,} samples, before these exchange values")
+    table = columns("feature", *(f"{name} {what}" for name in found.metrics for what in ("worse by", "error")))
+    for each in found.features:
+        figures = (f"{value[name]:.6f}" for name in found.metrics for value in (each.worse, each.error))
+        table.add_row(each.name, *figures)
+    print_rows(out(), table)
+
+
 def _speeds(found: "ApproximateMetrics") -> dict[str, float]:
     speeds = {"queries_per_s": found.queries_per_s, "exact_queries_per_s": found.exact_queries_per_s}
     return found.search_recall | speeds | {"build_s": found.build_s}
 
 
-def _keep(
-    name: str, facts: dict[str, bool], result: "RetrievalMetrics | Importance", model: "SavedModel", plan: "JobPlan"
-) -> None:
-    """Write a result and the configuration into a new folder of the run's evaluations; raises DiskError."""
-    from dataclasses import asdict
-
+def _keep(judged: "RetrievalMetrics", model: "SavedModel", plan: "JobPlan", keep_seen: bool) -> None:
+    """Write the metrics and the configuration into a new folder of the run's evaluations; raises DiskError."""
     from persia_cli.commands.job import claimed
     from persia_cli.commands.screen import err, labelled
     from persia_cli.config.record import write_run
@@ -165,6 +168,6 @@ def _keep(
 
     folder = claimed(plan).run_dir
     write_run(plan.run, folder / CONFIG)
-    content = {"step": step_of(model.checkpoint)} | facts | asdict(result)
-    write_whole(folder / name, json.dumps(content, indent=2, allow_nan=False) + "\n")
-    labelled(err(), "figures", f"{folder / name}")
+    content = {"step": step_of(model.checkpoint), "keep_seen": keep_seen} | asdict(judged)
+    write_whole(folder / RETRIEVAL, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    labelled(err(), "figures", f"{folder / RETRIEVAL}")

@@ -6,7 +6,7 @@ from typer.core import TyperGroup
 
 GROUPS = {
     "Train": ("train", "resume", "sweep", "plan"),
-    "Use": ("eval", "predict", "export", "serve"),
+    "Use": ("eval", "predict", "recommend", "export", "serve"),
     "Look": ("report", "dashboard", "runs", "data", "table", "checkpoint", "config", "recipe"),
     "Operate": ("top", "attach", "stop", "logs", "doctor"),
     "Develop": ("bench", "drill", "trace", "launch-role", "keys"),

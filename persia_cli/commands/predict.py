@@ -76,7 +76,7 @@ def predict(
     if not isinstance(model.run.dataset, ParquetDataset):
         raise UserError(f"{run} was trained on generated samples, so no file has its columns; train on files first")
     for path in paths:
-        _check_output(output, path, overwrite)
+        check_output(output, path, overwrite)
     plan = plan_saved(model, "predict", [*words, *other_data(paths, "predict")], FEATURES_ALONE)
     job = replace(plan.job, output=str(output.absolute()), keep=tuple(keep or ()), logits=logits, overwrite=overwrite)
     _score(replace(plan, job=job), output, [f"conf={model.config}"])
@@ -119,7 +119,7 @@ def paths_and_words(given: list[str]) -> tuple[list[str], list[str]]:
     return paths, [text for text in given if is_word(text)]
 
 
-def _check_output(output: Path, data: str, overwrite: bool) -> None:
+def check_output(output: Path, data: str, overwrite: bool) -> None:
     """Raise UserError if the file must not be written at its place."""
     from fnmatch import fnmatchcase
 

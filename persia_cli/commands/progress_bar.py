@@ -80,7 +80,7 @@ def counting(console: Console, phase: str, unit: str, line_s: float = LINE_S) ->
         def show(done: int, total: int) -> None:
             nonlocal shown
             rate = [] if bar.per_second is None else [f"{bar.per_second:,.0f} {unit}/s"]
-            parts = [f"{done:,}/{total:,} {unit}", f"{clock(bar.left_s)} left", *rate]
+            parts = [f"{done:,}/{total:,} {unit}", f"{clock(bar.left_s if done < total else 0)} left", *rate]
             bar.show(done, total, parts)
             if not console.is_terminal and time.monotonic() - shown >= line_s:
                 labelled(console, phase, "  ".join(parts))

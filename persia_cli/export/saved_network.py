@@ -5,22 +5,20 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from persia_cli.checkpoint.rows import SortedRows
 from persia_cli.config.schema import Run
 from persia_cli.data.read.batch import Batch
-from persia_cli.model.build import build_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.storage.places import Place
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows
-from persia_cli.store.checkpoints.manifest import read_manifest, verified_folder
+from persia_cli.store.checkpoints.manifest import read_manifest
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.training.dense_state import load_weights
-from persia_cli.training.device import CPU, prepare_torch
+from persia_cli.training.device import CPU
 from persia_cli.training.inputs import Samples, group_shapes
+from persia_cli.training.loaded_model import load_network
 from persia_cli.training.pooling import model_batch
 from persia_cli.training.staging import Staging
 from persia_cli.wire.messages import GroupRows
@@ -38,13 +36,10 @@ class SavedNetwork:
 
     def __init__(self, run: Run, checkpoint: Place) -> None:
         """Load the dense weights; raises CheckpointError for a damaged checkpoint, or one of another model."""
-        prepare_torch(run.train.threads)
         run = run.model_copy(update={"embedding": run.embedding.model_copy(update={"wire": "float32"})})
         self.layout = embedding_layout(run)
         self.shape = input_shape(run, self.layout)
-        self.network: nn.Module = build_model(run.model, self.shape, run.seed)
-        load_weights(verified_folder(checkpoint, "dense"), self.network)
-        self.network.eval()
+        self.network = load_network(run, checkpoint)
         self.groups = group_shapes(self.layout)
         self._checkpoint, self._manifest = checkpoint, read_manifest(checkpoint)
         self._planner = RowPlanner(self.layout, 1)

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import DataError, UserError
-from persia_cli.retrieval.ranking import CELLS, Floats, Numbers, Pairs, retrieval_metrics
+from persia_cli.retrieval.ranking import USERS, Floats, Numbers, Pairs, best_items, retrieval_metrics, scores_of
 
 LINKS = 32
 """Neighbours of an item in the graph."""
+TOGETHER = 64
+"""Users that are searched for at a time."""
 BUILD_EFFORT, MIN_EFFORT = 200, 128
 """Candidates that are remembered while an item is added, and at least for a query."""
 
@@ -42,47 +44,54 @@ def require_faiss() -> None:
         raise UserError("--approximate needs faiss, which is not installed: pip install 'persia-cli[retrieval]'")
 
 
+class NearItems:
+    """The graph of some items, by their vectors."""
+
+    def __init__(self, items: Floats) -> None:
+        import faiss
+
+        self._index = faiss.IndexHNSWFlat(items.shape[1], LINKS, faiss.METRIC_INNER_PRODUCT)
+        self._index.hnsw.efConstruction = BUILD_EFFORT
+        self._index.add(np.ascontiguousarray(items))
+
+    def lists(self, users: Floats, hidden: Pairs, longest: int) -> Numbers:
+        """Return the best items int64 [n, longest] of each user, best first, -1 after the last, without hidden ones."""
+        # The search requests as many more as are hidden, so users with many of them are answered together.
+        counts, items = np.bincount(hidden.queries, minlength=len(users)), self._index.ntotal
+        found = np.empty((len(users), longest), np.int64)
+        for block in np.array_split(np.argsort(counts, kind="stable"), -(-len(users) // TOGETHER)):
+            depth = min(longest + int(counts[block].max()), items)
+            self._index.hnsw.efSearch = max(MIN_EFFORT, 2 * depth)
+            _, near = self._index.search(np.ascontiguousarray(users[block]), depth)
+            found[block] = _first(near, *items_of_block(hidden, block), longest, items)
+        return found
+
+
 def search(users: Floats, items: Floats, relevant: Pairs, seen: Pairs, cuts: Sequence[int]) -> ApproximateMetrics:
     """Search both ways for as many items as the largest cut, for each query of vectors [queries, width].
 
     Raise DataError for vectors that are not finite.
     """
-    # Seen items of a query are left out of the result, unless they are relevant, so the search requests as many more;
-    # queries with many seen items are answered together.
-    import faiss
-
+    # Seen items of a query are left out of the result, unless they are relevant.
     if not (np.isfinite(users).all() and np.isfinite(items).all()):
         raise DataError("vectors of the model are not finite, so that --approximate cannot search; leave it out")
     began = time.perf_counter()
-    index = faiss.IndexHNSWFlat(items.shape[1], LINKS, faiss.METRIC_INNER_PRODUCT)
-    index.hnsw.efConstruction = BUILD_EFFORT
-    index.add(np.ascontiguousarray(items))
+    graph = NearItems(items)
     build_s = time.perf_counter() - began
-    hidden = _without(seen, relevant, len(items))
-    counts = np.bincount(hidden.queries, minlength=len(users))
-    order = np.argsort(counts, kind="stable")
+    hidden, longest = _without(seen, relevant, len(items)), min(max(cuts), len(items))
+    most = len(items) - np.bincount(hidden.queries, minlength=len(users))
     ranks = np.full(len(relevant.queries), len(items) + max(cuts) + 1)
     hits, near_s, exact_s = np.zeros((len(cuts), len(users))), 0.0, 0.0
-    step = max(1, CELLS // len(items))
-    for start in range(0, len(users), step):
-        block = order[start : start + step]
-        longest = min(max(cuts), len(items))
-        depth = min(longest + int(counts[block].max()), len(items))
-        index.hnsw.efSearch = max(MIN_EFFORT, 2 * depth)
-        rows, their_items = _of_block(hidden, block)
-        began = time.perf_counter()
-        _, found = index.search(np.ascontiguousarray(users[block]), depth)
-        lists = _first(found, rows, their_items, longest, len(items))
-        near_s += time.perf_counter() - began
-        began = time.perf_counter()
-        scores = users[block] @ items.T
-        scores[rows, their_items] = -np.inf
-        best = -np.sort(-np.partition(scores, len(items) - longest, axis=1)[:, len(items) - longest :], axis=1)
+    for block in np.split(np.arange(len(users)), range(USERS, len(users), USERS)):
+        own, began = items_of_block(hidden, block), time.perf_counter()
+        near = graph.lists(users[block], own, longest)
+        near_s, began = near_s + time.perf_counter() - began, time.perf_counter()
+        exact = best_items(users[block], items, own, longest)
         exact_s += time.perf_counter() - began
-        own = np.where(lists >= 0, np.take_along_axis(scores, np.maximum(lists, 0), axis=1), -np.inf)
+        found, best = (scores_of(users[block], items, each) for each in (near, exact))
         for number, k in enumerate(cuts):
-            hits[number, block] = _fraction(own[:, :k], best, np.minimum(k, len(items) - counts[block]))
-        _set_ranks(ranks, relevant, block, lists)
+            hits[number, block] = _fraction(found[:, :k], best, np.minimum(k, most[block]))
+        _set_ranks(ranks, relevant, block, near)
     metrics = {name: value for name, value in retrieval_metrics(ranks, relevant, cuts).items() if name != "mrr"}
     recall = {f"search_recall@{k}": float(found.mean()) for k, found in zip(cuts, hits, strict=True)}
     return ApproximateMetrics(metrics, recall, build_s, len(users) / near_s, len(users) / exact_s)
@@ -94,12 +103,12 @@ def _without(seen: Pairs, relevant: Pairs, items: int) -> Pairs:
     return Pairs(seen.queries[stays], seen.items[stays])
 
 
-def _of_block(pairs: Pairs, block: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the place in the block, and the item, of each pair of its queries."""
+def items_of_block(pairs: Pairs, block: Numbers) -> Pairs:
+    """Return the pairs of some queries, with the place in the block for the query."""
     firsts, ends = (np.searchsorted(pairs.queries, block, side) for side in ("left", "right"))
     places = np.repeat(np.arange(len(block)), ends - firsts)
     parts = [pairs.items[first:end] for first, end in zip(firsts, ends, strict=True)]
-    return places, np.concatenate(parts)
+    return Pairs(places, np.concatenate(parts))
 
 
 def _first(found: Numbers, rows: Numbers, hidden: Numbers, longest: int, items: int) -> Numbers:

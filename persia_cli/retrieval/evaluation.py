@@ -65,18 +65,20 @@ def answer_of(question: Question, vectors: Callable[[Batch], Vectors], progress:
 
     Raise UserError if they are not finite: nothing can be ranked by them.
     """
+    return Answer(side_of(question.users, 0, vectors, progress), side_of(question.items, 1, vectors, progress))
 
-    def whole(samples: Batch, side: int) -> Floats:
-        parts = []
-        for start in range(0, samples.size, SAMPLES):
-            progress()
-            parts.append(vectors(samples.rows(start, min(start + SAMPLES, samples.size)))[side])
-        return np.concatenate(parts)
 
-    answer = Answer(whole(question.users, 0), whole(question.items, 1))
-    if not all(np.isfinite(each).all() for each in answer):
-        raise UserError("vectors of the model are not finite, so that no items can be ranked; lower learning rates")
-    return answer
+def side_of(
+    samples: Batch, side: int, vectors: Callable[[Batch], Vectors], progress: Progress = lambda: None
+) -> Floats:
+    """Compute the vectors of the users (side 0) or items (1) of samples; raises UserError if they are not finite."""
+    parts = []
+    for start in range(0, samples.size, SAMPLES):
+        progress()
+        parts.append(vectors(samples.rows(start, min(start + SAMPLES, samples.size)))[side])
+        if not np.isfinite(parts[-1]).all():
+            raise UserError("vectors of the model are not finite, so that no items can be ranked; lower learning rates")
+    return np.concatenate(parts)
 
 
 def ranking_metrics(

@@ -114,14 +114,14 @@ def ask(run: Run, keep_seen: bool, progress: Progress = lambda: None) -> Questio
     features = [number for number, feature in enumerate(sparse_features(run)) if feature.name in names]
     catalogue, queries = Catalogue(), AskingUsers()
     relevant, seen, bought = [], [np.empty((2, 0), np.int64)], [np.empty(0, np.int64)]
-    for batch in _batches(run, "eval", features, progress):
+    for batch in samples_with_items(run, "eval", features, progress):
         items, positive = catalogue.add(item_keys(batch, features), batch), _positive(batch)
         if batch.query_ids is not None:
             positive = positive[batch.query_ids[positive] != np.uint64(NULL_ID)]
         relevant.append(np.stack([queries.add(batch, positive), items[positive]]))
     if not queries.numbers:
         raise DataError("no evaluation sample is positive, so there is nothing to retrieve; give dataset.split others")
-    for batch in _batches(run, "train", features, progress):
+    for batch in samples_with_items(run, "train", features, progress):
         items = catalogue.add(item_keys(batch, features), batch)
         bought.append(items[_positive(batch)])
         asking = queries.known(batch)
@@ -140,7 +140,9 @@ def _positive(batch: Batch) -> Numbers:
     return np.flatnonzero(batch.labels[:, 0] >= 0.5)
 
 
-def _batches(run: Run, split: SplitName, features: list[int], progress: Progress) -> Iterator[Batch]:
+def samples_with_items(
+    run: Run, split: SplitName, features: list[int], progress: Progress = lambda: None
+) -> Iterator[Batch]:
     """Yield the samples of a split that have an item, which these features make."""
     source = open_source(run.dataset, split, run.seed, run.links, queries=True)
     try:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from persia_cli.observe.scores import ascending_numbers
+
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 Scorer = Callable[[int, int], Floats]
@@ -13,6 +15,8 @@ Scorer = Callable[[int, int], Floats]
 
 CELLS = 2**24
 """Comparisons at a time, which bounds their memory."""
+USERS, ITEMS = 1024, 2048
+"""Users and items whose lists are searched at a time."""
 
 
 class Pairs(NamedTuple):
@@ -29,8 +33,8 @@ class Pairs(NamedTuple):
 
 def distinct_pairs(queries: Numbers, items: Numbers) -> Pairs:
     """Return pairs, each once, in the order of queries and then items."""
-    both = np.unique(np.stack([queries, items]), axis=1)
-    return Pairs(both[0], both[1])
+    count = int(items.max(initial=0)) + 1
+    return Pairs(*np.divmod(np.unique(queries * count + items), count))
 
 
 def ranks_of(scores: Scorer, relevant: Pairs, seen: Pairs, queries: int, items: int) -> Numbers:
@@ -76,3 +80,27 @@ def retrieval_metrics(ranks: Numbers, relevant: Pairs, cuts: Sequence[int]) -> d
         found[f"hr@{k}"] = float(np.mean(best <= k))
     found["mrr"] = float(np.mean(1.0 / best))
     return found
+
+
+def best_items(users: Floats, items: Floats, hidden: Pairs, top: int) -> Numbers:
+    """Return the best items int64 [n, top] of each user, -1 after the last; of equal ones the lower number is first.
+
+    Hidden items are left out. Items are scored in blocks, so memory does not grow with them.
+    """
+    best = np.empty((len(users), 0), np.uint64)
+    for first in range(0, len(items), ITEMS):
+        scores = users @ items[first : first + ITEMS].T
+        inside = (hidden.items >= first) & (hidden.items < first + ITEMS)
+        # An item is a number that orders by score and then by item, so that no two are equal; 0 is none.
+        numbers = ~np.arange(first, first + scores.shape[1], dtype=np.uint32)
+        ordered = ascending_numbers(scores).astype(np.uint64) << np.uint64(32) | numbers
+        ordered[hidden.queries[inside], hidden.items[inside] - first] = 0
+        best = np.concatenate([best, ordered], axis=1)
+        best = np.partition(best, best.shape[1] - min(top, best.shape[1]), axis=1)[:, -top:]
+    best = np.sort(best, axis=1)[:, ::-1]
+    return np.where(best > 0, (~best.astype(np.uint32)).astype(np.int64), -1)
+
+
+def scores_of(users: Floats, items: Floats, numbers: Numbers) -> Floats:
+    """Return the score of each user's listed items [n, k], minus infinity for none (-1)."""
+    return np.where(numbers >= 0, np.einsum("nw,nkw->nk", users, items[numbers]), np.float32(-np.inf))

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from persia_cli.config.schema import Run
 from persia_cli.data.read.batch import Batch
@@ -25,18 +26,23 @@ from persia_cli.training.staging import Staging
 from persia_cli.wire.messages import GroupRows
 
 
+def load_network(run: Run, checkpoint: Place) -> nn.Module:
+    """Return a saved network in evaluation mode; raises CheckpointError for a damaged one, or one of another model."""
+    prepare_torch(run.train.threads)
+    network = build_model(run.model, input_shape(run, embedding_layout(run)), run.seed)
+    load_weights(verified_folder(checkpoint, "dense"), network)
+    return network.eval()
+
+
 class LoadedModel:
     """The network of a checkpoint in evaluation mode, in float32, and all its rows; nothing changes them."""
 
     def __init__(self, run: Run, checkpoint: Place, device: torch.device = CPU) -> None:
-        """Load both; raises CheckpointError for a damaged checkpoint, or one of another model."""
-        prepare_torch(run.train.threads)
+        """Load both; raises CheckpointError as `load_network`."""
         layout = embedding_layout(run)
         self._planner, self._shard = RowPlanner(layout, 1), Shard(layout, 0, 1)
         load_shard(self._shard, read_chain(checkpoint).row_files(with_dense=False))
-        self.network = build_model(run.model, input_shape(run, layout), run.seed)
-        load_weights(verified_folder(checkpoint, "dense"), self.network)
-        self.network.to(device).eval()
+        self.network = load_network(run, checkpoint).to(device)
         self._numbers = [group.number for group in layout.feature_groups]
         self._staging = Staging(group_shapes(layout), device, by_kernels=True)
 

@@ -67,6 +67,7 @@ FROZEN = {
         "recipe prepare": "--input --max-bad-rows --min-count --output --split --workers name",
         "recipe run": "--conf-dir --input --max-bad-rows --min-count --output --split --workers name words",
         "recipe show": "name",
+        "recommend": "--approximate --item --keep --keep-seen --output --overwrite --step --top --users run words",
         "report": "--output run",
         "resume": "--dry-run run words",
         "runs": "",

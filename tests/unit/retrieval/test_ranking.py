@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from persia_cli.errors import DataError, UserError
 from persia_cli.retrieval import approximate, ranking
 from persia_cli.retrieval.approximate import require_faiss, search
-from persia_cli.retrieval.ranking import Pairs, distinct_pairs, ranks_of, retrieval_metrics
+from persia_cli.retrieval.ranking import Pairs, best_items, distinct_pairs, ranks_of, retrieval_metrics
 
 
 def listed(scores, query, seen, relevant):
@@ -97,9 +97,9 @@ def made_up() -> tuple[np.ndarray, np.ndarray, set[tuple[int, int]], set[tuple[i
     return users.astype(np.float32), items.astype(np.float32), relevant, seen
 
 
-@pytest.mark.parametrize("cells", [1, 7 * ITEMS, 2**24])
-def test_an_exhaustive_search_has_the_metrics_of_the_loops(cells, monkeypatch):
-    monkeypatch.setattr(approximate, "CELLS", cells)
+@pytest.mark.parametrize("users_at_once", [1, 7, 1024])
+def test_an_exhaustive_search_has_the_metrics_of_the_loops(users_at_once, monkeypatch):
+    monkeypatch.setattr(approximate, "USERS", users_at_once)
     monkeypatch.setattr(approximate, "MIN_EFFORT", 2 * ITEMS)
     users, items, relevant, seen = made_up()
     found = search(users, items, pairs_of(relevant), pairs_of(seen), CUTS)
@@ -132,3 +132,17 @@ def test_impossible_settings_are_refused_in_a_sentence(monkeypatch):
     monkeypatch.setattr(approximate, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"--approximate needs faiss.*pip install 'persia-cli\[retrieval\]'"):
         require_faiss()
+
+
+@given(PAIRS, st.integers(0, 99), st.integers(1, 9), st.sampled_from([1, 3, 2048]))
+def test_best_items_are_those_of_the_loops(hidden, seed, top, block):
+    draw = np.random.default_rng(seed)
+    users, items = (draw.integers(-1, 2, (n, 2)).astype(np.float32) for n in (5, 7))
+    before, ranking.ITEMS = ranking.ITEMS, block
+    try:
+        found = best_items(users, items, pairs_of(hidden), top)
+    finally:
+        ranking.ITEMS = before
+    for query, mine in enumerate(found.tolist()):
+        expected = listed(users @ items.T, query, hidden, set())[:top]
+        assert mine == expected + [-1] * (found.shape[1] - len(expected))
