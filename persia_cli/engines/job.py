@@ -19,6 +19,7 @@ from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
 from persia_cli.loggers.logger import LOGGERS, TENSORBOARD
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal, understanding
+from persia_cli.observe.moment import MOMENT
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.places import address_of, place_of
@@ -28,12 +29,12 @@ from persia_cli.wire.place import own_process
 JOB = planned.JOB
 ROLES = "roles"
 """Folder of a run's logs; the process that creates it owns the run directory."""
-BEGINNING = (EVENTS, JOB, CONFIG, ROLES)
+BEGINNING = (MOMENT, EVENTS, JOB, CONFIG, ROLES)
 """Files that every start of a run makes; the folder is first, so a run that begins again moves it last."""
 COORDINATOR_ADDRESS = "coordinator.address"
 SECRET_FILE = "coordinator.secret"
 """File with the path of the job's secret on the coordinator's machine; only its user can read that."""
-MOVED, COPIED = (EVENTS, ROLES), (CONFIG, JOB)
+MOVED, COPIED = (MOMENT, EVENTS, ROLES), (CONFIG, JOB)
 """Files that a resumed run moves to the folder of its last start, and those it copies there."""
 GIVEN = "given"
 """Folder of a run directory with the configuration and the data that a program has given to the Python API."""

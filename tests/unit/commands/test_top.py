@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from persia_cli.engines.job import BEGINNING, require_free
+from persia_cli.engines.resumed import start_over
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.observe.moment import MOMENT
@@ -125,6 +127,12 @@ def test_a_run_that_disappears_is_named_and_may_come_back(run_dir: Path) -> None
 def test_the_state_of_an_earlier_start_is_not_shown(run_dir: Path) -> None:
     write_moment(run_dir, time=time.time() - 1000)
     assert "nn-worker-0" not in shown(run_dir)
+
+
+def test_it_may_begin_again_after_its_processes_were_killed(run_dir: Path) -> None:
+    start_over(run_dir, BEGINNING)
+    require_free(run_dir)
+    assert (run_dir / "earlier" / "start" / MOMENT).exists()
 
 
 def test_keys_sort_the_tables_and_requests_to_a_dead_job_are_refused(run_dir: Path) -> None:
