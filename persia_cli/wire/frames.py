@@ -259,10 +259,12 @@ class ByteCounts:
 
     def note_sent(self, frames: Sequence[bytes | memoryview], arrays: Sequence[Array]) -> None:
         """Count a sent message with all its arrays; those that are no frame are in shared memory."""
-        header, framed = frames[:2], sum(memoryview(frame).nbytes for frame in frames[2:])
-        self.wire += sum(map(len, header)) + framed
-        self.shared += sum(array.nbytes for array in arrays) - framed
+        self.wire += len(frames[0]) + len(frames[1])
         self.messages += 1
+        if arrays:
+            framed = sum([memoryview(frame).nbytes for frame in frames[2:]])
+            self.wire += framed
+            self.shared += sum([array.nbytes for array in arrays]) - framed
 
     def note_received(self, frames: Sequence[Frame], received: Received) -> None:
         """Count a received message."""
