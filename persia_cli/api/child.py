@@ -18,9 +18,11 @@ from persia_cli.errors import PersiaError
 Line = dict[str, Any]
 ERRORS = ("error: ", "internal error: ")
 SAVING = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
-"""Signals that end a training: one after which it saves the model, and those of further interrupts."""
+"""Signals that end a training: the first saves the model; the others are those of further interrupts."""
 AT_ONCE = (signal.SIGINT, signal.SIGKILL)
 """The same of a command that has nothing to save."""
+LEAVING = (signal.SIGHUP, signal.SIGKILL)
+"""The same of a command that shows a job of another process, which goes on."""
 STOPPED = (75, 130)
 """Exit codes of a job that was stopped: its model is saved, or it ended at once."""
 NOT_INHERITED = ("FORCE_COLOR", "CLICOLOR_FORCE", "MPLBACKEND")
@@ -34,10 +36,10 @@ class ChildCommand:
     The kernel kills it when the thread that started it ends, so each has a thread of its own.
     """
 
-    def __init__(self, words: list[str], saves: bool = False) -> None:
-        """Start `persia WORDS`; with `saves`, `stop` lets it save the model first."""
+    def __init__(self, words: list[str], signals: Sequence[signal.Signals] = AT_ONCE) -> None:
+        """Start `persia WORDS`, which these signals end, one after another."""
         self._command = [*python_module("persia_cli"), "--log-format", "json", *words]
-        self._signals = SAVING if saves else AT_ONCE
+        self._signals = signals
         self._lines: SimpleQueue[Line | None] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
         self._begun, self._ended = threading.Event(), threading.Event()

@@ -125,6 +125,8 @@ def _words(conf: Conf, words: tuple[str, ...], data: Any, place: Path) -> list[s
 
 def _conf_words(conf: str | os.PathLike[str]) -> list[str]:
     """Return a configuration, or a setting in its place, as a word of the command line."""
+    if not isinstance(conf, str | os.PathLike):
+        raise UserError("a sweep takes the name or the path of a configuration, so that it can be resumed")
     text = os.fspath(conf)
     return [text if "=" in text and not Path(text).is_file() else f"conf={text}"]
 

@@ -47,7 +47,9 @@ Callback = Callable[[JournalLine], object] | None
 class Callbacks:
     """The functions of a user for metrics of training, for evaluations and for checkpoints."""
 
-    def __init__(self, on_metrics: Callback, on_evaluation: Callback, on_checkpoint: Callback) -> None:
+    def __init__(
+        self, on_metrics: Callback = None, on_evaluation: Callback = None, on_checkpoint: Callback = None
+    ) -> None:
         self._on_metrics, self._on_evaluation, self._on_checkpoint = on_metrics, on_evaluation, on_checkpoint
 
     def take(self, line: Line, stop: Callable[[], None]) -> None:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from persia_cli.api.child import STOPPED, ChildCommand
+from persia_cli.api.child import LEAVING, SAVING, STOPPED, ChildCommand
 from persia_cli.api.lines import Callback, Callbacks, JournalLine
 from persia_cli.api.tables import frame_of, paths_of, scratch
 from persia_cli.errors import UserError
@@ -16,10 +16,10 @@ class RunFolder:
     """A run in its folder; `train` and `open` return one, `persia.Run`."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()
         """The run directory."""
         self._job: ChildCommand | None = None
-        self._callbacks = Callbacks(None, None, None)
+        self._callbacks = Callbacks()
         self._since = 0.0
         """Time of the last line of metrics before the job, which reports earlier ones again."""
 
@@ -70,7 +70,7 @@ class RunFolder:
             raise UserError(f"the job of {self.folder} still runs; wait() for it, or stop() it")
         self._since = max((line["time"] for line in read_journal(self.folder / METRICS)), default=0.0)
         self._callbacks = callbacks
-        self._job = ChildCommand(list(words), saves=True)
+        self._job = ChildCommand(list(words), SAVING)
 
     def wait(self) -> "RunFolder":
         """Show the job until it has ended, and call the functions for its metrics, evaluations and checkpoints.
@@ -78,26 +78,30 @@ class RunFolder:
         Ctrl-C, and an exception of such a function, let the job save its model, end it, and are raised. A job that
         another process has started goes on. Raises PersiaError if the job fails.
         """
-        from persia_cli.api.display import Display
-
-        job = self._job or ChildCommand(["attach", str(self.folder)])
-        with Display() as display:
-            try:
-                for line in job:
-                    if line.get("event") == "metrics" and line["time"] <= self._since:
-                        continue
-                    display.show(line)
-                    self._callbacks.take(line, job.ask_to_stop)
-            except BaseException:
-                job.stop()
-                for line in job:
-                    display.show(line)
-                self._clean_up()
-                raise
+        job = self._job or ChildCommand(["attach", str(self.folder)], LEAVING)
+        try:
+            self._show(job, self._callbacks)
+        except BaseException:
+            if job.runs:
+                self.stop() if job is self._job else job.stop()
+            self._show(job, Callbacks())
+            self._clean_up()
+            raise
         if (failure := job.failure()) is not None:
             self._clean_up()
             raise failure
         return self
+
+    def _show(self, job: ChildCommand, callbacks: Callbacks) -> None:
+        """Show what a command reports, and pass it on, until it ends."""
+        from persia_cli.api.display import Display
+
+        with Display() as display:
+            for line in job:
+                if line.get("event") == "metrics" and line["time"] <= self._since:
+                    continue
+                display.show(line)
+                callbacks.take(line, self._ask_to_stop)
 
     def _clean_up(self) -> None:
         """Remove what was written for a job that was refused before it began."""
@@ -110,13 +114,26 @@ class RunFolder:
 
     def stop(self) -> None:
         """Save the model and end the job; returns when it has ended."""
-        from persia_cli.engines.driver_process import NOTE
-        from persia_cli.engines.resumed import DRIVER
-
-        if self._job is not None and self._job.runs and not (self.folder / DRIVER / NOTE).is_file():
+        if self._job is not None and self._job.runs and not self._has_driver:
             self._job.stop()
         else:
             run_command(["stop", str(self.folder)], (0, *STOPPED))
+
+    def _ask_to_stop(self) -> None:
+        """Do the same without waiting."""
+        if self._job is not None and self._has_driver:
+            self._job.stopped = True
+            ChildCommand(["stop", str(self.folder)])
+        elif self._job is not None:
+            self._job.ask_to_stop()
+
+    @property
+    def _has_driver(self) -> bool:
+        """True if another process than the command drives the job, so that it would outlive the command."""
+        from persia_cli.engines.driver_process import NOTE
+        from persia_cli.engines.resumed import DRIVER
+
+        return (self.folder / DRIVER / NOTE).is_file()
 
     def resume(
         self,
