@@ -15,7 +15,7 @@ from persia_cli.dashboard.guard import App, Guard
 from persia_cli.dashboard.lines import Position, columns, read_new
 from persia_cli.dashboard.logs import search
 from persia_cli.dashboard.overview import Overview
-from persia_cli.dashboard.watched import RunRow
+from persia_cli.dashboard.rows import RunRow
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import METRICS
 from persia_cli.observe.journal_keys import METRIC_KEYS
@@ -147,7 +147,7 @@ class _Pages:
             for number, name in enumerate(runs):
                 try:
                     new, at = await asyncio.to_thread(self._new, name, since[number], most)
-                    state = await asyncio.to_thread(self._overview.row, name)
+                    state = await asyncio.to_thread(self._overview.row, name, False)
                 except UserError as error:
                     yield _event("gone", {"run": name, "text": str(error)})
                     return

@@ -37,10 +37,10 @@ class Position(NamedTuple):
         return f"{self.file}-{self.offset}"
 
 
-def read_new(path: Path, since: Position, most: int | None = None) -> tuple[bytes, Position]:
+def read_new(path: Path, since: Position) -> tuple[bytes, Position]:
     """Return the complete lines after a position and the position after them; all lines if the file is another one.
 
-    With `most`, only complete lines among the last `most` bytes. A missing file has no lines.
+    A missing file has no lines.
     """
     try:
         with path.open("rb") as file:
@@ -49,15 +49,12 @@ def read_new(path: Path, since: Position, most: int | None = None) -> tuple[byte
                 return b"", Position()
             name = f"{zlib.crc32(head):08x}"
             begin = since.offset if since.file == name and since.offset <= size else 0
-            skipped = most is not None and size - begin > most
-            begin = size - (most or 0) if skipped else begin
             file.seek(begin)
             data = file.read(size - begin)
     except OSError:
         return b"", Position()
     end = data.rfind(b"\n") + 1
-    first = data.find(b"\n") + 1 if skipped else 0
-    return data[first:end], Position(name, begin + end)
+    return data[:end], Position(name, begin + end)
 
 
 def objects(lines: Sequence[bytes]) -> Iterator[dict[str, Any]]:

@@ -22,8 +22,8 @@ class RunTable {
     ["state", "state", (row) => h("span", { title: row.text }, badge(row.state))],
     ["configuration", "name", (row) => [row.name, row.model, row.mode].filter(Boolean).join(" · ")],
     ["step", "step", (row) => number(row.step)],
-    ["best evaluation", "best", (row) => (row.best == null ? "–" : `${row.metric} ${number(row.best)}`)],
-    ["at step", "best_step", (row) => number(row.best_step)],
+    ["best evaluation", "score", (row) => (row.best ? `${row.best[0]} ${number(row.best[1])}` : "–")],
+    ["at step", "best_step", (row) => number(row.best?.[2])],
     ["samples/s", "samples_per_s", (row) => number(row.samples_per_s)],
     ["began", "began_s", (row) => clock(row.began_s)],
     ["took", "took_s", (row) => duration(row.took_s)],
@@ -54,6 +54,7 @@ class RunTable {
 
   take({ rows, gone, unread }) {
     for (const row of rows) {
+      [, row.score, row.best_step] = row.best ?? [];
       row.took_s = row.last_s != null && row.began_s != null ? row.last_s - row.began_s : null;
       const kept = this.rows.get(row.run);
       this.rows.set(row.run, { ...row, node: kept?.node ?? this.element(row.run) });

@@ -63,7 +63,7 @@ def test_the_list_has_states_and_the_best_evaluation_of_each_run(asked: Asked, r
         }  # fmt: skip
         best = max(read_history(runs / "runs" / "done").evaluations, key=lambda line: line["auc"])
         done = rows["runs/done"]
-        assert (done["metric"], done["best"], done["best_step"]) == ("auc", best["auc"], best["step"])
+        assert done["best"] == ["auc", best["auc"], best["step"]]
         assert (done["model"], done["mode"], done["step"]) == ("ffnn", "hybrid", 1500)
         assert rows["runs/failed"]["text"] == "<b>no</b>"
         shutil.rmtree(runs / "runs" / "done")
