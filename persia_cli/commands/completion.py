@@ -51,6 +51,8 @@ def candidates(words: list[str], current: str) -> list[str]:
         found = []
     elif current.startswith("-"):
         found = [option.rstrip("=") for option in dict.fromkeys([*options, *rows["persia"][1]])]
+    elif path in ("persia config explain", "persia config list") and not given:
+        found = [each.rstrip("=") for each in _settings(current, rows) if each != "conf="]
     elif below or not before or given < int(before):
         found = below
     else:

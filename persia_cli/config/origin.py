@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from hydra.core.global_hydra import GlobalHydra
@@ -18,8 +18,7 @@ from persia_cli.config.schema import Run
 from persia_cli.config.words import key_and_value
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """A place that sets a key, and its value there."""
 
     place: str
@@ -53,19 +52,23 @@ def origins(key: str, layers: Sequence[Layer]) -> list[Origin]:
     Those are left out that a later one undoes, since it removes the key or replaces its whole group.
     """
     found: list[Origin] = []
+    short = len(names := key.split("."))  # the number of names of the group that has a short form
     for layer in layers:
-        names = key.split(".")
         start = layer.prefix.split(".") if layer.prefix else []
         if names[: len(start)] != start:
             continue
         inner, value = names[len(start) :], layer.values
-        for name in inner:
-            if not isinstance(value, dict) or name not in value:
-                if layer.replaces or not isinstance(value, dict):
-                    found.clear()
+        for depth, name in enumerate(inner):
+            if not isinstance(value, dict):  # null, or a short form of the group, such as init_from=runs/a
+                found = [] if value is None else [Origin(_place(layer, inner[:depth]), value)]
+                short = len(start) + depth
+                break
+            if name not in value:
+                found = [] if layer.replaces or len(start) + depth >= short else found
                 break
             value = value[name]
         else:
+            short = len(names)
             kept = [] if layer.replaces else found
             found = kept if layer.place.startswith("~") else [*kept, Origin(_place(layer, inner), value)]
     return found

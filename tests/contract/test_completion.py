@@ -87,6 +87,7 @@ def test_a_shell_completes_lines(name: str, tmp_path: Path) -> None:
         assert shell.completed("persia train --dry-run conf=criteo_1") == "persia train --dry-run conf=criteo_1tb "
         assert shell.completed("persia train train.graphs=au") == "persia train train.graphs=auto "
         assert shell.completed("persia train conf=./mi").rstrip() == "persia train conf=./mine.yaml"
+        assert shell.completed("persia config explain train.bat") == "persia config explain train.batch_size "
         assert shell.completed("persia che") == "persia checkpoint "
         assert shell.completed("persia bench through") == "persia bench throughput "
         assert shell.completed("persia train --dry") == "persia train --dry-run "

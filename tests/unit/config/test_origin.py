@@ -78,6 +78,7 @@ def test_every_place_is_named_in_order(shop: str) -> None:
         "shop.yaml, line 4",
         "train.epochs=4",
     ]
+    assert [each.value for each in origins("train.stop_early.patience", layers)] == ["auto"]
     assert [each.place for each in origins("dataset.generator.dense", layers)] == ["data/shop.yaml, line 2"]
 
 
