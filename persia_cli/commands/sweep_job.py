@@ -2,7 +2,8 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import typer
 
 from persia_cli.commands.endings import INTERRUPTED
 from persia_cli.commands.screen import err, labelled, out, paragraph, propose, say, say_json
-from persia_cli.commands.sweep_view import Shown, as_object, legend, show_table, showing, spread
+from persia_cli.commands.sweep_view import Shown, as_object, described, legend, show_table, showing, tuned
 from persia_cli.errors import PersiaError, UserError, count
 from persia_cli.sweeps.comparison import Row
 from persia_cli.sweeps.folder import (
@@ -29,19 +30,31 @@ from persia_cli.sweeps.frontier import draw
 from persia_cli.sweeps.plan import SweepPlan, compare_settings, quality_of, spots, tasks_of
 from persia_cli.sweeps.points import name_setting, settings_of
 from persia_cli.sweeps.processes import Sweep
+from persia_cli.sweeps.search import Search
+
+SHOWN = 10
+"""Settings of a search in the table and the picture, the best ones; `settings.csv` has all."""
 
 
 def list_points(plan: SweepPlan) -> None:
-    """Print the settings of each point."""
-    for task in tasks_of(plan):
-        say(out(), shlex.join(task.command))
+    """Print the settings of each point, or the values that a search chooses from."""
+    if plan.space is None:
+        for task in tasks_of(plan):
+            say(out(), shlex.join(task.command))
+    else:
+        for axis in plan.space.swept:
+            say(out(), f"{axis.key}: {described(axis)}")
     labelled(err(), "points", _number_of_points(plan))
 
 
 def _number_of_points(plan: SweepPlan) -> str:
     """Return as text the number of points, and of those finished."""
-    settings = settings_of([each.point for each in plan.grid])
+    settings, search = settings_of([each.point for each in plan.grid]), plan.ask.search
     text = f"{count(len(plan.grid), 'point')}, {count(len(settings), 'setting')}"
+    if search is not None:
+        pruned = ", the worse ones ended early" if search.prune else ""
+        again = f", then the best {search.best} on {search.seeds} other seeds" if search.best else ""
+        text = f"{count(search.trials, 'trial')} by {search.sampler} for {plan.metric}{pruned}{again}"
     return text + (f", {len(plan.before)} finished before" if plan.before else "")
 
 
@@ -53,18 +66,28 @@ def carry_out(plan: SweepPlan, jobs: int, limit_s: float, as_json: bool) -> None
     labelled(err(), "sweep", f"{_number_of_points(plan)} in {plan.folder}")
     if plan.first.facts.stand_in:
         labelled(err(), "data", plan.first.facts.source)
-    outcomes = list(plan.before)
-    sweep = Sweep(plan.folder, tasks_of(plan), plan.metric, jobs, limit_s)
-    shown = Shown(len(plan.grid), len(outcomes), plan.metrics)
-    order = {each.point: number for number, each in enumerate(plan.grid)}
+    order = {} if plan.space else {each.point: number for number, each in enumerate(plan.grid)}
+    outcomes: list[PointOutcome] = []
     try:
-        with claimed(plan.folder), showing(err(), shown, sweep) as (report, follow):
+        with claimed(plan.folder), ExitStack() as stack:
+            search = Search(plan) if plan.space else None
+            outcomes += search.ended if search else plan.before
+            sweep = Sweep(plan.folder, search.tasks() if search else iter(tasks_of(plan)), plan.metric, jobs, limit_s)
+            shown = Shown(plan.total, len(outcomes), plan.metrics)
+            report, show = stack.enter_context(showing(err(), shown, sweep))
 
             def on_end(outcome: PointOutcome) -> None:
                 outcomes.append(outcome)
-                outcomes.sort(key=lambda each: order[each.point])
+                outcomes.sort(key=lambda each: order.get(each.point, 0))
                 write_results(plan.folder, outcomes)
                 report(outcome)
+                if search:
+                    search.end(outcome)
+
+            def follow() -> None:
+                for run_dir in search.hopeless() if search else ():
+                    sweep.prune(run_dir)
+                show()
 
             sweep.run(on_end, follow)
     except KeyboardInterrupt:
@@ -77,12 +100,13 @@ def carry_out(plan: SweepPlan, jobs: int, limit_s: float, as_json: bool) -> None
 def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> None:
     rows = compare_settings(plan, outcomes)
     write_settings(plan.folder, [as_object(row) for row in rows], [as_object(row, flat=True) for row in rows])
-    picture = _picture(plan, rows)
+    shown = rows if plan.space is None else rows[:SHOWN]
+    picture = _picture(plan, shown, outcomes)
     failed = [outcome for outcome in outcomes if outcome.error]
     if as_json:
         say_json(_as_object(plan, rows, outcomes, picture))
     else:
-        show_table(out(), rows)
+        show_table(out(), shown)
         paragraph(err(), legend(plan.metric, plan.baseline), style="dim")
     for outcome in failed:
         labelled(err(), "failed", f"{outcome.point.label}: {outcome.error}")
@@ -90,12 +114,14 @@ def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> N
     if picture:
         labelled(err(), "picture", str(picture))
     folder = shlex.quote(str(plan.folder))
-    if failed:
+    if failed if plan.space is None else not rows or rows[0].main_metric is None:
         propose(err(), f"persia sweep --resume {folder}")
         raise typer.Exit(PersiaError.exit_code)
-    best = max((row for row in rows if row.main_metric), key=quality_of, default=rows[0])
-    if best.main_metric and len(rows) > 1:
-        labelled(err(), "best", f"{name_setting(best.setting)}: {plan.metric} {spread(best.main_metric, '.5f')}")
+    judged = [row for row in rows if row.main_metric]
+    best = rows[0] if plan.space else max(judged, key=quality_of, default=rows[0])
+    if best.main_metric and (len(rows) > 1 or best.main_metric.error is not None):
+        label = "best" if len(rows) > 1 else "mean"
+        labelled(err(), label, f"{name_setting(best.setting)}: {tuned(plan.metric, best.main_metric)}")
     one = next(each for each in outcomes if each.point.setting == best.setting)
     config = shlex.quote(str(plan.folder / one.run_dir / "config.yaml"))
     propose(err(), f"persia train conf={config} checkpoint.at_end=true")
@@ -109,15 +135,16 @@ def _as_object(
         "stand_in": plan.first.facts.stand_in,
         "baseline": plan.baseline,
         "metric": plan.metric,
+        "search": plan.ask.search and asdict(plan.ask.search),
         "settings": [as_object(row) for row in rows],
         "points": [point_object(each) for each in outcomes],
         "picture": str(picture) if picture else None,
     }
 
 
-def _picture(plan: SweepPlan, rows: Sequence[Row]) -> Path | None:
+def _picture(plan: SweepPlan, rows: Sequence[Row], outcomes: Sequence[PointOutcome]) -> Path | None:
     """Draw the picture; without matplotlib, or with nothing to draw, print a note instead."""
-    found = spots(plan, rows)
+    found = spots(plan, rows, outcomes)
     if not found:
         labelled(err(), "note", f"no picture: no setting has both a speed and {plan.metric}")
         return None

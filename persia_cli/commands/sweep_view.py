@@ -17,7 +17,7 @@ from persia_cli.observe.history import QUALITY
 from persia_cli.observe.journal import METRICS, Tail
 from persia_cli.sweeps.comparison import Mean, Row
 from persia_cli.sweeps.folder import PointOutcome
-from persia_cli.sweeps.points import name_setting
+from persia_cli.sweeps.points import Axis, name_setting, value_of
 from persia_cli.sweeps.processes import Sweep
 
 
@@ -75,7 +75,7 @@ def _step(run_dir: Path, tails: dict[Path, tuple[Tail, list[dict[str, Any]]]]) -
 def _fields(outcome: PointOutcome, shown: Shown) -> dict[str, Any]:
     left = shown.left_s()
     fields = {"event": "point", "number": shown.done, "of": shown.total, **dict(outcome.point.swept)}
-    fields |= {"state": "failed" if outcome.error else "done", "seconds": outcome.seconds}
+    fields |= {"state": outcome.state, "seconds": outcome.seconds}
     if outcome.figures:
         figures = asdict(outcome.figures)
         quality = figures.pop("quality")
@@ -95,7 +95,18 @@ def _show_point(console: Console, outcome: PointOutcome, metrics: Sequence[str])
     quality = [f"{named(each)} {_plain(figures.quality.get(each), '.5f')}" for each in metrics]
     speed = f"{_plain(figures.samples_per_s, ',.0f')} samples/s"
     words = f"{outcome.point.label}  {'  '.join(quality)}  {speed}  {clock(round(outcome.seconds))}"
-    labelled(console, "done", words)
+    labelled(console, outcome.state, words)
+
+
+def described(axis: Axis) -> str:
+    """Return the values of an axis of a search."""
+    span = axis.span
+    if span is None:
+        return "one of " + ", ".join(map(value_of, axis.arguments))
+    kind = "whole numbers from" if span.is_whole else "from"
+    scale = ", on a logarithmic scale" if span.log else ""
+    step = "" if span.step is None else f" by steps of {span.step:g}"
+    return f"{kind} {span.low:g} to {span.high:g}{step}{scale}"
 
 
 def show_table(console: Console, rows: Sequence[Row]) -> None:
@@ -155,9 +166,9 @@ def _mean_object(name: str, mean: Mean | None, flat: bool) -> dict[str, Any]:
 def legend(metric: str, baseline: str | None) -> str:
     """Return an explanation of the table."""
     text = (
-        "± is the 95 % confidence interval over seeds, by Student's t; one seed has none. Each point counts with the "
-        f"evaluation that it selected itself, else with its best by {metric} (at step). Staleness: the greatest that "
-        "was measured, and its fraction of the steps"
+        "± is the 95 % confidence interval over seeds or folds, by Student's t; one has none. Each point counts with "
+        f"the evaluation that it selected itself, else with its best by {metric} (at step). Staleness: the greatest "
+        "that was measured, and its fraction of the steps"
     )
     if baseline is None:
         return text
@@ -173,6 +184,12 @@ def named(metric: str) -> str:
 def _steps(steps: Sequence[int]) -> str:
     """Return one step, or the first and the last of several; `-` for none."""
     return "-" if not steps else "-".join(f"{step:,}" for step in sorted({steps[0], steps[-1]}))
+
+
+def tuned(metric: str, mean: Mean) -> str:
+    """Return a metric with its standard error, by which settings are chosen."""
+    error = "" if mean.error is None else f", standard error {mean.error:.5f} of {mean.count} runs"
+    return f"{metric} {spread(mean, '.5f')}{error}"
 
 
 def spread(mean: Mean | None, form: str) -> str:

@@ -80,6 +80,9 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
         config["name"] = named
     for key, mapping in read.replacements.items():
         OmegaConf.update(config, key, mapping, merge=False, force_add=True)
+        for override in read.overrides:
+            if override.startswith(f"++{key}."):
+                OmegaConf.update(config, *key_and_value(override), force_add=True)
     values = _plain(config, "", wrong)
     _delete(values, read.deletions, wrong)
     try:

@@ -14,7 +14,7 @@ from persia_cli.observe.journal import understanding
 from persia_cli.observe.overview import differing_settings
 from persia_cli.observe.report_page import notes, sections
 from persia_cli.sweeps.comparison import Mean, Row, compare
-from persia_cli.sweeps.folder import PointOutcome, SweepRequest, read_results
+from persia_cli.sweeps.folder import PointOutcome, SweepRequest, counted, read_results
 from persia_cli.sweeps.points import name_setting, settings_of, short_name
 
 MAX_CONFIG_BYTES = 1 << 20
@@ -74,9 +74,10 @@ def sweep_row(path: Path, name: str) -> dict[str, Any]:
     except UserError as error:
         return {"sweep": name, "state": "damaged", "text": str(error)}
     failed = sum(outcome.error is not None for outcome in results)
+    points = len(digests) if request.search is None else request.search.total
     with (path / SWEEP).open("rb") as file:
-        state = "running" if is_held(file.fileno()) else "done" if len(results) >= len(digests) else "stopped"
-    counts = {"points": len(digests), "done": len(results) - failed, "failed": failed}
+        state = "running" if is_held(file.fileno()) else "done" if len(results) >= points else "stopped"
+    counts = {"points": points, "done": len(results) - failed, "failed": failed}
     return {"sweep": name, "state": state, "text": " ".join(request.words), **counts}
 
 
@@ -85,7 +86,7 @@ def sweep_details(path: Path, name: str) -> dict[str, Any]:
     row = sweep_row(path, name)
     if row["state"] == "damaged":
         return {**row, "settings": [], "metric": None}
-    results, metric = read_results(path), SweepRequest.read(path)[0].metric or _metric_of(path)
+    results, metric = counted(read_results(path)), SweepRequest.read(path)[0].metric or _metric_of(path)
     settings = settings_of([outcome.point for outcome in results])
     figures = {setting: _by_seed(results, setting) for setting in settings}
     failed = {s: sum(o.error is not None for o in results if o.point.setting == s) for s in settings}
@@ -105,7 +106,7 @@ def _metric_of(path: Path) -> str:
 
 
 def _by_seed(results: Sequence[PointOutcome], setting: Any) -> dict[str, Any]:
-    return {each.seed: each.figures for each in results if each.point.setting == setting and each.figures}
+    return {each.repetition: each.figures for each in results if each.point.setting == setting and each.figures}
 
 
 def _spot(row: Row, metric: str, rows: Sequence[Row]) -> dict[str, Any]:

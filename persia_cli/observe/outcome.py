@@ -57,7 +57,7 @@ def metrics_of(metrics: Sequence[Line], metric: str, chosen: int | None = None) 
     judged = judged_by(evaluations, metric, chosen) if evaluations else training[-1]
     return JobMetrics(
         samples_per_s=speed_of(training),
-        quality=_quality(judged, metric),
+        quality=quality_in(judged, metric),
         judged_step=judged["step"] if evaluations else None,
         steps=training[-1]["step"],
         staleness_max=max(line["staleness_max"] for line in training),
@@ -81,11 +81,11 @@ def judged_by(evaluations: Sequence[Line], metric: str, chosen: int | None) -> L
     of_step = [line for line in evaluations if line["step"] == chosen]
     if of_step:
         return of_step[-1]
-    scored = [(line, value) for line in evaluations if (value := _quality(line, metric).get(metric)) is not None]
+    scored = [(line, value) for line in evaluations if (value := quality_in(line, metric).get(metric)) is not None]
     return max(scored, key=lambda each: goodness(aim_of(metric), each[1]))[0] if scored else evaluations[-1]
 
 
-def _quality(line: Line, metric: str) -> dict[str, float | None]:
+def quality_in(line: Line, metric: str) -> dict[str, float | None]:
     """Return a line's metrics of quality, their means over labels, and `metric` if it combines two."""
     found: dict[str, float | None] = {"loss": line.get("loss")}
     for name in AIMS:

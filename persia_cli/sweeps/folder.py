@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from persia_cli.config import record
 from persia_cli.config.record import to_yaml
@@ -17,7 +17,7 @@ from persia_cli.config.schema import Run
 from persia_cli.disk import claim, claim_folder, replacing, write_whole, writing
 from persia_cli.errors import UserError
 from persia_cli.observe.outcome import JobMetrics
-from persia_cli.sweeps.points import SEED, Point
+from persia_cli.sweeps.points import FOLD, SEED, Point
 
 SWEEP = record.SWEEP
 RESULTS = "results.json"
@@ -27,6 +27,8 @@ SETTINGS_TABLE = "settings.csv"
 FRONTIER = "frontier.png"
 
 _LONGEST_NAME = 80
+
+Sampler = Literal["tpe", "random"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,37 @@ class PointOutcome:
     figures: JobMetrics | None
     error: str | None
     """Reason why it failed; None if it did not."""
+    pruned: bool = False
+    """True if a search ended it early; its metrics are those up to there."""
+
+    @property
+    def state(self) -> str:
+        """`failed`, `pruned` or `done`."""
+        return "failed" if self.error else "pruned" if self.pruned else "done"
+
+    @property
+    def repetition(self) -> str:
+        """The seed, and the fold if there are several, by which points of two settings are paired."""
+        fold = dict(self.point.swept).get(FOLD)
+        return self.seed if fold is None else f"{self.seed}, fold {fold}"
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """The request for a search: trials that a sampler chooses one after another."""
+
+    sampler: Sampler
+    trials: int
+    prune: bool
+    """True: trials whose evaluations are worse than those of others end early."""
+    best: int = 0
+    seeds: int = 0
+    """So many of the best settings are trained again, on so many other seeds each."""
+
+    @property
+    def total(self) -> int:
+        """The number of points, if no two trials are equal."""
+        return self.trials + self.best * self.seeds
 
 
 @dataclass(frozen=True)
@@ -54,6 +87,8 @@ class SweepRequest:
     metric: str | None
     working_dir: str
     """Folder in which it was started; `words` may contain relative paths."""
+    search: SearchRequest | None = None
+    """The choice of points; None for every combination."""
 
     def write(self, folder: Path, runs: Sequence[Run], numbered: bool = False) -> Path:
         """Create the folder and write this to it; returns the folder.
@@ -77,8 +112,10 @@ class SweepRequest:
         """Return the request and the digests of the runs from a folder; raises UserError if there is no sweep."""
         try:
             values = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
-            asked = (values[key] for key in ("baseline", "metric", "working_dir"))
-            return cls(tuple(values["words"]), tuple(values["conf_dirs"]), *asked), list(values["configs"])
+            search = values["search"] and SearchRequest(**values["search"])
+            baseline, metric, where = (values[key] for key in ("baseline", "metric", "working_dir"))
+            ask = cls(tuple(values["words"]), tuple(values["conf_dirs"]), baseline, metric, where, search)
+            return ask, list(values["configs"])
         except FileNotFoundError:
             raise UserError(f"{folder} does not contain a sweep: {folder / SWEEP} is missing") from None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -95,6 +132,19 @@ def claimed(folder: Path) -> Iterator[None]:
         if not claim(file.fileno()):
             raise UserError(f"another process is training the points of {folder}; wait for it, or stop it")
         yield
+
+
+def counted(outcomes: Sequence[PointOutcome]) -> list[PointOutcome]:
+    """Return the outcomes by which settings are compared: of a search without those that ended early.
+
+    The trial that chose a setting to repeat does not count for it: it is the best of many by luck too.
+    """
+    again = {outcome.point.setting for outcome in outcomes if outcome.point.names_seed}
+    return [
+        outcome
+        for outcome in outcomes
+        if not outcome.pruned and (outcome.point.names_seed or outcome.point.setting not in again)
+    ]
 
 
 def digest(run: Run) -> str:
@@ -123,7 +173,7 @@ def write_results(folder: Path, outcomes: Sequence[PointOutcome]) -> None:
 
 def _line(outcome: PointOutcome, names: Sequence[str]) -> dict[str, Any]:
     """Return the result of a point by column, with these of its metrics and all of its quality."""
-    line = dict(outcome.point.swept) | {SEED: outcome.seed, "state": "failed" if outcome.error else "done"}
+    line = dict(outcome.point.swept) | {SEED: outcome.seed, "state": outcome.state}
     found = {name: getattr(outcome.figures, name) for name in names} if outcome.figures else {}
     line |= found | (outcome.figures.quality if outcome.figures else {})
     return line | {"seconds": outcome.seconds, "run_dir": outcome.run_dir, "error": outcome.error}
@@ -157,6 +207,7 @@ def point_object(outcome: PointOutcome) -> dict[str, Any]:
         "seconds": outcome.seconds,
         "figures": figures,
         "error": outcome.error,
+        "pruned": outcome.pruned,
     }
 
 
@@ -168,6 +219,7 @@ def _outcome(entry: dict[str, Any]) -> PointOutcome:
         seconds=entry["seconds"],
         figures=entry["figures"] and JobMetrics(**entry["figures"]),
         error=entry["error"],
+        pruned=entry["pruned"],
     )
 
 

@@ -1,25 +1,37 @@
 """The plan of a sweep: every point is checked before the first one starts, and finished points are compared."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from persia_cli.config.expected import any_of
 from persia_cli.config.explain import did_you_mean, nearest
+from persia_cli.config.record import CONFIG, read_run
 from persia_cli.config.schema import Dataset, HybridMode
 from persia_cli.config.schema.metric import AIMS, aim_of, goodness, headlines
 from persia_cli.data.read.facts import DatasetFacts
 from persia_cli.engines.job import timed
 from persia_cli.engines.readiness import require_ready
 from persia_cli.errors import ConfigError, UserError
-from persia_cli.observe.outcome import metrics_in
+from persia_cli.observe.outcome import JobMetrics, metrics_in
 from persia_cli.plan.columns import metric_aims
 from persia_cli.plan.job import JobPlan, plan_job
+from persia_cli.plan.length import evaluation_interval
 from persia_cli.sweeps.comparison import Row, compare
-from persia_cli.sweeps.folder import PointOutcome, SweepRequest, digest, read_results, run_dir_of
+from persia_cli.sweeps.folder import (
+    PointOutcome,
+    SearchRequest,
+    SweepRequest,
+    counted,
+    digest,
+    read_results,
+    run_dir_of,
+)
 from persia_cli.sweeps.frontier import Spot
-from persia_cli.sweeps.grid import GridRun, compose_grid
-from persia_cli.sweeps.points import SEED, Setting, baselines, default_baseline, settings_of, short_name
+from persia_cli.sweeps.grid import GridRun, Space, compose_grid, compose_space
+from persia_cli.sweeps.points import SEED, Point, Setting, baselines, default_baseline, settings_of, short_name
 from persia_cli.sweeps.processes import Task
 
 FindFacts = Callable[[Dataset], DatasetFacts]
@@ -33,6 +45,7 @@ class SweepPlan:
     ask: SweepRequest
     folder: Path
     grid: Sequence[GridRun]
+    """All points; of a search some, which together have each choice and the ends of each span."""
     first: JobPlan
     """The first point's job, for the settings that all points have in common."""
     baseline: str | None
@@ -45,6 +58,13 @@ class SweepPlan:
     new: bool
     numbered: bool = False
     """True if the folder's name gets a number when another sweep has it."""
+    space: Space | None = None
+    """The settings that a search chooses from."""
+
+    @property
+    def total(self) -> int:
+        """The number of points, if a search trains no two that are equal."""
+        return len(self.grid) if self.ask.search is None else self.ask.search.total
 
     @property
     def metrics(self) -> list[str]:
@@ -54,34 +74,42 @@ class SweepPlan:
 
 def prepare(ask: SweepRequest, folder: Path | None, facts_of: FindFacts) -> SweepPlan:
     """Check every point of a new sweep; raises ConfigError or UserError naming the point."""
-    grid, first = _checked(ask, facts_of)
+    grid, first, space = _checked(ask, facts_of)
     if folder is not None and folder.exists():
         raise UserError(f"{folder} exists already; name another folder, or continue with --resume {folder}")
     chosen = folder or timed(Path("sweeps"), f"{grid[0].run.name}-")
-    baseline, against = _baselines(grid, ask.baseline)
+    baseline, against = _baselines(grid, ask.baseline, ask.search)
     metric = choose_metric(grid, ask.metric)
-    return SweepPlan(ask, chosen, grid, first, baseline, against, metric, [], new=True, numbered=folder is None)
+    return SweepPlan(ask, chosen, grid, first, baseline, against, metric, [], True, folder is None, space)
 
 
-def resumed(folder: Path, baseline: str | None, metric: str | None, facts_of: FindFacts) -> SweepPlan:
-    """Check a sweep that was begun before; raises UserError if its points have changed."""
+def resumed(
+    folder: Path, baseline: str | None, metric: str | None, facts_of: FindFacts, trials: int | None = None
+) -> SweepPlan:
+    """Check a sweep that was begun before, of a search with so many trials; raises UserError if its points changed."""
     ask, digests = SweepRequest.read(folder)
+    if ask.search is not None and metric is not None:
+        raise UserError("--metric cannot change in a search, whose trials were chosen by it; start a new sweep")
+    if trials is not None:
+        if ask.search is None:
+            raise UserError(f"--trials is for a search, and {folder} has every combination of its values")
+        ask = replace(ask, search=replace(ask.search, trials=trials))
     if ask.working_dir != str(Path.cwd()):
         raise UserError(
             f"this sweep began in {ask.working_dir}, and its arguments may name files there; resume it there"
         )
-    grid, first = _checked(ask, facts_of)
+    grid, first, space = _checked(ask, facts_of)
     if [digest(each.run) for each in grid] != digests:
         raise UserError(f"the configurations that {folder} began with have changed since; start a new sweep")
-    name, against = _baselines(grid, baseline or ask.baseline)
+    name, against = _baselines(grid, baseline or ask.baseline, ask.search)
     points = {each.point.arguments for each in grid}
     chosen = choose_metric(grid, metric or ask.metric)
     done = [
         replace(each, figures=metrics_in(folder / each.run_dir, chosen))  # the metric decides which evaluation counts
         for each in read_results(folder)
-        if each.error is None and each.point.arguments in points
+        if each.error is None and (space or each.point.arguments in points)
     ]
-    return SweepPlan(ask, folder, grid, first, name, against, chosen, done, new=False)
+    return SweepPlan(ask, folder, grid, first, name, against, chosen, done, new=False, space=space)
 
 
 def choose_metric(grid: Sequence[GridRun], asked: str | None) -> str:
@@ -105,9 +133,12 @@ def choose_metric(grid: Sequence[GridRun], asked: str | None) -> str:
     return metric
 
 
-def _checked(ask: SweepRequest, facts_of: FindFacts) -> tuple[list[GridRun], JobPlan]:
-    """Compose and plan every point; each data set is examined once."""
-    grid = compose_grid(ask.words, [Path(folder) for folder in ask.conf_dirs])
+def _checked(ask: SweepRequest, facts_of: FindFacts) -> tuple[list[GridRun], JobPlan, Space | None]:
+    """Compose and plan every point, or those that stand for a search; each data set is examined once."""
+    if ask.search is not None and find_spec("optuna") is None:
+        raise UserError("--search needs Optuna, which is not installed: pip install 'persia-cli[tune]'")
+    folders = [Path(folder) for folder in ask.conf_dirs]
+    space, grid = (None, compose_grid(ask.words, folders)) if ask.search is None else compose_space(ask.words, folders)
     facts: dict[str, DatasetFacts] = {}
     plans = []
     for each in grid:
@@ -119,10 +150,27 @@ def _checked(ask: SweepRequest, facts_of: FindFacts) -> tuple[list[GridRun], Job
         except UserError as error:
             raise type(error)(f"{error} (point {each.point.label})") from error
     require_ready(plans)
-    return grid, plans[0]
+    if ask.search is not None and ask.search.prune:
+        for each, plan in zip(grid, plans, strict=True):
+            _require_evaluations(each.point, plan)
+    return grid, plans[0], space
 
 
-def _baselines(grid: Sequence[GridRun], asked: str | None) -> tuple[str | None, dict[Setting, Setting]]:
+def _require_evaluations(point: Point, plan: JobPlan) -> None:
+    """Raise ConfigError if a job has no evaluation before its last step, by which it could end early."""
+    every = evaluation_interval(plan.run, plan.job.train_rows)
+    if not plan.job.eval_steps or every is None or every >= plan.job.steps:
+        raise ConfigError(
+            f"--prune compares evaluations during training, and there are none in {plan.job.steps:,} steps; set "
+            f"eval.every_steps (point {point.label})"
+        )
+
+
+def _baselines(
+    grid: Sequence[GridRun], asked: str | None, search: SearchRequest | None
+) -> tuple[str | None, dict[Setting, Setting]]:
+    if search is not None:
+        return None, {}
     settings = settings_of([each.point for each in grid])
     baseline = asked or default_baseline(settings)
     return baseline, baselines(settings, baseline) if baseline else {}
@@ -145,14 +193,46 @@ def tasks_of(plan: SweepPlan) -> list[Task]:
 
 
 def compare_settings(plan: SweepPlan, outcomes: Sequence[PointOutcome]) -> list[Row]:
-    """Compare the settings by their finished points."""
-    settings = settings_of([each.point for each in plan.grid])
-    figures = {
-        setting: {each.seed: each.figures for each in outcomes if each.point.setting == setting and each.figures}
-        for setting in settings
-    }
-    failed = {setting: sum(bool(e.error) for e in outcomes if e.point.setting == setting) for setting in settings}
-    return compare(figures, failed, plan.against, plan.metrics)
+    """Compare the settings by their finished points; those of a search are sorted, the repeated ones first."""
+    if plan.space is None:
+        return _rows(plan, settings_of([each.point for each in plan.grid]), outcomes, plan.against)
+    outcomes = counted(outcomes)
+    settings = settings_of([each.point for each in outcomes])
+    again = settings_of([each.point for each in outcomes if each.point.names_seed])
+
+    def order(row: Row) -> tuple[bool, float]:
+        return row.setting not in again, -quality_of(row) if row.main_metric else math.inf
+
+    rows = sorted(_rows(plan, settings, outcomes, {}), key=order)
+    against = dict.fromkeys(again, rows[0].setting) if again else {}
+    return sorted(_rows(plan, settings, outcomes, against), key=order)
+
+
+def _rows(
+    plan: SweepPlan, settings: Sequence[Setting], outcomes: Sequence[PointOutcome], against: Mapping[Setting, Setting]
+) -> list[Row]:
+    figures: dict[Setting, dict[str, JobMetrics]] = {setting: {} for setting in settings}
+    failed = dict.fromkeys(figures, 0)
+    for each in outcomes:
+        if each.point.setting in figures:
+            failed[each.point.setting] += bool(each.error)
+            if each.figures:
+                figures[each.point.setting][each.repetition] = each.figures
+    return compare(figures, failed, against, plan.metrics)
+
+
+def repeats(plan: SweepPlan, outcomes: Sequence[PointOutcome]) -> list[Point]:
+    """Return the points that repeat the best trials of a search with other seeds, those of the best one first."""
+    search, first = plan.ask.search, plan.grid[0].run.seed + 1
+    assert search is not None
+    trials = [each for each in outcomes if each.state == "done" and not each.point.names_seed]
+    rows = [row for row in compare_settings(plan, trials) if row.main_metric]
+    by_setting = {each.point.setting: each.point.without(SEED) for each in trials}
+    return [
+        Point((*point.arguments, f"{SEED}={seed}"), (*point.swept, (SEED, str(seed))))
+        for point in (by_setting[row.setting] for row in rows[: search.best])
+        for seed in range(first, first + search.seeds)
+    ]
 
 
 def quality_of(row: Row) -> float:
@@ -161,14 +241,15 @@ def quality_of(row: Row) -> float:
     return goodness(aim_of(next(iter(row.quality))), row.main_metric.mean)
 
 
-def spots(plan: SweepPlan, rows: Sequence[Row]) -> list[Spot]:
+def spots(plan: SweepPlan, rows: Sequence[Row], outcomes: Sequence[PointOutcome]) -> list[Spot]:
     """Return the settings that have both a speed and the plan's metric, for the picture."""
     runs = {each.point.setting: each.run for each in plan.grid}
+    where = {each.point.setting: plan.folder / each.run_dir for each in outcomes}
     found = []
     for row in rows:
-        mode = runs[row.setting].mode
-        staleness = mode.staleness if isinstance(mode, HybridMode) else None
         if row.samples_per_s and row.main_metric:
+            mode = (runs.get(row.setting) or read_run(where[row.setting] / CONFIG)).mode
+            staleness = mode.staleness if isinstance(mode, HybridMode) else None
             label = short_name(row.setting) or mode.kind
             found.append(Spot(label, mode.kind, staleness, row.samples_per_s, row.main_metric, row.difference))
     return found

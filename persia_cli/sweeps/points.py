@@ -7,10 +7,34 @@ from itertools import product
 from persia_cli.errors import ConfigError
 
 SEED = "seed"
-"""The key whose values repeat a setting instead of making another one."""
+FOLD = "dataset.split.offset"
+REPEATS = (SEED, FOLD)
+"""The keys whose values repeat a setting instead of making another one."""
 
 Setting = tuple[tuple[str, str], ...]
-"""Swept keys other than the seed, each with its value as written, in the order of the command line."""
+"""Swept keys other than those of REPEATS, each with its value as written, in the order of the command line."""
+
+
+@dataclass(frozen=True)
+class NumberRange:
+    """Numbers that a search draws from, `low` and `high` among them; whole numbers if these are."""
+
+    low: float
+    high: float
+    step: float | None = None
+    log: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all its numbers are whole."""
+        return all(isinstance(each, int) for each in (self.low, self.high, self.step or 1))
+
+    def text(self, value: float) -> str:
+        """Return one of its numbers as text, a fraction with six digits."""
+        if self.is_whole:
+            return str(int(value))
+        short = f"{value:.{12 if self.step else 6}g}"
+        return short if self.low <= float(short) <= self.high else repr(float(value))
 
 
 @dataclass(frozen=True)
@@ -19,7 +43,13 @@ class Axis:
 
     key: str
     arguments: tuple[str, ...]
-    """`KEY=VALUE`, once for each value."""
+    """`KEY=VALUE`, once for each value; of a span once for each end and a number between."""
+    span: NumberRange | None = None
+
+    @property
+    def word(self) -> str:
+        """The key with Hydra's plus signs."""
+        return self.arguments[0].partition("=")[0]
 
     @property
     def swept(self) -> bool:
@@ -38,8 +68,13 @@ class Point:
 
     @property
     def setting(self) -> Setting:
-        """All swept keys but the seed; metrics are averaged over the points of a setting."""
-        return tuple((key, value) for key, value in self.swept if key != SEED)
+        """All swept keys but those of REPEATS; metrics are averaged over the points of a setting."""
+        return tuple((key, value) for key, value in self.swept if key not in REPEATS)
+
+    @property
+    def names_seed(self) -> bool:
+        """True if its seed is swept; of a search, if it repeats a trial with another seed."""
+        return SEED in dict(self.swept)
 
     @property
     def label(self) -> str:
@@ -64,11 +99,13 @@ def value_of(word: str) -> str:
 
 def combine(axes: Sequence[Axis]) -> list[Point]:
     """Return every combination of the axes' arguments; the last axis changes fastest."""
-    points = []
-    for arguments in product(*(axis.arguments for axis in axes)):
-        swept = [(key_of(word), value_of(word)) for axis, word in zip(axes, arguments, strict=True) if axis.swept]
-        points.append(Point(tuple(arguments), tuple(swept)))
-    return points
+    return [point_of(axes, arguments) for arguments in product(*(axis.arguments for axis in axes))]
+
+
+def point_of(axes: Sequence[Axis], arguments: Sequence[str]) -> Point:
+    """Return the point with one argument of each axis."""
+    swept = [(key_of(word), value_of(word)) for axis, word in zip(axes, arguments, strict=True) if axis.swept]
+    return Point(tuple(arguments), tuple(swept))
 
 
 def name_setting(setting: Setting) -> str:

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +51,7 @@ class _Running:
     process: subprocess.Popen[bytes]
     since: float
     stop_requested: float | None = None
+    pruned: bool = False
 
 
 class Sweep:
@@ -59,14 +60,15 @@ class Sweep:
     None of them outlives this process: the kernel kills each with it, and its replicas too.
     """
 
-    def __init__(self, folder: Path, tasks: Sequence[Task], metric: str, jobs: int, limit_s: float) -> None:
+    def __init__(self, folder: Path, tasks: Iterator[Task | None], metric: str, jobs: int, limit_s: float) -> None:
         """Prepare to run the tasks; a task that takes longer than `limit_s` seconds is stopped and counts as failed.
 
-        `metric` selects the evaluation that counts, unless a task selects one itself.
+        The tasks yield None where the next one depends on a running one. `metric` selects the evaluation that counts,
+        unless a task selects one itself.
         """
         self._metric = metric
         self._folder = folder
-        self._waiting = list(tasks)
+        self._tasks = tasks
         self._jobs = jobs
         self._limit_s = limit_s
         self._running: list[_Running] = []
@@ -76,6 +78,13 @@ class Sweep:
         """The running tasks."""
         return [each.task for each in self._running]
 
+    def prune(self, run_dir: Path) -> None:
+        """End the task of a run directory early; it does not count as failed."""
+        for each in self._running:
+            if each.task.run_dir == run_dir and each.stop_requested is None:
+                each.pruned = True
+                _request_stop(each)
+
     def run(self, on_end: Callable[[PointOutcome], None], follow: Callable[[], None]) -> None:
         """Run all tasks; calls `on_end` when a task ends, and `follow()` about ten times a second.
 
@@ -84,14 +93,18 @@ class Sweep:
         """
         with terminating_interrupts():
             try:
-                while self._waiting or self._running:
-                    while self._waiting and len(self._running) < self._jobs:
-                        self._start(self._waiting.pop(0))
+                while self._fill():
                     self._check(on_end)
                     follow()
                     time.sleep(POLL_S)
             finally:
                 self._stop()
+
+    def _fill(self) -> bool:
+        """Start tasks up to the number of jobs; return False once none is left."""
+        while len(self._running) < self._jobs and (task := next(self._tasks, None)) is not None:
+            self._start(task)
+        return bool(self._running)
 
     def _start(self, task: Task) -> None:
         task.run_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -111,28 +124,29 @@ class Sweep:
                 self._running.remove(each)
                 on_end(self._outcome(each, now - each.since))
             elif each.stop_requested is None and now - each.since > self._limit_s:
-                each.stop_requested = now
-                each.process.send_signal(signal.SIGINT)
+                _request_stop(each)
             elif each.stop_requested is not None and now - each.stop_requested > _grace_s(each.task):
                 each.process.kill()
 
     def _outcome(self, ended: _Running, seconds: float) -> PointOutcome:
         task, code = ended.task, ended.process.returncode
-        figures = metrics_in(task.run_dir, self._metric) if code == 0 else None
+        pruned = ended.pruned and code != 0
+        figures = metrics_in(task.run_dir, self._metric) if code == 0 or pruned else None
         error, death = None, killed_by(-code) if code < 0 else ""
         if death and (task.run_dir / CONFIG).exists():
             # A signal killed the driver, and the kernel its replicas with it.
             text = f"the driver {death}"
             record_end(task.run_dir, phase="failed", error=text, exit_code=PersiaError.exit_code)
-        if ended.stop_requested is not None:
+        if ended.stop_requested is not None and not ended.pruned:
             error = f"took longer than {self._limit_s:g} s and was stopped"
-        elif code != 0:
+        elif code != 0 and not pruned:
             error = _reason(_log(task), code, death)
         elif figures is None:
             error = f"recorded no training in {task.run_dir / METRICS}"
         _move_log(task)
         where = str(task.run_dir.relative_to(self._folder))
-        return PointOutcome(task.point, task.seed, where, round(seconds, 1), figures if error is None else None, error)
+        kept = figures if error is None else None
+        return PointOutcome(task.point, task.seed, where, round(seconds, 1), kept, error, pruned)
 
     def _stop(self) -> None:
         """End all processes that still run: ask them to stop, and kill them after a while or at a second interrupt."""
@@ -148,6 +162,12 @@ class Sweep:
                 each.process.kill()
                 each.process.wait()
                 _move_log(each.task)
+
+
+def _request_stop(running: _Running) -> None:
+    """Have a task end without saving its model."""
+    running.stop_requested = time.monotonic()
+    running.process.send_signal(signal.SIGINT)
 
 
 def _grace_s(task: Task) -> float:

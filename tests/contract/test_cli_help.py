@@ -75,7 +75,10 @@ FROZEN = {
         "runs ls": "--json folder",
         "serve": "--host --log --missing --port --sample --tls --token-file --workers folder",
         "stop": "--now run",
-        "sweep": "--baseline --conf-dir --dry-run --folder --jobs --json --limit-s --metric --resume words",
+        "sweep": (
+            "--baseline --conf-dir --dry-run --folder --folds --jobs --json --limit-s --metric --prune --repeat "
+            "--resume --search --trials words"
+        ),
         "table": "",
         "table stats": "--json folder",
         "top": "run",

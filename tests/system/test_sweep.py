@@ -42,9 +42,9 @@ class Net(nn.Module):
 """
 
 
-def sweep(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def sweep(folder: Path, *words: str, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "persia_cli", "sweep", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=limit_s)
 
 
 def results(folder: Path) -> list[dict[str, Any]]:

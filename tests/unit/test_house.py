@@ -63,6 +63,7 @@ ONLY_IN = {
     "uvicorn": ("serving.http", "dashboard"),
     "starlette": ("dashboard",),
     "prometheus_client": ("loggers.prometheus", "serving.http"),
+    "optuna": ("sweeps.search",),
     "lmdb": (),
     "faiss": ("retrieval.approximate",),
     "ray": ("engines.ray",),
