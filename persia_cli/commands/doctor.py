@@ -11,7 +11,7 @@ EXAMPLES = examples(
     "persia doctor             # this machine, in a few seconds",
     "persia doctor /data/runs  # with the disk of these runs",
 )
-Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="The folder of runs, whose disk is measured.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of runs, whose disk is measured.")]
 
 
 def doctor(folder: Folder = Path("runs"), as_json: AsJson = False) -> None:
