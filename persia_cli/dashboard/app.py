@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,11 @@ class _Pages:
                 await self._rest(begin)
 
     def _sweep_rows(self) -> list[dict[str, Any]]:
-        return [sweep_row(self._folder.sweep(name), name) for name in self._folder.sweeps()]
+        rows = []
+        for name in self._folder.sweeps():
+            with suppress(UserError):  # removed meanwhile
+                rows.append(sweep_row(self._folder.sweep(name), name))
+        return rows
 
     async def _curve_events(self, runs: list[str], since: list[Position]) -> AsyncIterator[bytes]:
         most = max(MIN_POINTS, MAX_POINTS // len(runs))

@@ -71,12 +71,13 @@ def sweep_row(path: Path, name: str) -> dict[str, Any]:
     try:
         request, digests = SweepRequest.read(path)
         results = read_results(path)
-    except UserError as error:
+        with (path / SWEEP).open("rb") as file:
+            is_running = is_held(file.fileno())
+    except (UserError, OSError) as error:
         return {"sweep": name, "state": "damaged", "text": str(error)}
     failed = sum(outcome.error is not None for outcome in results)
     points = len(digests) if request.search is None else request.search.total
-    with (path / SWEEP).open("rb") as file:
-        state = "running" if is_held(file.fileno()) else "done" if len(results) >= points else "stopped"
+    state = "running" if is_running else "done" if len(results) >= points else "stopped"
     counts = {"points": points, "done": len(results) - failed, "failed": failed}
     return {"sweep": name, "state": state, "text": " ".join(request.words), **counts}
 
@@ -92,7 +93,7 @@ def sweep_details(path: Path, name: str) -> dict[str, Any]:
     failed = {s: sum(o.error is not None for o in results if o.point.setting == s) for s in settings}
     rows = compare(figures, failed, {}, [metric])
     spots = [_spot(each, metric, rows) for each in rows]
-    runs = {f"{name}/{outcome.run_dir}": outcome.point.label for outcome in results}
+    runs = {Path(name, outcome.run_dir).as_posix(): outcome.point.label for outcome in results}
     return {**row, "metric": metric, "settings": spots, "labels": runs}
 
 

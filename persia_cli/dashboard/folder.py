@@ -7,6 +7,7 @@ from pathlib import Path
 from persia_cli.config.record import CONFIG, SWEEP
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS
+from persia_cli.sweeps.folder import RESULTS
 
 DEPTH = 2
 """Runs and sweeps may lie so many folders deep; the points of a sweep lie in its folder `points`."""
@@ -40,7 +41,7 @@ class Folder:
 
     def sweep(self, name: str) -> Path:
         """Return the folder of a sweep by its name; raises UserError if there is none in the folder."""
-        return self._inside(name, SWEEP)
+        return self._inside(name, SWEEP, RESULTS)
 
     def _inside(self, name: str, marker: str, *files: str) -> Path:
         """Return a folder that has a file `marker`; neither it nor any of the files may be a link to elsewhere."""

@@ -56,7 +56,8 @@ class Overview:
         for name in gone:
             del sent[name]
             self._cache.pop(name, None)
-        return {"rows": rows, "gone": gone, "unread": sum(not self._cache[name].is_whole for name in names)}
+        read = {name for name, cached in self._cache.copy().items() if cached.is_whole}
+        return {"rows": rows, "gone": gone, "unread": sum(name not in read for name in names)}
 
     def row(self, name: str, may_read: bool) -> RunRow:
         """Return the row of a run; its whole record is read once, if it `may` be, and then only what is new."""

@@ -55,7 +55,7 @@ def read_row(path: Path, name: str, now: float, whole: bool) -> RunRow:
         events = list(objects(lines_with(_ends(path / EVENTS), *KINDS)))
         lines = list(objects(lines_with(_ends(path / METRICS), TRAIN)))
         last = lines[-1] if lines else None
-        scored = (path / METRICS).read_bytes() if whole else _ends(path / METRICS)
+        scored = (path / METRICS).read_bytes() if whole and lines else _ends(path / METRICS)
         phases = [event for event in events if event["event"] == "phase"]
         began_s = next((event["time"] for event in phases if event["phase"] == "training"), None)
         return RunRow(

@@ -13,6 +13,13 @@ function begin(title, ...nodes) {
 }
 
 const alarm = (text) => h("p", { class: "alert", role: "alert" }, text);
+const problem = h("div");
+
+function failed({ message, text }) {
+  problem.replaceChildren(alarm(message ?? text));
+  main.prepend(problem);
+}
+
 const titled = (title, ...nodes) => h("section", { "aria-label": title }, h("h2", {}, title), ...nodes);
 
 // A table of runs that can be sorted, filtered and chosen from; rows keep their elements, and so the focus.
@@ -138,7 +145,7 @@ async function showRun() {
   const run = asked.get("run"), curves = new Curves([run], await load("keys")), log = logs(run);
   const head = h("div"), tables = h("div"), now = h("p", { class: "soft" });
   begin(run, head, now, titled("Curves", curves.node), tables, log.node);
-  let state = null, next = 0, waiting = null;
+  let state = null, next = performance.now() + 3000, waiting = null;
   async function refresh() {
     waiting = null;
     const begun = performance.now(), found = await load("run", { run });
@@ -157,19 +164,20 @@ async function showRun() {
     curves: (event) => curves.take(event),
     state(row) {
       now.textContent = `Step ${number(row.step)}, ${number(row.samples_per_s)} samples/s`;
-      const wait = row.state === state ? Math.max(0, next - performance.now()) : 0;
+      const wait = state && row.state !== state ? 0 : Math.max(0, next - performance.now());
       state = row.state;
-      waiting ??= setTimeout(refresh, wait);
+      waiting ??= setTimeout(() => refresh().catch(failed), wait);
     },
-    gone: ({ text }) => main.prepend(alarm(text)),
+    gone: failed,
   });
+  await refresh();
 }
 
 async function showComparison() {
   const runs = [...new Set(asked.getAll("run"))], values = runs.map((run) => ["run", run]);
   const curves = new Curves(runs, await load("keys")), tables = h("div");
   begin("Comparison", titled("Curves", curves.node), tables);
-  follow("curves", values, { curves: (event) => curves.take(event), state() {}, gone: ({ text }) => main.prepend(alarm(text)) });
+  follow("curves", values, { curves: (event) => curves.take(event), gone: failed });
   const found = await load("compare", values);
   const head = ["", ...found.runs.map((run) => h("a", { href: address("run", { run }) }, run))], copy = () => head.map((each) => each.cloneNode?.(true) ?? each);
   const rows = (lines) => [copy(), ...Object.entries(lines).map(([key, texts]) => [key, ...texts])];
@@ -200,9 +208,9 @@ function showSweep() {
   follow("list", { sweep }, { rows(found) {
     runs.take(found);
     waiting ??= setTimeout(() => { waiting = null; refresh().catch(failed); }, 300);
-  }, gone: ({ text: reason }) => main.prepend(alarm(reason)) });
+  }, gone: failed });
+  return refresh();
 }
 
-const failed = (error) => main.prepend(alarm(error.message));
 const pages = { "/": showList, "/run": showRun, "/compare": showComparison, "/sweep": showSweep };
 Promise.resolve(pages[location.pathname]()).catch(failed);

@@ -168,6 +168,10 @@ def test_a_sweep_shows_the_settings_that_none_beats(asked: Asked, runs: Path) ->
         event = next(events)
     assert "sweep/points/001-ffnn" not in {row["run"] for row in event.value["rows"]}
     assert [each["sweep"] for each in event.value["sweeps"]] == ["sweep"]
+    with dashboard_over(folder) as alone:
+        assert "points/001-ffnn" in alone.get("/api/sweep", sweep=".").json()["labels"]
+        with alone.events("/api/list", sweep=".") as events:
+            assert until_read(events).keys() == {"points/001-ffnn"}
 
 
 def test_nothing_outside_of_the_folder_is_read(tmp_path: Path) -> None:
@@ -225,3 +229,15 @@ def test_the_command_refuses_what_it_cannot_serve(runs: Path) -> None:
     for words in (["nowhere"], [str(runs), "--host", "0.0.0.0"], [str(runs), "--token-file", str(runs / "none")]):
         ended = typer.testing.CliRunner().invoke(app, ["dashboard", *words])
         assert getattr(ended.exception, "exit_code", None) == 2
+
+
+def test_a_run_that_has_written_nothing_yet_is_shown(asked: Asked, runs: Path) -> None:
+    queued = made_up_run(runs / "queued", 1)
+    for name in ("metrics.jsonl", "events.jsonl"):
+        (queued / name).unlink()
+    with asked.events("/api/list") as events:
+        row = until_read(events)["queued"]
+    assert (row["state"], row["name"], row["step"]) == ("silent", "small", None)
+    with asked.events("/api/curves", run="queued") as events:
+        assert next(events).kind == "state"
+    assert asked.get("/api/run", run="queued").json()["state"] == "silent"
