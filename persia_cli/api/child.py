@@ -25,8 +25,6 @@ LEAVING = (signal.SIGHUP, signal.SIGKILL)
 """The same of a command that shows a job of another process, which goes on."""
 STOPPED = (75, 130)
 """Exit codes of a job that was stopped: its model is saved, or it ended at once."""
-NOT_INHERITED = ("FORCE_COLOR", "CLICOLOR_FORCE", "MPLBACKEND")
-"""Variables by which notebooks change what programs print or draw."""
 RUNNING: "weakref.WeakSet[ChildCommand]" = weakref.WeakSet()
 
 
@@ -83,24 +81,19 @@ class ChildCommand:
 
     def failure(self, codes: Sequence[int] = (0,)) -> PersiaError | None:
         """Return why it failed, in its own words; None if it ended with one of these exit codes, or was stopped."""
-        if self.stopped and (self.code < 0 or self.code in STOPPED):
+        first = next((place for place, text in enumerate(self._texts) if text.startswith(ERRORS)), len(self._texts))
+        is_stopped = self.stopped and (self.code < 0 or self.code in STOPPED)
+        if is_stopped or (first == len(self._texts) and self.code in codes):
             return None
-        first = next((place for place, text in enumerate(self._texts) if text.startswith(ERRORS)), None)
-        if first is None and self.code in codes:
-            return None
-        ours = [] if first is None else self._texts[first:]
-        sentences = [text.partition(": ")[2] for text in ours if text.startswith(ERRORS)]
-        error = PersiaError("\n".join(sentences) or self._without_error())
-        error.exit_code = self.code if self.code > 0 else PersiaError.exit_code
-        for text in ours:
+        errors = [text.partition(": ")[2] for text in self._texts[first:] if text.startswith(ERRORS)]
+        death = f"the process of the command was killed by {signal.Signals(-self.code).name}" if self.code < 0 else ""
+        last = self._texts[-1] if self._texts else f"the command ended with exit code {self.code}"
+        error = PersiaError("\n".join(errors) or death or last)
+        error.exit_code = max(self.code, PersiaError.exit_code)
+        for text in self._texts[first:]:
             if not text.startswith(ERRORS):
                 error.add_note(text)
         return error
-
-    def _without_error(self) -> str:
-        if self.code < 0:
-            return f"the process of the command was killed by {signal.Signals(-self.code).name}"
-        return self._texts[-1] if self._texts else f"the command ended with exit code {self.code}"
 
     def _send(self, number: signal.Signals) -> None:
         if self._process is not None and self.runs:
@@ -109,8 +102,7 @@ class ChildCommand:
 
     def _run(self) -> None:
         """Start the process, pass on what it reports, and wait for its end."""
-        environment = {key: value for key, value in os.environ.items() if key not in NOT_INHERITED}
-        environment[PARENT] = str(os.getpid())
+        environment = os.environ | {PARENT: str(os.getpid())}
         try:
             with tempfile.TemporaryFile() as output:
                 # In its own session, so that only this process gets Ctrl-C.

@@ -36,7 +36,7 @@ def train(
     place = _claimed(conf, folder)
     chosen = _words(conf, words, data, place)
     run = RunFolder(place)
-    run.start(["train", *chosen, "--run-dir", str(place)], Callbacks(on_metrics, on_evaluation, on_checkpoint))
+    run.start(["train", *chosen, "--run-dir", str(run.folder)], Callbacks(on_metrics, on_evaluation, on_checkpoint))
     return run.wait() if wait else run
 
 

@@ -38,10 +38,9 @@ def write_table(data: Any, path: Path) -> str:
 @contextmanager
 def paths_of(data: Any, folder: Path) -> Iterator[list[str]]:
     """Yield the paths of data: those given, or that of a table's file, which lasts as long as the context."""
-    if isinstance(data, str | os.PathLike):
-        yield [os.fspath(data)]
-    elif isinstance(data, list | tuple) and all(isinstance(each, str | os.PathLike) for each in data):
-        yield [os.fspath(each) for each in data]
+    given = [data] if isinstance(data, str | os.PathLike) else data
+    if isinstance(given, list | tuple) and all(isinstance(each, str | os.PathLike) for each in given):
+        yield [os.fspath(each) for each in given]
     else:
         with scratch(folder) as place:
             yield [write_table(data, place / "data.parquet")]

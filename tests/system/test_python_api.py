@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import persia_cli as persia
+from persia_cli.api.child import stop_all
 from persia_cli.store.checkpoints.manifest import finished_steps
 from tests.conftest import poll_for
 
@@ -57,9 +58,10 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    yield tmp_path
+    stop_all()  # what a test that fails has left
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return persia.train(SHOP, data=shop_table().to_pandas(), folder=tmp_path_factory.mktemp("shop") / "run")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_model_of_a_data_frame_scores_as_the_command_line_does(shop: Any, folder: Path) -> None:
     assert shop.state == "done"
     assert (shop.folder / "given" / "data.parquet").is_file()

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from typer.testing import Result
 
+import persia_cli as api
 from persia_cli.engines.job import JobResult
 from persia_cli.errors import UserError
 from tests.support.jobs import train
@@ -84,6 +85,13 @@ def test_recall_of_lists_is_that_of_the_evaluation(run: JobResult) -> None:
         assert recall(lists, pd.read_parquet(run.run_dir.parent / "eval.parquet"), k) == pytest.approx(
             kept(run.run_dir)["model"][f"recall@{k}"], rel=1e-12
         )
+
+
+def test_python_returns_the_same_lists(run: JobResult) -> None:
+    users = pd.DataFrame({"user": range(USERS)}).assign(age=lambda table: table["user"] % 4)
+    lists, _ = recommend(run.run_dir, users, "--keep", "age")
+    found = api.recommend(run.run_dir, users, top=TOP, keep=["age"])
+    pd.testing.assert_frame_equal(found.to_pandas(), lists)
 
 
 def recall(lists: pd.DataFrame, evaluated: pd.DataFrame, k: int) -> float:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,9 +25,10 @@ def test_importing_the_api_is_fast_and_loads_nothing_heavy() -> None:
     assert float(seconds) < LIMIT_S
 
 
-def test_other_names_are_missing_as_from_any_module() -> None:
+def test_other_names_are_missing_and_no_module_takes_the_place_of_a_function() -> None:
     assert not hasattr(persia, "no_such_name")
     assert set(persia.__all__) <= set(dir(persia))
+    assert set(persia.__all__).isdisjoint(path.stem for path in Path(persia.__file__).parent.iterdir())
 
 
 def test_a_callback_gets_its_lines_as_unchangeable_objects() -> None:
