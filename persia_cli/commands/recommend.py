@@ -70,10 +70,12 @@ def recommend(
         raise UserError(f"{run} has generated samples, and no file has such users; train on files first")
     asking = users_in(plan.run, users, keep_seen)
     facts_of(asking)
+    columns = keep or [plan.run.dataset.group_by or asking.sparse[0].column_name]
+    if twice := {"items", "scores"} & {*columns}:
+        raise UserError(f"--keep {twice.pop()}: the lists have a column of that name; rename it in the users' files")
     with counting(err(), "reading", "samples") as progress:
         items = read_items(plan.run, item, progress)
     lists = ItemLists(plan.run, saved_towers(plan.run, model.checkpoint), items, keep_seen, approximate)
-    columns = keep or [plan.run.dataset.group_by or asking.sparse[0].column_name]
     with counting(err(), "listing", "users") as progress:
         listed = lists.write(asking, columns, output, top, progress)
     if not keep_seen and plan.run.dataset.group_by is None:

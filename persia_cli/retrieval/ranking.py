@@ -6,8 +6,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.observe.scores import ascending_numbers
-
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 Scorer = Callable[[int, int], Floats]
@@ -15,7 +13,7 @@ Scorer = Callable[[int, int], Floats]
 
 CELLS = 2**24
 """Comparisons at a time, which bounds their memory."""
-USERS, ITEMS = 1024, 2048
+USERS, ITEMS = 1024, 4096
 """Users and items whose lists are searched at a time."""
 
 
@@ -87,18 +85,22 @@ def best_items(users: Floats, items: Floats, hidden: Pairs, top: int) -> Numbers
 
     Hidden items are left out. Items are scored in blocks, so memory does not grow with them.
     """
-    best = np.empty((len(users), 0), np.uint64)
+    numbers, scores = np.empty((len(users), 0), np.int64), np.empty((len(users), 0), np.float32)
     for first in range(0, len(items), ITEMS):
-        scores = users @ items[first : first + ITEMS].T
+        block = users @ items[first : first + ITEMS].T
         inside = (hidden.items >= first) & (hidden.items < first + ITEMS)
-        # An item is a number that orders by score and then by item, so that no two are equal; 0 is none.
-        numbers = ~np.arange(first, first + scores.shape[1], dtype=np.uint32)
-        ordered = ascending_numbers(scores).astype(np.uint64) << np.uint64(32) | numbers
-        ordered[hidden.queries[inside], hidden.items[inside] - first] = 0
-        best = np.concatenate([best, ordered], axis=1)
-        best = np.partition(best, best.shape[1] - min(top, best.shape[1]), axis=1)[:, -top:]
-    best = np.sort(best, axis=1)[:, ::-1]
-    return np.where(best > 0, (~best.astype(np.uint32)).astype(np.int64), -1)
+        block[hidden.queries[inside], hidden.items[inside] - first] = -np.inf
+        own = np.broadcast_to(np.arange(first, first + block.shape[1]), block.shape)
+        numbers, scores = np.concatenate([numbers, own], axis=1), np.concatenate([scores, block], axis=1)
+        count = min(top, scores.shape[1])
+        least = np.partition(scores, -count, axis=1)[:, -count, None]
+        rows, columns = np.nonzero(scores >= least)
+        # Within each row by descending scores; this order is stable, and of equal ones the lower number is first here.
+        order = np.lexsort((-scores[rows, columns], rows))
+        firsts = np.searchsorted(rows, np.arange(len(users)))
+        chosen = columns[order[firsts[:, None] + np.arange(count)]]
+        numbers, scores = (np.take_along_axis(each, chosen, axis=1) for each in (numbers, scores))
+    return np.where(scores > -np.inf, numbers, -1)
 
 
 def scores_of(users: Floats, items: Floats, numbers: Numbers) -> Floats:

@@ -124,6 +124,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(run: JobResult, tmp_path: Path)
         (("--users", tmp_path / "none", "-o", lists), "does not exist"),
         (("--users", tmp_path / "plain.csv", "-o", lists), "there is no column age"),
         (("--users", users, "-o", lists, "--item", "tags"), "one value per row; there is item"),
+        (("--users", users, "-o", lists, "--keep", "items"), "the lists have a column of that name"),
         (("--users", users, "-o", lists, "--keep", "name"), "there is no column name to keep"),
     ):
         ended = persia("recommend", run.run_dir, *given)
