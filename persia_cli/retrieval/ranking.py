@@ -99,7 +99,7 @@ def best_items(users: Floats, items: Floats, hidden: Pairs, top: int) -> Numbers
         order = np.lexsort((-scores[rows, columns], rows))
         firsts = np.searchsorted(rows, np.arange(len(users)))
         chosen = columns[order[firsts[:, None] + np.arange(count)]]
-        numbers, scores = (np.take_along_axis(each, chosen, axis=1) for each in (numbers, scores))
+        numbers, scores = np.take_along_axis(numbers, chosen, 1), np.take_along_axis(scores, chosen, 1)
     return np.where(scores > -np.inf, numbers, -1)
 
 
