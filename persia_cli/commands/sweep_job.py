@@ -105,7 +105,7 @@ def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> N
     failed = [outcome for outcome in outcomes if outcome.error]
     if as_json:
         say_json(_as_object(plan, rows, outcomes, picture))
-    else:
+    elif shown:
         show_table(out(), shown)
         paragraph(err(), legend(plan.metric, plan.baseline), style="dim")
     for outcome in failed:
@@ -120,7 +120,7 @@ def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> N
     judged = [row for row in rows if row.main_metric]
     best = rows[0] if plan.space else max(judged, key=quality_of, default=rows[0])
     if best.main_metric and (len(rows) > 1 or best.main_metric.error is not None):
-        label = "best" if len(rows) > 1 else "mean"
+        label = "best" if plan.space or len(rows) > 1 else "mean"
         labelled(err(), label, f"{name_setting(best.setting)}: {tuned(plan.metric, best.main_metric)}")
     one = next(each for each in outcomes if each.point.setting == best.setting)
     config = shlex.quote(str(plan.folder / one.run_dir / "config.yaml"))

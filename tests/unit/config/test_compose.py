@@ -115,3 +115,9 @@ def test_a_damaged_record(user_conf: Path, tmp_path: Path) -> None:
     path.write_text("a: [")
     with pytest.raises(ConfigError, match=r"/config\.yaml: cannot be read, while parsing"):
         read_run(path)
+
+
+def test_keys_below_a_value_that_replaces_a_group_count_too() -> None:
+    """A sweep over dataset.split.offset would otherwise train one fold again and again."""
+    words = ["dataset.split={kind: every, n: 5}", "dataset.split.offset=3"]
+    assert [compose_run(each).dataset.split.offset for each in (words, words[::-1])] == [3, 3]
