@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from persia_cli.observe.journal_keys import METRIC_KEYS
 from persia_cli.serving.http.token_file import TokenFile
 
 if TYPE_CHECKING:
+    from starlette.datastructures import QueryParams
     from starlette.requests import Request
     from starlette.responses import Response
 
@@ -50,53 +51,48 @@ def make_app(folder: Folder, token: TokenFile | None, is_ending: Callable[[], bo
     async def missing(request: "Request", error: Exception) -> "Response":
         return _json({"error": str(error)}, 404)
 
+    def data(make: Callable[["QueryParams"], Any]) -> Callable[["Request"], Awaitable["Response"]]:
+        async def answer(request: "Request") -> "Response":
+            return _json(await asyncio.to_thread(make, request.query_params))
+
+        return answer
+
+    made = (pages.keys, pages.run, pages.logs, pages.compare, pages.sweep)
     routes = [
-        *(Route(each, page) for each in PAGES),
+        *(Route(path, page) for path in PAGES),
+        *(Route(f"/api/{make.__name__}", data(make)) for make in made),
+        *(Route(f"/api/{stream.__name__}", stream) for stream in (pages.rows, pages.curves)),
         Mount("/static", StaticFiles(directory=STATIC)),
-        Route("/api/keys", pages.keys),
-        Route("/api/list", pages.rows),
-        Route("/api/curves", pages.curves),
-        Route("/api/run", pages.run),
-        Route("/api/logs", pages.logs),
-        Route("/api/compare", pages.compare),
-        Route("/api/sweep", pages.sweep),
     ]
     return Guard(Starlette(routes=routes, exception_handlers={UserError: missing}), token)
 
 
 class _Pages:
-    """The data of the pages."""
+    """The data of the pages: as JSON, or as events while it changes."""
 
     def __init__(self, folder: Folder, is_ending: Callable[[], bool]) -> None:
         self._folder, self._overview, self._is_ending = folder, Overview(folder), is_ending
 
-    async def keys(self, request: "Request") -> "Response":
-        """Answer with the keys of metrics; curves of evaluations have only those that are `scored`."""
-        return _json(
-            {
-                key: {**each._asdict(), "scored": key in ("loss", *AIMS) or each.lines == "eval"}
-                for key, each in METRIC_KEYS.items()
-            }
-        )
+    def keys(self, query: "QueryParams") -> Any:
+        """Return the keys of metrics; curves of evaluations have only those that are `scored`."""
+        scored = {key for key, each in METRIC_KEYS.items() if key in ("loss", *AIMS) or each.lines == "eval"}
+        return {key: {**each._asdict(), "scored": key in scored} for key, each in METRIC_KEYS.items()}
 
-    async def run(self, request: "Request") -> "Response":
-        """Answer with the details of a run."""
-        name = _one(request, "run")
-        return _json(await asyncio.to_thread(run_details, self._folder.run(name), name))
+    def run(self, query: "QueryParams") -> Any:
+        """Return the details of a run."""
+        return run_details(self._folder.run(query.get("run", "")), query.get("run", ""))
 
-    async def logs(self, request: "Request") -> "Response":
-        """Answer with the lines of a log that contain a text."""
-        run, file, text = (_one(request, key) for key in ("run", "file", "text"))
-        return _json(await asyncio.to_thread(search, self._folder.run(run), file, text))
+    def logs(self, query: "QueryParams") -> Any:
+        """Return the lines of a log that contain a text."""
+        return search(self._folder.run(query.get("run", "")), query.get("file", ""), query.get("text", ""))
 
-    async def compare(self, request: "Request") -> "Response":
-        """Answer with the differences of runs."""
-        return _json(await asyncio.to_thread(comparison, self._runs(request)))
+    def compare(self, query: "QueryParams") -> Any:
+        """Return the differences of runs."""
+        return comparison(self._runs(query))
 
-    async def sweep(self, request: "Request") -> "Response":
-        """Answer with the settings of a sweep."""
-        name = _one(request, "sweep")
-        return _json(await asyncio.to_thread(sweep_details, self._folder.sweep(name), name))
+    def sweep(self, query: "QueryParams") -> Any:
+        """Return the settings of a sweep."""
+        return sweep_details(self._folder.sweep(query.get("sweep", "")), query.get("sweep", ""))
 
     async def rows(self, request: "Request") -> "Response":
         """Answer with events: the rows of runs that change, of all or of a sweep, and the sweeps."""
@@ -107,13 +103,13 @@ class _Pages:
 
         The id of an event is the positions in the files of metrics, from which a browser continues.
         """
-        runs = self._runs(request)
-        texts = request.headers.get("last-event-id", _one(request, "since")).split(",")
+        runs = self._runs(request.query_params)
+        texts = request.headers.get("last-event-id", request.query_params.get("since", "")).split(",")
         since = [Position.parse(text) for text in texts] if len(texts) == len(runs) else [Position()] * len(runs)
         return _stream(self._curve_events(list(runs), since))
 
-    def _runs(self, request: "Request") -> dict[str, Path]:
-        names = dict.fromkeys(request.query_params.getlist("run"))
+    def _runs(self, query: "QueryParams") -> dict[str, Path]:
+        names = dict.fromkeys(query.getlist("run"))
         if not names:
             raise UserError("the address names no run")
         return {name: self._folder.run(name) for name in names}
@@ -175,10 +171,6 @@ class _Pages:
     def _new(self, name: str, since: Position, most: int) -> tuple[Any, Position]:
         data, at = read_new(self._folder.run(name) / METRICS, since)
         return columns(data, most) if data else None, at
-
-
-def _one(request: "Request", key: str) -> str:
-    return str(request.query_params.get(key, ""))
 
 
 def _json(value: Any, status: int = 200) -> "Response":

@@ -87,7 +87,10 @@ def sweep_details(path: Path, name: str) -> dict[str, Any]:
     row = sweep_row(path, name)
     if row["state"] == "damaged":
         return {**row, "settings": [], "metric": None}
-    results, metric = counted(read_results(path)), SweepRequest.read(path)[0].metric or _metric_of(path)
+    results = counted(read_results(path))
+    qualities = [each.figures.quality for each in results if each.figures]
+    there = {key for quality in qualities for key, value in quality.items() if value is not None}
+    metric = SweepRequest.read(path)[0].metric or next((key for key in ("auc", "rmse") if key in there), "loss")
     settings = settings_of([outcome.point for outcome in results])
     figures = {setting: _by_seed(results, setting) for setting in settings}
     failed = {s: sum(o.error is not None for o in results if o.point.setting == s) for s in settings}
@@ -95,15 +98,6 @@ def sweep_details(path: Path, name: str) -> dict[str, Any]:
     spots = [_spot(each, metric, rows) for each in rows]
     runs = {Path(name, outcome.run_dir).as_posix(): outcome.point.label for outcome in results}
     return {**row, "metric": metric, "settings": spots, "labels": runs}
-
-
-def _metric_of(path: Path) -> str:
-    """Return the metric of a sweep that named none: the one that its results are compared by."""
-    for outcome in read_results(path):
-        for metric in ("auc", "rmse", "loss"):
-            if outcome.figures and outcome.figures.quality.get(metric) is not None:
-                return metric
-    return "auc"
 
 
 def _by_seed(results: Sequence[PointOutcome], setting: Any) -> dict[str, Any]:

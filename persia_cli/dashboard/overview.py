@@ -72,7 +72,7 @@ class Overview:
                 row = read_row(self._folder.run(name), name, now, whole)
             except UserError as error:
                 row = RunRow(name, "damaged", str(error))
-            if is_whole and cached is not None:
+            if is_whole and cached and cached.row.best and (not row.best or row.best[0] == cached.row.best[0]):
                 row = replace(row, best=best_of([cached.row.best, row.best]))
             cached = self._cache[name] = _Cached(row, seen, is_whole or whole, now)
         return cached.row

@@ -2,7 +2,7 @@
 
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, is_being_written
 from persia_cli.observe.outcome import speed_of
 
 HEAD_BYTES, TAIL_BYTES = 8192, 32_768
-"""Bytes at both ends of a journal that a row needs; the end holds about 50 lines of training."""
+"""Bytes of a journal that a row needs: the begin of the events, the end of both; it has about 50 lines of training."""
 KINDS = (b'"event": "phase"', b'"event": "began"', b'"event": "best"')
 _SECTIONS = re.compile(r"^(?:name|model|mode):.*\n(?:[ -].*\n)*", re.MULTILINE)
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -52,7 +52,7 @@ def read_row(path: Path, name: str, now: float, whole: bool) -> RunRow:
     try:
         text = (path / CONFIG).read_text(encoding="utf-8")
         config = yaml.load("".join(_SECTIONS.findall(text)), _LOADER) or {}
-        events = list(objects(lines_with(_ends(path / EVENTS), *KINDS)))
+        events = list(objects(lines_with(_ends(path / EVENTS, HEAD_BYTES), *KINDS)))
         lines = list(objects(lines_with(_ends(path / METRICS), TRAIN)))
         last = lines[-1] if lines else None
         scored = (path / METRICS).read_bytes() if whole and lines else _ends(path / METRICS)
@@ -74,7 +74,7 @@ def read_row(path: Path, name: str, now: float, whole: bool) -> RunRow:
         return RunRow(name, "damaged", f"the record cannot be read: {type(error).__name__}: {error}".splitlines()[0])
 
 
-def best_of(scores: Any) -> Score | None:
+def best_of(scores: Iterable[Score | None]) -> Score | None:
     """Return the best of scores; None are left out."""
     found = [score for score in scores if score is not None]
     return max(found, key=lambda score: goodness(aim_of(score[0]), score[1]), default=None)
@@ -90,14 +90,14 @@ def _outcome(path: Path, events: Sequence[Any], phases: Sequence[Any], now: floa
     return outcome.state, outcome.text
 
 
-def _ends(path: Path) -> bytes:
-    """Return the complete lines at the begin and at the end of a file; none if it is missing."""
+def _ends(path: Path, head_bytes: int = 0) -> bytes:
+    """Return the complete lines at the end of a file, and in its first bytes; none if it is missing."""
     if not path.exists():
         return b""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
-        head = file.read(max(HEAD_BYTES, size if size <= HEAD_BYTES + TAIL_BYTES else 0))
+        head = file.read(size if size <= head_bytes + TAIL_BYTES else head_bytes)
         file.seek(max(len(head), size - TAIL_BYTES))
         tail = file.read(TAIL_BYTES)
     if len(head) + len(tail) < size:

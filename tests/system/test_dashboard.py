@@ -3,13 +3,13 @@
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from persia_cli.observe.journal import METRICS
@@ -52,8 +52,10 @@ def page() -> Iterator[Any]:
 def opened(folder: Path, page: Any) -> Iterator[str]:
     """Yield the address of a dashboard, which ends after its page."""
     with dashboard_over(folder) as asked:
-        yield asked.url
-        page.goto("about:blank")
+        try:
+            yield asked.url
+        finally:
+            page.goto("about:blank")
 
 
 def made_up(folder: Path) -> Path:
@@ -140,6 +142,12 @@ SHADES = """() => {
 }"""
 
 
+def cpu_s() -> float:
+    """CPU seconds of the server and the browser so far, which, unlike time, do not depend on other programs."""
+    own = psutil.Process()
+    return sum(sum(each.cpu_times()[:2]) for each in [own, *own.children(recursive=True)])
+
+
 def test_two_hundred_runs_of_ten_thousand_lines_open_at_once(tmp_path: Path, page: Any) -> None:
     first = made_up_run(tmp_path / "run-000", 100)
     block = (first / METRICS).read_bytes()
@@ -153,10 +161,10 @@ def test_two_hundred_runs_of_ten_thousand_lines_open_at_once(tmp_path: Path, pag
         for path, shown in {"/": f"text={RUNS} of {RUNS} runs", "/run?run=run-001": LOSS}.items():
             times = []
             for _ in range(5):
-                begin = time.monotonic()
+                begin = cpu_s()
                 page.goto(url + path)
                 page.locator(shown).first.wait_for()
-                times.append(time.monotonic() - begin)
+                times.append(cpu_s() - begin)
             print(path, times)
             assert min(times) < 1.0
         page.goto(url)

@@ -105,7 +105,7 @@ class RunTable {
 function showList() {
   const runs = new RunTable(), sweeps = h("div");
   begin("Runs and sweeps", titled("Runs", runs.node), sweeps);
-  follow("list", {}, { rows(found) {
+  follow("rows", {}, { rows(found) {
     document.getElementById("place").textContent = found.folder;
     runs.take(found);
     const rows = found.sweeps.map((each) => [h("a", { href: address("sweep", { sweep: each.sweep }) }, each.sweep), badge(each.state),
@@ -205,7 +205,7 @@ function showSweep() {
         [each.setting, number(each.finished), number(each.failed), each.quality ? text(each.quality) : "–", each.speed ? text(each.speed) : "–"])]))] : []));
   }
   let waiting = null;
-  follow("list", { sweep }, { rows(found) {
+  follow("rows", { sweep }, { rows(found) {
     runs.take(found);
     waiting ??= setTimeout(() => { waiting = null; refresh().catch(failed); }, 300);
   }, gone: failed });
