@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import merge
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,7 @@ def read_history(run_dir: Path, read: Callable[[Path], list[Line]] = read_journa
         ours = [event["host"] == socket.gethostname() for event in events if event["event"] == "began"]
         return RunHistory(
             run_dir=run_dir,
-            run=read_run(run_dir / CONFIG),
+            run=_run_of(run_dir / CONFIG, (run_dir / CONFIG).stat().st_mtime_ns),
             training=_of(metrics, "train"),
             evaluations=_of(metrics, "eval"),
             events=events,
@@ -177,6 +178,12 @@ def read_history(run_dir: Path, read: Callable[[Path], list[Line]] = read_journa
             last_write_s=None if is_copy else max(written, default=None),
             is_copy=is_copy,
         )
+
+
+@lru_cache(maxsize=1)
+def _run_of(path: Path, written_ns: int) -> Run:
+    """Return the run of a file that was written then; parsing it takes longer than all else that is new in a run."""
+    return read_run(path)
 
 
 def _of(metrics: Sequence[Line], split: str) -> list[Line]:
