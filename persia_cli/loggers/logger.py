@@ -9,6 +9,8 @@ LOGGERS = "loggers"
 """Folder of a run directory with the state of each logger, and the files of those that write some."""
 TENSORBOARD = "tensorboard"
 """Folder of TensorBoard's files in a run directory."""
+WANDB = f"{LOGGERS}/wandb"
+"""Folder of W&B's files in a run directory; its links lead out of it."""
 KINDS = {"tensorboard": "TensorBoard", "mlflow": "MLflow", "wandb": "WandB", "trackio": "Trackio",
          "prometheus": "Prometheus"}  # fmt: skip
 """Module and class of each logger."""

@@ -12,6 +12,7 @@ import pytest
 
 from persia_cli.engines.job import JobResult, result_of
 from persia_cli.engines.key_files import KEY_FILE
+from persia_cli.loggers.logger import TENSORBOARD
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.wire.secret import new_keys, write_keys
 from tests.conftest import poll_for
@@ -19,6 +20,7 @@ from tests.support.host_job import NO_FILES, spread, started_on
 from tests.support.hosts import Host, lab, needs_hosts, processes_on, words_of
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, train
 from tests.support.launched import Launched
+from tests.support.logged import in_tensorboard
 from tests.support.s3 import SECRET, store_on
 from tests.support.secrecy import leaks_in_files, leaks_in_processes
 from tests.support.small import WORDS
@@ -64,7 +66,7 @@ def test_a_job_over_three_hosts_has_the_bits_of_one_on_this_machine(
     keys = new_keys()
     write_keys(tmp_path / "own.keys", keys)
     own = {KEY_FILE: str(tmp_path / "own.keys")}
-    with Launched([*words, *on_hosts(ssh, hosts)], tmp_path / "away", own) as launched:
+    with Launched([*words, *on_hosts(ssh, hosts), "loggers=[tensorboard]"], tmp_path / "away", own) as launched:
         wait_for_training(launched)
         assert not list(leaks_in_processes(keys, [*processes_of(hosts), psutil.Process(launched.process.pid)]))
         code, _ = launched.end(LIMIT_S)
@@ -72,6 +74,7 @@ def test_a_job_over_three_hosts_has_the_bits_of_one_on_this_machine(
     here: JobResult = train([*words, "cluster=local"], tmp_path / "here")
     there = result_of(tmp_path / "away")
     assert losses(there) == losses(here)
+    assert [step for step, _ in in_tensorboard(tmp_path / "away" / TENSORBOARD)["train/loss"]] == [*range(1, 21)]
     assert evaluation(there)["auc"] == evaluation(here)["auc"]
     [ready] = [event for event in there.events if event["event"] == "ready"]
     assert {each["name"]: each["host"] for each in ready["replicas"]} == {

@@ -25,6 +25,7 @@ from persia_cli.engines.hosts.placement import first_of, settings_of
 from persia_cli.engines.hosts.ssh import failure, in_folder, run_on, ssh_command, ssh_words
 from persia_cli.engines.job import COORDINATOR_ADDRESS, SECRET_FILE, anchored
 from persia_cli.errors import RoleError, UserError
+from persia_cli.loggers.logger import WANDB
 from persia_cli.observe.history import CONFIG
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS
 
@@ -32,7 +33,7 @@ START_S, ANSWER_S = 600.0, 60.0
 AGAIN_S = 3.0
 """Seconds until a connection that was cut off is tried again."""
 POLL_S = 0.1
-LEFT_THERE = (CHECKPOINTS, COORDINATOR_ADDRESS, SECRET_FILE)
+LEFT_THERE = (CHECKPOINTS, COORDINATOR_ADDRESS, SECRET_FILE, WANDB)
 
 
 def is_submitted(run_dir: Path) -> bool:
