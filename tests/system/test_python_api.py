@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,6 +165,22 @@ def test_the_death_of_the_job_is_an_error(folder: Path) -> None:
     with pytest.raises(persia.PersiaError, match="SIGKILL") as raised:
         run.wait()
     assert (raised.value.exit_code, run.state) == (1, "dead")
+
+
+def test_a_job_of_another_process_goes_on_until_it_is_stopped(folder: Path) -> None:
+    words = [sys.executable, "-m", "persia_cli", "train", *LONG, "--run-dir", "run"]
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+        poll_for(trains, 90.0, "the job trains")
+        run = persia.open("run")
+        interrupt = threading.Timer(5.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            run.wait()
+        interrupt.join()
+        assert (run.state, process.poll()) == ("running", None)
+        run.stop()
+        assert (run.state, process.wait(30)) == ("stopped", 75)
+    assert finished_steps(Path("run/checkpoints"))
 
 
 def test_a_sweep_returns_its_points(folder: Path) -> None:
