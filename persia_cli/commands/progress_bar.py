@@ -72,7 +72,7 @@ class ProgressBar:
 
 
 @contextmanager
-def counting(console: Console, phase: str, unit: str, line_s: float = LINE_S) -> Iterator[Callable[[int, int], None]]:
+def counting(console: Console, phase: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a function that takes the amount done and the total, and shows them; without a terminal as lines."""
     with ProgressBar(console, phase) as bar:
         shown = time.monotonic()
@@ -82,7 +82,7 @@ def counting(console: Console, phase: str, unit: str, line_s: float = LINE_S) ->
             rate = [] if bar.per_second is None else [f"{bar.per_second:,.0f} {unit}/s"]
             parts = [f"{done:,}/{total:,} {unit}", f"{clock(bar.left_s if done < total else 0)} left", *rate]
             bar.show(done, total, parts)
-            if not console.is_terminal and time.monotonic() - shown >= line_s:
+            if not console.is_terminal and time.monotonic() - shown >= LINE_S:
                 labelled(console, phase, "  ".join(parts))
                 shown = time.monotonic()
 

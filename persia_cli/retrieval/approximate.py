@@ -80,8 +80,7 @@ def search(users: Floats, items: Floats, relevant: Pairs, seen: Pairs, cuts: Seq
     build_s = time.perf_counter() - began
     hidden, longest = _without(seen, relevant, len(items)), min(max(cuts), len(items))
     most = len(items) - np.bincount(hidden.queries, minlength=len(users))
-    ranks = np.full(len(relevant.queries), len(items) + max(cuts) + 1)
-    hits, near_s, exact_s = np.zeros((len(cuts), len(users))), 0.0, 0.0
+    found_at, hits, near_s, exact_s = [], np.zeros((len(cuts), len(users))), 0.0, 0.0
     for block in np.split(np.arange(len(users)), range(USERS, len(users), USERS)):
         own, began = items_of_block(hidden, block), time.perf_counter()
         near = graph.lists(users[block], own, longest)
@@ -91,8 +90,11 @@ def search(users: Floats, items: Floats, relevant: Pairs, seen: Pairs, cuts: Seq
         found, best = (scores_of(users[block], items, each) for each in (near, exact))
         for number, k in enumerate(cuts):
             hits[number, block] = _fraction(found[:, :k], best, np.minimum(k, most[block]))
-        _set_ranks(ranks, relevant, block, near)
-    metrics = {name: value for name, value in retrieval_metrics(ranks, relevant, cuts).items() if name != "mrr"}
+        wanted = relevant.part(block[0], block[-1] + 1)
+        same = wanted.items[:, None] == near[wanted.queries - block[0]]
+        found_at.append(np.where(same.any(axis=1), 1 + same.argmax(axis=1), len(items) + max(cuts) + 1))
+    metrics = retrieval_metrics(np.concatenate(found_at), relevant, cuts)
+    del metrics["mrr"]  # since lists end
     recall = {f"search_recall@{k}": float(found.mean()) for k, found in zip(cuts, hits, strict=True)}
     return ApproximateMetrics(metrics, recall, build_s, len(users) / near_s, len(users) / exact_s)
 
@@ -127,11 +129,3 @@ def _fraction(own: Floats, best: Floats, most: Numbers) -> NDArray[np.float64]:
     last = np.take_along_axis(best, np.maximum(most - 1, 0)[:, None], axis=1)
     good = ((own >= last) & (own > -np.inf)).sum(axis=1)
     return np.where(most > 0, good / np.maximum(most, 1), 1.0)
-
-
-def _set_ranks(ranks: Numbers, relevant: Pairs, block: Numbers, lists: Numbers) -> None:
-    """Set the rank, from 1, of each relevant pair of the block whose item is in its query's list."""
-    for query, listed in zip(block.tolist(), lists, strict=True):
-        mine = slice(*np.searchsorted(relevant.queries, [query, query + 1]))
-        same = relevant.items[mine, None] == listed
-        ranks[mine] = np.where(same.any(axis=1), 1 + same.argmax(axis=1), ranks[mine])
