@@ -105,4 +105,7 @@ def best_items(users: Floats, items: Floats, hidden: Pairs, top: int) -> Numbers
 
 def scores_of(users: Floats, items: Floats, numbers: Numbers) -> Floats:
     """Return the score of each user's listed items [n, k], minus infinity for none (-1)."""
-    return np.where(numbers >= 0, np.einsum("nw,nkw->nk", users, items[numbers]), np.float32(-np.inf))
+    step = max(1, CELLS // max(1, numbers.shape[1] * items.shape[1]))
+    parts = (slice(first, first + step) for first in range(0, len(users), step))
+    scores = np.concatenate([np.einsum("nw,nkw->nk", users[part], items[numbers[part]]) for part in parts])
+    return np.where(numbers >= 0, scores, np.float32(-np.inf))
