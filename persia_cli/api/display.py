@@ -9,8 +9,6 @@ from persia_cli.commands.screen import err, labelled, say
 Line = dict[str, Any]
 HIDDEN = ("error: ", "internal error: ", "next ")
 """Beginnings of texts that are not shown: errors are raised, and proposals are commands."""
-
-
 NOTES = ("note", "warning", "advice", "rollback", "unknown", "tables", "rare ids", "failed", "died", "recovered")
 """Labels of what also a short command shows."""
 
@@ -50,6 +48,8 @@ class Display:
             self._progress(line.get("doing", "progress"), progress_parts(line))
         elif kind == "waiting":
             self._progress("waiting", [f"{line['doing']}, {line['seconds']} s", line["replica"]])
+        elif kind == "compiling" and (err().is_terminal or err().is_jupyter):
+            self._progress("compiling", [f"{line['done']}/{line['total']} kernels"])
         elif kind == "phase" and err().is_terminal:
             self._bar.begin(line["phase"])
 

@@ -33,10 +33,13 @@ def train(
 
     Raises PersiaError with the sentence and the exit code of the command line.
     """
-    place = _claimed(conf, folder)
-    chosen = _words(conf, words, data, place)
-    run = RunFolder(place)
-    run.start(["train", *chosen, "--run-dir", str(run.folder)], Callbacks(on_metrics, on_evaluation, on_checkpoint))
+    run = RunFolder(_claimed(conf, folder))
+    try:
+        chosen = _words(conf, words, data, run.folder)
+        run.start(["train", *chosen, "--run-dir", str(run.folder)], Callbacks(on_metrics, on_evaluation, on_checkpoint))
+    except BaseException:
+        run.clean_up()
+        raise
     return run.wait() if wait else run
 
 
@@ -82,10 +85,9 @@ def recommend(run: RunFolder | str | os.PathLike[str], users: Any, top: int = 10
 
     folder = run.folder if isinstance(run, RunFolder) else Path(run)
     with paths_of(users, folder) as [path], scratch(folder) as place:
-        output = str(place / "lists.parquet")
-        run_command(
-            ["recommend", str(folder), "--users", path, "--top", str(top), "-o", output, *option_words(options)]
-        )
+        output = place / "lists.parquet"
+        given = option_words({"users": path, "top": top, "output": output, **options})
+        run_command(["recommend", str(folder), *given])
         return pq.read_table(output)
 
 
@@ -118,8 +120,7 @@ def _words(conf: Conf, words: tuple[str, ...], data: Any, place: Path) -> list[s
             whole["dataset"] = {**whole.get("dataset", {}), "path": path}
         path = _written(whole, place / GIVEN / f"{whole.get('name', 'run')}.yaml")
         return [f"conf={path}", *(f"{key}={value}" for key, value in chosen.items()), *words]
-    of_data = ["dataset.generator=null", "dataset.recipe=null"] if path is not None else []
-    of_data += [f"dataset.path={quoted(path)}"] if path is not None else []
+    of_data = [f"dataset.path={quoted(path)}", "dataset.generator=null", "dataset.recipe=null"] if path else []
     return [*_conf_words(conf), *of_data, *words]
 
 

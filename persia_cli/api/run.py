@@ -85,10 +85,10 @@ class RunFolder:
             if job.runs:
                 self.stop() if job is self._job else job.stop()
             self._show(job, Callbacks())
-            self._clean_up()
+            self.clean_up()
             raise
         if (failure := job.failure()) is not None:
-            self._clean_up()
+            self.clean_up()
             raise failure
         return self
 
@@ -103,7 +103,7 @@ class RunFolder:
                 display.show(line)
                 callbacks.take(line, self._ask_to_stop)
 
-    def _clean_up(self) -> None:
+    def clean_up(self) -> None:
         """Remove what was written for a job that was refused before it began."""
         from persia_cli.engines.job import GIVEN
 

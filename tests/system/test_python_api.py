@@ -151,10 +151,11 @@ def test_errors_are_those_of_the_command_line(folder: Path) -> None:
         persia.train(SHOP, data=shop_table().drop_columns("item"), folder="refused")
     assert raised.value.exit_code == 2
     with pytest.raises(persia.PersiaError, match="function") as raised:
-        persia.train(SHOP, data=print, folder="refused")
+        persia.train(SHOP, data=print)
     with pytest.raises(persia.PersiaError):
         persia.open("refused")
     assert [path.name for path in folder.rglob("*") if path.is_file() or path.name == "refused"] == []
+    assert list(folder.glob("runs/*")) == []
 
 
 def test_the_death_of_the_job_is_an_error(folder: Path) -> None:
