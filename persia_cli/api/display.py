@@ -63,7 +63,7 @@ class Display:
             if self._cell is None:
                 from IPython.display import display
 
-                self._cell = display(content, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+                self._cell = display(content, raw=True, display_id=True)
             else:
                 self._cell.update(content, raw=True)
         else:
