@@ -6,7 +6,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from persia_cli.config.schema import Run
 from persia_cli.disk import writing
@@ -50,11 +49,8 @@ class Loggers:
                 )
         return texts
 
-    def close(self, seconds: float) -> tuple[dict[str, dict[str, Any]], list[str]]:
-        """End the loggers, killing them after so many seconds.
-
-        Return the state of each tracker, and a sentence about each one that lacks lines.
-        """
+    def close(self, seconds: float) -> list[str]:
+        """End the loggers, killing them after so many seconds; return sentences about what has failed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
@@ -62,17 +58,14 @@ class Loggers:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        lines = read_journal(self._run_dir / METRICS)
-        ended: dict[str, dict[str, Any]] = {}
-        texts = []
+        texts, lines = self.failures(), read_journal(self._run_dir / METRICS)
         for name in self._run.loggers:
             state = state_in(self._run_dir, name)
-            lacks = sum(map(state.lacks, lines))
-            ended[name] = {"run": state.run, "failures": state.failures, "lacks": lacks}
-            if lacks:
+            if lacks := sum(map(state.lacks, lines)):
+                failed = f"{name} lacks {count(lacks, 'line')} of metrics ({count(state.failures, 'failed call')})"
                 rest = f"a resume sends them, and so does python -m persia_cli.loggers {self._run_dir}"
-                texts.append(f"loggers: {name} lacks {count(lacks, 'line')} of the metrics: {rest}")
-        return ended, texts
+                texts.append(f"loggers: {failed}; {rest}")
+        return texts
 
 
 def send_rest(run_dir: Path) -> None:

@@ -108,10 +108,6 @@ EVENT_KINDS: dict[str, Event] = {
         "those without work), `messages`, `links` (bytes), `exchanged` (messages and bytes), `updates` and `counts`. "
         "Of an embedding server, `updates` has `applied`, `repeated`, `rows_written`, `save_pauses`, `save_waits_ms`",
     ),
-    "loggers": Event(
-        ("loggers",),
-        "at the end, of each logger: the tracker's `run`, the number of `failures`, and of lines that it `lacks`",
-    ),
     "tables": Event(("tables",), "at the end: [counters](#counters-of-a-table) by table, over all servers"),
 }
 

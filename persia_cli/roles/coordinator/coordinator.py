@@ -223,30 +223,25 @@ class Coordinator:
             if self._scoring is not None:
                 context.disk.run("removing the scores", self._scoring.discard)
             self._finish_disk_work()
-            self._end_loggers()
             with suppress(OSError):
                 (self._run_dir / MOMENT).unlink(missing_ok=True)  # the record has the final state
             self._record.close()
             self._events.close()
 
     def _finish_disk_work(self) -> None:
-        """Record the results of tasks that the disk worker still completes, such as publishing a checkpoint."""
-        self._context.disk.close(self._run.cluster.stop_timeout_s / 4)
+        """Record the results of tasks that the disk worker still completes, such as publishing a checkpoint.
+
+        Let the loggers send their last lines, for a short time after a failure or a signal.
+        """
+        context, limit_s = self._context, self._run.cluster.stop_timeout_s
+        context.disk.close(limit_s / 4)
+        is_done = context.is_over and not context.failure and not context.ending
         try:
-            self._context.disk.tick()
+            context.disk.tick()
+            if self._loggers is not None:
+                self._warn(self._loggers.close(limit_s if is_done else limit_s / 4))
         except (PersiaError, OSError) as error:
             log.error("work on a disk failed after the end of the job: %s", error)
-
-    def _end_loggers(self) -> None:
-        """Let the loggers send their last lines: for a short time after a failure or a signal."""
-        is_done = self._context.is_over and self._context.failure is None and self._context.ending is None
-        try:
-            if self._loggers is not None:
-                ended, gaps = self._loggers.close(self._run.cluster.stop_timeout_s / (1 if is_done else 4))
-                self._warn(self._loggers.failures() + gaps)
-                self._events.write(event="loggers", loggers=ended)
-        except (PersiaError, OSError) as error:
-            log.error("the record lacks the end of the loggers: %s", error)
 
     def _tick(self, timeout_s: float) -> None:
         """Handle the messages of one round, then do what has become due."""
