@@ -10,7 +10,7 @@ from typing import Any
 from persia_cli.api.lines import Callback, Callbacks
 from persia_cli.api.run import RunFolder, option_words, run_command
 from persia_cli.api.tables import frame_of, paths_of, scratch, write_table
-from persia_cli.errors import UserError, one_line
+from persia_cli.errors import UserError, count
 
 Conf = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -68,25 +68,29 @@ class FinishedSweep:
         return [run for run in map(RunFolder, folders) if run.has_begun]
 
 
-def sweep(conf: str | os.PathLike[str] = "base", *words: str, **options: Any) -> FinishedSweep:
-    """Train every combination of values, as `persia sweep` does; options are its own, such as `jobs=2`.
+def sweep(conf: str | os.PathLike[str] | None = None, *words: str, **options: Any) -> FinishedSweep:
+    """Train every combination of values, as `persia sweep` does; options are its own, such as `jobs=2` or `resume`.
 
     Raises PersiaError if it is refused; a point that fails has its error in the results.
     """
-    given = ["sweep", *_conf_words(conf), *words, "--json", *option_words(options)]
+    if options.get("dry_run"):
+        raise UserError("dry_run leaves no results to return; run persia sweep --dry-run")
+    given = ["sweep", *([] if conf is None else _conf_words(conf)), *words, "--json", *option_words(options)]
     command, _ = run_command(given, (0, 1), is_short=False)
     folder = Path(json.loads(command.output)["folder"])
     return FinishedSweep(folder, _read_csv(folder / "results.csv"), _read_csv(folder / "settings.csv"))
 
 
 def recommend(run: RunFolder | str | os.PathLike[str], users: Any, top: int = 100, **options: Any) -> Any:
-    """Return the best items of each user, as `persia recommend` does, as a pyarrow.Table."""
+    """Return the best items of each user of a path or table, as `persia recommend` does, as a pyarrow.Table."""
     import pyarrow.parquet as pq
 
-    folder = run.folder if isinstance(run, RunFolder) else Path(run)
-    with paths_of(users, folder) as [path], scratch(folder) as place:
+    folder = run.folder if isinstance(run, RunFolder) else open(run).folder
+    with paths_of(users, folder) as paths, scratch(folder) as place:
+        if len(paths) != 1:
+            raise UserError(f"users: expected a path or a table, not {count(len(paths), 'path')}; give their folder")
         output = place / "lists.parquet"
-        given = option_words({"users": path, "top": top, "output": output, **options})
+        given = option_words({"users": paths[0], "top": top, "output": output, **options})
         run_command(["recommend", str(folder), *given])
         return pq.read_table(output)
 
@@ -132,15 +136,26 @@ def _conf_words(conf: str | os.PathLike[str]) -> list[str]:
     return [text if "=" in text and not Path(text).is_file() else f"conf={text}"]
 
 
+def _plain(value: Any) -> Any:
+    """Return a value as YAML has it: NumPy's numbers and arrays, and paths, as Python's own."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def _written(conf: dict[str, Any], path: Path) -> str:
     import yaml
 
     from persia_cli.disk import writing
 
     try:
-        text = yaml.safe_dump(conf, sort_keys=False)
+        text = yaml.safe_dump(_plain(conf), sort_keys=False)
     except yaml.YAMLError as error:
-        raise UserError(f"the configuration has a value that YAML has not: {one_line(error)}") from error
+        raise UserError(f"the configuration has a {type(error.args[-1]).__name__}, which YAML has not") from error
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

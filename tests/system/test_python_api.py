@@ -67,8 +67,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A run that was trained on a DataFrame with a configuration of Python."""
-    return persia.train(SHOP, data=shop_table().to_pandas(), folder=tmp_path_factory.mktemp("shop") / "run")
+    """A run that was trained on a DataFrame with a configuration of Python, in which NumPy computed a number."""
+    conf = SHOP | {"optimizer": {"dense": {"lr": np.float64(0.01)}}, "train": {"batch_size": np.int64(32), "epochs": 2}}
+    return persia.train(conf, data=shop_table().to_pandas(), folder=tmp_path_factory.mktemp("shop") / "run")
 
 
 @pytest.mark.slow
@@ -154,6 +155,10 @@ def test_errors_are_those_of_the_command_line(folder: Path) -> None:
         persia.train(SHOP, data=print)
     with pytest.raises(persia.PersiaError):
         persia.open("refused")
+    with pytest.raises(persia.PersiaError, match="function"):
+        persia.train(SHOP | {"name": print}, data=shop_table(), folder="refused")
+    with pytest.raises(persia.PersiaError, match="dry_run"):
+        persia.sweep("base", "seed=1,2", dry_run=True)
     assert [path.name for path in folder.rglob("*") if path.is_file() or path.name == "refused"] == []
     assert list(folder.glob("runs/*")) == []
 
@@ -193,6 +198,7 @@ def test_a_sweep_returns_its_points(folder: Path) -> None:
     assert (len(found.settings), list(found.points["state"])) == (2, ["done", "done"])
     assert [run.state for run in found.runs] == ["done", "done"]
     assert found.runs[0].metrics.log_loss.iloc[-1] == found.points.log_loss[0]
+    assert persia.sweep(resume="sweep", metric="auc").points.equals(found.points)
 
 
 SCRIPT = """
