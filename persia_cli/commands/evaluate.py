@@ -84,8 +84,10 @@ def evaluate(
     for word, is_given in {"--at": at, "--keep-seen": keep_seen, "--approximate": approximate}.items():
         if is_given and not retrieval:
             raise UserError(f"{word} belongs to --retrieval; give both, or none")
-    if (as_json and not importance) or (importance and retrieval):
-        raise UserError("--json belongs to --importance, and --retrieval is another evaluation; give one at a time")
+    if as_json and not importance:
+        raise UserError("--json belongs to --importance; give both, or none")
+    if importance and retrieval:
+        raise UserError("--importance and --retrieval are two evaluations; give one at a time")
     for word in words or []:
         if "=" not in word and not word.startswith("~"):
             raise UserError(f"'{word}' is not KEY=VALUE; other samples are given by --data {word}")
