@@ -2,10 +2,12 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+from pydantic.fields import FieldInfo
 
 from persia_cli.commands.completion import read_table
 from persia_cli.commands.screen import out, pairs, say_json
@@ -21,25 +23,28 @@ MAX_NEAREST, SIMILAR = 3, 0.75
 
 def explain_key(key: str, words: Sequence[str], folders: Sequence[Path], as_json: bool) -> None:
     """Print the explanation of a key for a command line; raises UserError for an unknown key."""
-    known = dict(keys(Run, members=True))
+    known = _by_key(keys(Run, members=True))
     general = _general(key, list(known))
     run = compose_run(words, folders)
     values = run.model_dump(mode="json")
-    chosen = dict(keys(Run, values, members=True))
-    field = chosen.get(general, known[general])
-    meaning = field.description or next((node.__doc__ for node in nodes(field.annotation)), "") or ""
+    chosen = _by_key(keys(Run, values, members=True))
+    fields = chosen.get(general, known[general])
     example = read_table()[general][0]
     leaf = key.rpartition(".")[2]
     found: dict[str, Any] = {
-        "meaning": " ".join(meaning.split()),
-        "type": field_expectation(field),
-        "default": field_default(field).removeprefix("; ").removeprefix("default ") or "none",
+        "meaning": " ".join(dict.fromkeys(map(_meaning, fields))),
+        "type": _either(map(field_expectation, known[general] if leaf == "kind" else fields)),
+        "default": _either(field_default(each).removeprefix("; ").removeprefix("default ") for each in fields),
         "example": (f"{leaf}: {example}" if "[" in key else shlex.quote(f"{key}={example}")) if example else "none",
-        "value": _value(values, key),
     }
+    if "[]" in key or "NAME" in key.split("."):  # It is no key of one element, which would have a value.
+        _show(key, found, as_json)
+        return
+    found["value"] = _value(values, key)
     places = origins(key.partition("[")[0], layers_of(run, words, folders))
     if as_json:
-        say_json({"key": key} | found | {"set_by": [{"place": each.place, "value": each.value} for each in places]})
+        found["set_by"] = [{"place": each.place, "value": each.value} for each in places]
+        _show(key, found, as_json)
         return
     found["value"] = spell(found["value"])
     found["set by"] = places[-1].place if places else "nothing, so it has its default"
@@ -47,7 +52,31 @@ def explain_key(key: str, words: Sequence[str], folders: Sequence[Path], as_json
         found["set by"] = "nothing: this configuration has no such key"
     if places[:-1]:
         found["before"] = ", then ".join(f"{spell(each.value)} by {each.place}" for each in places[:-1])
-    pairs(out(), found)
+    _show(key, found, as_json)
+
+
+def _show(key: str, found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        say_json({"key": key} | found)
+    else:
+        pairs(out(), found)
+
+
+def _by_key(found: Iterable[tuple[str, FieldInfo]]) -> dict[str, list[FieldInfo]]:
+    """Return the fields of each key: several where kinds of a group have it."""
+    fields: dict[str, list[FieldInfo]] = {}
+    for key, field in found:
+        fields.setdefault(key, []).append(field)
+    return fields
+
+
+def _meaning(field: FieldInfo) -> str:
+    meaning = field.description or next((node.__doc__ for node in nodes(field.annotation)), "") or ""
+    return " ".join(meaning.split())
+
+
+def _either(texts: Iterable[str]) -> str:
+    return any_of([text for text in dict.fromkeys(texts) if text] or ["none"])
 
 
 def _general(key: str, known: Sequence[str]) -> str:

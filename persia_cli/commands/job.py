@@ -139,7 +139,8 @@ def score_test(trained: JobPlan) -> None:
     if trained.run.loggers:
         from persia_cli.loggers.process import send_rest
 
-        send_rest(trained.run_dir)
+        for text in send_rest(trained.run_dir):
+            labelled(err(), "warning", text)
 
 
 def other_data(paths: Sequence[str], split: str) -> list[str]:

@@ -1,6 +1,7 @@
 """The web application: pages, their data as JSON, and what changes as server-sent events."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
@@ -176,7 +177,7 @@ class _Pages:
 def _json(value: Any, status: int = 200) -> "Response":
     from starlette.responses import Response
 
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
+    return Response(_encoded(value), status, media_type="application/json")
 
 
 def _stream(events: AsyncIterator[bytes]) -> "Response":
@@ -188,4 +189,12 @@ def _stream(events: AsyncIterator[bytes]) -> "Response":
 def _event(kind: str, value: Any, name: str = "") -> bytes:
     """Return a server-sent event; JSON has no line breaks."""
     head = f"id: {name}\nevent: {kind}\ndata: " if name else f"event: {kind}\ndata: "
-    return head.encode() + msgspec.json.encode(value) + b"\n\n"
+    return head.encode() + _encoded(value) + b"\n\n"
+
+
+def _encoded(value: Any) -> bytes:
+    """Return JSON; a name that is not in UTF-8, and other halves of characters, are escaped."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value)).encode()

@@ -46,8 +46,8 @@ class Folder:
     def _inside(self, name: str, marker: str, *files: str) -> Path:
         """Return a folder that has a file `marker`; neither it nor any of the files may be a link to elsewhere."""
         try:
-            path = (self.root / name).resolve()
-            ours = [path, *((path / file).resolve() for file in (marker, *files))]
+            path = Path(os.path.realpath(self.root / name))  # Path.resolve raises RuntimeError for a loop of links.
+            ours = [path, *(Path(os.path.realpath(path / file)) for file in (marker, *files))]
             if all(each.is_relative_to(self.root) for each in ours) and (path / marker).is_file():
                 return path
         except (OSError, ValueError):

@@ -54,5 +54,5 @@ def _in_words(line: str) -> str | None:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.pop("time")))
         kind = event.pop("event")
         return None if kind in NUMBERS else f"{clock} {kind} " + " ".join(f"{k}={v}" for k, v in event.items())
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError):
         return line

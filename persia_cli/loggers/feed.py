@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -65,6 +66,7 @@ class LoggerFeed(threading.Thread):
         self._logger, self._run, self._run_dir, self._ending = logger, run, run_dir, ending
         self.state = state_in(run_dir, name)
         self._lines = Tail(run_dir / METRICS)
+        self._saved_s = time.monotonic()
 
     def run(self) -> None:
         """Begin, send each line once it is written, and end the tracker's run."""
@@ -100,6 +102,8 @@ class LoggerFeed(threading.Thread):
     def _send(self, line: dict[str, Any]) -> None:
         self._logger.line(line["split"], line["step"], line["time"], metrics_of(line))
         self.state.sent[line["split"]] = line["step"]
+        if time.monotonic() > self._saved_s + EVERY_S:
+            self.save()
 
     def _end(self) -> None:
         phases = [event["phase"] for event in read_journal(self._run_dir / EVENTS) if event.get("phase") in ENDS]
@@ -131,3 +135,4 @@ class LoggerFeed(threading.Thread):
     def save(self) -> None:
         """Write the state."""
         write_whole(self._run_dir / LOGGERS / f"{self.name}.json", msgspec.json.encode(self.state) + b"\n")
+        self._saved_s = time.monotonic()

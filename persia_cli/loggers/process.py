@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from persia_cli.config.record import CONFIG, read_run
 from persia_cli.config.schema import Run
 from persia_cli.disk import writing
 from persia_cli.errors import count
@@ -18,6 +19,8 @@ PROMETHEUS = "prometheus"
 """The logger of `metrics_port`, which is no tracker."""
 OUTPUT = "output.log"
 """File in the folder of the loggers with all that their libraries print."""
+FOLLOW = "--follow"
+"""Argument of a process next to a coordinator, which ends with its standard input."""
 REST_S = 30.0
 """Maximum number of seconds in which a command sends the rest."""
 
@@ -53,25 +56,38 @@ class Loggers:
         """End the loggers, killing them after so many seconds; return sentences about what has failed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        texts, lines = self.failures(), read_journal(self._run_dir / METRICS)
-        for name in self._run.loggers:
-            state = state_in(self._run_dir, name)
-            if lacks := sum(map(state.lacks, lines)):
-                failed = f"{name} lacks {count(lacks, 'line')} of metrics ({count(state.failures, 'failed call')})"
-                rest = f"a resume sends them, and so does python -m persia_cli.loggers {self._run_dir}"
-                texts.append(f"loggers: {failed}; {rest}")
-        return texts
+        _end(self._process, seconds)
+        return self.failures() + gaps(self._run, self._run_dir)
 
 
-def send_rest(run_dir: Path) -> None:
-    """Send lines that were written after the end of a job, such as that of its test; raises DiskError."""
+def gaps(run: Run, run_dir: Path) -> list[str]:
+    """Return a sentence about each tracker that lacks lines."""
+    texts, lines = [], read_journal(run_dir / METRICS)
+    for name in run.loggers:
+        state = state_in(run_dir, name)
+        if lacks := sum(map(state.lacks, lines)):
+            failed = f"{name} lacks {count(lacks, 'line')} of metrics ({count(state.failures, 'failed call')})"
+            rest = f"a resume sends them, and so does python -m persia_cli.loggers {run_dir}"
+            texts.append(f"loggers: {failed}; {rest}")
+    return texts
+
+
+def send_rest(run_dir: Path) -> list[str]:
+    """Send lines that were written after the end of a job, such as that of its test; raises DiskError.
+
+    Return a sentence about each tracker that lacks lines.
+    """
+    _end(_started(run_dir, subprocess.DEVNULL), REST_S)
+    return gaps(read_run(run_dir / CONFIG), run_dir)
+
+
+def _end(process: "subprocess.Popen[bytes]", seconds: float) -> None:
+    """Wait for the end of the loggers, and kill them after so many seconds."""
     with suppress(subprocess.TimeoutExpired):
-        _started(run_dir, subprocess.DEVNULL).wait(REST_S)
+        process.wait(seconds)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _started(run_dir: Path, standard_input: int) -> "subprocess.Popen[bytes]":
@@ -79,6 +95,7 @@ def _started(run_dir: Path, standard_input: int) -> "subprocess.Popen[bytes]":
     with writing(folder):
         folder.mkdir(exist_ok=True)
         with (folder / OUTPUT).open("ab") as output:
-            command = [sys.executable, "-P", "-m", "persia_cli.loggers", str(run_dir)]
+            follow = [FOLLOW] if standard_input == subprocess.PIPE else []
+            command = [sys.executable, "-P", "-m", "persia_cli.loggers", str(run_dir), *follow]
             # Its own session: Ctrl-C in a terminal is for the job, which then ends the loggers.
             return subprocess.Popen(command, stdin=standard_input, stdout=output, stderr=output, start_new_session=True)

@@ -95,6 +95,17 @@ def test_a_key_is_explained(shop: str, capsys: pytest.CaptureFixture[str]) -> No
     assert (lines["value"], lines["type"]) == ("sum", "sum, mean, sqrtn or none")
 
 
+def test_a_key_of_several_kinds_or_of_no_one_element_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    for key in ("cluster.kind", "train.losses.NAME.kind", "embedding.tables.NAME.optimizer.eps"):
+        explain_key(key, ["conf=criteo"], [], as_json=True)
+    kinds, losses, eps = map(json.loads, capsys.readouterr().out.splitlines())
+    assert kinds["type"] == "embedded, local, hosts, kubernetes, ray or slurm"
+    assert losses["type"].startswith("bce, focal")
+    assert eps["default"] == "1e-10 or 1e-08"
+    explain_key("dataset.raw[].steps[].divide", ["conf=criteo"], [], as_json=True)
+    assert "value" not in json.loads(capsys.readouterr().out)
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"), [("train.bach_size", "train.batch_size"), ("capacity", "embedding.capacity")]
 )

@@ -199,6 +199,18 @@ def test_nothing_outside_of_the_folder_is_read(tmp_path: Path) -> None:
     assert {name: row["state"] for name, row in rows.items()} == {"inside": "running", "linked": "damaged"}
 
 
+def test_one_odd_run_spoils_no_other(asked: Asked, runs: Path) -> None:
+    made_up_run(runs / "latin", 3).rename(runs / "latin-\udce9")  # a name that is not in UTF-8
+    looped = made_up_run(runs / "looped", 3) / "metrics.jsonl"
+    looped.unlink()
+    looped.symlink_to(looped.name)
+    with (runs / "runs" / "failed" / "events.jsonl").open("a") as file:
+        file.write('{"time": Infinity, "event": "warning", "text": "half of a character: \\ud800"}\n')
+    with asked.events("/api/rows") as events:
+        assert len(until_read(events)) == 5
+    assert "half of" in asked.get("/api/logs", run="runs/failed", file="events.jsonl").json()["lines"][-1]
+
+
 def test_only_names_of_this_machine_are_answered_and_browsers_load_nothing_else(asked: Asked) -> None:
     for host in ("localhost", "127.0.0.1:99", "[::1]:8600"):
         assert asked.get("/", {"Host": host}).status == 200

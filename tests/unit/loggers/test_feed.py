@@ -1,6 +1,7 @@
 """The lines that a tracker gets: each once, whatever happens to the job, the tracker or the file."""
 
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -115,3 +116,16 @@ def test_what_a_dead_tracker_lacks_comes_with_the_next_start(tmp_path: Path) -> 
     assert [state.lacks({"split": "eval", "step": step}) for step in (20, 30)] == [False, True]
     feed(tmp_path, tracker)
     assert tracker.lines == both(10, 20, 30, 40)
+
+
+def test_a_kill_while_it_catches_up_costs_a_second_of_it(tmp_path: Path) -> None:
+    made_up_run(tmp_path, range(10, 50, 10))
+    known: list[int] = []
+
+    class Slow(Notebook):
+        def line(self, split: str, step: int, time_s: float, metrics: Mapping[str, float]) -> None:
+            known.append(sum(state_in(tmp_path, "notebook").sent.values()))
+            time.sleep(0.3)
+
+    feed(tmp_path, Slow())
+    assert known[-1] > 0

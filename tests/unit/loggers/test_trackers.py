@@ -88,6 +88,17 @@ def test_a_logger_that_is_killed_or_hangs_is_reported_and_left(tmp_path: Path) -
     assert [step for step, _ in in_tensorboard(tmp_path / TENSORBOARD)["eval/auc"]] == [*STEPS, 40]
 
 
+@pytest.mark.processes
+def test_the_command_sends_what_is_missing_and_ends(tmp_path: Path) -> None:
+    made_up_run(tmp_path, STEPS, loggers=["tensorboard"])
+    for folder, expected in ((tmp_path, 0), (tmp_path / "none", 2)):
+        command = [sys.executable, "-m", "persia_cli.loggers", str(folder)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stderr is not None
+            assert (process.wait(LIMIT_S), process.stderr.read().count(b"error:")) == (expected, expected // 2)
+    assert [step for step, _ in in_tensorboard(tmp_path / TENSORBOARD)["eval/auc"]] == STEPS
+
+
 @contextmanager
 def mlflow_server(folder: Path, port: int) -> Iterator[None]:
     """Run an MLflow server with its database and files in a folder."""
