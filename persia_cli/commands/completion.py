@@ -33,9 +33,9 @@ def complete() -> bool:
 
 
 def candidates(words: list[str], current: str) -> list[str]:
-    """Return what the last word of a line may become; `words` are those before, from `persia` on."""
+    """Return what the last word of a line may become; `words` are those before, from the program on."""
     rows = read_table()
-    path, given, takes_value = words[0].rpartition("/")[2], 0, False
+    path, given, takes_value = "persia", 0, False
     for word in words[1:]:
         if takes_value:
             takes_value = False
@@ -96,8 +96,8 @@ def _in_bash(words: list[str]) -> list[str]:
         return [each.partition("=")[2] for each in found]
     if len(found) == 1 and found[0].endswith("="):
         # Bash ends the word after a single match, but not after the beginning of several.
-        example, values = read_table()[found[0][:-1]]
-        found += [f"{found[0]}{value}" for value in values or [example]]
+        key = found[0]
+        found += candidates(others, key) or [f"{key}{read_table()[key[:-1]][0]}"]
     return found
 
 

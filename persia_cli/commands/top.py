@@ -32,10 +32,10 @@ def top(
     if find_spec("textual") is None:
         raise UserError("persia top needs Textual, which is not installed: pip install 'persia-cli[top]'")
     chosen = run or _newest_running()
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UserError(f"persia top needs a terminal; persia report {chosen} writes a page about the run")
     if not (chosen / CONFIG).is_file():
         raise UserError(f"{chosen} does not contain a run; give the folder that persia train named")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UserError(f"persia top needs a terminal; persia report {chosen} writes a page about the run")
     from persia_cli.commands.top_screen import TopScreen
 
     TopScreen(chosen).run()

@@ -69,7 +69,7 @@ def understanding(run_dir: Path) -> Iterator[None]:
     """Raise UserError if lines of a run's journals do not have the keys and values that the block expects."""
     try:
         yield
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"the key {error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise UserError(
             f"the record of {run_dir} ({METRICS}, {EVENTS}) is damaged or from another version of persia: {what}"

@@ -84,6 +84,7 @@ def test_a_shell_completes_lines(name: str, tmp_path: Path) -> None:
     shell = Shell(name, tmp_path)
     try:
         assert shell.completed("persia train train.bat") == "persia train train.batch_size="
+        assert shell.completed("persia train con") == "persia train conf="
         assert shell.completed("persia train --dry-run conf=criteo_1") == "persia train --dry-run conf=criteo_1tb "
         assert shell.completed("persia train train.graphs=au") == "persia train train.graphs=auto "
         assert shell.completed("persia train conf=./mi").rstrip() == "persia train conf=./mine.yaml"
