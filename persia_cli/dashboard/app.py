@@ -3,36 +3,33 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from persia_cli.config.schema.metric import AIMS
-from persia_cli.dashboard.details import comparison, run_details, sweep_details, sweep_row
+from persia_cli.dashboard.curves import new_curves
+from persia_cli.dashboard.details import comparison, run_details
 from persia_cli.dashboard.folder import Folder
 from persia_cli.dashboard.guard import App, Guard
-from persia_cli.dashboard.lines import Position, columns, read_new
 from persia_cli.dashboard.logs import search
-from persia_cli.dashboard.overview import Overview
-from persia_cli.dashboard.rows import RunRow
+from persia_cli.dashboard.rows import RunRow, read_row
+from persia_cli.dashboard.sweep import sweep_details, sweep_row
 from persia_cli.errors import UserError
-from persia_cli.observe.journal import METRICS
 from persia_cli.observe.journal_keys import METRIC_KEYS
 from persia_cli.serving.http.token_file import TokenFile
 
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
     from starlette.requests import Request
-    from starlette.responses import Response
 
 STATIC = Path(__file__).with_name("static")
 PAGES = ("/", "/run", "/compare", "/sweep")
 TICK_S = 1.0
 REST_TIMES = 100.0
-"""A page's data is read again after so many times the time that reading it took, so that training is not slowed."""
+"""Files are read again after so many times the time that reading them took, so that training is not slowed."""
 MAX_POINTS, MIN_POINTS = 3000, 300
 """Points of a curve: MAX_POINTS is shared by the runs of a page."""
 
@@ -40,150 +37,134 @@ MAX_POINTS, MIN_POINTS = 3000, 300
 def make_app(folder: Folder, token: TokenFile | None, is_ending: Callable[[], bool]) -> App:
     """Return the application over a folder, whose streams end when the server does."""
     from starlette.applications import Starlette
-    from starlette.responses import FileResponse
+    from starlette.responses import FileResponse, Response, StreamingResponse
     from starlette.routing import Mount, Route
     from starlette.staticfiles import StaticFiles
 
-    pages = _Pages(folder, is_ending)
-
-    async def page(request: "Request") -> "Response":
+    def page(request: "Request") -> Response:
         return FileResponse(STATIC / "page.html")
 
-    async def missing(request: "Request", error: Exception) -> "Response":
-        return _json({"error": str(error)}, 404)
+    def missing(request: "Request", error: Exception) -> Response:
+        return Response(_encoded({"error": str(error)}), 404, media_type="application/json")
 
-    def data(make: Callable[["QueryParams"], Any]) -> Callable[["Request"], Awaitable["Response"]]:
-        async def answer(request: "Request") -> "Response":
-            return _json(await asyncio.to_thread(make, request.query_params))
+    def data(make: "Callable[[Folder, QueryParams], Any]") -> Route:
+        def answer(request: "Request") -> Response:
+            return Response(_encoded(make(folder, request.query_params)), media_type="application/json")
 
-        return answer
+        return Route(f"/api/{make.__name__}", answer)
 
-    made = (pages.keys, pages.run, pages.logs, pages.compare, pages.sweep)
+    def stream(make: Callable[[Folder, "Request"], Callable[[], list[bytes]]]) -> Route:
+        def answer(request: "Request") -> Response:
+            return StreamingResponse(_events(make(folder, request), is_ending), media_type="text/event-stream")
+
+        return Route(f"/api/{make.__name__}", answer)
+
     routes = [
         *(Route(path, page) for path in PAGES),
-        *(Route(f"/api/{make.__name__}", data(make)) for make in made),
-        *(Route(f"/api/{stream.__name__}", stream) for stream in (pages.rows, pages.curves)),
+        *map(data, (keys, run, logs, compare, sweep)),
+        *map(stream, (rows, curves)),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     return Guard(Starlette(routes=routes, exception_handlers={UserError: missing}), token)
 
 
-class _Pages:
-    """The data of the pages: as JSON, or as events while it changes."""
+def keys(folder: Folder, query: "QueryParams") -> Any:
+    """Return the keys of metrics; curves of evaluations have only those that are `scored`."""
+    scored = {key for key, each in METRIC_KEYS.items() if key in ("loss", *AIMS) or each.lines == "eval"}
+    return {key: {**each._asdict(), "scored": key in scored} for key, each in METRIC_KEYS.items()}
 
-    def __init__(self, folder: Folder, is_ending: Callable[[], bool]) -> None:
-        self._folder, self._overview, self._is_ending = folder, Overview(folder), is_ending
 
-    def keys(self, query: "QueryParams") -> Any:
-        """Return the keys of metrics; curves of evaluations have only those that are `scored`."""
-        scored = {key for key, each in METRIC_KEYS.items() if key in ("loss", *AIMS) or each.lines == "eval"}
-        return {key: {**each._asdict(), "scored": key in scored} for key, each in METRIC_KEYS.items()}
+def run(folder: Folder, query: "QueryParams") -> Any:
+    """Return the details of a run."""
+    return run_details(folder.run(query.get("run", "")), query.get("run", ""))
 
-    def run(self, query: "QueryParams") -> Any:
-        """Return the details of a run."""
-        return run_details(self._folder.run(query.get("run", "")), query.get("run", ""))
 
-    def logs(self, query: "QueryParams") -> Any:
-        """Return the lines of a log that contain a text."""
-        return search(self._folder.run(query.get("run", "")), query.get("file", ""), query.get("text", ""))
+def logs(folder: Folder, query: "QueryParams") -> Any:
+    """Return the lines of a log that contain a text."""
+    return search(folder.run(query.get("run", "")), query.get("file", ""), query.get("text", ""))
 
-    def compare(self, query: "QueryParams") -> Any:
-        """Return the differences of runs."""
-        return comparison(self._runs(query))
 
-    def sweep(self, query: "QueryParams") -> Any:
-        """Return the settings of a sweep."""
-        return sweep_details(self._folder.sweep(query.get("sweep", "")), query.get("sweep", ""))
+def compare(folder: Folder, query: "QueryParams") -> Any:
+    """Return the differences of runs."""
+    return comparison({name: folder.run(name) for name in _runs(query)})
 
-    async def rows(self, request: "Request") -> "Response":
-        """Answer with events: the rows of runs that change, of all or of a sweep, and the sweeps."""
-        return _stream(self._row_events(request.query_params.get("sweep")))
 
-    async def curves(self, request: "Request") -> "Response":
-        """Answer with events: new lines of metrics of runs, and their states.
+def sweep(folder: Folder, query: "QueryParams") -> Any:
+    """Return the settings of a sweep."""
+    return sweep_details(folder, query.get("sweep", ""))
 
-        The id of an event is the positions in the files of metrics, from which a browser continues.
-        """
-        runs = self._runs(request.query_params)
-        texts = request.headers.get("last-event-id", request.query_params.get("since", "")).split(",")
-        since = [Position.parse(text) for text in texts] if len(texts) == len(runs) else [Position()] * len(runs)
-        return _stream(self._curve_events(list(runs), since))
 
-    def _runs(self, query: "QueryParams") -> dict[str, Path]:
-        names = dict.fromkeys(query.getlist("run"))
-        if not names:
-            raise UserError("the address names no run")
-        return {name: self._folder.run(name) for name in names}
+def rows(folder: Folder, request: "Request") -> Callable[[], list[bytes]]:
+    """Return a function that returns events: the rows of runs that changed, of all or of a sweep, and the sweeps."""
+    sweep_name = request.query_params.get("sweep")
+    sent: dict[str, RunRow] = {}
+    before: list[Any] | None = None
 
-    async def _row_events(self, sweep: str | None) -> AsyncIterator[bytes]:
-        sent: dict[str, RunRow] = {}
-        before: Any = None
-        while not self._is_ending():
-            begin = time.monotonic()
-            try:
-                found = await asyncio.to_thread(self._overview.changes, sent, sweep)
-                rows = [] if sweep is not None else await asyncio.to_thread(self._sweep_rows)
-            except UserError as error:
-                yield _event("gone", {"text": str(error)})
-                return
-            if found["rows"] or found["gone"] or before != (rows, found["unread"]):
-                before = rows, found["unread"]
-                yield _event("rows", {**found, "sweeps": rows, "folder": str(self._folder.root)})
-            else:
-                yield b": \n\n"
-            if not found["unread"]:
-                await self._rest(begin)
+    def changes() -> list[bytes]:
+        nonlocal before
+        now = time.time()
+        found = {name: read_row(folder, name, now) for name in folder.runs(sweep_name)}
+        sweeps = [] if sweep_name is not None else [sweep_row(folder, name) for name in folder.sweeps()]
+        new = [row for name, row in found.items() if sent.get(name) != row]
+        gone = sorted(sent.keys() - found.keys())
+        if not new and not gone and sweeps == before:
+            return []
+        before = sweeps
+        sent.clear()
+        sent.update(found)
+        return [_event("rows", {"rows": new, "gone": gone, "sweeps": sweeps, "folder": str(folder.root)})]
 
-    def _sweep_rows(self) -> list[dict[str, Any]]:
-        rows = []
-        for name in self._folder.sweeps():
-            with suppress(UserError):  # removed meanwhile
-                rows.append(sweep_row(self._folder.sweep(name), name))
-        return rows
+    return changes
 
-    async def _curve_events(self, runs: list[str], since: list[Position]) -> AsyncIterator[bytes]:
-        most = max(MIN_POINTS, MAX_POINTS // len(runs))
-        states: dict[str, RunRow] = {}
-        while not self._is_ending():
-            begin = time.monotonic()
-            for number, name in enumerate(runs):
-                try:
-                    new, at = await asyncio.to_thread(self._new, name, since[number], most)
-                    state = await asyncio.to_thread(self._overview.row, name, False)
-                except UserError as error:
-                    yield _event("gone", {"run": name, "text": str(error)})
-                    return
-                is_other = at.file != since[number].file or at.offset < since[number].offset
-                if new or is_other:
-                    since[number] = at
-                    yield _event("curves", {"run": name, "all": is_other, "splits": new}, ",".join(map(str, since)))
-                if states.get(name) != state:
-                    states[name] = state
-                    yield _event("state", state)
-            yield b": \n\n"
-            await self._rest(begin)
 
-    async def _rest(self, begin: float) -> None:
-        """Wait until the next tick, in proportion to the time since `begin`, or until the server ends."""
+def curves(folder: Folder, request: "Request") -> Callable[[], list[bytes]]:
+    """Return a function that returns events: new lines of metrics of runs, and their states.
+
+    The id of an event is the positions in the files of metrics, from which a browser continues.
+    """
+    names = _runs(request.query_params)
+    for name in names:
+        folder.run(name)
+    given = request.headers.get("last-event-id", request.query_params.get("since", "")).split(",")
+    since = given if len(given) == len(names) else [""] * len(names)
+    states: dict[str, RunRow] = {}
+
+    def changes() -> list[bytes]:
+        events = []
+        for number, name in enumerate(names):
+            most = max(MIN_POINTS, MAX_POINTS // len(names))
+            splits, is_whole, at = new_curves(folder.run(name), since[number], most)
+            if at != since[number]:
+                since[number] = at
+                events.append(_event("curves", {"run": name, "all": is_whole, "splits": splits}, ",".join(since)))
+            if states.get(name) != (state := read_row(folder, name, time.time())):
+                states[name] = state
+                events.append(_event("state", state))
+        return events
+
+    return changes
+
+
+def _runs(query: "QueryParams") -> list[str]:
+    names = list(dict.fromkeys(query.getlist("run")))
+    if not names:
+        raise UserError("the address names no run")
+    return names
+
+
+async def _events(changes: Callable[[], list[bytes]], is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """Yield the events that a function returns, again and again, until it raises UserError or the server ends."""
+    while not is_ending():
+        begin = time.monotonic()
+        try:
+            found = await asyncio.to_thread(changes)
+        except UserError as error:
+            yield _event("gone", {"text": str(error)})
+            return
+        yield b"".join(found) or b": \n\n"
         end = time.monotonic() + max(TICK_S, REST_TIMES * (time.monotonic() - begin))
-        while time.monotonic() < end and not self._is_ending():
+        while time.monotonic() < end and not is_ending():
             await asyncio.sleep(TICK_S / 4)
-
-    def _new(self, name: str, since: Position, most: int) -> tuple[Any, Position]:
-        data, at = read_new(self._folder.run(name) / METRICS, since)
-        return columns(data, most) if data else None, at
-
-
-def _json(value: Any, status: int = 200) -> "Response":
-    from starlette.responses import Response
-
-    return Response(_encoded(value), status, media_type="application/json")
-
-
-def _stream(events: AsyncIterator[bytes]) -> "Response":
-    from starlette.responses import StreamingResponse
-
-    return StreamingResponse(events, media_type="text/event-stream")
 
 
 def _event(kind: str, value: Any, name: str = "") -> bytes:

@@ -1,30 +1,34 @@
-"""A row of the list of runs, from the ends of a run's journals, and its best evaluation, from all of them."""
+"""A row of the list of runs, from the ends of a run's journals."""
 
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
 import yaml
 
 from persia_cli.config.record import CONFIG
-from persia_cli.config.schema.metric import aim_of, goodness
-from persia_cli.dashboard.lines import TRAIN, lines_with, objects
-from persia_cli.observe.history import COPIED, ENDS, outcome_by
-from persia_cli.observe.journal import EVENTS, METRICS, is_being_written
-from persia_cli.observe.outcome import speed_of
+from persia_cli.dashboard.curves import TRAIN
+from persia_cli.dashboard.folder import Folder
+from persia_cli.errors import UserError
+from persia_cli.observe.history import COPIED, Line, outcome_by
+from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, object_of
+from persia_cli.observe.outcome import quality_in, speed_of
 
-HEAD_BYTES, TAIL_BYTES = 8192, 32_768
-"""Bytes of a journal that a row needs: the begin of the events, the end of both; it has about 50 lines of training."""
-KINDS = (b'"event": "phase"', b'"event": "began"', b'"event": "best"')
+HEAD_BYTES, TAIL_BYTES = 8192, 1 << 18
+"""Bytes at both ends of a journal that are read; the tail has hundreds of lines."""
+KINDS = (b'"event": "began"', b'"event": "phase"', b'"event": "best"')
+EVAL = b'"split": "eval"'
+RECENT = 50
+"""Lines of training that the speed is of."""
 _SECTIONS = re.compile(r"^(?:name|model|mode):.*\n(?:[ -].*\n)*", re.MULTILINE)
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-Score = tuple[str, float, int]
-"""A metric, the mean of its values over labels, and the step of the evaluation."""
+
+Score = tuple[str, float | None, int]
+"""AUC, RMSE, loss or another metric, its mean over labels, and the step of the evaluation."""
 
 
 @dataclass(frozen=True)
@@ -40,80 +44,80 @@ class RunRow:
     mode: str | None = None
     step: int | None = None
     samples_per_s: float | None = None
-    """Speed over the last lines of training."""
-    best: Score | None = None
-    """The evaluation that the run chose, else the best by AUC, RMSE or loss."""
+    score: Score | None = None
+    """The evaluation that the run chose, else the last one."""
     began_s: float | None = None
     last_s: float | None = None
 
 
-def read_row(path: Path, name: str, now: float, whole: bool) -> RunRow:
-    """Return the row of a run; without `whole`, the best evaluation is that of the last lines."""
+def read_row(folder: Folder, name: str, now: float) -> RunRow:
+    """Return the row of a run, whose files are read again only when they change."""
     try:
-        text = (path / CONFIG).read_text(encoding="utf-8")
-        config = yaml.load("".join(_SECTIONS.findall(text)), _LOADER) or {}
-        events = list(objects(lines_with(_ends(path / EVENTS, HEAD_BYTES), *KINDS)))
-        lines = list(objects(lines_with(_ends(path / METRICS), TRAIN)))
-        last = lines[-1] if lines else None
-        scored = (path / METRICS).read_bytes() if whole and lines else _ends(path / METRICS)
-        phases = [event for event in events if event["event"] == "phase"]
-        began_s = next((event["time"] for event in phases if event["phase"] == "training"), None)
-        return RunRow(
-            name,
-            *_outcome(path, events, phases, now),
-            config.get("name"),
-            config.get("model", {}).get("kind"),
-            config.get("mode", {}).get("kind"),
-            step=last["step"] if last else None,
-            samples_per_s=(speed_of(lines) or last["samples_per_s"]) if last else None,
-            best=_chosen(events) or best_of(map(_score, objects(lines_with(scored, b'"split": "eval"')))),
-            began_s=began_s,
-            last_s=last["time"] if last else began_s,
+        path = folder.run(name)
+        found = [file.stat() for each in (CONFIG, EVENTS, METRICS) if (file := path / each).exists()]
+        row, events = _record(path, tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found))
+        is_copy = (path / COPIED).exists()
+        is_here = any(event["event"] == "began" and event["host"] == socket.gethostname() for event in events)
+        outcome = outcome_by(
+            [event for event in events if event["event"] == "phase"],
+            is_being_written(path / EVENTS) if is_here and not is_copy else None,
+            max((each.st_mtime for each in found[1:]), default=None) if not is_copy else None,
+            is_copy,
+            now,
         )
-    except (KeyError, TypeError, ValueError, AttributeError, OSError, yaml.YAMLError) as error:
+        return replace(row, run=name, state=outcome.state, text=outcome.text)
+    except (UserError, KeyError, IndexError, TypeError, ValueError, AttributeError, OSError, yaml.YAMLError) as error:
         return RunRow(name, "damaged", f"the record cannot be read: {type(error).__name__}: {error}".splitlines()[0])
 
 
-def best_of(scores: Iterable[Score | None]) -> Score | None:
-    """Return the best of scores; None are left out."""
-    found = [score for score in scores if score is not None]
-    return max(found, key=lambda score: goodness(aim_of(score[0]), score[1]), default=None)
+@lru_cache(maxsize=4096)
+def _record(path: Path, written: tuple[tuple[int, int, int], ...]) -> tuple[RunRow, list[Line]]:
+    """Return the row, without a state, of a run whose files have these inodes, sizes and times, and its events."""
+    config = yaml.load("".join(_SECTIONS.findall((path / CONFIG).read_text(encoding="utf-8"))), _LOADER) or {}
+    heads, lines = _lines(path / EVENTS), _lines(path / METRICS)
+    events = [event for kind in KINDS for event in _objects(heads, kind)]
+    training = _objects([line for line in lines if TRAIN in line][-RECENT:], TRAIN)
+    scores = [
+        *map(_score, _objects([line for line in lines if EVAL in line][-1:], EVAL)),
+        *((event["metric"], event["value"], event["step"]) for event in events if event["event"] == "best"),
+    ]
+    last = training[-1] if training else {}
+    began_s = next((event["time"] for event in events if event.get("phase") == "training"), None)
+    row = RunRow(
+        run="",
+        state="",
+        name=config.get("name"),
+        model=config.get("model", {}).get("kind"),
+        mode=config.get("mode", {}).get("kind"),
+        step=last.get("step"),
+        samples_per_s=speed_of(training) or last.get("samples_per_s"),
+        score=scores[-1] if scores else None,
+        began_s=began_s,
+        last_s=last.get("time", began_s),
+    )
+    return row, events
 
 
-def _outcome(path: Path, events: Sequence[Any], phases: Sequence[Any], now: float) -> tuple[str, str]:
-    is_copy = (path / COPIED).exists()
-    is_ours = any(event["event"] == "began" and event["host"] == socket.gethostname() for event in events)
-    is_ended = any(event["phase"] in ENDS for event in phases)
-    is_written = is_being_written(path / EVENTS) if is_ours and not is_copy and not is_ended else None
-    written = [file.stat().st_mtime for file in (path / METRICS, path / EVENTS) if file.exists()]
-    outcome = outcome_by(phases, is_written, None if is_copy else max(written, default=None), is_copy, now)
-    return outcome.state, outcome.text
-
-
-def _ends(path: Path, head_bytes: int = 0) -> bytes:
-    """Return the complete lines at the end of a file, and in its first bytes; none if it is missing."""
+def _lines(path: Path) -> list[bytes]:
+    """Return the complete lines in the first and last bytes of a file; none if it is missing."""
     if not path.exists():
-        return b""
+        return []
     with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(0)
-        head = file.read(size if size <= head_bytes + TAIL_BYTES else head_bytes)
-        file.seek(max(len(head), size - TAIL_BYTES))
-        tail = file.read(TAIL_BYTES)
-    if len(head) + len(tail) < size:
-        head, tail = head[: head.rfind(b"\n") + 1], tail[tail.find(b"\n") + 1 :]
-    both = head + tail
-    return both[: both.rfind(b"\n") + 1]
+        size, head = file.seek(0, 2), b""
+        if size > HEAD_BYTES + TAIL_BYTES:
+            file.seek(0)
+            head = file.read(HEAD_BYTES).rpartition(b"\n")[0] + b"\n"
+        file.seek(max(0, size - TAIL_BYTES - HEAD_BYTES))
+        tail = file.read().rpartition(b"\n")[0]
+    return [*head.split(b"\n"), *tail.split(b"\n")[bool(head) :]]
 
 
-def _chosen(events: Sequence[Mapping[str, Any]]) -> Score | None:
-    best = [event for event in events if event["event"] == "best"]
-    return (best[-1]["metric"], best[-1]["value"], best[-1]["step"]) if best else None
+def _objects(lines: Sequence[bytes], part: bytes) -> list[Line]:
+    """Return the objects of the lines that contain a text; damaged lines are left out."""
+    return [found for line in lines if part in line and (found := object_of(line))]
 
 
-def _score(line: Mapping[str, Any]) -> Score | None:
-    for metric in ("auc", "rmse", "loss"):
-        values = [value for key, value in line.items() if key == metric or key.startswith(f"{metric}_")]
-        if values:
-            return None if None in values else (metric, fmean(values), line["step"])
-    return None
+def _score(line: Line) -> Score:
+    quality = quality_in(line, "")
+    metric = next((name for name in ("auc", "rmse") if name in quality), "loss")
+    return metric, quality[metric], line["step"]

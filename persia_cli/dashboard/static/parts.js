@@ -1,8 +1,7 @@
-// Parts of every page: elements whose texts are never read as HTML, numbers, tables, and the stream of events.
+// Parts of every page: elements whose texts are never read as HTML, numbers, tables.
 
-export const COLOURS = 8;
-
-function fill(node, attributes, children) {
+export function h(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (value !== false && value != null) node.setAttribute(name, value === true ? "" : value);
@@ -11,75 +10,50 @@ function fill(node, attributes, children) {
   return node;
 }
 
-export const h = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
-export const s = (tag, attributes = {}, ...children) =>
-  fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+// Replaces the content of a node. The element with the focus is found again by its id.
+export function show(node, ...children) {
+  const focused = node.contains(document.activeElement) ? document.activeElement : null, top = focused?.scrollTop;
+  node.replaceChildren(...children.flat().filter((child) => child != null));
+  const again = focused?.id && document.getElementById(focused.id);
+  if (again) {
+    again.focus({ preventScroll: true });
+    again.scrollTop = top;
+  }
+}
 
-const whole = new Intl.NumberFormat("en"), local = new Intl.DateTimeFormat("sv", { dateStyle: "short", timeStyle: "medium" });
+const whole = new Intl.NumberFormat("en");
+const local = new Intl.DateTimeFormat("sv", { dateStyle: "short", timeStyle: "medium" });
 
 export function number(value) {
   if (value == null) return "–";
-  if (Number.isInteger(value)) return whole.format(value);
   const size = Math.abs(value);
-  if (size >= 1000) return whole.format(Math.round(value));
-  return size && size < 0.001 ? value.toExponential(2) : value.toFixed(size >= 100 ? 1 : size >= 10 ? 2 : 4);
+  if (Number.isInteger(value) || size >= 1000) return whole.format(Math.round(value));
+  return size < 0.001 ? value.toExponential(2) : value.toPrecision(4);
 }
 
 export const clock = (seconds) => (seconds == null ? "–" : local.format(seconds * 1000));
 
 export function duration(seconds) {
-  if (seconds == null) return "–";
   const [hours, minutes, rest] = [seconds / 3600, (seconds / 60) % 60, seconds % 60].map(Math.floor);
-  return `${hours}:${String(minutes).padStart(2, "0")}:${String(rest).padStart(2, "0")}`;
+  return [hours, ...[minutes, rest].map((each) => String(each).padStart(2, "0"))].join(":");
 }
 
 export const badge = (state) => h("span", { class: `badge ${state}` }, state);
 export const address = (page, values) => `/${page}?${new URLSearchParams(values)}`;
+export const alarm = (text) => h("p", { class: "alert", role: "alert" }, text);
+export const soft = (...text) => h("p", { class: "soft" }, text);
+export const titled = (title, ...nodes) => h("section", { "aria-label": title }, h("h2", {}, title), nodes);
 
-export function table(caption, rows) {
-  const [head, ...others] = rows;
-  const cell = (tag, text, column) =>
-    h(tag, { class: column ? "" : "left wide", scope: tag === "th" ? "col" : null }, text);
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
-    h("table", {}, h("thead", {}, h("tr", {}, head.map((text, n) => cell("th", text, n)))),
-      h("tbody", {}, others.map((row) => h("tr", {}, row.map((text, n) => cell("td", text, n)))))));
+export function table(title, [head, ...rows]) {
+  const line = (tag, cells) => h("tr", {}, cells.map((cell) => h(tag, tag === "th" ? { scope: "col" } : {}, cell)));
+  return titled(title, h("div", { class: "scroll", id: title, tabindex: 0, role: "region", "aria-label": title },
+    h("table", {}, h("thead", {}, line("th", head)), h("tbody", {}, rows.map((cells) => line("td", cells))))));
 }
 
-export async function load(path, values = {}) {
-  const answer = await fetch(`/api/${path}?${new URLSearchParams(values)}`);
-  const found = await answer.json();
-  if (!answer.ok) throw new Error(found.error);
-  return found;
+// Shows a page with a title.
+export function begin(title, ...nodes) {
+  document.title = `${title} – persia`;
+  document.getElementById("main").replaceChildren(h("h1", {}, title), h("div", { id: "problem" }), ...nodes);
 }
 
-// Calls handlers[kind] for each event. A hidden page has no stream; when it is shown again, the stream goes on after
-// the last event. The handler `gone` ends it.
-export function follow(path, values, handlers) {
-  const link = document.getElementById("link");
-  let source = null, last = "", ended = false;
-  function close(text) {
-    source?.close();
-    source = null;
-    link.textContent = text;
-  }
-  function open() {
-    if (source || ended || document.hidden) return;
-    const query = new URLSearchParams(values);
-    if (last) query.set("since", last);
-    source = new EventSource(`/api/${path}?${query}`);
-    source.onopen = () => { link.textContent = "live"; };
-    source.onerror = () => {
-      link.textContent = "not connected";
-      if (source?.readyState === EventSource.CLOSED) { close("not connected"); setTimeout(open, 3000); }
-    };
-    for (const [kind, take] of Object.entries(handlers)) {
-      source.addEventListener(kind, (event) => {
-        if (event.lastEventId) last = event.lastEventId;
-        if (kind === "gone") { ended = true; close("ended"); }
-        take(JSON.parse(event.data));
-      });
-    }
-  }
-  document.addEventListener("visibilitychange", () => (document.hidden ? close("paused") : open()));
-  open();
-}
+export const failed = (error) => show(document.getElementById("problem"), alarm(error.message ?? error.text));

@@ -1,0 +1,63 @@
+"""A sweep: its state, and its settings with those that no other setting beats."""
+
+import math
+from typing import Any
+
+from persia_cli.config.record import SWEEP
+from persia_cli.config.schema.metric import aim_of, goodness
+from persia_cli.dashboard.folder import Folder
+from persia_cli.disk import is_held
+from persia_cli.errors import UserError
+from persia_cli.sweeps.comparison import mean_of
+from persia_cli.sweeps.folder import PointOutcome, SweepRequest, counted, read_results
+from persia_cli.sweeps.points import name_setting, settings_of, short_name
+
+
+def sweep_row(folder: Folder, name: str) -> dict[str, Any]:
+    """Return the state of a sweep and the numbers of its points; of a damaged or removed one, the reason."""
+    try:
+        path = folder.sweep(name)
+        request, digests = SweepRequest.read(path)
+        results = read_results(path)
+        with (path / SWEEP).open("rb") as file:
+            is_running = is_held(file.fileno())
+    except (UserError, OSError) as error:
+        return {"sweep": name, "state": "damaged", "text": str(error)}
+    failed = sum(outcome.error is not None for outcome in results)
+    points = len(digests) if request.search is None else request.search.total
+    state = "running" if is_running else "done" if len(results) >= points else "stopped"
+    counts = {"points": points, "done": len(results) - failed, "failed": failed}
+    return {"sweep": name, "state": state, "text": " ".join(request.words), **counts}
+
+
+def sweep_details(folder: Folder, name: str) -> dict[str, Any]:
+    """Return a sweep's row, and its settings with means over seeds; raises UserError if there is no such sweep."""
+    path, row = folder.sweep(name), sweep_row(folder, name)
+    if row["state"] == "damaged":
+        return {**row, "settings": [], "metric": None}
+    results = counted(read_results(path))
+    there = {key for each in results if each.figures for key in each.figures.quality}
+    metric = SweepRequest.read(path)[0].metric or next((key for key in ("auc", "rmse") if key in there), "loss")
+    settings = settings_of([outcome.point for outcome in results])
+    spots = [_spot([each for each in results if each.point.setting == setting], metric) for setting in settings]
+    best = -math.inf
+    for spot in sorted(spots, key=lambda each: -each["speed"]["mean"] if each["speed"] else 0.0):
+        good = goodness(aim_of(metric), spot["quality"]["mean"]) if spot["speed"] and spot["quality"] else -math.inf
+        spot["is_best"] = good > best
+        best = max(good, best)
+    return {**row, "metric": metric, "settings": spots}
+
+
+def _spot(results: list[PointOutcome], metric: str) -> dict[str, Any]:
+    """Return a setting for the picture: the means of speed and quality over its points."""
+    done, setting = [each.figures for each in results if each.figures], results[0].point.setting
+    speeds = [each.samples_per_s for each in done if each.samples_per_s is not None]
+    qualities = [value for each in done if (value := each.quality.get(metric)) is not None]
+    means = {"speed": mean_of(speeds), "quality": mean_of(qualities)}
+    return {
+        "setting": name_setting(setting),
+        "label": short_name(setting),
+        "finished": len(done),
+        "failed": sum(each.error is not None for each in results),
+        **{key: mean and {"mean": mean.mean, "margin": mean.margin} for key, mean in means.items()},
+    }
