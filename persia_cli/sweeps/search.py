@@ -7,6 +7,7 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from persia_cli.config.schema.metric import aim_of
+from persia_cli.errors import UserError
 from persia_cli.observe.history import read_history
 from persia_cli.observe.journal import METRICS, Tail
 from persia_cli.observe.outcome import metrics_in, quality_in
@@ -26,6 +27,8 @@ STUDY = "study.db"
 """File of the study in a sweep's folder."""
 HALVING = 3
 """Of the trials that reach evaluation 1, 3, 9 and so on, one in so many goes on."""
+RUNGS = frozenset(HALVING**power for power in range(32))
+"""The evaluations after which a trial may end early."""
 
 
 @dataclass
@@ -36,6 +39,8 @@ class _Followed:
     run_dir: Path
     tail: Tail
     evaluations: int = 0
+    hopeless: bool = False
+    """True if it is to end before it has trained all its steps."""
 
 
 class Search:
@@ -44,6 +49,7 @@ class Search:
     def __init__(self, plan: SweepPlan) -> None:
         """Create the study or load it; trials that an earlier process left are recorded, or repeated."""
         import optuna
+        from sqlalchemy.exc import DatabaseError
 
         assert plan.ask.search is not None
         assert plan.space is not None
@@ -51,15 +57,20 @@ class Search:
         self._run = plan.grid[0].run
         self._aim = aim_of(plan.metric)
         self._distributions = {axis.key: _distribution(axis) for axis in plan.space.swept}
-        halving = optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=HALVING)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._study = optuna.create_study(
-            storage=f"sqlite:///{(plan.folder / STUDY).absolute()}",
-            study_name="sweep",
-            direction="maximize" if self._aim == "high" else "minimize",
-            pruner=halving if self._ask.prune else optuna.pruners.NopPruner(),
-            load_if_exists=True,
-        )
+        path = plan.folder / STUDY
+        try:
+            self._study = optuna.create_study(
+                storage=f"sqlite:///{path.absolute()}",
+                study_name="sweep",
+                direction="maximize" if self._aim == "high" else "minimize",
+                load_if_exists=True,
+            )
+        except DatabaseError as error:
+            raise UserError(
+                f"{path} cannot be used ({error.orig}); if it is damaged, remove it: --resume takes finished points "
+                "from their own record"
+            ) from error
         self._ended = {outcome.point: outcome for outcome in plan.before}
         self._running: dict[Point, _Followed] = {}
         self._begun = len(list((plan.folder / "points").glob("*/")))
@@ -141,17 +152,26 @@ class Search:
 
     def _report(self, followed: _Followed) -> bool:
         """Report the new evaluations of a point; returns True if it is to end before it has trained all its steps."""
-        hopeless = False
         for line in followed.tail.new():
             value = quality_in(line, self._plan.metric).get(self._plan.metric) if line["split"] == "eval" else None
-            if value is not None:
+            if value is not None and not followed.hopeless:
                 followed.evaluations += 1
-                trial = followed.trials[0]
-                trial.report(self._objective(value), followed.evaluations)
-                is_worse = trial.should_prune()
-                steps = Job.from_json((followed.run_dir / JOB).read_bytes()).steps
-                hopeless = hopeless or (is_worse and line["step"] < steps)
-        return hopeless
+                objective, steps = self._objective(value), Job.from_json((followed.run_dir / JOB).read_bytes()).steps
+                followed.trials[0].report(objective, followed.evaluations)
+                followed.hopeless = line["step"] < steps and self._is_worse(followed.evaluations, objective)
+        return followed.hopeless
+
+    def _is_worse(self, evaluation: int, value: float) -> bool:
+        """Return True if a value is not in the best third of those that trials have had at an evaluation of RUNGS.
+
+        Trials that failed do not count: an interrupted one is repeated, and would compete with itself.
+        """
+        if not self._ask.prune or evaluation not in RUNGS:
+            return False
+        trials = self._trials("RUNNING", "COMPLETE", "PRUNED")
+        there = [trial.intermediate_values[evaluation] for trial in trials if evaluation in trial.intermediate_values]
+        kept = sorted(there, reverse=self._aim == "high")[: max(1, len(there) // HALVING)]
+        return value not in kept
 
     def _objective(self, value: float) -> float:
         """Return the number that the study compares; of a metric that is best at 1, its distance to that."""

@@ -10,6 +10,7 @@ import pytest
 
 from persia_cli.commands.facts import facts_of
 from persia_cli.config.record import to_yaml
+from persia_cli.errors import UserError
 from persia_cli.observe.journal import METRICS
 from persia_cli.observe.outcome import metrics_in
 from persia_cli.sweeps.folder import PointOutcome, SearchRequest, SweepRequest, read_results, write_results
@@ -125,6 +126,31 @@ def test_a_point_that_ended_while_nothing_followed_it_is_not_trained_again(tmp_p
     assert third.point not in (before.point, other.point)
     assert states(tmp_path / "s") == ["COMPLETE"] * 3
     assert [each.point for each in read_results(tmp_path / "s")] == [before.point, other.point, third.point]
+
+
+def test_an_interrupted_trial_does_not_compete_with_its_repetition(tmp_path: Path) -> None:
+    first = Trained(planned(tmp_path / "s", LR, trials=2, prune=True))
+    task = next(first.search.tasks())
+    assert task is not None
+    write(task, 1)
+    better = (task.run_dir / METRICS).read_text().replace('"auc": 0.', '"auc": 0.99')
+    (task.run_dir / METRICS).write_text(better)
+    assert first.search.hopeless() == []
+    (task.run_dir / "job.json").unlink()  # the process ends
+
+    Trained(resumed(tmp_path / "s", None, None, facts_of)).all()
+    assert states(tmp_path / "s")[:2] == ["FAIL", "COMPLETE"]
+
+
+def test_a_damaged_study_is_named_and_may_be_removed(tmp_path: Path) -> None:
+    trained = Trained(planned(tmp_path / "s", LR, trials=3)).all()
+    (tmp_path / "s" / STUDY).write_text("damaged")
+    with pytest.raises(UserError, match=STUDY):
+        Search(resumed(tmp_path / "s", None, None, facts_of))
+    (tmp_path / "s" / STUDY).unlink()
+    again = Trained(resumed(tmp_path / "s", None, None, facts_of))
+    assert again.all() == []
+    assert len(again.outcomes) == len(trained) == 3
 
 
 def test_equal_points_are_trained_once_and_every_trial_is_told(tmp_path: Path) -> None:
