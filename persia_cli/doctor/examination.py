@@ -8,7 +8,7 @@ from persia_cli.doctor.finding import Finding
 
 CHECKS = (
     *(machine.cores, machine.caches, machine.numa, machine.memory, speed.bandwidth, machine.huge_pages),
-    *(machine.shared_memory, machine.files, machine.clock, libraries.versions, libraries.torch, libraries.kernels),
+    *(machine.shared_memory, machine.files, libraries.versions, libraries.torch),
 )
 
 

@@ -1,4 +1,4 @@
-"""Versions of libraries, compiled kernels, and the devices that torch sees."""
+"""Versions of libraries, and the devices that torch sees."""
 
 import json
 import platform
@@ -11,8 +11,6 @@ from persia_cli import __version__
 from persia_cli.config.replicas import GPU
 from persia_cli.doctor.finding import Finding, gib
 from persia_cli.engines.processes import python_module
-from persia_cli.kernels.cache import cache_folder, can_cache, is_cached
-from persia_cli.kernels.needed import SAVING, SERVER, WORKER, recoverable_kernels
 
 OF_DEVELOPERS = ("test", "test-slow", "lint", "docs", "compare")
 TORCH_S = 120.0
@@ -42,15 +40,6 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def kernels() -> Finding:
-    """Count the compiled kernels that a usual job needs."""
-    names = dict.fromkeys([*SERVER, *WORKER, *SAVING, *recoverable_kernels(["adagrad"])])
-    compiled = sum(map(is_cached, names))
-    text = f"{compiled} of {len(names)} compiled in {cache_folder()}; a job compiles what it lacks"
-    advice = "" if can_cache() else "each job compiles again: set NUMBA_CACHE_DIR to a folder that can be written"
-    return Finding(text, {"compiled": compiled, "needed": len(names), "folder": str(cache_folder())}, advice)
 
 
 def torch() -> Finding:

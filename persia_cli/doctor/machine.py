@@ -1,6 +1,5 @@
-"""Processors, memory, limits and the clock of this machine, as its system and a container's limits leave them."""
+"""Processors, memory and limits of this machine, as its system and a container's limits leave them."""
 
-import ctypes
 import logging
 import os
 import resource
@@ -9,15 +8,13 @@ from persia_cli.bench.machine import available_bytes, this_machine
 from persia_cli.config.replicas import GPU
 from persia_cli.doctor.finding import Finding, gib
 from persia_cli.engines.affinity import SYSTEM, processors_here
-from persia_cli.engines.cgroups import memory_bytes, memory_left, processor_limit
+from persia_cli.engines.cgroups import memory_bytes, processor_limit
 from persia_cli.errors import PersiaError
 from persia_cli.kernels.memory import HUGE_PAGE
 from persia_cli.store.memory.memory_file import MemoryFile, new_file
 
 SUFFIX = {"Data": "d", "Instruction": "i", "Unified": ""}
 MIN_MEMORY, MIN_SHARED, MIN_FILES = 2 * 2**30, 2**30, 4096
-STATUS, NOT_SYNCHRONISED = 10, 0x40
-"""The 32-bit word with the status in the structure of adjtimex(2), and its bit STA_UNSYNC."""
 
 
 def cores() -> Finding:
@@ -47,11 +44,11 @@ def numa() -> Finding:
 
 
 def memory() -> Finding:
-    """Return the memory that processes may use, and what is free of it."""
-    allowed, left, machine = memory_bytes(), memory_left(), this_machine().memory
-    free = min(available_bytes(), allowed if left is None else left)
-    advice = "free some, or give rows less: embedding.memory=256MiB" if free < MIN_MEMORY else ""
-    text = f"{gib(allowed)}, {gib(free)} free; the machine has {gib(machine)}"
+    """Return the memory that processes may use, and what is free of the machine's."""
+    allowed, free, machine = memory_bytes(), available_bytes(), this_machine().memory
+    is_little = min(allowed, free) < MIN_MEMORY
+    advice = "free some, or give rows less: embedding.memory=256MiB" if is_little else ""
+    text = f"{gib(allowed)}; the machine has {gib(machine)}, {gib(free)} free"
     return Finding(text, {"allowed": allowed, "free": free, "machine": machine}, advice)
 
 
@@ -87,13 +84,3 @@ def files() -> Finding:
     most = 2**63 if hard == resource.RLIM_INFINITY else hard
     advice = "raise it: ulimit -Hn 65536, or docker run --ulimit nofile=65536" if most < MIN_FILES else ""
     return Finding(f"a process may open {most:,}", {"limit": most}, advice)
-
-
-def clock() -> Finding:
-    """Return the source of the clock, and whether it is synchronised."""
-    source = (SYSTEM / "clocksource/clocksource0/current_clocksource").read_text().strip()
-    state = (ctypes.c_int32 * 64)()
-    is_loose = ctypes.CDLL(None).adjtimex(state) >= 0 and bool(state[STATUS] & NOT_SYNCHRONISED)
-    advice = "run chrony: logs and traces of several machines are ordered by their clocks" if is_loose else ""
-    advice = advice if source not in ("hpet", "acpi_pm") else f"{source} is slow: start Linux with clocksource=tsc"
-    return Finding(f"{source}, {'not ' if is_loose else ''}synchronised", {"source": source}, advice)

@@ -1,4 +1,4 @@
-"""The speeds of memory and of the disk, measured for about a second, and the load by other programs meanwhile."""
+"""The speeds of memory and of the disk, measured for about a second."""
 
 import os
 import tempfile
@@ -9,7 +9,6 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.bench.machine import Neighbours
 from persia_cli.config.replicas import processors
 from persia_cli.doctor.finding import Finding, gib
 
@@ -17,18 +16,14 @@ MAX_THREADS, COPIES = 8, 16
 PART, FILE = 32 * 2**20, 64 * 2**20
 """Bytes that a thread copies at a time, more than caches hold; bytes of the file that is written."""
 SLOW_DISK, LITTLE_DISK = 1e8, 2 * 2**30
-BUSY = 0.1
-"""Fraction of the machine that other programs may use without advice."""
 
 
 def bandwidth() -> Finding:
     """Measure the bytes per second that one thread, and one on each processor, read and write when they copy."""
-    neighbours, threads, there = Neighbours(), min(MAX_THREADS, processors()), os.cpu_count() or 1
+    threads = min(MAX_THREADS, processors())
     one, together = _copied(1), _copied(threads)
-    busy = neighbours.cores()
-    text = f"{one / 1e9:.1f} GB/s by one thread, {together / 1e9:.1f} by {threads}; other programs use {busy:.1f} cores"
-    advice = f"end other programs: they use {busy:.1f} of {there} cores" if busy > BUSY * there else ""
-    return Finding(text, {"one_thread": one, "threads": threads, "together": together, "other_cores": busy}, advice)
+    text = f"{one / 1e9:.1f} GB/s by one thread, {together / 1e9:.1f} by {threads}"
+    return Finding(text, {"one_thread": one, "threads": threads, "together": together})
 
 
 def _copied(threads: int) -> float:

@@ -9,20 +9,10 @@ CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 def memory_bytes(own: Path = OWN_CGROUPS, root: Path = CGROUPS) -> int:
     """Return the memory in bytes that processes may use: that of the machine, or less in a container."""
-    limits = [_number(group / _memory(version)[0]) for group, version in _groups("memory", own, root)]
-    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *(each for each in limits if each)])
-
-
-def memory_left(own: Path = OWN_CGROUPS, root: Path = CGROUPS) -> int | None:
-    """Return the bytes of memory that the limits leave; None without a limit. Pages of files count as free."""
-    left = []
-    for group, version in _groups("memory", own, root):
-        limit, used = (_number(group / name) for name in _memory(version))
-        if limit and used is not None and limit < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
-            lines = _text(group / "memory.stat").splitlines()
-            files = [int(line.split()[1]) for line in lines if line.startswith(("inactive_file ", "active_file "))]
-            left.append(max(0, limit - used + sum(files)))
-    return min(left, default=None)
+    names = {1: "memory.limit_in_bytes", 2: "memory.max"}
+    limits = [_text(group / names[version]) for group, version in _groups("memory", own, root)]
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *(int(limit) for limit in limits if limit.isdecimal() and int(limit))])
 
 
 def processor_limit(own: Path = OWN_CGROUPS, root: Path = CGROUPS) -> float | None:
@@ -51,16 +41,6 @@ def _groups(controller: str, own: Path, root: Path) -> Iterator[tuple[Path, int]
         for folder in (group, *group.parents):
             if folder == top or top in folder.parents:
                 yield folder, 1 if controllers else 2
-
-
-def _memory(version: int) -> tuple[str, str]:
-    """Return the names of the files with the limit and the use of memory."""
-    return ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-
-
-def _number(file: Path) -> int | None:
-    text = _text(file)
-    return int(text) if text.isdecimal() else None
 
 
 def _text(file: Path) -> str:

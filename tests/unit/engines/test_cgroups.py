@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.engines.cgroups import memory_bytes, memory_left, processor_limit
+from persia_cli.engines.cgroups import memory_bytes, processor_limit
 
 OWN = "4:memory:/docker/a\n2:cpu,cpuacct:/docker/a\n1:pids:/x\n0::/slice/job\n"
 
@@ -28,16 +28,6 @@ def test_the_least_limit_of_memory_counts(root: Path) -> None:
     assert memory_bytes(root / "own", root) == memory_bytes(root / "none", root) == machine
     write(root, {"memory/memory.limit_in_bytes": "800", "x/memory.max": "5", "slice/memory.max": "700"})
     assert memory_bytes(root / "own", root) == 700
-    assert memory_left(root / "none", root) is None
-
-
-def test_pages_of_files_are_free_memory(root: Path) -> None:
-    write(root, {"slice/job/memory.max": "1000", "slice/job/memory.current": "900"})
-    assert memory_left(root / "own", root) == 100
-    write(root, {"slice/job/memory.stat": "anon 300\ninactive_file 500\nactive_file 50"})
-    assert memory_left(root / "own", root) == 650
-    write(root, {"memory/docker/a/memory.limit_in_bytes": "80", "memory/docker/a/memory.usage_in_bytes": "90"})
-    assert memory_left(root / "own", root) == 0
 
 
 def test_the_least_limit_of_processors_counts(root: Path) -> None:
