@@ -11,6 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
 from persia_cli.config import record
 from persia_cli.config.record import to_yaml
 from persia_cli.config.schema import Run
@@ -112,10 +114,7 @@ class SweepRequest:
         """Return the request and the digests of the runs from a folder; raises UserError if there is no sweep."""
         try:
             values = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
-            search = values["search"] and SearchRequest(**values["search"])
-            baseline, metric, where = (values[key] for key in ("baseline", "metric", "working_dir"))
-            ask = cls(tuple(values["words"]), tuple(values["conf_dirs"]), baseline, metric, where, search)
-            return ask, list(values["configs"])
+            return msgspec.convert(values, cls), msgspec.convert(values["configs"], list[str])
         except FileNotFoundError:
             raise UserError(f"{folder} does not contain a sweep: {folder / SWEEP} is missing") from None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -192,7 +191,7 @@ def read_results(folder: Path) -> list[PointOutcome]:
         return []
     try:
         return [_outcome(entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} cannot be read ({type(error).__name__}); start a new sweep") from error
 
 
@@ -212,15 +211,8 @@ def point_object(outcome: PointOutcome) -> dict[str, Any]:
 
 
 def _outcome(entry: dict[str, Any]) -> PointOutcome:
-    return PointOutcome(
-        point=Point(tuple(entry["words"]), tuple(entry["swept"].items())),
-        seed=entry["seed"],
-        run_dir=entry["run_dir"],
-        seconds=entry["seconds"],
-        figures=entry["figures"] and JobMetrics(**entry["figures"]),
-        error=entry["error"],
-        pruned=entry["pruned"],
-    )
+    point = {"arguments": entry["words"], "swept": list(entry["swept"].items())}
+    return msgspec.convert(entry | {"point": point}, PointOutcome)
 
 
 def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

@@ -75,6 +75,16 @@ def test_damaged_results_are_refused(tmp_path: Path, text: str) -> None:
         read_results(tmp_path)
 
 
+def test_a_sweep_whose_values_have_other_types_is_refused(tmp_path: Path) -> None:
+    """As those of another version, which must not end the page over all sweeps."""
+    write_results(tmp_path, [DONE])
+    [values] = json.loads((tmp_path / "results.json").read_text())
+    for key in values.keys() - {"words", "error"}:
+        (tmp_path / "results.json").write_text(json.dumps([values | {key: [1]}]))
+        with pytest.raises(UserError):
+            read_results(tmp_path)
+
+
 def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not contain a sweep: "):
         SweepRequest.read(tmp_path)
