@@ -81,7 +81,7 @@ def _classes(part: Json, suffix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _values(field: Json) -> Iterator[str]:
-    """Yield the default of a field, if it is one word, and the words that it may be."""
+    """Yield the default of a field, if it is one value, and the values that it may have."""
     default = field.get("default")
     if default not in ABSENT and not isinstance(default, list | dict):
         yield _spelled(default, field)

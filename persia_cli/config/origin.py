@@ -110,7 +110,7 @@ def _defaults(request: ConfigRequest) -> Iterator[Layer]:
 
 def _layer(prefix: str, file: Path, option: str) -> Layer:
     values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    if isinstance(values.get("dataset"), str):  # a file, which has a layer of its own
+    if isinstance(values.get("dataset"), str):  # a file, which has its own layer
         del values["dataset"]
     return Layer(prefix, values, f"{option}: {file}" if option else str(file), file)
 

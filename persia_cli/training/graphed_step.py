@@ -176,7 +176,7 @@ class GraphedStep:
         program = self._program_for(arrays, check)
         berth = program.take(check)
         arrays["numbers"] = np.array(numbers(), np.float32)
-        # What is beyond the copied entries are those of an earlier batch: rows that exist.
+        # Entries beyond the copied ones are of an earlier batch: rows that exist.
         pairs = [(berth.given[name], np.ascontiguousarray(array)) for name, array in arrays.items()]
         for number, group in enumerate(groups):
             pairs += zip(_parts(berth.given[f"rows {number}"], group.rows), group.rows, strict=True)

@@ -45,7 +45,7 @@ class FeatureImportance:
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """The metrics of the model as it is, and all features, the most important one first."""
+    """The metrics of the unchanged model, and all features, the most important one first."""
 
     samples: int
     metrics: dict[str, float]
@@ -65,7 +65,7 @@ def permutation_importance(run: Run, checkpoint: Place, progress: Progress) -> I
     bounds = np.linspace(0, source.rows, -(-source.rows // BLOCK) + 1).astype(np.int64).tolist()
 
     def measured(number: int, feature: Feature | None) -> list[dict[str, float]]:
-        """Return the metrics after each exchange of a feature's values, or those of the model as it is."""
+        """Return the metrics after each exchange of a feature's values, or those of the unchanged model."""
         nonlocal done
         repeats = [ScoreHistogram(len(run.links), list(run.links.values())) for _ in range(REPEATS)]
         repeats = repeats[:1] if feature is None else repeats
