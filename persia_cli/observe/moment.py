@@ -56,7 +56,7 @@ class ReplicaRates:
 def read_moment(run_dir: Path, events: Sequence[Mapping[str, Any]]) -> Moment | None:
     """Return the newest state of a run with these events; None if it is not known yet.
 
-    The last state of a job that has ended is in the events. A file that another start of the run has left does not count.
+    The last state of a job that has ended is in the events. A file of another start of the run does not count.
     """
     begun_s = max((event["time"] for event in events if event["event"] == "began"), default=0.0)
     last = {event["event"]: event for event in events if event["event"] in ("roles", "tables")}
