@@ -38,27 +38,24 @@ def dashboard(
 
     It reads the folder and writes nothing.
     """
+    import socket
     from importlib.util import find_spec
 
     from persia_cli.errors import UserError
 
-    for name in ("starlette", "uvicorn"):
-        if find_spec(name) is None:
-            raise UserError(
-                f"persia dashboard needs {name}, which is not installed: pip install 'persia-cli[dashboard]'"
-            )
+    if not find_spec("starlette") or not find_spec("uvicorn"):
+        raise UserError("persia dashboard needs Starlette and uvicorn: pip install 'persia-cli[dashboard]'")
     from persia_cli.commands.screen import err, labelled
     from persia_cli.dashboard.folder import Folder
-    from persia_cli.dashboard.server import serve, server_of
+    from persia_cli.dashboard.server import server_of
     from persia_cli.serving.http.listening import TOKEN, address_of
     from persia_cli.serving.http.token_file import TokenFile
 
     token = None if token_file is None else TokenFile(token_file)
     server = server_of(Folder(folder), token)
     address = address_of(host, port, token is not None, TOKEN)
-    place = f"http://{f'[{address.host}]' if ':' in address.host else address.host}:{address.port}"
-
-    def on_ready() -> None:
-        labelled(err(), "dashboard", f"{place}  (Ctrl-C ends it)")
-
-    serve(server, address, on_ready)
+    is_6 = ":" in address.host
+    with socket.create_server(address, family=socket.AF_INET6 if is_6 else socket.AF_INET) as listener:
+        host = f"[{address.host}]" if is_6 else address.host
+        labelled(err(), "dashboard", f"http://{host}:{address.port}  (Ctrl-C ends it)")
+        server.run(sockets=[listener])

@@ -37,25 +37,15 @@ def explain_key(key: str, words: Sequence[str], folders: Sequence[Path], as_json
         "default": _either(field_default(each).removeprefix("; ").removeprefix("default ") for each in fields),
         "example": (f"{leaf}: {example}" if "[" in key else shlex.quote(f"{key}={example}")) if example else "none",
     }
-    if "[]" in key or "NAME" in key.split("."):  # It is no key of one element, which would have a value.
-        _show(key, found, as_json)
-        return
-    found["value"] = _value(values, key)
-    places = origins(key.partition("[")[0], layers_of(run, words, folders))
-    if as_json:
-        found["set_by"] = [{"place": each.place, "value": each.value} for each in places]
-        _show(key, found, as_json)
-        return
-    found["value"] = spell(found["value"])
-    found["set by"] = places[-1].place if places else "nothing, so it has its default"
-    if general not in chosen:
-        found["set by"] = "nothing: this configuration has no such key"
-    if places[:-1]:
-        found["before"] = ", then ".join(f"{spell(each.value)} by {each.place}" for each in places[:-1])
-    _show(key, found, as_json)
-
-
-def _show(key: str, found: dict[str, Any], as_json: bool) -> None:
+    if "[]" not in key and "NAME" not in key.split("."):  # It is the key of one element, which has a value.
+        value, places = _value(values, key), origins(key.partition("[")[0], layers_of(run, words, folders))
+        unset = "nothing, so it has its default" if general in chosen else "nothing: this configuration has no such key"
+        if as_json:
+            found |= {"value": value, "set_by": [each._asdict() for each in places]}
+        else:
+            found |= {"value": spell(value), "set by": places[-1].place if places else unset}
+        if places[:-1] and not as_json:
+            found["before"] = ", then ".join(f"{spell(each.value)} by {each.place}" for each in places[:-1])
     if as_json:
         say_json({"key": key} | found)
     else:

@@ -47,11 +47,11 @@ def make_app(folder: Folder, token: TokenFile | None, is_ending: Callable[[], bo
     def missing(request: "Request", error: Exception) -> Response:
         return Response(_encoded({"error": str(error)}), 404, media_type="application/json")
 
-    def data(make: "Callable[[Folder, QueryParams], Any]") -> Route:
+    def data(name: str, make: "Callable[[QueryParams], Any]") -> Route:
         def answer(request: "Request") -> Response:
-            return Response(_encoded(make(folder, request.query_params)), media_type="application/json")
+            return Response(_encoded(make(request.query_params)), media_type="application/json")
 
-        return Route(f"/api/{make.__name__}", answer)
+        return Route(f"/api/{name}", answer)
 
     def stream(make: Callable[[Folder, "Request"], Callable[[], list[bytes]]]) -> Route:
         def answer(request: "Request") -> Response:
@@ -61,37 +61,21 @@ def make_app(folder: Folder, token: TokenFile | None, is_ending: Callable[[], bo
 
     routes = [
         *(Route(path, page) for path in PAGES),
-        *map(data, (keys, run, logs, compare, sweep)),
+        data("keys", lambda query: _keys()),
+        data("run", lambda query: run_details(folder, query.get("run", ""))),
+        data("logs", lambda query: search(folder, query.get("run", ""), query.get("file", ""), query.get("text", ""))),
+        data("compare", lambda query: comparison(folder, _runs(query))),
+        data("sweep", lambda query: sweep_details(folder, query.get("sweep", ""))),
         *map(stream, (rows, curves)),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     return Guard(Starlette(routes=routes, exception_handlers={UserError: missing}), token)
 
 
-def keys(folder: Folder, query: "QueryParams") -> Any:
+def _keys() -> dict[str, Any]:
     """Return the keys of metrics; curves of evaluations have only those that are `scored`."""
     scored = {key for key, each in METRIC_KEYS.items() if key in ("loss", *AIMS) or each.lines == "eval"}
     return {key: {**each._asdict(), "scored": key in scored} for key, each in METRIC_KEYS.items()}
-
-
-def run(folder: Folder, query: "QueryParams") -> Any:
-    """Return the details of a run."""
-    return run_details(folder.run(query.get("run", "")), query.get("run", ""))
-
-
-def logs(folder: Folder, query: "QueryParams") -> Any:
-    """Return the lines of a log that contain a text."""
-    return search(folder.run(query.get("run", "")), query.get("file", ""), query.get("text", ""))
-
-
-def compare(folder: Folder, query: "QueryParams") -> Any:
-    """Return the differences of runs."""
-    return comparison({name: folder.run(name) for name in _runs(query)})
-
-
-def sweep(folder: Folder, query: "QueryParams") -> Any:
-    """Return the settings of a sweep."""
-    return sweep_details(folder, query.get("sweep", ""))
 
 
 def rows(folder: Folder, request: "Request") -> Callable[[], list[bytes]]:

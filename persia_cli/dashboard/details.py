@@ -1,11 +1,11 @@
 """Details of one run and a comparison of several, besides curves."""
 
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from persia_cli.config.record import CONFIG
+from persia_cli.dashboard.folder import Folder
 from persia_cli.errors import PersiaError
 from persia_cli.observe.history import key_metrics, read_history
 from persia_cli.observe.journal import understanding
@@ -17,9 +17,9 @@ MAX_ROWS = 200
 """Rows at the end of a table that are shown."""
 
 
-def run_details(path: Path, name: str) -> dict[str, Any]:
+def run_details(folder: Folder, name: str) -> dict[str, Any]:
     """Return the facts, tables and configuration of a run; of a damaged one, the reason."""
-    config = ""
+    path, config = folder.run(name), ""
     try:
         with (path / CONFIG).open(encoding="utf-8", errors="replace") as file:
             config = file.read(MAX_CONFIG_BYTES)
@@ -45,10 +45,11 @@ def run_details(path: Path, name: str) -> dict[str, Any]:
         return {"run": name, "name": name, "state": "damaged", "text": str(error), "config": config}
 
 
-def comparison(runs: Mapping[str, Path]) -> dict[str, Any]:
+def comparison(folder: Folder, names: Sequence[str]) -> dict[str, Any]:
     """Return the settings in which runs differ and their metrics; a run that is damaged has a reason instead."""
     found, damaged = {}, {}
-    for name, path in runs.items():
+    for name in names:
+        path = folder.run(name)
         try:
             history = read_history(path)
             with understanding(path):
@@ -56,6 +57,6 @@ def comparison(runs: Mapping[str, Path]) -> dict[str, Any]:
         except (PersiaError, OSError) as error:
             damaged[name] = str(error).splitlines()[0]
     settings = differing_settings([run for run, _ in found.values()])
-    names = dict.fromkeys(key for _, facts in found.values() for key in facts)
-    facts = {key: [facts.get(key, "-") for _, facts in found.values()] for key in names}
+    keys = dict.fromkeys(key for _, facts in found.values() for key in facts)
+    facts = {key: [facts.get(key, "-") for _, facts in found.values()] for key in keys}
     return {"runs": list(found), "damaged": damaged, "settings": settings, "facts": facts}

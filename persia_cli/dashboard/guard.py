@@ -26,6 +26,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-cache",
 }
+ASK = {"www-authenticate": 'Basic realm="persia: the token as password", charset="UTF-8"'}
 
 
 class Guard:
@@ -37,6 +38,8 @@ class Guard:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request, with the headers that bind the browser."""
+        from starlette.responses import PlainTextResponse
+
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
@@ -48,10 +51,11 @@ class Guard:
             await send(message)
 
         if self._token is None and not _is_here(headers.get("host", "")):
-            await _refuse(guarded, 421, "this server answers to localhost and 127.0.0.1 only")
+            text = "this server answers to localhost and 127.0.0.1 only\n"
+            await PlainTextResponse(text, 421)(scope, receive, guarded)
         elif self._token is not None and not hmac.compare_digest(_given(headers), self._token.token()):
-            ask = [(b"www-authenticate", b'Basic realm="persia: the token as password", charset="UTF-8"')]
-            await _refuse(guarded, 401, "this server wants its token, as password or as Authorization: Bearer", ask)
+            text = "this server wants its token, as password or as Authorization: Bearer\n"
+            await PlainTextResponse(text, 401, ASK)(scope, receive, guarded)
         else:
             await self._app(scope, receive, guarded)
 
@@ -77,9 +81,3 @@ def _given(headers: dict[str, str]) -> bytes:
         except (binascii.Error, ValueError):
             return b""
     return b""
-
-
-async def _refuse(send: Send, status: int, text: str, headers: list[tuple[bytes, bytes]] | None = None) -> None:
-    kind = [(b"content-type", b"text/plain; charset=utf-8"), *(headers or [])]
-    await send({"type": "http.response.start", "status": status, "headers": kind})
-    await send({"type": "http.response.body", "body": f"{text}\n".encode()})

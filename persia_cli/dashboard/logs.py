@@ -1,10 +1,12 @@
 """Search in the logs of a run: its events, and the output of each process."""
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
+from persia_cli.dashboard.folder import Folder
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS
 
@@ -16,35 +18,28 @@ NUMBERS = ("reliability", "roles", "tables")
 """Events that the page shows as pictures and tables."""
 
 
-def log_files(run_dir: Path) -> list[str]:
-    """Return the names of the logs of a run."""
-    return [EVENTS, *sorted(path.name for path in (run_dir / ROLES).glob("*.log"))]
-
-
-def search(run_dir: Path, name: str, text: str) -> dict[str, Any]:
+def search(folder: Folder, run: str, name: str, text: str) -> dict[str, Any]:
     """Return the last lines of a log that contain a text in any case; raises UserError if the run has no such log."""
-    files = log_files(run_dir)
-    if name not in files:
+    path = folder.run(run)
+    files = {EVENTS: path / EVENTS, **{each.name: each for each in sorted((path / ROLES).glob("*.log"))}}
+    if name not in files or not Path(os.path.realpath(files[name])).is_relative_to(path):
         raise UserError(f"the run has no log {name}")
-    path = (run_dir / name if name == EVENTS else run_dir / ROLES / name).resolve()
-    if not path.is_relative_to(run_dir):
-        raise UserError(f"{name} is a link to a file that is not in the run directory")
-    lines = _end_of(path)
+    lines = [line.decode(errors="replace") for line in last_lines(files[name], MAX_BYTES)]
     if name == EVENTS:
         lines = [event for line in lines if (event := _in_words(line))]
-    wanted = text.casefold()
-    found = [line for line in lines if wanted in line.casefold()]
-    return {"files": files, "lines": found[-MAX_LINES:], "found": len(found)}
+    found = [line for line in lines if text.casefold() in line.casefold()]
+    return {"files": list(files), "lines": found[-MAX_LINES:], "found": len(found)}
 
 
-def _end_of(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - MAX_BYTES))
-            return file.read(MAX_BYTES).decode(errors="replace").splitlines()
-    except OSError:
+def last_lines(path: Path, most: int) -> list[bytes]:
+    """Return the lines in the last bytes of a file, of which the last may be half a line; none if it cannot be read."""
+    if not path.is_file() or not os.access(path, os.R_OK):
         return []
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - most))
+        lines = file.read(most).split(b"\n")
+    return [line for line in lines[size > most :] if line]
 
 
 def _in_words(line: str) -> str | None:

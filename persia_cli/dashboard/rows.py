@@ -12,13 +12,14 @@ import yaml
 from persia_cli.config.record import CONFIG
 from persia_cli.dashboard.curves import TRAIN
 from persia_cli.dashboard.folder import Folder
+from persia_cli.dashboard.logs import last_lines
 from persia_cli.errors import UserError
 from persia_cli.observe.history import COPIED, Line, outcome_by
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, object_of
 from persia_cli.observe.outcome import quality_in, speed_of
 
-HEAD_BYTES, TAIL_BYTES = 8192, 1 << 18
-"""Bytes at both ends of a journal that are read; the tail has hundreds of lines."""
+EVENT_BYTES, METRIC_BYTES = 1 << 24, 1 << 18
+"""Bytes at the end of a journal that are read: of metrics hundreds of lines."""
 KINDS = (b'"event": "began"', b'"event": "phase"', b'"event": "best"')
 EVAL = b'"split": "eval"'
 RECENT = 50
@@ -74,8 +75,8 @@ def read_row(folder: Folder, name: str, now: float) -> RunRow:
 def _record(path: Path, written: tuple[tuple[int, int, int], ...]) -> tuple[RunRow, list[Line]]:
     """Return the row, without a state, of a run whose files have these inodes, sizes and times, and its events."""
     config = yaml.load("".join(_SECTIONS.findall((path / CONFIG).read_text(encoding="utf-8"))), _LOADER) or {}
-    heads, lines = _lines(path / EVENTS), _lines(path / METRICS)
-    events = [event for kind in KINDS for event in _objects(heads, kind)]
+    reported, lines = last_lines(path / EVENTS, EVENT_BYTES), last_lines(path / METRICS, METRIC_BYTES)
+    events = [event for kind in KINDS for event in _objects(reported, kind)]
     training = _objects([line for line in lines if TRAIN in line][-RECENT:], TRAIN)
     scores = [
         *map(_score, _objects([line for line in lines if EVAL in line][-1:], EVAL)),
@@ -96,20 +97,6 @@ def _record(path: Path, written: tuple[tuple[int, int, int], ...]) -> tuple[RunR
         last_s=last.get("time", began_s),
     )
     return row, events
-
-
-def _lines(path: Path) -> list[bytes]:
-    """Return the complete lines in the first and last bytes of a file; none if it is missing."""
-    if not path.exists():
-        return []
-    with path.open("rb") as file:
-        size, head = file.seek(0, 2), b""
-        if size > HEAD_BYTES + TAIL_BYTES:
-            file.seek(0)
-            head = file.read(HEAD_BYTES).rpartition(b"\n")[0] + b"\n"
-        file.seek(max(0, size - TAIL_BYTES - HEAD_BYTES))
-        tail = file.read().rpartition(b"\n")[0]
-    return [*head.split(b"\n"), *tail.split(b"\n")[bool(head) :]]
 
 
 def _objects(lines: Sequence[bytes], part: bytes) -> list[Line]:

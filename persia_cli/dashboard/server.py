@@ -1,13 +1,10 @@
 """The server of the dashboard: uvicorn in this process, until Ctrl-C."""
 
-import socket
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from persia_cli.dashboard.app import make_app
 from persia_cli.dashboard.folder import Folder
 from persia_cli.dashboard.guard import App
-from persia_cli.serving.http.listening import Address
 from persia_cli.serving.http.token_file import TokenFile
 
 if TYPE_CHECKING:
@@ -30,11 +27,3 @@ def server_of(folder: Folder, token: TokenFile | None) -> "uvicorn.Server":
     )  # fmt: skip
     server = uvicorn.Server(settings)
     return server
-
-
-def serve(server: "uvicorn.Server", address: Address, on_ready: Callable[[], None]) -> None:
-    """Answer requests until a signal; `on_ready` is called when connections are accepted."""
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.create_server(address, family=family, backlog=128) as listener:
-        on_ready()
-        server.run(sockets=[listener])
