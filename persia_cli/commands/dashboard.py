@@ -46,8 +46,8 @@ def dashboard(
     if not find_spec("starlette") or not find_spec("uvicorn"):
         raise UserError("persia dashboard needs Starlette and uvicorn: pip install 'persia-cli[dashboard]'")
     from persia_cli.commands.screen import err, labelled
+    from persia_cli.dashboard.app import server_of
     from persia_cli.dashboard.folder import Folder
-    from persia_cli.dashboard.server import server_of
     from persia_cli.serving.http.listening import TOKEN, address_of
     from persia_cli.serving.http.token_file import TokenFile
 

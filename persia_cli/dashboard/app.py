@@ -1,4 +1,4 @@
-"""The web application: pages, their data as JSON, and what changes as server-sent events."""
+"""The server of the dashboard: pages, their data as JSON, and what changes as server-sent events."""
 
 import asyncio
 import json
@@ -22,6 +22,7 @@ from persia_cli.observe.journal_keys import METRIC_KEYS
 from persia_cli.serving.http.token_file import TokenFile
 
 if TYPE_CHECKING:
+    import uvicorn
     from starlette.datastructures import QueryParams
     from starlette.requests import Request
 
@@ -30,12 +31,31 @@ PAGES = ("/", "/run", "/compare", "/sweep")
 TICK_S = 1.0
 REST_TIMES = 100.0
 """Files are read again after so many times the time that reading them took, so that training is not slowed."""
+END_S = 3
+"""Seconds that answers have at the end; streams notice it within a part of a second."""
 MAX_POINTS, MIN_POINTS = 3000, 300
 """Points of a curve: MAX_POINTS is shared by the runs of a page."""
 
 
-def make_app(folder: Folder, token: TokenFile | None, is_ending: Callable[[], bool]) -> App:
-    """Return the application over a folder, whose streams end when the server does."""
+def server_of(folder: Folder, token: TokenFile | None) -> "uvicorn.Server":
+    """Return a server of the pages over a folder that does not listen yet; its streams end when it does."""
+    import uvicorn
+
+    settings = uvicorn.Config(
+        lambda: _app(folder, token, lambda: server.should_exit),
+        factory=True,
+        log_level="error",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=END_S,
+    )
+    server = uvicorn.Server(settings)
+    return server
+
+
+def _app(folder: Folder, token: TokenFile | None, is_ending: Callable[[], bool]) -> App:
     from starlette.applications import Starlette
     from starlette.responses import FileResponse, Response, StreamingResponse
     from starlette.routing import Mount, Route

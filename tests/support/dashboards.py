@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+from persia_cli.dashboard.app import server_of
 from persia_cli.dashboard.folder import Folder
-from persia_cli.dashboard.server import server_of
 from persia_cli.serving.http.token_file import TokenFile
 
 
