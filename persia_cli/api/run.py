@@ -150,23 +150,21 @@ class RunFolder:
 
     def evaluate(self, data: Any = None, *words: str, test: bool = False, step: int | None = None) -> JournalLine:
         """Return the metrics of the saved model on data: paths or a table, by default the evaluation samples."""
-        options = [*(["--test"] if test else []), *(["--step", str(step)] if step is not None else [])]
         with paths_of([] if data is None else data, self.folder) as paths:
-            files = [word for path in paths for word in ("--data", path)]
-            reported = run_command(["eval", str(self.folder), *words, *files, *options])[1]
+            options = option_words({"data": paths, "test": test, "step": step})
+            reported = run_command(["eval", str(self.folder), *words, *options])[1]
         return JournalLine([line for line in reported if line.get("event") == "metrics"][-1])
 
     def predict(
-        self, data: Any, *words: str, keep: Sequence[str] = (), logits: bool = False, step: int | None = None
+        self, data: Any, *words: str, keep: str | Sequence[str] = (), logits: bool = False, step: int | None = None
     ) -> Any:
         """Return the probabilities of each row of the data, paths or a table, as a pyarrow.Table."""
         import pyarrow.parquet as pq
 
-        options = [word for name in keep for word in ("--keep", name)] + (["--logits"] if logits else [])
-        options += ["--step", str(step)] if step is not None else []
         with paths_of(data, self.folder) as paths, scratch(self.folder) as place:
             output = place / "scores.parquet"
-            run_command(["predict", str(self.folder), *paths, *words, "-o", str(output), *options])
+            options = option_words({"output": output, "keep": keep, "logits": logits, "step": step})
+            run_command(["predict", str(self.folder), *paths, *words, *options])
             return pq.read_table(output)
 
     def rows(self, table: str, ids: Sequence[Any]) -> Any:

@@ -58,6 +58,8 @@ def _ids_of(run: Run, table: str, values: Sequence[Any]) -> NDArray[np.uint64]:
     feature = SparseFeature(name=table, ids="integer")
     if isinstance(dataset, ParquetDataset):
         feature = next((each for each in dataset.sparse if each.table_name == table), feature)
+    if isinstance(values, str):
+        raise UserError(f"the ids of {table} must be a list, such as [{values!r}]")
     try:
         column = pa.chunked_array([pa.array(values)])
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:

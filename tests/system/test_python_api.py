@@ -82,6 +82,7 @@ def test_a_model_of_a_data_frame_scores_as_the_command_line_does(shop: Any, fold
     expected = pq.read_table("scores.parquet")
     assert shop.predict("day.parquet").equals(expected)
     assert shop.predict(shop_table().to_pandas()).equals(expected)
+    assert shop.predict("day.parquet", keep="item")["item"].equals(shop_table()["item"])
     auc = shop.evaluate(shop_table()).auc
     assert f"auc={auc} " in command("eval", str(shop.folder), "--data", "day.parquet").stdout
     lines = shop.metrics
@@ -103,6 +104,8 @@ def test_rows_are_those_of_the_export_by_ids_as_the_data_has_them(shop: Any, fol
     assert shop.rows("user", [7]).shape == (1, 4)
     with pytest.raises(persia.PersiaError, match="no_table"):
         shop.rows("no_table", [1])
+    with pytest.raises(persia.PersiaError, match="list"):
+        shop.rows("item", "i7")
     assert (shop.export(folder / "model", rows="int8") / "model.json").is_file()
     assert shop.report().is_file()
 
