@@ -1,4 +1,4 @@
-"""The explanation of a configuration key: its meaning, type and default, its value, and the places that set it."""
+"""The explanation of a configuration key: its meaning, type and default, its value, and the place that sets it."""
 
 import re
 import shlex
@@ -14,7 +14,7 @@ from persia_cli.commands.screen import out, pairs, say_json
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import any_of, field_default, field_expectation, keys, nodes
 from persia_cli.config.explain import spell
-from persia_cli.config.origin import layers_of, origins
+from persia_cli.config.origin import layers_of, origin
 from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
 
@@ -38,14 +38,12 @@ def explain_key(key: str, words: Sequence[str], folders: Sequence[Path], as_json
         "example": (f"{leaf}: {example}" if "[" in key else shlex.quote(f"{key}={example}")) if example else "none",
     }
     if "[]" not in key and "NAME" not in key.split("."):  # It is the key of one element, which has a value.
-        value, places = _value(values, key), origins(key.partition("[")[0], layers_of(run, words, folders))
+        value, place = _value(values, key), origin(key.partition("[")[0], layers_of(run, words, folders))
         unset = "nothing, so it has its default" if general in chosen else "nothing: this configuration has no such key"
         if as_json:
-            found |= {"value": value, "set_by": [each._asdict() for each in places]}
+            found |= {"value": value, "set_by": place and place._asdict()}
         else:
-            found |= {"value": spell(value), "set by": places[-1].place if places else unset}
-        if places[:-1] and not as_json:
-            found["before"] = ", then ".join(f"{spell(each.value)} by {each.place}" for each in places[:-1])
+            found |= {"value": spell(value), "set by": place.place if place else unset}
     if as_json:
         say_json({"key": key} | found)
     else:

@@ -1,4 +1,4 @@
-"""The places that set a key of a configuration: files with their lines, and arguments."""
+"""The place that sets a key of a configuration: a file with its line, or an argument."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,32 +46,25 @@ def layers_of(run: Run, words: Sequence[str], folders: Sequence[Path] = ()) -> l
     return [*_files(request, run.model.kind), *_arguments(request)]
 
 
-def origins(key: str, layers: Sequence[Layer]) -> list[Origin]:
-    """Return, in order, the places that set a key; the last one applies.
-
-    Those are left out that a later one undoes, since it removes the key or replaces its whole group.
-    """
-    found: list[Origin] = []
-    short = len(names := key.split("."))  # the number of names of the group that has a short form
-    for layer in layers:
-        start = layer.prefix.split(".") if layer.prefix else []
-        if names[: len(start)] != start:
+def origin(key: str, layers: Sequence[Layer]) -> Origin | None:
+    """Return the place that sets a key; None if none does, so that it has its default."""
+    names, groups = key.split("."), 0  # so many names are groups in a layer above, which hides short forms of them
+    for layer in reversed(layers):
+        start = depth = len(layer.prefix.split(".")) if layer.prefix else 0
+        if names[:start] != layer.prefix.split(".")[:start]:
             continue
-        inner, value = names[len(start) :], layer.values
-        for depth, name in enumerate(inner):
-            if not isinstance(value, dict):  # null, or a short form of the group, such as init_from=runs/a
-                found = [] if value is None else [Origin(_place(layer, inner[:depth]), value)]
-                short = len(start) + depth
-                break
-            if name not in value:
-                found = [] if layer.replaces or len(start) + depth >= short else found
-                break
-            value = value[name]
-        else:
-            short = len(names)
-            kept = [] if layer.replaces else found
-            found = kept if layer.place.startswith("~") else [*kept, Origin(_place(layer, inner), value)]
-    return found
+        value = layer.values
+        while depth < len(names) and isinstance(value, dict) and names[depth] in value:
+            value, depth = value[names[depth]], depth + 1
+        if depth == len(names):
+            return None if layer.place.startswith("~") else Origin(_place(layer, names[start:]), value)
+        if not isinstance(value, dict):  # null, or a short form of the group, such as init_from=runs/a
+            is_hidden = value is None or depth <= groups
+            return None if is_hidden else Origin(_place(layer, names[start:depth]), value)
+        if layer.replaces:
+            return None
+        groups = max(groups, depth)
+    return None
 
 
 def _files(request: ConfigRequest, network: str) -> Iterator[Layer]:

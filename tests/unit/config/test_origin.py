@@ -10,7 +10,7 @@ from persia_cli.commands.completion import read_table
 from persia_cli.commands.explained_key import explain_key
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import keys
-from persia_cli.config.origin import layers_of, origins
+from persia_cli.config.origin import layers_of, origin
 from persia_cli.config.schema import Run
 from persia_cli.config.words import read_words
 from persia_cli.errors import UserError
@@ -56,37 +56,37 @@ def test_the_last_place_has_the_value_of_the_run(shop: str, words: list[str]) ->
     layers = layers_of(run, words)
     set_keys = set()
     for key, field in keys(Run, values):
-        value, places = at(values, key), origins(key, layers)
+        value, place = at(values, key), origin(key, layers)
         group = at(values, key.rpartition(".")[0]) if "." in key else values
         if isinstance(value, dict | list) or not isinstance(group, dict) or key == "embedding.memory":
             continue
-        if places:
-            assert (key, places[-1].value) == (key, value)
+        if place:
+            assert (key, place.value) == (key, value)
             set_keys.add(key)
         else:
             assert (key, field.get_default(call_default_factory=True)) == (key, value)
     assert {"name", "seed", "model.dim", "train.epochs", "dataset.kind"} <= set_keys
 
 
-def test_every_place_is_named_in_order(shop: str) -> None:
-    words = [shop, "model=deepfm", "train.epochs=4"]
-    layers = layers_of(compose_run(words), words)
-    places = [each.place.rpartition("/")[2] for each in origins("train.epochs", layers)]
-    assert places == [
-        "base.yaml, line 32",
-        "shop.yaml, line 6",
-        "shop.yaml, line 4",
-        "train.epochs=4",
-    ]
-    assert [each.value for each in origins("train.stop_early.patience", layers)] == ["auto"]
-    assert [each.place for each in origins("dataset.generator.dense", layers)] == ["data/shop.yaml, line 2"]
+@pytest.mark.parametrize(
+    ("key", "words", "place"),
+    [
+        ("train.epochs", ["model=deepfm", "train.epochs=4"], "train.epochs=4"),
+        ("train.epochs", ["model=deepfm"], "shop.yaml, line 4"),  # the part of the network
+        ("dataset.generator.dense", [], "data/shop.yaml, line 2"),
+    ],
+)
+def test_the_last_place_is_named(shop: str, key: str, words: list[str], place: str) -> None:
+    found = origin(key, layers_of(compose_run([shop, *words]), [shop, *words]))
+    assert found is not None
+    assert found.place.removeprefix(f"{Path.cwd()}/") == place
 
 
 def test_a_key_is_explained(shop: str, capsys: pytest.CaptureFixture[str]) -> None:
     explain_key("embedding.tables.C3.dim", ["conf=criteo", "embedding.tables.C3.dim=32"], [], as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert (found["meaning"], found["default"], found["value"]) == ("Columns of a row.", "null", 32)
-    assert found["set_by"] == [{"place": "embedding.tables.C3.dim=32", "value": 32}]
+    assert found["set_by"] == {"place": "embedding.tables.C3.dim=32", "value": 32}
     explain_key("model.bottom", [shop], [], as_json=False)
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert "no such key" in lines["set"]
