@@ -70,7 +70,9 @@ def unknown_key(path: str, root: type[Node], values: Any, owner: type[Node] | No
     if owner is not None and group and group not in known:  # members of lists, and what users name, are not keys
         known = {f"{group}.{name}": field for name, field in owner.model_fields.items()}
     right = _right_key(path, list(known))
-    if right is None:
+    if right == path:  # in a file or an object, as one name with dots
+        hint = f"; here keys are nested: {path.replace('.', ': {')}: ...{'}' * path.count('.')}"
+    elif right is None:
         hint = _there_are([key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == group])
     elif expected.nodes(known[right].annotation):
         hint = did_you_mean(right)

@@ -117,6 +117,12 @@ def test_a_damaged_record(user_conf: Path, tmp_path: Path) -> None:
         read_run(path)
 
 
+def test_a_key_of_a_file_with_dots_is_shown_nested(tmp_path: Path) -> None:
+    (tmp_path / "dots.yaml").write_text("defaults: [base, _self_]\noptimizer.dense.lr: 0.1\n")
+    with pytest.raises(ConfigError, match=r"optimizer: {dense: {lr: \.\.\.}}$"):
+        compose_run([f"conf={tmp_path / 'dots.yaml'}"])
+
+
 def test_keys_below_a_value_that_replaces_a_group_count_too() -> None:
     """A sweep over dataset.split.offset would otherwise train one fold again and again."""
     words = ["dataset.split={kind: every, n: 5}", "dataset.split.offset=3"]
