@@ -25,14 +25,14 @@ class Folder:
 
     def sweeps(self) -> list[str]:
         """Return the names of the sweeps."""
-        return sorted(self._name(path) for path in self._found() if (path / SWEEP).is_file())
+        return sorted(self._name(path) for path in _search(self.root) if (path / SWEEP).is_file())
 
     def runs(self, sweep: str | None = None) -> list[str]:
         """Return the names of the runs that belong to no sweep, or of the points of a sweep."""
         if sweep is not None:
             found = [path for path in _folders(self.sweep(sweep) / POINTS) if (path / CONFIG).is_file()]
         else:
-            found = [path for path in self._found() if not (path / SWEEP).is_file()]
+            found = [path for path in _search(self.root) if not (path / SWEEP).is_file()]
         return sorted(map(self._name, found))
 
     def run(self, name: str) -> Path:
@@ -54,15 +54,12 @@ class Folder:
             pass  # a name that cannot be that of a file
         raise UserError(f"{name} is not in {self.root}, or was removed")
 
-    def _found(self) -> Iterator[Path]:
-        """Yield the folders of sweeps, and of runs that are not points of one."""
-        yield from _search(self.root, 0)
-
     def _name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
 
 
-def _search(path: Path, depth: int) -> Iterator[Path]:
+def _search(path: Path, depth: int = 0) -> Iterator[Path]:
+    """Yield the folders of sweeps, and of runs that are not points of one."""
     if (path / SWEEP).is_file() or (path / CONFIG).is_file():
         yield path
     elif depth < DEPTH:
@@ -74,10 +71,7 @@ def _folders(path: Path) -> list[Path]:
     """Return the folders in a folder, without links and hidden ones; none if it cannot be read."""
     try:
         with os.scandir(path) as entries:
-            return [
-                Path(entry.path)
-                for entry in entries
-                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
-            ]
+            found = [each for each in entries if each.is_dir(follow_symlinks=False)]
+        return [Path(each.path) for each in found if not each.name.startswith(".")]
     except OSError:
         return []

@@ -1,7 +1,6 @@
 """The guard before each answer: known host names, the token, and what a browser may load."""
 
 import base64
-import binascii
 import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -54,7 +53,7 @@ class Guard:
             text = "this server answers to localhost and 127.0.0.1 only\n"
             await PlainTextResponse(text, 421)(scope, receive, guarded)
         elif self._token is not None and not hmac.compare_digest(_given(headers), self._token.token()):
-            text = "this server wants its token, as password or as Authorization: Bearer\n"
+            text = "this server wants its token as password\n"
             await PlainTextResponse(text, 401, ASK)(scope, receive, guarded)
         else:
             await self._app(scope, receive, guarded)
@@ -71,13 +70,9 @@ def _is_here(host: str) -> bool:
 
 
 def _given(headers: dict[str, str]) -> bytes:
-    """Return the token of a request: the password, with any user name, or a bearer token; empty without one."""
+    """Return the token of a request, its password with any user name; empty without one."""
     scheme, _, value = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        return value.strip().encode()
-    if scheme.lower() == "basic":
-        try:
-            return base64.b64decode(value, validate=True).partition(b":")[2]
-        except (binascii.Error, ValueError):
-            return b""
-    return b""
+    try:
+        return base64.b64decode(value, validate=True).partition(b":")[2] if scheme.lower() == "basic" else b""
+    except ValueError:
+        return b""
