@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,14 @@ def shop_table() -> pa.Table:
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "persia_cli", *words], capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """Ctrl-C as in a foreground program: shells start those in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -178,7 +187,8 @@ def test_the_death_of_the_job_is_an_error(folder: Path) -> None:
 
 def test_a_job_of_another_process_goes_on_until_it_is_stopped(folder: Path) -> None:
     words = [sys.executable, "-m", "persia_cli", "train", *LONG, "--run-dir", "run"]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process, ExitStack() as stack:
+        stack.callback(process.kill)
         poll_for(trains, 90.0, "the job trains")
         run = persia.open("run")
         interrupt = threading.Timer(5.0, lambda: os.kill(os.getpid(), signal.SIGINT))
