@@ -31,12 +31,12 @@ RUNNING: "weakref.WeakSet[ChildCommand]" = weakref.WeakSet()
 class ChildCommand:
     """A running command; iterating yields what it reports until it ends: events, metrics, and `text`.
 
-    The kernel kills it when the thread that started it ends, so each has a thread of its own.
+    The kernel kills it when the thread that started it ends, so each has its own thread.
     """
 
     def __init__(self, words: list[str], signals: Sequence[signal.Signals] = AT_ONCE) -> None:
         """Start `persia WORDS`, which these signals end, one after another."""
-        self._command = [*python_module("persia_cli"), "--log-format", "json", *words]
+        self._command = [*python_module("persia_cli"), "--log-format", "json", *map(str, words)]
         self._signals = signals
         self._lines: SimpleQueue[Line | None] = SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
@@ -47,7 +47,7 @@ class ChildCommand:
         self.code = PersiaError.exit_code
         """Exit code, once it has ended; minus a signal's number if that killed it."""
         self.output = ""
-        """What it printed on stdout, once it has ended."""
+        """Its standard output, once it has ended."""
         threading.Thread(target=self._run, name="persia-child", daemon=True).start()
         self._begun.wait()
         RUNNING.add(self)
@@ -80,7 +80,7 @@ class ChildCommand:
             raise interrupt
 
     def failure(self, codes: Sequence[int] = (0,)) -> PersiaError | None:
-        """Return why it failed, in its own words; None if it ended with one of these exit codes, or was stopped."""
+        """Return its error as an exception; None if it ended with one of these exit codes, or was stopped."""
         first = next((place for place, text in enumerate(self._texts) if text.startswith(ERRORS)), len(self._texts))
         is_stopped = self.stopped and (self.code < 0 or self.code in STOPPED)
         if is_stopped or (first == len(self._texts) and self.code in codes):

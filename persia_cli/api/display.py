@@ -1,4 +1,4 @@
-"""What a child reports, for people: a line of progress that is updated in place, all else above it."""
+"""The reports of a child on the screen: a line of progress that is updated in place, all else above it."""
 
 from typing import Any
 

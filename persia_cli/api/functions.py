@@ -1,4 +1,4 @@
-"""What `import persia_cli as persia` offers: train, open, sweep and recommend."""
+"""The functions of `import persia_cli as persia`: train, open, sweep and recommend."""
 
 import json
 import os

@@ -204,7 +204,7 @@ def run_command(
 ) -> tuple[ChildCommand, list[dict[str, Any]]]:
     """Run a command to its end, and return it and what it has reported.
 
-    Raises PersiaError for another exit code than these, and for an error in words.
+    Raises PersiaError for another exit code than these, and for settings that are refused.
     """
     from persia_cli.api.display import Display
 

@@ -120,15 +120,17 @@ def paths_and_words(given: list[str]) -> tuple[list[str], list[str]]:
 
 
 def check_output(output: Path, data: str, overwrite: bool) -> None:
-    """Raise UserError if the file must not be written at its place."""
+    """Raise UserError if there is no data, or if the file must not be written at its place."""
     from fnmatch import fnmatchcase
 
     from pyarrow.fs import LocalFileSystem
 
-    from persia_cli.data.read.files import locate
+    from persia_cli.data.read.files import is_there, locate
     from persia_cli.errors import UserError
 
     place, source = output.resolve(), locate(data)
+    if source.uri is None and not source.is_pattern and not is_there(source):
+        raise UserError(f"{data} does not exist; name a file or a folder")
     if output.is_dir():
         raise UserError(f"{output} is a folder; name a file")
     local = isinstance(source.filesystem, LocalFileSystem)

@@ -32,7 +32,7 @@ PYTHON_TIMES = 8.0
 
 
 class Shell:
-    """An interactive shell in a folder of its own, in which persia has installed its completion."""
+    """An interactive shell in its own folder, in which persia has installed its completion."""
 
     def __init__(self, name: str, home: Path) -> None:
         self._home, self._line = home, home / "line"

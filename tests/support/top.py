@@ -10,7 +10,7 @@ from typing import Any
 TEXT = re.compile(r"<text[^>]*>(.*?)</text>")
 
 Use = Callable[[Any, Callable[[], str]], Awaitable[None]]
-"""What a user does: gets Textual's pilot, and a function that returns the text on the screen."""
+"""The actions of a user: gets Textual's pilot, and a function that returns the text on the screen."""
 
 
 def use_top(run_dir: Path, use: Use) -> None:
