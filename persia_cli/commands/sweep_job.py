@@ -115,6 +115,8 @@ def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> N
         labelled(err(), "picture", str(picture))
     folder = shlex.quote(str(plan.folder))
     if failed if plan.space is None else not rows or rows[0].main_metric is None:
+        if plan.space:
+            labelled(err(), "failed", "no trial reached its end, so there is no best one")
         propose(err(), f"persia sweep --resume {folder}")
         raise typer.Exit(PersiaError.exit_code)
     judged = [row for row in rows if row.main_metric]
