@@ -17,10 +17,9 @@ INTERRUPTED = 130
 ENDING = (signal.SIGTERM, signal.SIGUSR1)
 PREEMPTED = 75
 """That of PreemptedError, whose module is not imported before there are handlers."""
-OF_JOBS = ("train", "resume", "launch-role")
+DRIVER, ROLE = "drive", "launch-role"
+OF_JOBS = ("train", "resume", DRIVER, ROLE)
 """Commands that schedulers start, and start again after this exit code."""
-OF_SCRIPTS = "on-slurm"
-"""The command that requeues its job, so that a signal before its job waits until it can do so."""
 
 COMPLETION = "_PERSIA_COMPLETE"
 """Environment variable by which a shell asks for the completion of a line."""
@@ -43,8 +42,7 @@ def end_before_the_job(number: int, frame: FrameType | None) -> NoReturn:
 
 def waits_for_handlers(words: list[str]) -> bool:
     """Return True if signals wait until the command can pass them on, since others depend on its process already."""
-    is_child = "--parent" in words and "launch-role" in words[1:3]
-    return is_child or any(word in (OF_SCRIPTS, "on-ray") for word in words[1:3])
+    return DRIVER in words[1:3] or (ROLE in words[1:3] and "--parent" in words)
 
 
 def is_importing(frame: FrameType | None) -> bool:
@@ -92,9 +90,6 @@ def main() -> None:
 
     on_interrupt(end)
     on_preemption(end_before_the_job)
-    if OF_SCRIPTS in sys.argv[1:3]:
-        for number in ENDING:
-            signal.signal(number, signal.SIG_IGN)  # where other threads let them in, after the job
     if waits_for_handlers(sys.argv):
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     # At the end Python would remove this handler, and from then on Ctrl-C would kill the process.

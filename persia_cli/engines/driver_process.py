@@ -17,6 +17,7 @@ from persia_cli.disk import is_held, write_whole, writing
 from persia_cli.engines.processes import python_module
 from persia_cli.engines.resumed import DRIVER
 from persia_cli.engines.running import RunningProcess, process_of
+from persia_cli.engines.signals import ENDING_SIGNALS
 from persia_cli.errors import UserError, exit_code_of
 from persia_cli.store.memory.memory_file import new_file
 
@@ -55,14 +56,19 @@ def start_driver(
         log = run_dir / DRIVER / LOG
         with writing(log), log.open("wb") as output:
             command = [*python_module("persia_cli"), *flags, "drive", "--run-dir", str(run_dir), "--lock", str(lock)]
-            process = subprocess.Popen(
-                [*command, *words],
-                stdin=source,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                pass_fds=(lock,),
-            )
+            # The driver begins with these signals blocked, so they wait until it can handle them.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+            try:
+                process = subprocess.Popen(
+                    [*command, *words],
+                    stdin=source,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    pass_fds=(lock,),
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _note(run_dir, process.pid)
         return process
     finally:

@@ -7,8 +7,13 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
+from persia_cli import main
+from persia_cli.__main__ import OF_JOBS
+from persia_cli.engines.driver_process import LOG, exit_code, start_driver
 from tests.conftest import poll_for
 
 COMMANDS = {
@@ -117,6 +122,21 @@ def test_a_signal_before_the_job_begins_ends_it_to_be_started_again(
     if after_s == 0.0:
         assert output.startswith(f"{number.name}: ")
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_at_any_moment_of_a_driver_is_its_recorded_end(tmp_path: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        process = start_driver(tmp_path / "run", [], "")
+        process.send_signal(number)
+        assert process.wait(60.0) == exit_code(tmp_path / "run") == 75
+        said = (tmp_path / "run/driver" / LOG).read_text()
+        assert said == f"{number.name}: stopped before the job began; run the same command again\n"
+
+
+def test_the_commands_that_end_with_that_code_exist() -> None:
+    command = typer.main.get_command(main.app)
+    assert isinstance(command, click.Group)
+    assert set(OF_JOBS) <= command.commands.keys()
 
 
 def test_a_signal_after_the_end_of_a_command_changes_nothing(tmp_path: Path) -> None:
