@@ -96,6 +96,8 @@ class Progression:
             self._context.is_over = True
         elif phase.kind == "training":
             self.step = phase.last
+        elif phase.kind == "evaluating":
+            self._context.work.end_evaluation()
         elif phase.kind == "predicting":
             assert self._scoring is not None
             self._publishing = True

@@ -29,6 +29,11 @@ class WorkQueue:
     def evaluate(self, first: int, last: int) -> None:
         """Assign the evaluation steps [first, last) to loaders, from the next instruction on."""
         self._items[EVAL] = WorkItems(first, last, ITEM_STEPS)
+
+    def end_evaluation(self) -> None:
+        """Assign no evaluation steps any more; all are evaluated, though loaders report steps only with the next."""
+        self._items[EVAL] = WorkItems(0, 0, ITEM_STEPS)
+        self._returned[EVAL].clear()
         self._unfinished = {key: steps for key, steps in self._unfinished.items() if key[1] == TRAIN}
 
     def take_back(self, name: str) -> int:
