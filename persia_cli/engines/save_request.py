@@ -65,9 +65,9 @@ def save_now(run_dir: Path) -> str:
     with closing(SaveRequest(run_dir)) as request:
         while request.answer is None:
             request.poll()
-        if not (path := request.answer.path or _newest(run_dir)):
-            raise UserError(f"the run in {run_dir} saved nothing: {request.answer.why}")
-        return path
+        if request.answer.why:
+            raise UserError(f"the run in {run_dir} saved nothing: {request.answer.why}{_kept(run_dir)}")
+        return request.answer.path
 
 
 def _coordinator_of(run_dir: Path) -> tuple[str, Path]:
@@ -93,13 +93,11 @@ def _coordinator_of(run_dir: Path) -> tuple[str, Path]:
         raise UserError(f"the run in {run_dir} has not begun to train, so there is nothing to save") from None
 
 
-def _newest(run_dir: Path) -> str:
-    """Return the newest checkpoint of a run; empty if there is none."""
+def _kept(run_dir: Path) -> str:
+    """Return a clause about the newest checkpoint of a run."""
     newest = newest_of(checkpoints_of(run_dir, read_run(run_dir / CONFIG).checkpoint.path))
-    return str(newest or "")
+    return f"; its newest checkpoint is {newest}" if newest else ", and it has no checkpoint"
 
 
 def _ended(run_dir: Path) -> UserError:
-    newest = _newest(run_dir)
-    kept = f"; its newest checkpoint is {newest}" if newest else ", and it has no checkpoint"
-    return UserError(f"the run in {run_dir} is not running{kept}")
+    return UserError(f"the run in {run_dir} is not running{_kept(run_dir)}")

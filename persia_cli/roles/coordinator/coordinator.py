@@ -138,7 +138,7 @@ class Coordinator:
             is_saved=is_saved,
         )
         on_failure.callback(context.disk.close)
-        self._save_requests = SaveRequests(context)
+        self._save_requests = SaveRequests(context, str(place_of(job.load)) if is_saved and job.load else "")
         self.signals = self._save_requests.signals
         saving = Saving(context, self._checkpointing, self._save_requests)
         replacements = Replacements(context, saving)

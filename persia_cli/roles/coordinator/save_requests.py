@@ -17,7 +17,8 @@ SAVE_AND_END = ("SIGTERM", "SIGUSR1", "SIGHUP")
 class SaveRequests:
     """The requests that cut phases short to save: any request cuts training, only the end cuts an evaluation."""
 
-    def __init__(self, context: JobContext) -> None:
+    def __init__(self, context: JobContext, saved: str) -> None:
+        """`saved` is the place of the checkpoint that has what is trained so far; empty if there is none."""
         self._context = context
         checkpoint = context.run.checkpoint
         self._grace_s = checkpoint.grace_s
@@ -25,6 +26,8 @@ class SaveRequests:
         self._saved_s = context.now()
         self._asked: list[Peer] = []
         """The commands that wait for a checkpoint."""
+        self._result = saved, "" if saved else "nothing is trained yet"
+        """The place of the checkpoint of the last save, and the reason why there is none."""
         self.signals: deque[str] = deque()
         """Names of signals that this process received; any thread and a signal handler may append one."""
 
@@ -64,7 +67,7 @@ class SaveRequests:
         """Apply the pending requests to a phase that has begun."""
         requests = self._context.requests
         if self._asked and phase.kind != "saving" and requests.save is None and not self._context.phases.writing:
-            self.answer("", "nothing was trained since the last checkpoint, or nothing at all yet")
+            self.answer(*self._result)  # nothing was trained since
         if requests.end or (requests.save and phase.kind == "training"):
             self._cut()  # the phase began while the request was in flight
 
@@ -72,9 +75,10 @@ class SaveRequests:
         """Answer the waiting commands with the event of a finished save."""
         self._saved_s = self._context.now()
         if event["event"] == "saved":
-            self.answer(str(event["path"]))
+            self._result = str(event["path"]), ""
         else:
-            self.answer("", f"the checkpoint could not be written: {event['text']}")
+            self._result = "", f"the checkpoint could not be written: {event['text']}"
+        self.answer(*self._result)
 
     def note_stopped(self, step: int) -> None:
         """Record that the job ends early, after `step` steps, and the signal that ends it, if any."""
@@ -89,10 +93,8 @@ class SaveRequests:
         self._asked.append(peer)
         if self._context.job.task != "train":
             self.answer("", "this job trains nothing")
-        elif phase is None:
-            self.answer("", "training has not begun yet")
-        elif phase.kind == "done":
-            self.answer("", "all is done")
+        elif phase is None or phase.kind == "done":
+            self.answer(*self._result)
         elif phase.kind != "saving" and not self._context.phases.writing:
             self._save("request")
 

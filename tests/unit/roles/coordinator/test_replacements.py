@@ -44,7 +44,7 @@ class RecoveringJob(Coordination):
         self.context.phases.advance()
         saving = cast(Saving, SimpleNamespace(note_death=lambda name, how: None))
         self.replacements = Replacements(self.context, saving)
-        save_requests = SaveRequests(self.context)
+        save_requests = SaveRequests(self.context, "")
         self.shutdown = Shutdown(
             self.context, Joining(self.context, self.replacements), save_requests, Recordings(self.context)
         )

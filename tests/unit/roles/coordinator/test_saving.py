@@ -1,7 +1,13 @@
-"""A save is prepared and published on the disk worker, while messages are handled."""
+"""Requests and signals that come in each phase: saved once, and answered with the place of the checkpoint."""
+
+from typing import Any
+
+import pytest
 
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.save_requests import SaveRequests
+from persia_cli.wire.job_messages import SavedNow, SaveNow
+from persia_cli.wire.server import Peer
 from tests.support.coordination import Coordination
 from tests.support.runs import make_run
 
@@ -9,7 +15,54 @@ from tests.support.runs import make_run
 def test_a_signal_does_not_discard_a_prediction_that_is_being_published() -> None:
     job = Coordination(make_run(), Job("predict", "run", None, 0, 96, 0, 3))
     job.context.phases.advance()
-    requests = SaveRequests(job.context)
+    requests = SaveRequests(job.context, "")
     job.context.phases.waiting.clear()
     requests.end("SIGTERM", "coordinator-0")
     assert (job.context.ending, job.context.stop_reason) == (None, None)
+
+
+PEER = Peer(b"command", 1)
+
+
+def next_phase(job: Coordination, requests: SaveRequests) -> str:
+    phase = job.context.phases.advance()
+    job.context.phases.waiting.clear()
+    requests.note_begun(phase)
+    return phase.kind
+
+
+@pytest.mark.parametrize(
+    ("event", "answer"),
+    [
+        ({"event": "saved", "path": "run/checkpoints/step-4"}, SavedNow("run/checkpoints/step-4")),
+        (
+            {"event": "save_failed", "text": "the disk is full"},
+            SavedNow("", "the checkpoint could not be written: the disk is full"),
+        ),
+    ],
+)
+def test_a_request_while_a_saved_step_is_evaluated_is_answered_by_that_checkpoint(
+    event: dict[str, Any], answer: SavedNow
+) -> None:
+    job = Coordination(make_run(), Job("train", "run", None, 128, 96, 4, 3))
+    requests = SaveRequests(job.context, "")
+    assert [next_phase(job, requests), next_phase(job, requests)] == ["training", "saving"]
+    job.context.phases.writing.clear()
+    requests.note_saved(event)
+    assert next_phase(job, requests) == "evaluating"
+    requests.on_save_now(PEER, SaveNow())
+    assert next_phase(job, requests) == "saving", "only the evaluation is new"
+    job.context.phases.writing.clear()
+    assert next_phase(job, requests) == "done"
+    assert job.replies.to(PEER) == [answer]
+
+
+@pytest.mark.parametrize(
+    ("saved", "answer"), [("", SavedNow("", "nothing is trained yet")), ("run/step-8", SavedNow("run/step-8"))]
+)
+def test_a_request_before_training_is_answered_by_the_checkpoint_that_a_run_resumes(
+    saved: str, answer: SavedNow
+) -> None:
+    job = Coordination(make_run(), Job("train", "run", None, 128, 96, 4, 3))
+    SaveRequests(job.context, saved).on_save_now(PEER, SaveNow())
+    assert job.replies.to(PEER) == [answer]
