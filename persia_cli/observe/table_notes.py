@@ -51,10 +51,11 @@ class TableNotes:
             self._notifications["evicted"] = ("note", USED_LONGEST_AGO)
         elif run.embedding.when_full != "refuse":
             self._notifications["refused"] = NOTIFICATIONS["evicted"]
-        self._budget = "embedding.memory" if run.embedding.capacity is None else "embedding.capacity"
+        layout = embedding_layout(run)
+        self._budget = layout.budget
         self._memories = {
             table.name: _memory([each.name for each in group.tables])
-            for group in embedding_layout(run).groups
+            for group in layout.groups
             for table in group.tables
         }
 

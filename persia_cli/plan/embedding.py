@@ -89,6 +89,7 @@ def embedding_layout(run: Run) -> EmbeddingLayout:
         seed=run.seed,
         when_full=run.embedding.when_full,
         expire_after=run.embedding.expire_after,
+        budget="embedding.memory" if run.embedding.capacity is None else "embedding.capacity",
     )
 
 

@@ -79,7 +79,7 @@ def require_space(saved: Sequence[SavedTable], layout: EmbeddingLayout, servers:
             raise CheckpointError(
                 f"the checkpoint has {wanted:,} rows of the tables that share memory "
                 f"({', '.join(table.name for table in group.tables)}), but only {capacity:,} fit; give "
-                "embedding.memory or embedding.capacity a higher value"
+                f"{layout.budget} a higher value"
             )
 
 

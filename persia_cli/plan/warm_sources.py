@@ -273,5 +273,5 @@ def _require_space(found: WarmStart, layout: EmbeddingLayout, servers: int) -> N
             raise CheckpointError(
                 f"init_from has {wanted:,} rows for the tables that share memory "
                 f"({', '.join(table.name for table in group.tables)}), but only "
-                f"{capacity:,} fit; give embedding.memory or embedding.capacity a higher value"
+                f"{capacity:,} fit; give {layout.budget} a higher value"
             )

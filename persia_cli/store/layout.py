@@ -264,6 +264,8 @@ class EmbeddingLayout:
     when_full: WhenFull = "auto"
     expire_after: int | None = None
     """Steps since the last look-up of a row after which any new id may take it, if the partition is full."""
+    budget: str = "embedding.memory"
+    """The key that bounds the rows in memory."""
 
     def __post_init__(self) -> None:
         """Raise ValueError unless groups are numbered from 0 in their order."""

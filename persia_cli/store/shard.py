@@ -317,10 +317,11 @@ class Shard:
 
     def _too_small(self, store: RowStore) -> ConfigError:
         names = ", ".join(table.name for table in store.group.tables[:3])
+        budget = self.layout.budget
         return ConfigError(
-            f"embedding.memory is too small for this batch size: of the {store.capacity:,} rows that this server has "
-            f"in memory for tables {names}, too many are in use by the batches in flight; give embedding.memory a "
-            "higher value, or train.batch_size a lower one"
+            f"{budget} is too small for this batch size: of the {store.capacity:,} rows that this server has in memory "
+            f"for tables {names}, too many are in use by the batches in flight; give {budget} a higher value, or "
+            "train.batch_size a lower one"
         )
 
     def _return_journal(self, group: int) -> KernelJournal:

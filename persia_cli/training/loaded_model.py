@@ -1,5 +1,9 @@
 """A saved network with all its rows in this process, for work that needs no servers."""
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,9 +18,10 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.storage.places import Place
 from persia_cli.store.batch_rows import RowPlanner
-from persia_cli.store.checkpoints.chain import read_chain
+from persia_cli.store.checkpoints.chain import RowFile, read_chain
 from persia_cli.store.checkpoints.manifest import verified_folder
 from persia_cli.store.checkpoints.row_files import load_shard
+from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.shard import Shard
 from persia_cli.training.dense_state import load_weights
 from persia_cli.training.device import CPU, prepare_torch
@@ -34,14 +39,24 @@ def load_network(run: Run, checkpoint: Place) -> nn.Module:
     return network.eval()
 
 
+def _with_space(layout: EmbeddingLayout, files: Sequence[RowFile]) -> EmbeddingLayout:
+    """Return the layout with as much memory as the rows of these files need, also those that were on disks."""
+    rows = sum((Counter(file.rows.all_tables) for file in files), Counter[str]())
+    needed = (max(1, sum(rows[table.name] for table in group.tables)) for group in layout.groups)
+    pairs = zip(layout.groups, needed, strict=True)
+    groups = (replace(group, capacity=count, partitions=1, cold_bytes=0) for group, count in pairs)
+    return replace(layout, groups=tuple(groups))
+
+
 class LoadedModel:
     """The network of a checkpoint in evaluation mode, in float32, and all its rows; nothing changes them."""
 
     def __init__(self, run: Run, checkpoint: Place, device: torch.device = CPU) -> None:
         """Load both; raises CheckpointError as `load_network`."""
         layout = embedding_layout(run)
-        self._planner, self._shard = RowPlanner(layout, 1), Shard(layout, 0, 1)
-        load_shard(self._shard, read_chain(checkpoint).row_files(with_dense=False))
+        files = read_chain(checkpoint).row_files(with_dense=False)
+        self._planner, self._shard = RowPlanner(layout, 1), Shard(_with_space(layout, files), 0, 1)
+        load_shard(self._shard, files)
         self.network = load_network(run, checkpoint).to(device)
         self._numbers = [group.number for group in layout.feature_groups]
         self._staging = Staging(group_shapes(layout), device, by_kernels=True)

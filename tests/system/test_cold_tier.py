@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from persia_cli.commands.results import lost
@@ -16,6 +18,7 @@ from tests.support.small import WORDS, figures
 from tests.system.test_kills import CLUSTER, LIMIT_S, MANY, kill_all
 from tests.system.test_kills import SIZE as SIZE_OF_DATA
 from tests.system.test_resume import persia
+from tests.system.test_retrieval import words as words_of_retrieval
 from tests.system.test_row_policies import counted
 
 STEPS, MEMORY, SIZE = 60, 3 * 2**20, 5 * 2**20
@@ -55,6 +58,24 @@ def test_a_training_beyond_memory_has_the_bits_of_one_within(kind: str, criteo_r
     }
     assert titles["beyond"] - titles["within"] == {"Memory and disks", "Wait for disks"}
     assert "rows on disks" in report_page(read_history(beyond.run_dir), {}, 0.0)
+
+
+def test_a_saved_model_is_judged_with_its_rows_on_disks(tmp_path: Path) -> None:
+    """Commands that load a model into one process need no disk, and read all rows whatever the run's memory was."""
+    draw = np.random.default_rng(3)
+    for name, rows in (("train", 1500), ("eval", 200)):
+        user, item = draw.integers(0, 400, rows), draw.integers(0, 150, rows)
+        table = {"user": user, "age": user % 4, "item": item, "tags": item % 3, "label": (user + item) % 3 == 0}
+        pd.DataFrame(table).astype({"label": float}).to_parquet(tmp_path / f"{name}.parquet")
+    words = [word for word in words_of_retrieval(tmp_path, write=False) if not word.startswith("dataset.sparse")]
+    words += ["dataset.sparse=[user, age, item, tags]"]
+    cold = ["embedding.capacity=300", f"embedding.cold={{path: '{tmp_path / 'disk'}', size: 2MiB}}"]
+    within, beyond = train(words, tmp_path / "within"), train([*words, *cold], tmp_path / "beyond")
+    assert counted(beyond, "cold_rows") > 100
+    for given in (("--importance", "--json"), ("--retrieval",)):
+        expected, found = (persia("eval", run.run_dir, *given) for run in (within, beyond))
+        assert found.exit_code == 0, found.output
+        assert found.stdout == expected.stdout
 
 
 @pytest.mark.slow

@@ -27,10 +27,10 @@ MODEL = ["model=two_tower", "model.user=[user, age]", "model.item=[item, tags]",
 TAGS = [[item % 3] if item % 4 else [] for item in range(ITEMS)]
 
 
-def words(folder: Path) -> list[str]:
+def words(folder: Path, write: bool = True) -> list[str]:
     """Write samples of users and items, and return the arguments of a job on them."""
     draw = np.random.default_rng(5)
-    for name, rows in (("train", 150), ("eval", 60)):
+    for name, rows in (("train", 150), ("eval", 60)) if write else ():
         user, item = draw.integers(0, USERS, rows), draw.integers(0, ITEMS - (name == "eval"), rows)
         likes = (user + item) % 3 == 0
         table = {"user": user, "age": user % 4, "item": item, "tags": [TAGS[number] for number in item], "label": likes}

@@ -309,6 +309,5 @@ def require_space(shard: Shard, store: RowStore, path: Place | str) -> None:
     if store.cold is None and rows > store.capacity:
         raise CheckpointError(
             f"{path} does not fit: there are at least {rows:,} rows for this server of the tables that share "
-            f"memory ({names}), but only {store.capacity:,} fit; give embedding.memory or embedding.capacity "
-            "a higher value"
+            f"memory ({names}), but only {store.capacity:,} fit; give {shard.layout.budget} a higher value"
         )
