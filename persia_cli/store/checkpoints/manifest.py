@@ -4,7 +4,6 @@ It has a checksum of itself and of every file, and the number of rows of each ta
 incomplete checkpoint is refused and never read in part.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from persia_cli.control.phases import Trigger
 from persia_cli.control.position import TrainingData
 from persia_cli.errors import CheckpointError
 from persia_cli.storage import places
-from persia_cli.storage.checked_json import ChangedError, checked, read_checked
+from persia_cli.storage.checked_json import checked, read_checked
 from persia_cli.storage.places import Place, inside, place_of, put, reading, size_of, subfolders
 from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.layout import DENSE_TABLE
@@ -135,8 +134,15 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
         return [file for file in self.files if kind_of(file) == folder]
 
 
+class _Version(msgspec.Struct):
+    """The key of a manifest that decides whether the others can be read."""
+
+    format_version: int
+
+
 # Created at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
 _DECODER = msgspec.json.Decoder(Manifest)
+_VERSION_DECODER = msgspec.json.Decoder(_Version)
 
 
 def checkpoints_of(run_dir: Path, path: str | None) -> Place:
@@ -253,12 +259,14 @@ def decode_manifest(folder: Place) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        manifest = _DECODER.decode(read_checked(path))
+        content = read_checked(path)
+        # Before the rest: another version may have the same keys with another meaning.
+        if (version := _VERSION_DECODER.decode(content).format_version) != FORMAT_VERSION:
+            raise CheckpointError(f"{folder} has checkpoint format {version}; this persia reads format {FORMAT_VERSION}")
+        manifest = _DECODER.decode(content)
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder} is not a complete checkpoint: it has no {MANIFEST}") from error
     except (OSError, ValueError) as error:
-        if not isinstance(error, ChangedError):
-            _refuse_other_format(folder)
         raise CheckpointError(f"{path} is damaged: {error}; use another checkpoint") from error
     named = _FINISHED.fullmatch(folder.name)
     if named and int(named[1]) != manifest.step:
@@ -268,16 +276,6 @@ def decode_manifest(folder: Place) -> Manifest:
     if flaw := contradiction(manifest):
         raise CheckpointError(f"{path} is damaged: {flaw}; use another checkpoint")
     return manifest
-
-
-def _refuse_other_format(folder: Place) -> None:
-    """Raise CheckpointError for a manifest of another format version; version 1 had no checksum."""
-    try:
-        version = json.loads((folder / MANIFEST).read_bytes())["format_version"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    if isinstance(version, int) and version != FORMAT_VERSION:
-        raise CheckpointError(f"{folder} has checkpoint format {version}; this persia reads format {FORMAT_VERSION}")
 
 
 def file_flaws(folder: Place, manifest: Manifest) -> Iterator[str]:
