@@ -12,6 +12,7 @@ from persia_cli.engines.signals import PreemptedNow
 from persia_cli.errors import PreemptedError, count
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.plan.job import JobPlan
+from persia_cli.storage.credentials import printable
 from persia_cli.store.checkpoints.manifest import checkpoint_folder, checkpoints_of, finished_steps
 
 INTERRUPTED = 130
@@ -66,7 +67,7 @@ def going_on(plan: JobPlan, words: Sequence[str]) -> str:
         )
         return f"nothing was saved since; persia resume {run_dir} goes on from {plan.job.load}{again}"
     if not steps:
-        again = shlex.join(["persia", "train", *words, "resume=auto", "--run-dir", str(plan.run_dir)])
+        again = shlex.join(["persia", "train", *map(printable, words), "resume=auto", "--run-dir", str(plan.run_dir)])
         over = f", with the {count(trained, 'step')} that were trained" if trained else ""
         return f"nothing was saved yet; {again} begins again{over}"
     lost = max(trained - steps[-1], 0)

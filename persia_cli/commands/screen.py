@@ -38,7 +38,12 @@ def err() -> Console:
 
 
 def say(console: Console, text: str | Text, style: str = "") -> None:
-    """Print text without markup, and without wrapping, which would break programs that read it."""
+    """Print text without markup, and without wrapping, which would break programs that read it.
+
+    Passwords of URIs are in no text that is printed.
+    """
+    if (shown := without_secret(str(text), queries=False)) != str(text):
+        text = shown
     if OUTPUT.as_json and console is err():
         if plain := str(text).strip():
             console.out(json.dumps({"text": plain}), highlight=False)

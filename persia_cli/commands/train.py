@@ -73,6 +73,7 @@ def train(
     from persia_cli.engines.signals import end_on_signals
     from persia_cli.errors import UserError
     from persia_cli.plan.job import plan_job
+    from persia_cli.storage.credentials import printable
 
     with end_on_signals(lambda text: say(err(), text)), ExitStack() as stack:
         words, resumed = split_word(words or [])
@@ -113,7 +114,7 @@ def train(
             warn_of_spent_schedules(plan)
             if not plan.is_resumed:
                 place_words = ["--run-dir", run_dir] if run_dir else []
-                propose(err(), shlex.join(["persia", "train", *again, *place_words]))
+                propose(err(), shlex.join(["persia", "train", *map(printable, again), *place_words]))
         else:
             if unsaved:
                 say(err(), f"the run in {unsaved} has no complete checkpoint, so it begins again")

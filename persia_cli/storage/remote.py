@@ -97,12 +97,13 @@ def is_waiting() -> bool:
 def without_secret(text: str, queries: bool = True) -> str:
     """Return a text without the passwords, their users and, with `queries`, the queries of the URIs in it.
 
-    A secret may contain any character but white space, also those that a URI should encode.
+    A secret may contain any character but white space, also those that a URI should encode. A URI that was taken for a
+    path has one slash.
     """
-    text = re.sub(r"://[^/?@\s]*(:|%3[Aa])\S*@", "://***@", text)
+    text = re.sub(r"(:/+)[^/?@\s]*(:|%3[Aa])\S*@", r"\1***@", text)
     if not queries:
         return text
-    return re.sub(r"(://[^\s?]*)\?[^\s,;'\")\]]*", r"\1", text)
+    return re.sub(r"(:/+[^\s?]*)\?[^\s,;'\")\]]*", r"\1", text)
 
 
 def explain(error: OSError, verb: str = "read") -> str:

@@ -35,6 +35,21 @@ def test_the_plan(persia) -> None:
     assert not Path("out").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "dataset=tiny", "checkpoint.path={}", "--dry-run", "--verbose"),
+        ("checkpoint", "ls", "{}"),
+        ("logs", "{}"),
+    ],
+)
+def test_no_command_prints_the_secrets_of_a_uri(persia, words: tuple[str, ...]) -> None:
+    """Those that take folders only read the URI as a path, and name it in their error."""
+    ended = persia(*(word.format("s3://AKIA:p4ss/word@bucket/x?secret_key=h1dden") for word in words))
+    assert "bucket/x" in ended.out + ended.err
+    assert not [each for each in ("AKIA", "p4ss", "h1dden") if each in ended.out + ended.err]
+
+
 def test_tables_are_shown_as_they_will_be_kept(persia) -> None:
     tables = "{feature_0: {dim: 4, dtype: bfloat16, share: 0.25}, feature_1: {hash_stack: {rounds: 2, size: 50}}}"
     words = ("optimizer=rowwise_adagrad", "embedding.capacity=100000", f"embedding.tables={tables}")
