@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from persia_cli.commands.completion import read_table
 from persia_cli.commands.screen import out, pairs, say_json
 from persia_cli.config.compose import compose_run
-from persia_cli.config.expected import any_of, field_default, field_expectation, keys, nodes
+from persia_cli.config.expected import any_of, field_default, field_expectation, is_changeable, keys, nodes
 from persia_cli.config.explain import spell
 from persia_cli.config.origin import layers_of, origin
 from persia_cli.config.schema import Run
@@ -36,6 +36,7 @@ def explain_key(key: str, words: Sequence[str], folders: Sequence[Path], as_json
         "type": _either(map(field_expectation, known[general] if leaf == "kind" else fields)),
         "default": _either(field_default(each).removeprefix("; ").removeprefix("default ") for each in fields),
         "example": (f"{leaf}: {example}" if "[" in key else shlex.quote(f"{key}={example}")) if example else "none",
+        "resume": "a resume may change it" if is_changeable(general) else "a resume cannot change it",
     }
     if "[]" not in key and "NAME" not in key.split("."):  # It is the key of one element, which has a value.
         value, place = _value(values, key), origin(key.partition("[")[0], layers_of(run, words, folders))

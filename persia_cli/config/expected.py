@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -9,7 +10,8 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
-from persia_cli.config.schema import Node
+from persia_cli.config.schema import Node, Run
+from persia_cli.config.schema.base import CHANGEABLE
 from persia_cli.config.schema.dataset import tab_of
 from persia_cli.config.schema.embedding import parse_bytes
 
@@ -135,6 +137,16 @@ def keys(
         for node in nodes(_element(_whole(field))) if members else ():
             inside = ".NAME." if get_origin(_container(_whole(field))) is dict else "[]."
             yield from keys(node, None, f"{prefix}{name}{inside}", members)
+
+
+def is_changeable(key: str) -> bool:
+    """Return True if a resumed run may give this key another value: it or a group that it is in is `Changeable`."""
+    return any(key == each or key.startswith(f"{each}.") for each in _changeable())
+
+
+@cache
+def _changeable() -> frozenset[str]:
+    return frozenset(key for key, field in keys(Run) if CHANGEABLE in field.metadata)
 
 
 def kind_of(values: Any) -> str | None:

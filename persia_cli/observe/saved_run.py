@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from persia_cli.config.expected import is_changeable
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import CheckpointError, UserError
@@ -13,7 +14,6 @@ from persia_cli.observe.history import CONFIG, COPIED, EARLIER
 from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.observe.remote_records import copied_here
 from persia_cli.plan.job import JOB, Job
-from persia_cli.plan.resumed import is_changeable
 from persia_cli.plan.saved_model import differences
 from persia_cli.storage.places import Place, address_of, place_of
 from persia_cli.store.checkpoints.chain import read_chain

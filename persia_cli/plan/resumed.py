@@ -1,5 +1,6 @@
 """Checks of a resumed training against the run that saved its checkpoint."""
 
+from persia_cli.config.expected import is_changeable
 from persia_cli.config.schema import Run
 from persia_cli.control.position import TrainingData
 from persia_cli.errors import ConfigError, DataError, UserError, count
@@ -7,39 +8,9 @@ from persia_cli.plan.job import JobPlan
 from persia_cli.plan.saved_model import differences
 from persia_cli.store.checkpoints.manifest import Manifest
 
-_CHANGEABLE = (
-    "name",
-    "train.epochs",
-    "train.steps",
-    "train.threads",
-    "train.device",
-    "train.compile",
-    "train.stop_early",
-    "eval",
-    "checkpoint",
-    "cluster",
-    "recovery",
-    "loggers",
-    "metrics_port",
-    "embedding.memory",
-    "embedding.capacity",
-    "embedding.cold",
-    "embedding.num_partitions",
-)
-"""Keys, with all keys below them, that a resumed run may change.
-
-They decide how long and where it trains. In a step they change at most the rounding of sums, and which rows are
-evicted.
-"""
-
 
 class FinishedError(UserError):
     """A run that cannot continue since all its steps are done, or since `train.stop_early` has ended it."""
-
-
-def is_changeable(key: str) -> bool:
-    """Return True if a resumed run may give this key another value."""
-    return any(key == each or key.startswith(f"{each}.") for each in _CHANGEABLE)
 
 
 def require_same_training(saved: Run, run: Run) -> None:

@@ -94,6 +94,12 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(stopped: Path, straigh
     assert (stopped / "earlier" / "start" / "events.jsonl").is_file()
 
 
+def test_keys_that_do_not_influence_the_model_may_change(stopped: Path, straight: JobResult) -> None:
+    changed = ["train.log_every_steps=10", "train.trace_steps=[26,30]", "train.graphs=off", "train.threads=2"]
+    succeed("resume", stopped, *changed, "loggers=[]", "dataset.max_bad_rows=0", "recovery.max_restarts=0")
+    assert_same_model(newest_checkpoint(stopped / CHECKPOINTS), newest_checkpoint(straight.run_dir / CHECKPOINTS))
+
+
 def test_an_asynchronous_run_resumes(tmp_path: Path) -> None:
     """With one step in flight it has one order of updates too."""
     words = [*WORDS, "mode=async", "mode.staleness=1", "optimizer.embedding.kind=adam"]

@@ -1,7 +1,7 @@
 """The base class of settings, and the types of their values: numbers have limits, so that typos are found early."""
 
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -22,6 +22,17 @@ def refuse_flags(value: Any) -> Any:
 
 NUMBER = BeforeValidator(refuse_flags)
 """The validator of every number of the schema; it comes after the bounds, so that the JSON Schema has these too."""
+
+CHANGEABLE = object()
+"""The mark of a field that a resumed run may change."""
+T = TypeVar("T")
+Changeable = Annotated[T, CHANGEABLE]
+"""The type of a key that `persia resume` may give another value, with all keys below it; it may not change the others.
+
+Such a key decides how long, where and how fast a run trains, or what is evaluated, recorded and saved. In a step it
+changes at most the rounding of sums, statistics over `accumulate`'s parts, and which rows are evicted. Or it makes data
+readable that were an error.
+"""
 
 MOST = 10**12
 """A limit beyond the samples, steps or rows of any job."""

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from persia_cli.config.schema.base import NUMBER, Amount, Count, Node, NonNegative, Positive
+from persia_cli.config.schema.base import NUMBER, Amount, Changeable, Count, Node, NonNegative, Positive
 from persia_cli.config.schema.features import DenseFeature, Label, Sparse
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.config.schema.split import Split
@@ -99,7 +99,7 @@ class ParquetDataset(Node):
     in the folder that PERSIA_CACHE_DIR names."""
     csv: CsvFormat = CsvFormat()
     """The format of CSV files."""
-    max_bad_rows: Amount = 0
+    max_bad_rows: Changeable[Amount] = 0
     """Rows of CSV and JSON Lines that may be unreadable; they are left out, and more of them are an error."""
     path: str | tuple[str, ...]
     """A file, a folder, or a URI such as s3://bucket/folder, or a list of them; `builtin:NAME` is data that ships with
@@ -125,7 +125,7 @@ class ParquetDataset(Node):
     rescale: bool = True
     """Give a dense column without a transform one where it has numbers above 20 or below -20: `log1p` for a long tail,
     else `standardise`. The run's configuration keeps what was chosen."""
-    fill: Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False), NUMBER] | None = None
+    fill: Changeable[Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False), NUMBER] | None] = None
     """Value in place of null or non-finite dense values, after their transform; without it, they are an error."""
     shuffle: bool = True
     """Shuffle the training rows by the seed: about a million at a time, from row groups of all parts of the files."""
@@ -133,7 +133,7 @@ class ParquetDataset(Node):
     """Shape of a stand-in, on which jobs run while the files are missing; without it, their absence is an error."""
     raw: tuple[RawColumns, ...] = ()
     """Sources of the recipe's columns, so that an exported model can make the columns of a request's fields."""
-    recipe: str | None = None
+    recipe: Changeable[str | None] = None
     """Recipe that prepares this data set, or the URL of its files, for messages."""
 
     @property

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from persia_cli.config.schema.base import NUMBER, Count, Dim, Few, Node, NonNegative, Positive
+from persia_cli.config.schema.base import NUMBER, Changeable, Count, Dim, Few, Node, NonNegative, Positive
 from persia_cli.config.schema.optimizer import Optimizer
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -114,11 +114,11 @@ class ColdTier(Node):
 class Embedding(Node):
     """The embedding tables of the job."""
 
-    memory: Bytes = 2**30
+    memory: Changeable[Bytes] = 2**30
     """Most memory that all servers together use for rows and index, e.g. 4GiB."""
-    capacity: Count | None = None
+    capacity: Changeable[Count | None] = None
     """Most rows that all servers together hold in memory; replaces `memory`."""
-    cold: ColdTier | None = None
+    cold: Changeable[ColdTier | None] = None
     """Space on disks for rows that leave memory, which are lost without it."""
     when_full: WhenFull = "auto"
     """Rule for a new id without free space: `evict_lfu`, the row that was looked up least often goes, if that was less
@@ -144,7 +144,7 @@ class Embedding(Node):
     """Greatest absolute value of embeddings; they are clamped to it."""
     clip_norm: Positive | None = None
     """Greatest Euclidean norm of the gradient of a row; a larger one is scaled down."""
-    num_partitions: Annotated[int, Field(gt=0, le=2**20), NUMBER] = 4096
+    num_partitions: Changeable[Annotated[int, Field(gt=0, le=2**20), NUMBER]] = 4096
     """Greatest number of hash ranges that rows are distributed by; a group with capacity for few rows has fewer."""
     tables: dict[str, Table] = Field(default_factory=dict)
     """Settings of single tables by name; a sparse feature's table has its name unless `table` names another."""

@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from persia_cli.config.schema.base import NUMBER, BatchSize, Count, Few, Node, NonNegative, Seconds, StepRange
+from persia_cli.config.schema.base import (
+    NUMBER,
+    BatchSize,
+    Changeable,
+    Count,
+    Few,
+    Node,
+    NonNegative,
+    Seconds,
+    StepRange,
+)
 from persia_cli.config.schema.checkpoint import Checkpoint
 from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
@@ -45,20 +55,20 @@ class Training(Node):
 
     batch_size: BatchSize
     """Samples of one step over all ranks."""
-    accumulate: Few = 1
+    accumulate: Changeable[Few] = 1
     """Equal parts of a step that the dense network computes one after another, so that it needs memory for one part.
 
     Their gradients add up, of rows too, and the step ends as one of `batch_size` samples does.
     """
-    epochs: Literal["auto"] | Count = "auto"
+    epochs: Changeable[Literal["auto"] | Count] = "auto"
     """Passes over the training split.
 
     `auto`: with at most 5 million training rows and an evaluation split, up to 20, with an early stop; otherwise one.
     With `steps`: as many as these take. Several epochs without `steps` are evaluated after each, and the best is kept.
     """
-    steps: Count | None = None
+    steps: Changeable[Count | None] = None
     """Stop after this number of steps, if that is earlier."""
-    threads: Few = 1
+    threads: Changeable[Few] = 1
     """Torch threads of each NN worker."""
     losses: dict[str, LossOfLabel] = Field(default_factory=dict)
     """Loss of each label, by the label's name; labels that are not named have `bce` of weight 1."""
@@ -70,20 +80,20 @@ class Training(Node):
 
     `tf32` rounds the factors of products to 10 bits of mantissa, on a GPU; the others are by autocast.
     """
-    graphs: Literal["auto", "on", "off"] = "auto"
+    graphs: Changeable[Literal["auto", "on", "off"]] = "auto"
     """Train steps on a GPU as CUDA graphs. `auto`: where the network and the loss allow it, except `model=custom`.
 
     `on` refuses to train without; `off` is to find errors.
     """
-    device: Annotated[str, BeforeValidator(_device)] = "auto"
+    device: Changeable[Annotated[str, BeforeValidator(_device)]] = "auto"
     """Device of the dense network: cpu, cuda, cuda:N, or auto: a CUDA device if there is one, each rank its own."""
-    compile: bool = False
+    compile: Changeable[bool] = False
     """Compile the dense network by torch.compile before the first step."""
-    log_every_steps: Count = 50
+    log_every_steps: Changeable[Count] = 50
     """Steps between two lines of metrics."""
-    trace_steps: StepRange | None = None
+    trace_steps: Changeable[StepRange | None] = None
     """Steps [first, last) whose work and waits all roles record, for `persia trace`; `--trace` sets them itself."""
-    stop_early: EarlyStop | Literal["auto"] | None = "auto"
+    stop_early: Changeable[EarlyStop | Literal["auto"] | None] = "auto"
     """Stop before the last step if evaluations no longer improve; the best weights are saved (`checkpoint.best_by`).
 
     `auto`: with `epochs=auto`, after two epochs without improvement; else never, as with null.
@@ -146,7 +156,7 @@ def _name(value: Any) -> Any:
 class Run(Node):
     """A complete training job."""
 
-    name: Annotated[str, BeforeValidator(_name)]
+    name: Changeable[Annotated[str, BeforeValidator(_name)]]
     """Short name of the job; part of its run directory's name."""
     seed: Annotated[int, Field(ge=0, lt=2**63), NUMBER] = 0
     """Seed of sample order, initial rows and initial dense weights."""
@@ -162,19 +172,19 @@ class Run(Node):
     """Order of updates."""
     train: Training
     """Training."""
-    eval: Evaluation = Evaluation()
+    eval: Changeable[Evaluation] = Evaluation()
     """Evaluation."""
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: Changeable[Checkpoint] = Checkpoint()
     """Checkpoints."""
-    cluster: Cluster
+    cluster: Changeable[Cluster]
     """Processes."""
     init_from: Source | None = None
     """The model that the run begins with, instead of rows and weights drawn from the seed."""
-    recovery: Recovery = Recovery()
+    recovery: Changeable[Recovery] = Recovery()
     """Reaction to the death of a process."""
-    loggers: Annotated[tuple[Tracker, ...], AfterValidator(_once)] = ()
+    loggers: Changeable[Annotated[tuple[Tracker, ...], AfterValidator(_once)]] = ()
     """Trackers that get the metrics of a training too; each has its own settings, in environment variables."""
-    metrics_port: Annotated[int, Field(ge=1, le=65535), NUMBER] | None = None
+    metrics_port: Changeable[Annotated[int, Field(ge=1, le=65535), NUMBER] | None] = None
     """Port of the loopback interface of the coordinator's machine where Prometheus gets the latest metrics of a
     training, at `/metrics`."""
 

@@ -119,3 +119,17 @@ def test_every_example_can_be_typed() -> None:
     for key, (example, _) in read_table().items():
         if example and " " not in key and "[]" not in key:
             assert not read_words([f"{key}={example}"], [], {}).wrong
+
+
+@pytest.mark.parametrize(
+    ("key", "may"),
+    [
+        *((key, True) for key in ("name", "train.log_every_steps", "train.accumulate", "dataset.fill", "eval")),
+        *((key, True) for key in ("cluster.nn_workers", "checkpoint.keep", "embedding.cold.size", "loggers")),
+        *((key, False) for key in ("seed", "train.batch_size", "train.losses.NAME.weight", "model.dim", "dataset")),
+        *((key, False) for key in ("embedding.dtype", "embedding.tables.NAME.dim", "optimizer.dense.lr", "train")),
+    ],
+)
+def test_it_explains_whether_a_resume_may_change_a_key(key: str, may: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    explain_key(key, [], [], as_json=True)
+    assert json.loads(capsys.readouterr().out)["resume"] == f"a resume {'may' if may else 'cannot'} change it"
