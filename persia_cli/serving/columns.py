@@ -12,7 +12,19 @@ from persia_cli.data.read.raw_values import column_of_request
 from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.errors import DataError, one_line
 
-WHERE = "the request"
+
+class _Request:
+    """The request, as errors name it and its samples."""
+
+    def __str__(self) -> str:
+        return "the request"
+
+    def place_of(self, sample: int) -> str:
+        """Return the position of a sample: all numbers of samples count from 0, as the indexes of JSON arrays do."""
+        return f"sample {sample} (the first is 0)"
+
+
+WHERE = _Request()
 
 
 class Lists(NamedTuple):
@@ -153,7 +165,17 @@ def _inferred(values: Any, is_list: bool) -> Any:
             ) from error
 
 
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the columns of a request's rows; a field that is missing in a row is null there."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
+def columns_of(rows: Sequence[Mapping[str, Any]], names: Collection[str]) -> dict[str, list[Any]]:
+    """Return the columns `names` of a request's rows; raises DataError for a row without one of these fields.
+
+    So a row's predictions do not depend on the fields of its neighbours.
+    """
+    try:
+        return {name: [row[name] for row in rows] for name in names}
+    except KeyError:
+        number, missing = next(
+            (number, name) for number, row in enumerate(rows) for name in names if name not in row
+        )  # fmt: skip
+        raise DataError(
+            f"{WHERE} has no field {missing} in {WHERE.place_of(number)}; give it in each row, null for a missing value"
+        ) from None

@@ -59,8 +59,8 @@ def require_same_samples(report: PrepareReport, rows: Sequence[Row], as_prepared
     else:
         chosen = np.arange(4, len(rows), 5)
     columns = {name: table.column(name).to_pylist() for name in as_prepared}
-    given = columns_of([rows[row] | {name: values[row] for name, values in columns.items()} for row in chosen])
-    batch = fields.batch({name: given[name] for name, _, _ in fields.inputs()})
+    made = [rows[row] | {name: values[row] for name, values in columns.items()} for row in chosen]
+    batch = fields.batch(columns_of(made, fields.names))
     source = open_source(found.settled.model_copy(update={"shuffle": False}), "eval", 0)
     assert source.rows == chosen.size > 0
     expected = source.read(0, 0, source.rows)

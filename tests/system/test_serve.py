@@ -149,6 +149,7 @@ def test_a_client_of_triton_works_as_it_is(client: Any, model: Path) -> None:
     assert client.is_model_ready("shop", "17")
     assert not client.is_model_ready("shop", "3")
     assert [each["name"] for each in client.get_model_metadata("shop")["outputs"]] == list(expected(model))
+    assert [each["name"] for each in client.get_model_config("shop")["output"]] == list(expected(model))
     kinds = {"UINT64": np.uint64, "INT64": np.int64, "INT32": np.int32, "FP32": np.float32, "BYTES": np.object_}
     for is_binary in (True, False):
         inputs = []
@@ -160,6 +161,10 @@ def test_a_client_of_triton_works_as_it_is(client: Any, model: Path) -> None:
         found = client.infer("shop", inputs, outputs=outputs, request_id="9")
         assert {name: found.as_numpy(name).tolist() for name in expected(model)} == expected(model)
         assert found.get_response()["id"] == "9"
+    same = client.infer("shop", inputs, request_compression_algorithm="gzip")
+    assert {name: same.as_numpy(name).tolist() for name in expected(model)} == expected(model)
+    [stats] = client.get_inference_statistics("shop")["model_stats"]
+    assert stats["inference_stats"]["success"]["count"] >= 3
     with pytest.raises(triton.InferenceServerException, match="no field user"):
         client.infer("shop", inputs[1:])
     client.close()  # its connections, one of which is new

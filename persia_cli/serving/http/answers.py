@@ -1,18 +1,20 @@
 """The answers of a server."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from persia_cli import __version__
-from persia_cli.serving.description import ModelDescription
+from persia_cli.serving.description import ModelDescription, ModelInput, ModelOutput
+from persia_cli.serving.http.metrics import InferenceCounts
 from persia_cli.serving.http.refused import RefusedRequestError
 from persia_cli.serving.http.requests import PredictionRequest
 from persia_cli.serving.predictor import Predictions
 
 JSON = "application/json"
+PLATFORM = "persia_onnx"
 MODEL_VERSION = "x-model-version"
 """Header of predictions: the version of the model that made them."""
 _ENCODER = msgspec.json.Encoder()
@@ -54,11 +56,38 @@ def model_metadata(model: ModelDescription) -> HttpAnswer:
         {
             "name": model.name,
             "versions": [version_of(model)],
-            "platform": "persia_onnx",
+            "platform": PLATFORM,
             "inputs": [{"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in model.inputs],
             "outputs": [{"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in model.outputs],
         }
     )
+
+
+def model_status(model: ModelDescription) -> HttpAnswer:
+    """Return the state of the model, in the format of TensorFlow Serving."""
+    state = {"state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+    return in_json({"model_version_status": [{"version": version_of(model), **state}]})
+
+
+def model_config(model: ModelDescription) -> HttpAnswer:
+    """Return the configuration of the model, in the format of Triton; with a batch size of 0, dims are whole shapes."""
+
+    def listed(parts: Sequence[ModelInput] | Sequence[ModelOutput]) -> list[dict[str, Any]]:
+        kinds = {"BYTES": "STRING"}
+        return [
+            {"name": each.name, "data_type": f"TYPE_{kinds.get(each.datatype, each.datatype)}", "dims": each.shape}
+            for each in parts
+        ]
+
+    about = {"name": model.name, "platform": PLATFORM, "max_batch_size": 0}
+    return in_json({**about, "input": listed(model.inputs), "output": listed(model.outputs)})
+
+
+def model_stats(model: ModelDescription, counts: InferenceCounts) -> HttpAnswer:
+    """Return the counts of the model's requests since the start, of all workers, in the format of Triton."""
+    own = {"success": {"count": counts.answered}, "fail": {"count": counts.refused}}
+    about = {"name": model.name, "version": version_of(model), "inference_count": counts.samples}
+    return in_json({"model_stats": [{**about, "execution_count": counts.answered, "inference_stats": own}]})
 
 
 def version_of(model: ModelDescription) -> str:

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from persia_cli.errors import DataError
+from persia_cli.serving.columns import WHERE
 from persia_cli.serving.example import example_row
 from persia_cli.serving.golden import read_golden
 from persia_cli.serving.http import answers
 from persia_cli.serving.http.answers import HttpAnswer, header_pairs
+from persia_cli.serving.http.bodies import PLAIN, Body
 from persia_cli.serving.http.metrics import KIND, ServingMetrics
 from persia_cli.serving.http.page import page
-from persia_cli.serving.http.refused import DisconnectedError, RefusedRequestError, bad
+from persia_cli.serving.http.refused import CLOSE, DisconnectedError, RefusedRequestError, bad
 from persia_cli.serving.http.requests import PredictionRequest, RequestReader
 from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.http.token_file import TokenFile
@@ -33,7 +35,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = dict[bytes, bytes]
-CLOSE = {"connection": "close"}
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
 LONGEST_ID = 200
@@ -75,12 +76,16 @@ class ServingApp:
         live, ready = answers.in_json({"live": True}), answers.in_json({"ready": True})
         about, model = answers.server_metadata(), answers.model_metadata(self._model)
         is_ready = answers.in_json({"name": self._model.name, "ready": True})
+        status, config = answers.model_status(self._model), answers.model_config(self._model)
         known, test_page = answers.in_json({"models": [self._model.name]}), page()
         self._model_routes = {
             ("v2", ""): _Route("model", lambda: model),
             ("v2", "/ready"): _Route("model_ready", lambda: is_ready),
+            ("v2", "/config"): _Route("config", lambda: config),
+            ("v2", "/stats"): _Route("stats", lambda: answers.model_stats(self._model, self.metrics.inferences())),
             ("v2", "/example"): _Route("example", self._example),
             ("v2", "/infer"): _Route("infer", work=self._infer),
+            ("v1", ""): _Route("status", lambda: status),
             ("v1", ":predict"): _Route("predict", work=self._predict),
         }
         self._routes = {
@@ -170,35 +175,23 @@ class ServingApp:
         return token is None or (scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), token.token()))
 
     async def _body(self, receive: Receive, headers: Headers, until: float) -> bytes:
-        """Return the body of a request; raises RefusedRequestError if it is too large, or not there in time.
-
-        A body that is too large is read to its end, since a client reads no answer before it has sent everything.
-        """
-        if headers.get(b"content-encoding", b"identity") != b"identity":
-            raise RefusedRequestError(
-                415, "the body is compressed, which this server does not read; send it plain", CLOSE
-            )
+        """Return the body of a request; raises RefusedRequestError if it is too large, or not there in time."""
         if b"upgrade" in headers:  # uvicorn would pass no body
             raise RefusedRequestError(400, "the request asks for another protocol (Upgrade); ask by HTTP/1.1", CLOSE)
-        most, parts, size = self._settings.most_bytes, [], 0
+        body = Body(headers.get(b"content-encoding", PLAIN), self._settings.most_bytes)
         try:
             async with asyncio.timeout(until - time.monotonic()):
-                while True:
+                more = True
+                while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise DisconnectedError("the client has disconnected")
-                    part = message.get("body", b"")
-                    size += len(part)
-                    if size <= most:
-                        parts.append(part)
-                    if not message.get("more_body", False):
-                        break
+                    body.add(message.get("body", b""))
+                    more = message.get("more_body", False)
         except TimeoutError:
             text = f"the body was not there within {self._settings.deadline_s:g} s; send it faster"
             raise RefusedRequestError(408, text, CLOSE) from None
-        if size > most:
-            raise RefusedRequestError(413, f"the body is larger than the {most:,} bytes that are allowed", CLOSE)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return body.whole()
 
     def _infer(self, body: bytes, headers: Headers) -> HttpAnswer:
         question = self._reader.infer(body, headers.get(HEADER_LENGTH))
@@ -224,8 +217,8 @@ class ServingApp:
             row, output = np.argwhere(~np.isfinite(found.values))[0].tolist()
             value, name = found.values[row, output], self._model.outputs[output].name
             raise RefusedRequestError(
-                500, f"model {self._model.name} gives {value} as {name} of sample {row} of the request, counted from "
-                "0, and that is no prediction",
+                500, f"model {self._model.name} gives {value} as {name} of {WHERE.place_of(row)}, and that is no "
+                "prediction",
             )  # fmt: skip
         self.metrics.samples.inc(batch.size)
         for number in found.missing.nonzero()[0]:

@@ -1,6 +1,8 @@
 """The counters of a server, for Prometheus."""
 
 import os
+from collections import Counter as Counts
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +14,8 @@ from persia_cli.serving.http.settings import SHARED
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
 LOGGED, NOT_LOGGED = "persia_logged_requests", "persia_not_logged_requests"
+INFERENCES = ("infer", "predict")
+"""Routes of requests for predictions."""
 BOUNDS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -57,9 +61,27 @@ class ServingMetrics:
         known[0].inc()
         known[1].observe(seconds)
 
+    def inferences(self) -> "InferenceCounts":
+        """Return the number of predicted samples, of requests for them that were answered, and of refused ones."""
+        found: Counts[str] = Counts()
+        for sample in chain.from_iterable(metric.samples for metric in self._registry.collect()):
+            if sample.name == "persia_samples_total":
+                found["samples"] += round(sample.value)
+            elif sample.name == "persia_requests_total" and sample.labels["route"] in INFERENCES:
+                found["answered" if sample.labels["status"] == "200" else "refused"] += round(sample.value)
+        return InferenceCounts(found["samples"], found["answered"], found["refused"])
+
     def text(self) -> bytes:
         """Return all metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
+
+
+class InferenceCounts(NamedTuple):
+    """The number of samples predicted, and of requests for predictions that were answered and refused."""
+
+    samples: int
+    answered: int
+    refused: int
 
 
 class LogCounts(NamedTuple):

@@ -6,6 +6,8 @@ from persia_cli.errors import PersiaError
 
 MAX_TEXT = 1000
 """Maximum number of characters of a sentence; it may quote the request."""
+CLOSE = {"connection": "close"}
+"""Header of an answer after which the connection is closed."""
 
 
 class RefusedRequestError(PersiaError):

@@ -1,12 +1,13 @@
 """Requests for predictions: of the Open Inference Protocol, version 2, and rows in the style of version 1."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from persia_cli.errors import count, one_line
+from persia_cli.errors import DataError, count, one_line
 from persia_cli.serving.columns import Lists, columns_of
 from persia_cli.serving.description import ModelInput, ModelOutput
 from persia_cli.serving.http.refused import RefusedRequestError, bad
@@ -22,6 +23,8 @@ from persia_cli.serving.packed import PackedColumn, PackedColumns, PackedLayout
 
 LENGTHS = ".lengths"
 """Suffix of the input with the number of ids of each sample in the input of this name."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Bytes with which some programs begin texts in UTF-8."""
 FORMS, LARGEST_FORM = 64, 2**14
 """Maximum number of cached layouts of requests, and of bytes of the JSON of each."""
 MAX_IDS = 2**22
@@ -124,9 +127,13 @@ class RequestReader:
         """Return the request in a body of rows; raises RefusedRequestError."""
         rows = _decoded(_ROWS, body).instances
         self._require_samples(len(rows))
-        for name in dict.fromkeys(name for row in rows for name in row):
-            self._require_known(name)
-        columns = columns_of(rows) if rows else {name: [] for name in self._lists}
+        for name in chain.from_iterable(rows):
+            if name not in self._lists:
+                raise self._unknown(name)
+        try:
+            columns = columns_of(rows, self._lists)
+        except DataError as error:
+            raise bad(str(error)) from None
         for name, values in columns.items():
             if not self._lists.get(name, False):
                 require_plain(name, values)
@@ -236,13 +243,16 @@ class RequestReader:
 
     def _require_known(self, name: str) -> None:
         if name not in self._lists and not self._is_lengths(name):
-            known = ", ".join(self._lists)
-            raise bad(f"the request has a field {name[:100]!r}, which the model does not read; it reads {known}")
+            raise self._unknown(name)
+
+    def _unknown(self, name: str) -> RefusedRequestError:
+        known = ", ".join(self._lists)
+        return bad(f"the request has a field {name[:100]!r}, which the model does not read; it reads {known}")
 
 
 def _decoded(decoder: Any, body: bytes) -> Any:
     try:
-        return decoder.decode(body)
+        return decoder.decode(body.removeprefix(BYTE_ORDER_MARK))
     except msgspec.ValidationError as error:
         raise bad(f"the request's JSON is not what it should be: {one_line(error)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -128,7 +128,7 @@ def _texts(tensor: Tensor, part: bytes) -> list[str]:
         try:
             found.append(part[begin:place].decode())
         except UnicodeDecodeError:
-            raise bad(f"input {tensor.name}: text {len(found)} is not UTF-8") from None
+            raise bad(f"input {tensor.name}: text {len(found)} (the first is 0) is not UTF-8") from None
     if len(found) != tensor.count:
         raise bad(f"input {tensor.name} has {count(len(found), 'text')}, and its shape is {tensor.shape}")
     return found

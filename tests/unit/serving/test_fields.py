@@ -42,7 +42,9 @@ def test_the_census_by_declarations_is_that_of_the_shipped_file() -> None:
     names = ["age", "workclass", "education", "education_num", "marital_status", "occupation", "relationship", "race"]
     names += ["gender", "capital_gain", "capital_loss", "hours_per_week"]
     fields = RequestFields.of(run.dataset, frozenset())
-    given = columns_of([dict(zip(names, row, strict=True)) | {"native_country": "United-States"} for row in rows])
+    given = columns_of(
+        [dict(zip(names, row, strict=True)) | {"native_country": "United-States"} for row in rows], fields.names
+    )
     batch = fields.batch(given)
     np.testing.assert_array_equal(batch.dense, expected.dense)
     np.testing.assert_array_equal(batch.ids, expected.ids)
@@ -99,8 +101,8 @@ def test_ids_come_as_numbers_digits_texts_and_lists() -> None:
         ({"user": None}, "has no field user; the model reads user, d"),
         ({"other": [1]}, "has a field other, which the model does not read"),
         ({"user": [1, 2, 3]}, r"has 2 values of d, and 3 of other fields"),
-        ({"user": [1.5, 2.0]}, "1.5 is not a whole number in row 0 of column user"),
-        ({"user": ["x", "2"]}, "'x' is not an integer in row 0"),
+        ({"user": [1.5, 2.0]}, "1.5 is not a whole number in sample 0 \\(the first is 0\\) of column user"),
+        ({"user": ["x", "2"]}, "'x' is not an integer in sample 0"),
         ({"user": [1, "x"]}, "the values of field user do not fit together"),
         ({"user": [{}, {}]}, "field user has values that are no ids"),
         ({"d": [None, 1.0]}, "dense column d are unusable"),

@@ -1,8 +1,11 @@
 """The application answers by the Open Inference Protocol, with the model's predictions in this process, to the bit."""
 
 import asyncio
+import gzip
 import json
 import time
+import tracemalloc
+import zlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,6 +112,15 @@ def test_outputs_come_in_the_form_and_order_that_is_asked_for(app: ServingApp, p
         ("/v2/health/ready", {"ready": True}),
         ("/v2/models/shop/versions/17/ready", {"name": "shop", "ready": True}),
         ("/v2/models/shop", {"versions": ["17"]}),
+        ("/v2/models/shop/config", {"name": "shop", "platform": "persia_onnx", "max_batch_size": 0}),
+        (
+            "/v1/models/shop",
+            {
+                "model_version_status": [
+                    {"version": "17", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+                ]
+            },
+        ),
     ],
 )
 def test_routes_without_samples(app: ServingApp, path: str, keys: dict[str, Any]) -> None:
@@ -122,7 +134,7 @@ def test_routes_without_samples(app: ServingApp, path: str, keys: dict[str, Any]
     [
         ("GET", "/nothing", 404, "GET /v2"),
         ("GET", "/v2/models/other", 404, "other"),
-        ("GET", "/v2/models/shop/config", 404, "/v2/models/shop/infer"),
+        ("GET", "/v2/models/shop/nothing", 404, "/v2/models/shop/infer"),
         ("POST", "/v1/models/shop/else:predict", 404, "/v1/models/shop:predict"),
         ("POST", "/v2/models/shop/versions/3/infer", 404, "no version '3'"),
         ("GET", INFER, 405, "POST"),
@@ -195,16 +207,55 @@ def test_bytes_that_do_not_fit_are_refused(app: ServingApp) -> None:
 def test_rows_that_cannot_be_used_are_refused(app: ServingApp) -> None:
     row = {"user": 1, "item": 2, "words": ["lamp"], "price": 1.0}
     for wrong, words in (
-        ({**row, "words": "lamp"}, "words"),
+        ({**row, "words": 5}, "words"),
+        ({**row, "": 5}, "field ''"),
         ({**row, "user": {"id": 1}}, "user"),
         ({**row, "color": 1}, "color"),
-        ({"user": 1}, "item"),
+        ({**row, "words.lengths": 1}, "words.lengths"),
     ):
-        rows = {"instances": [row, wrong] if "item" in wrong else [wrong]}
-        answer = ask(app, "POST", PREDICT, json.dumps(rows).encode())
+        answer = ask(app, "POST", PREDICT, json.dumps({"instances": [wrong]}).encode())
         assert (answer.status, words in answer.json()["error"]) == (400, True), answer.body
     nulls = {"instances": [{**row, "user": None, "words": None}]}
     assert ask(app, "POST", PREDICT, json.dumps(nulls).encode()).status == 200
+
+
+def test_a_field_is_missing_whatever_the_other_rows_have(app: ServingApp) -> None:
+    row = {"user": 1, "item": 2, "words": ["lamp"], "price": 1.0}
+    for name in row:
+        without = {key: value for key, value in row.items() if key != name}
+        for number, rows in ((0, [without]), (1, [row, without]), (0, [without, row])):
+            answer = ask(app, "POST", PREDICT, json.dumps({"instances": rows}).encode())
+            assert answer.status == 400
+            assert f"no field {name} in sample {number} (the first is 0)" in answer.json()["error"]
+
+
+def test_compressed_and_marked_bodies_are_those_that_they_contain(app: ServingApp, predictor: Predictor) -> None:
+    body, headers = binary(INPUTS)
+    for name, whole in (("gzip", gzip.compress(body)), ("deflate", zlib.compress(body)), ("GZip", gzip.compress(body))):
+        answer = ask(app, "POST", INFER, whole, headers={**headers, "content-encoding": name})
+        assert outputs_of(answer) == expected(predictor)
+    marked = b"\xef\xbb\xbf" + json.dumps({"inputs": INPUTS}).encode()
+    assert outputs_of(ask(app, "POST", INFER, marked)) == expected(predictor)
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status"),
+    [
+        (gzip.compress(bytes(2**27)), "gzip", 413),  # some kilobytes on the wire
+        (gzip.compress(b"{}")[:-9], "gzip", 400),
+        (gzip.compress(b"{}") + b"more", "gzip", 400),
+        (b"{}", "gzip", 400),
+        (b"{}", "br", 415),
+    ],
+)
+def test_what_cannot_be_decompressed_within_bounds_is_refused(
+    app: ServingApp, body: bytes, encoding: str, status: int
+) -> None:
+    tracemalloc.start()
+    answer = ask(app, "POST", INFER, body, headers={"content-encoding": encoding})
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (answer.status, most < 2**26) == (status, True), answer.body
 
 
 @pytest.mark.parametrize(
@@ -233,7 +284,6 @@ def test_requests_have_bounds(predictor: Predictor) -> None:
     for headers in ({}, {"content-length": "0", "transfer-encoding": "chunked"}):
         answer = ask(app, "POST", INFER, bytes(1001), headers=headers)
         assert (answer.status, answer.headers["connection"]) == (413, "close")
-    assert ask(app, "POST", INFER, b"", headers={"content-encoding": "gzip"}).status == 415
     asks_for_http2 = ask(app, "POST", INFER, b"", headers={"upgrade": "h2c"})
     assert (asks_for_http2.status, "HTTP/1.1" in asks_for_http2.json()["error"]) == (400, True)
 
@@ -269,6 +319,9 @@ def test_metrics_count_requests_samples_and_ids_without_rows(predictor: Predicto
         'persia_request_seconds_count{route="infer"} 2.0',
     ):  # fmt: skip
         assert line in text
+    [stats] = ask(app, "GET", "/v2/models/shop/stats").json()["model_stats"]
+    assert (stats["inference_count"], stats["execution_count"]) == (3, 1)
+    assert stats["inference_stats"] == {"success": {"count": 1}, "fail": {"count": 1}}
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

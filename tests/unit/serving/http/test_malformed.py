@@ -19,7 +19,12 @@ INPUTS = [
     tensor("words.lengths", "INT32", [1, 2]),
     tensor("price", "FP32", [0.5, 2.5]),
 ]
-ROWS = {"instances": [{"user": 1, "item": "4", "words": ["lamp"], "price": 0.5}, {"user": 2, "item": "5", "price": 1}]}
+ROWS = {
+    "instances": [
+        {"user": 1, "item": "4", "words": ["lamp"], "price": 0.5},
+        {"user": 2, "item": "5", "words": None, "price": 1},
+    ]
+}
 BINARY, HEADERS = binary(INPUTS, outputs=[{"name": "click_probability", "parameters": {"binary_data": True}}])
 WHOLE = [
     ("/v2/models/shop/infer", json.dumps({"inputs": INPUTS, "id": "7"}).encode(), {}),
