@@ -52,7 +52,7 @@ def dashboard(
     from persia_cli.serving.http.token_file import TokenFile
 
     token = None if token_file is None else TokenFile(token_file)
-    server = server_of(Folder(folder), token)
+    server = server_of(Folder(folder), token, host)
     address = address_of(host, port, token is not None, TOKEN)
     is_6 = ":" in address.host
     with socket.create_server(address, family=socket.AF_INET6 if is_6 else socket.AF_INET) as listener:

@@ -135,6 +135,8 @@ def _run(settings: "ServerSettings", host: str, port: int, count: int | None) ->
     import os
     import sys
 
+    import msgspec
+
     from persia_cli.commands.screen import err, labelled
     from persia_cli.errors import count as counted
     from persia_cli.serving.description import read_description, require_files
@@ -149,6 +151,7 @@ def _run(settings: "ServerSettings", host: str, port: int, count: int | None) ->
     )
     number = count or len(os.sched_getaffinity(0))
     address = address_of(host, port, _is_guarded(settings))
+    settings = msgspec.structs.replace(settings, host=host, is_near=address.is_near)
     scheme = "http" if settings.tls is None else "https"
     place = f"{scheme}://{f'[{host}]' if ':' in host else host}:{address.port}"
 
@@ -157,7 +160,7 @@ def _run(settings: "ServerSettings", host: str, port: int, count: int | None) ->
         labelled(err(), "serving", f"{model}, at {place}, by {counted(number, 'worker')}")
         if settings.log is not None:
             labelled(err(), "logging", f"{settings.sample:g} of the requests, in {settings.log}")
-        labelled(err(), "open to", _who(settings, address.host))
+        labelled(err(), "open to", _who(settings))
 
     found = serve(settings, address, number, on_ready)
     if settings.log is not None:
@@ -169,12 +172,9 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path.absolute())
 
 
-def _who(settings: "ServerSettings", address: str) -> str:
+def _who(settings: "ServerSettings") -> str:
     """Return as text which clients can send requests."""
-    import ipaddress
-
-    near = ipaddress.ip_address(address.partition("%")[0]).is_loopback
-    who = "this machine alone" if near else "every client that reaches this machine"
+    who = "this machine alone" if settings.is_near else "every client that reaches this machine"
     known = " and has the token" if settings.token_file is not None else ""
     seen = "encrypted" if settings.tls is not None else "not encrypted"
-    return who + known + ("" if near else f"; {seen}")
+    return who + known + ("" if settings.is_near else f"; {seen}")

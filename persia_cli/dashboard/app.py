@@ -37,12 +37,12 @@ MAX_POINTS, MIN_POINTS = 3000, 300
 """Points of a curve: MAX_POINTS is shared by the runs of a page."""
 
 
-def server_of(folder: Folder, token: TokenFile | None) -> "uvicorn.Server":
+def server_of(folder: Folder, token: TokenFile | None, host: str) -> "uvicorn.Server":
     """Return a server of the pages over a folder that does not listen yet; its streams end when it does."""
     import uvicorn
 
     settings = uvicorn.Config(
-        lambda: _app(folder, token, lambda: server.should_exit),
+        lambda: _app(folder, token, host, lambda: server.should_exit),
         factory=True,
         log_level="error",
         access_log=False,
@@ -55,7 +55,7 @@ def server_of(folder: Folder, token: TokenFile | None) -> "uvicorn.Server":
     return server
 
 
-def _app(folder: Folder, token: TokenFile | None, is_ending: Callable[[], bool]) -> App:
+def _app(folder: Folder, token: TokenFile | None, host: str, is_ending: Callable[[], bool]) -> App:
     from starlette.applications import Starlette
     from starlette.responses import FileResponse, Response, StreamingResponse
     from starlette.routing import Mount, Route
@@ -89,7 +89,7 @@ def _app(folder: Folder, token: TokenFile | None, is_ending: Callable[[], bool])
         *map(stream, (rows, curves)),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={UserError: missing}), token)
+    return Guard(Starlette(routes=routes, exception_handlers={UserError: missing}), token, host)
 
 
 def _keys() -> dict[str, Any]:

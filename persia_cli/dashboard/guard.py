@@ -1,11 +1,12 @@
-"""The guard before each answer: known host names, the token, and what a browser may load."""
+"""The guard before each answer: the server's own page, the token, and what a browser may load."""
 
 import base64
 import hmac
-import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from persia_cli.serving.http.own_page import require_own_page
+from persia_cli.serving.http.refused import RefusedRequestError
 from persia_cli.serving.http.token_file import TokenFile
 
 Message = MutableMapping[str, Any]
@@ -31,9 +32,9 @@ ASK = {"www-authenticate": 'Basic realm="persia: the token as password", charset
 class Guard:
     """An ASGI application that passes on requests of those who may ask."""
 
-    def __init__(self, app: App, token: TokenFile | None) -> None:
-        """Without a token, only requests by a name of this machine are passed on."""
-        self._app, self._token = app, token
+    def __init__(self, app: App, token: TokenFile | None, host: str) -> None:
+        """Without a token, only requests of this server's own page are passed on; it listens at `host`."""
+        self._app, self._token, self._host = app, token, host
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer a request, with the headers that bind the browser."""
@@ -41,7 +42,7 @@ class Guard:
 
         if scope["type"] != "http":
             return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = dict(scope["headers"])
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -49,30 +50,23 @@ class Guard:
                 message["headers"] = [*message.get("headers", []), *ours]
             await send(message)
 
-        if self._token is None and not _is_here(headers.get("host", "")):
-            text = "this server answers to localhost and 127.0.0.1 only\n"
-            await PlainTextResponse(text, 421)(scope, receive, guarded)
-        elif self._token is not None and not hmac.compare_digest(_given(headers), self._token.token()):
+        if self._token is None:
+            try:
+                require_own_page(headers, self._host, is_near=True)
+            except RefusedRequestError as error:
+                await PlainTextResponse(f"{error}\n", error.status)(scope, receive, guarded)
+                return
+        if self._token is not None and not hmac.compare_digest(_given(headers), self._token.token()):
             text = "this server wants its token as password\n"
             await PlainTextResponse(text, 401, ASK)(scope, receive, guarded)
         else:
             await self._app(scope, receive, guarded)
 
 
-def _is_here(host: str) -> bool:
-    """Return True if a Host header names this machine; another site's page can ask by its own name (DNS rebinding)."""
-    name, colon, port = host.rpartition(":")
-    name = name if colon and port.isdecimal() else host
-    try:
-        return name.lower() == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
-def _given(headers: dict[str, str]) -> bytes:
+def _given(headers: dict[bytes, bytes]) -> bytes:
     """Return the token of a request, its password with any user name; empty without one."""
-    scheme, _, value = headers.get("authorization", "").partition(" ")
+    scheme, _, value = headers.get(b"authorization", b"").partition(b" ")
     try:
-        return base64.b64decode(value, validate=True).partition(b":")[2] if scheme.lower() == "basic" else b""
+        return base64.b64decode(value, validate=True).partition(b":")[2] if scheme.lower() == b"basic" else b""
     except ValueError:
         return b""

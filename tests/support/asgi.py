@@ -35,7 +35,7 @@ async def asked(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    pairs = {"content-length": str(len(body)), **(headers or {})}
+    pairs = {"host": "localhost", "content-length": str(len(body)), **(headers or {})}
     scope = {
         "type": "http", "method": method, "path": path,
         "headers": [(name.encode(), value.encode("latin-1")) for name, value in pairs.items()],

@@ -77,7 +77,7 @@ class Asked:
 @contextmanager
 def dashboard_over(folder: Path, token: Path | None = None) -> Iterator[Asked]:
     """Serve a folder at a free port."""
-    server = server_of(Folder(folder), None if token is None else TokenFile(token))
+    server = server_of(Folder(folder), None if token is None else TokenFile(token), "127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

@@ -18,6 +18,7 @@ from persia_cli.serving.http import answers
 from persia_cli.serving.http.answers import HttpAnswer, header_pairs
 from persia_cli.serving.http.bodies import PLAIN, Body
 from persia_cli.serving.http.metrics import KIND, ServingMetrics
+from persia_cli.serving.http.own_page import require_own_page
 from persia_cli.serving.http.page import page
 from persia_cli.serving.http.refused import CLOSE, DisconnectedError, RefusedRequestError, bad
 from persia_cli.serving.http.requests import PredictionRequest, RequestReader
@@ -148,6 +149,8 @@ class ServingApp:
 
     async def _answered(self, route: _Route, scope: Message, receive: Receive, until: float) -> HttpAnswer:
         headers: Headers = dict(scope["headers"])
+        if self._token is None:
+            require_own_page(headers, self._settings.host, self._settings.is_near)
         if not route.is_open and not self._is_allowed(headers):
             raise RefusedRequestError(
                 401, "this server wants its token, as the header Authorization: Bearer TOKEN",

@@ -15,6 +15,11 @@ class Address(NamedTuple):
     host: str
     port: int
 
+    @property
+    def is_near(self) -> bool:
+        """True if only this machine reaches it."""
+        return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+
 
 TOKEN = "--token-file FILE, which holds a secret that they must know"
 """The option of a guarded server, as errors name it."""
@@ -31,7 +36,7 @@ def address_of(host: str, port: int, is_guarded: bool, guards: str = f"{TOKEN}, 
         )[0]  # fmt: skip
     except (OSError, UnicodeError, OverflowError) as error:
         raise UserError(f"--host {host}: there is no such address ({error})") from error
-    if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not is_guarded:
+    if not Address(str(address[0]), port).is_near and not is_guarded:
         raise UserError(f"--host {host} lets other machines ask: add {guards}; without --host only this machine can")
     try:
         with socket.create_server(address[:2], family=family) as listener:

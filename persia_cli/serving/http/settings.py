@@ -27,6 +27,10 @@ class ServerSettings(msgspec.Struct, frozen=True):
     """The exported model."""
     model: str | None = None
     """Digest of its description when the server began: all workers serve the same one."""
+    host: str = "127.0.0.1"
+    """The address at which it listens, as given."""
+    is_near: bool = True
+    """True if only this machine reaches that address."""
     missing: Missing | None = None
     token_file: str | None = None
     tls: tuple[str, str] | None = None

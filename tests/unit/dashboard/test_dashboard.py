@@ -214,6 +214,8 @@ def test_only_names_of_this_machine_are_answered_and_browsers_load_nothing_else(
         assert asked.get("/", {"Host": host}).status == 200
     for host in ("evil.example", "127.0.0.1.evil.example:8600", "localhost.evil.example", "10.0.0.1", ""):
         assert asked.get("/api/run", {"Host": host}, run="runs/done").status == 421
+    for site in ("http://evil.example", "http://localhost:1", "null"):
+        assert asked.get("/api/run", {"Host": "localhost:8600", "Origin": site}, run="runs/done").status == 403
     for path in ("/", "/static/app.js", "/api/keys", "/nowhere"):
         rules = asked.get(path).headers["content-security-policy"]
         assert "default-src 'none'; script-src 'self'" in rules

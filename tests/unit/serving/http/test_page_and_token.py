@@ -121,6 +121,48 @@ def test_without_its_token_only_health_is_answered(predictor: Predictor, tmp_pat
     assert ask(app, "GET", "/v2/health/ready").status == 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "localhost:8000", "origin": "http://localhost:8000"}, 200),
+        ({"host": "127.0.0.1:9", "origin": "HTTP://127.0.0.1:9"}, 200),
+        ({"host": "[::1]:9"}, 200),
+        ({"host": "Lamp"}, 200),  # as --host
+        ({"host": "lamp.evil.example"}, 421),
+        ({"host": "127.0.0.1.evil.example:8000"}, 421),
+        ({"host": "10.0.0.7:8000"}, 421),
+        ({"host": ""}, 421),
+        ({"host": "localhost:8000", "origin": "http://evil.example"}, 403),
+        ({"host": "localhost:8000", "origin": "http://localhost:8888"}, 403),
+        ({"host": "localhost:8000", "origin": "null"}, 403),
+        # Behind a proxy that replaced Host.
+        ({"host": "127.0.0.1:8000", "origin": "https://shop.example", "sec-fetch-site": "same-origin"}, 200),
+        ({"host": "127.0.0.1:8000", "origin": "https://shop.example", "sec-fetch-site": "same-site"}, 403),
+    ],
+)
+def test_pages_of_other_sites_get_and_do_nothing(
+    predictor: Predictor, tmp_path: Path, headers: dict[str, str], status: int
+) -> None:
+    near = ServingApp(predictor, ServerSettings(str(predictor.folder), host="lamp"))
+    token = tmp_path / "token"
+    write(token, OLD)
+    far = ServerSettings(str(predictor.folder), host="0.0.0.0", is_near=False)
+    body = json.dumps({"instances": [{"user": 1, "item": 2, "words": [], "price": 1.0}]}).encode()
+    for method, path in (("GET", "/v2/models/shop/example"), ("GET", "/metrics"), ("POST", "/v1/models/shop:predict")):
+        found = ask(near, method, path, body, headers=headers)
+        assert (found.status, "error" in found.body.decode()) == (status, status != 200), found.body
+        # Beyond this machine there is a certificate, which a name that leads here does not fit, or a token.
+        allowed = ask(ServingApp(predictor, far), method, path, body, headers=headers).status
+        assert allowed == (403 if status == 403 else 200)
+        key = {**headers, "authorization": f"Bearer {OLD}"}
+        assert ask(ServingApp(predictor, far, TokenFile(token)), method, path, body, headers=key).status == 200
+
+
+def test_a_probe_by_the_address_of_a_pod_is_answered(predictor: Predictor) -> None:
+    far = ServingApp(predictor, ServerSettings(str(predictor.folder), host="0.0.0.0", is_near=False))
+    assert ask(far, "GET", "/v2/health/ready", headers={"host": "10.42.0.17:8000"}).status == 200
+
+
 def test_requests_bring_the_token_that_is_in_the_file_now(
     predictor: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -34,7 +34,12 @@ INPUTS = [
     tensor("words.lengths", "INT32", [1, 0, 2]),
     tensor("price", "FP32", np.array([0.1, 2.5, -3.7], np.float32).tolist()),
 ]
-ROWS = {"instances": [{"user": 1, "item": 2, "words": ["lamp"], "price": 1}, {"user": 2, "item": 3, "price": 0.5}]}
+ROWS = {
+    "instances": [
+        {"user": 1, "item": 2, "words": ["lamp"], "price": 1},
+        {"user": 2, "item": 3, "words": None, "price": 0.5},
+    ]
+}
 COLUMNS = {"user": [1], "item": [2], "words": [["lamp"]], "price": [0.5]}
 SCORES = np.array([[0.25, 0.75]], np.float32)
 NEVER = Rotation(flush_s=0.01, seconds=3600.0)

@@ -57,9 +57,14 @@ def test_ids_of_all_lists_together_have_a_bound(monkeypatch: pytest.MonkeyPatch)
     for seen, tags in ((3, 4), (1, 6)):
         with pytest.raises(RefusedRequestError, match="the request has 35 ids in the lists of all samples, and 30 are"):
             ask(seen, tags)
-    reader.rows(json.dumps({"instances": [{"seen": [1] * 10, "tags": [2] * 6}, {"seen": [3] * 14}]}).encode())
+
+    def rows(tags: int) -> None:
+        first, second = {"seen": [1] * 10, "tags": [2] * tags, "user": 1}, {"seen": [3] * 14, "tags": None, "user": 2}
+        reader.rows(json.dumps({"instances": [first, second]}).encode())
+
+    rows(6)
     with pytest.raises(RefusedRequestError, match="the request has 31 ids in the lists"):
-        reader.rows(json.dumps({"instances": [{"seen": [1] * 10, "tags": [2] * 7}, {"seen": [3] * 14}]}).encode())
+        rows(7)
 
 
 @pytest.mark.parametrize(
