@@ -27,6 +27,8 @@ REASONS = {
     errno.EROFS: ("cannot write {path}: the file system is read-only", "choose another place"),
     errno.EACCES: ("cannot write {path}: permission denied", "choose another place, or ask its owner to allow it"),
     errno.EPERM: ("cannot write {path}: not permitted", "choose another place, or ask its owner to allow it"),
+    errno.ENAMETOOLONG: ("{path} has a longer name than the file system allows (255 bytes)", "choose a shorter one"),
+    errno.ENOTDIR: ("{path} cannot be a path, since a file is where it needs a folder", "choose another place"),
     errno.EIO: ("cannot write {path}: input/output error", "the disk may be failing; choose another place"),
 }
 """Error number of the operating system -> the problem and a remedy."""
@@ -39,9 +41,9 @@ def disk_error(error: OSError, path: Path | str) -> DiskError:
 
 
 def refusal(error: BaseException) -> DiskError | None:
-    """Return a DiskError for an error whose cause is a full or read-only disk, None for other errors."""
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-    if not isinstance(error, OSError) or error.errno not in full:
+    """Return a DiskError for a full or read-only disk and for a path that cannot be one, None for other errors."""
+    refused = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.ENAMETOOLONG, errno.ENOTDIR)
+    if not isinstance(error, OSError) or error.errno not in refused:
         return None
     return disk_error(error, error.filename or "a file, or what is printed")
 

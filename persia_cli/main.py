@@ -1,8 +1,10 @@
 """The `persia` command."""
 
 import os
+import re
 import sys
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 import typer
@@ -113,7 +115,7 @@ def persia(
 
 def main() -> None:
     """Run the command line; every error ends as one line on stderr and an exit code."""
-    arguments = _options_first(sys.argv[1:])
+    arguments = [_at_home(argument) for argument in _options_first(sys.argv[1:])]
     OUTPUT.as_json = "--log-format=json" in arguments or ("--log-format", "json") in pairwise(arguments)
     try:
         if any(not word or word.endswith("=") for word in arguments):
@@ -147,6 +149,14 @@ def _options_first(arguments: list[str]) -> list[str]:
         else:
             others.append(argument)
     return [*first, *others]
+
+
+def _at_home(argument: str) -> str:
+    """Return an argument with the home folder in place of ~/, which shells leave in --run-dir=~/shop.
+
+    Settings stay: cluster.persia=~/bin/persia is at home on another machine.
+    """
+    return re.sub(r"^(--[a-z-]+=)?~/", lambda found: f"{found[1] or ''}{Path.home()}/", argument)
 
 
 def _comes_of_interrupt(error: BaseException) -> bool:

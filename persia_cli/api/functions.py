@@ -11,6 +11,7 @@ from persia_cli.api.lines import Callback, Callbacks
 from persia_cli.api.run import RunFolder, option_words, run_command
 from persia_cli.api.tables import frame_of, paths_of, scratch, write_table
 from persia_cli.errors import UserError, count
+from persia_cli.storage.addresses import local_path
 
 Conf = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -45,7 +46,7 @@ def train(
 
 def open(folder: str | os.PathLike[str]) -> RunFolder:
     """Return the run in a folder, whatever has trained it, and whether or not it has ended; raises PersiaError."""
-    run = RunFolder(Path(folder))
+    run = RunFolder(local_path(folder))
     if not run.has_begun:
         raise UserError(f"{folder} is not a run directory: it has no config.yaml; give the folder that train named")
     return run
@@ -101,8 +102,8 @@ def _claimed(conf: Conf, folder: str | os.PathLike[str] | None) -> Path:
     from persia_cli.engines.job import require_free, timed
 
     if folder is not None:
-        require_free(Path(folder))
-        return Path(folder)
+        require_free(local_path(folder))
+        return local_path(folder)
     name = str(conf.get("name", "run")) if isinstance(conf, Mapping) else Path(conf).stem
     return claim_folder(timed(Path("runs"), f"{'base' if '=' in name else name}-"))
 

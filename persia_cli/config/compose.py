@@ -24,6 +24,7 @@ from persia_cli.config.schema import Run
 from persia_cli.config.words import DEFAULT_CONF, Words, key_and_value, read_words
 from persia_cli.errors import ConfigError
 from persia_cli.shipped import shipped
+from persia_cli.storage.addresses import local_path
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class ConfigRequest:
 
 def read_request(words: Sequence[str], folders: Sequence[Path] = ()) -> ConfigRequest:
     """Read arguments and the primary configuration; raises ConfigError if there is no such configuration."""
-    folders = [*_folder_of_conf(words), *(folder.expanduser() for folder in folders)]
+    folders = [*_folder_of_conf(words), *(local_path(folder) for folder in folders)]
     _refuse_missing(folders)
     primaries = offers.primaries(folders)
     read = read_words(words, list(primaries), {group: list(names) for group, names in offers.groups(folders).items()})
@@ -244,11 +245,11 @@ def _folder_of_conf(words: Sequence[str]) -> list[Path]:
     """Return the folder of a configuration given by path; raises ConfigError if there is no such file."""
     paths = [conf for word in words if (conf := word.removeprefix("conf=")) != word and _is_path(conf)]
     for path in paths:
-        if not Path(path).expanduser().is_file():
+        if not local_path(path).is_file():
             raise ConfigError(f"conf={path}: there is no such file")
         if not path.endswith(".yaml"):
             raise ConfigError(f"conf={path}: the name of a configuration file must end in .yaml")
-    return [Path(path).expanduser().parent for path in paths]
+    return [local_path(path).parent for path in paths]
 
 
 def _refuse_missing(folders: Sequence[Path]) -> None:

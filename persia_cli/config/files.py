@@ -11,6 +11,7 @@ from persia_cli.config.schema import Dataset, Node
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.errors import ConfigError
 from persia_cli.shipped import shipped
+from persia_cli.storage.addresses import local_path
 
 BASE = "base"
 
@@ -32,7 +33,7 @@ def read_dataset_file(name: str) -> dict[str, Any]:
 
     Raises ConfigError naming the file and every mistake in it.
     """
-    path = Path(name).expanduser()
+    path = local_path(name)
     if path.is_dir():
         raise ConfigError(f"dataset={name}: this is a folder; name the file, {path / 'dataset.yaml'}")
     values = load_yaml(path, f"dataset={name}")
@@ -53,7 +54,7 @@ def _whole(path: str, folder: Path) -> str:
     """Return a path relative to the current folder; absolute paths and URIs do not change."""
     if path.startswith(BUILTIN) or "://" in path:
         return path
-    return str(folder / Path(path).expanduser())
+    return str(folder / local_path(path))
 
 
 def read_primary(file: Path) -> dict[str, Any]:

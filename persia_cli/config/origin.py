@@ -16,6 +16,7 @@ from persia_cli.config.files import own_name
 from persia_cli.config.networks import NETWORKS
 from persia_cli.config.schema import Run
 from persia_cli.config.words import key_and_value
+from persia_cli.storage.addresses import local_path
 
 
 class Origin(NamedTuple):
@@ -72,7 +73,7 @@ def _files(request: ConfigRequest, network: str) -> Iterator[Layer]:
     described = dataset_file(request)
     layers = [layer for layer in _defaults(request) if not (described and layer.prefix == "dataset")]
     if described:
-        layers.append(_layer("dataset", Path(described).expanduser(), ""))
+        layers.append(_layer("dataset", local_path(described), ""))
     tuned = [
         Layer("", layer.values[NETWORKS][network], layer.place, layer.file, (NETWORKS, network))
         for layer in layers

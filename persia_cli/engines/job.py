@@ -22,6 +22,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_lin
 from persia_cli.observe.moment import MOMENT
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import JobPlan
+from persia_cli.storage.addresses import local_path
 from persia_cli.storage.places import address_of, place_of
 from persia_cli.store.checkpoints.claim import CLAIM, claim
 from persia_cli.wire.place import own_process
@@ -190,7 +191,7 @@ def _anchored_source(source: InitFrom | None) -> InitFrom | None:
 
 
 def _absolute(path: str) -> str:
-    return path if "://" in path or path.startswith(BUILTIN) else str(Path(path).expanduser().absolute())
+    return path if "://" in path or path.startswith(BUILTIN) else str(local_path(path).absolute())
 
 
 @contextmanager

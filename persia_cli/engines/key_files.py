@@ -6,6 +6,7 @@ from pathlib import Path
 
 from persia_cli.config.schema import ENGINES, Cluster
 from persia_cli.errors import ConfigError
+from persia_cli.storage.addresses import local_path
 from persia_cli.wire.addresses import NEEDS_KEYS, AddressError, is_beyond
 from persia_cli.wire.secret import MAKE, JobSecret, read_keys
 from persia_cli.wire.sockets import Context
@@ -27,7 +28,7 @@ def key_file_of(given: Path | None, token_file: Path | None) -> Path | None:
     if given is not None or token_file is not None:
         return given
     named = os.environ.get(KEY_FILE)
-    return Path(named).expanduser() if named else None
+    return local_path(named) if named else None
 
 
 def needs_keys(cluster: Cluster) -> bool:

@@ -16,11 +16,12 @@ from persia_cli.errors import ConfigError
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import checked_output
 from persia_cli.model.shape import InputShape
+from persia_cli.storage.addresses import local_path
 
 
 def build(model: CustomModel, shape: InputShape) -> nn.Module:
     """Load the class, build it and try it on two samples of zeros; raises ConfigError with the correction."""
-    path = Path(model.file).expanduser()
+    path = local_path(model.file)
     network = _construct(_find(_load(path), model.name, path), shape, model.args, path)
     _try_out(network, shape, f"{model.name} of {path}")
     return network

@@ -33,6 +33,7 @@ from persia_cli.plan.network import require_network
 from persia_cli.plan.trace_steps import traced_steps
 from persia_cli.plan.training import check_settings
 from persia_cli.plan.warm_start import WarmStart
+from persia_cli.storage.addresses import local_path
 from persia_cli.storage.credentials import printable
 from persia_cli.store.checkpoints.manifest import Manifest
 from persia_cli.store.cold.geometry import log_memory, rows_on_disk
@@ -254,7 +255,7 @@ def plan_job(
         raise DataError("the data set has no evaluation samples; give dataset.split an evaluation part")
     if task != "predict" and trains_on_queries(run) and not has_query_ids(run):
         raise ConfigError("train.losses: kind=bpr pairs the samples of one query, a user say; set dataset.group_by")
-    if isinstance(run.model, CustomModel) and not Path(run.model.file).expanduser().is_file():
+    if isinstance(run.model, CustomModel) and not local_path(run.model.file).is_file():
         raise ConfigError(f"model.file={run.model.file}: there is no such file; give the Python file with your model")
     if task == "train" and load is None:
         require_equal_kinds(run)

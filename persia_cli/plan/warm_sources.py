@@ -13,6 +13,7 @@ from persia_cli.errors import CheckpointError, ConfigError, DataError
 from persia_cli.plan.columns import sparse_features
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.warm_start import TakenTable, TakenVectors, WarmStart
+from persia_cli.storage.addresses import local_path
 from persia_cli.storage.places import Place, address_of, place_of
 from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.manifest import MANIFEST, Manifest, SavedTable, checkpoints_of
@@ -207,7 +208,7 @@ def _vectors(run: Run, layout: EmbeddingLayout, name: str, file: VectorFile, wro
     if table.rounds:
         wrong.append(f"init_from.vectors.{name}: the rows of a hash_stack belong to no ids; take it out")
         return None
-    path = file.path if "://" in file.path else str(Path(file.path).expanduser().absolute())
+    path = file.path if "://" in file.path else str(local_path(file.path).absolute())
     try:
         columns = find_vectors(path, file.id, file.vector, group.dim, f"init_from.vectors.{name}")
     except DataError as error:

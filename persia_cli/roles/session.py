@@ -24,6 +24,7 @@ from persia_cli.observe.trace import Trace
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
 from persia_cli.roles.recording import Recording
+from persia_cli.storage.addresses import local_path
 from persia_cli.wire.addresses import is_beyond, placed
 from persia_cli.wire.client import Client
 from persia_cli.wire.job_messages import (
@@ -430,7 +431,7 @@ def require_folder(run: Run, job: Job, name: str) -> None:
     checkpoint = run.checkpoint
     if job.task != "train" or not checkpoint.saves or "://" in (checkpoint.path or ""):
         return
-    found = Path(checkpoint.path).is_dir() if checkpoint.path else (Path(job.run_dir) / CONFIG).is_file()
+    found = local_path(checkpoint.path).is_dir() if checkpoint.path else (Path(job.run_dir) / CONFIG).is_file()
     if not found:
         raise ConfigError(
             f"{name} must save its part of checkpoints in {checkpoint.path or job.run_dir}, but its machine, "

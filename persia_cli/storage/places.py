@@ -24,6 +24,7 @@ from typing import Any
 
 from persia_cli import disk
 from persia_cli.errors import CheckpointError, DiskError, one_line
+from persia_cli.storage.addresses import local_path, open_uri, plain_uri
 from persia_cli.storage.credentials import opened, without_credentials
 from persia_cli.storage.local_files import LocalSink, LocalSource, open_directly
 from persia_cli.storage.remote import DEADLINE_S, ask, explain, sending_s, within, without_secret
@@ -40,24 +41,18 @@ FLUSH_BYTES = 2**26
 def place_of(address: str | Path) -> Place:
     """Return the place that a local path or a URI names; raises CheckpointError if pyarrow cannot open the URI."""
     if isinstance(address, Path) or "://" not in address:
-        return Path(address).expanduser()
+        return local_path(address)
     from pyarrow import fs
 
     # The address may contain credentials; from here on they are in no text that is shown or written.
-    shown = without_credentials(address)
+    shown = without_credentials(plain_uri(address))
     address = opened(shown)
-    # pyarrow would retry a Google store for a quarter of an hour.
-    patient = address if not address.startswith(("gs://", "gcs://")) or "?" in address else _patient(address)
     try:
-        filesystem, path = ask(address, lambda: fs.FileSystem.from_uri(patient), raising=CheckpointError)
+        filesystem, path = open_uri(address, CheckpointError)
     except (ValueError, NotImplementedError) as error:
         reason = without_secret(one_line(error).replace(address, shown))
         raise CheckpointError(f"{without_secret(shown)} is not a place that pyarrow can open: {reason}") from error
     return Path(path) if isinstance(filesystem, fs.LocalFileSystem) else RemotePath(filesystem, path, shown)
-
-
-def _patient(address: str) -> str:
-    return f"{address}?retry_limit_seconds=30"
 
 
 def address_of(place: Place) -> str:

@@ -123,7 +123,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
         (errno.EDQUOT, "disk quota used up: cannot write /a/b; free space or choose another place"),
         (errno.EROFS, "cannot write /a/b: the file system is read-only; choose another place"),
         (errno.EACCES, "cannot write /a/b: permission denied; choose another place, or ask its owner to allow it"),
-        (errno.ENOTDIR, "cannot write /a/b: Not a directory; choose another place"),
+        (errno.EISDIR, "cannot write /a/b: Is a directory; choose another place"),
+        (errno.ENOTDIR, "/a/b cannot be a path, since a file is where it needs a folder; choose another place"),
     ],
 )
 def test_every_refusal_is_a_sentence(number: int, text: str) -> None:
@@ -155,7 +156,7 @@ def test_of_many_that_claim_a_folder_at_once_each_has_its_own(tmp_path: Path) ->
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(DiskError, match="file/runs/shop: Not a directory"):
+    with pytest.raises(DiskError, match="file/runs/shop cannot be a path"):
         claim_folder(tmp_path / "file" / "runs" / "shop")
 
 

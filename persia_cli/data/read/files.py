@@ -1,5 +1,6 @@
 """The files that a data set's path means, on any file system that pyarrow reads."""
 
+import glob
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from persia_cli.config.record import CONFIG, JOB, SWEEP
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.errors import DataError
 from persia_cli.shipped import shipped
+from persia_cli.storage.addresses import local_path, open_uri, plain_uri
 from persia_cli.storage.remote import LISTING_DEADLINE_S, ask
 
 Format = Literal["parquet", "csv", "jsonl"]
@@ -76,12 +78,13 @@ class Location:
 
     def below(self, pattern: str) -> "Location":
         """Return the location of a path relative to this one."""
-        return Location(self.filesystem, f"{self.path.rstrip('/')}/{pattern}", self.uri)
+        root = self.path if self.is_pattern else glob.escape(self.path)
+        return Location(self.filesystem, f"{root.rstrip('/')}/{pattern}", self.uri)
 
     @property
     def is_pattern(self) -> bool:
-        """True if the path holds wildcards."""
-        return not _WILDCARDS.isdisjoint(self.path)
+        """True if the path holds wildcards, and is not the name of a file or folder of this machine."""
+        return not _WILDCARDS.isdisjoint(self.path) and (self.uri is not None or not os.path.lexists(self.path))
 
 
 def locate(path: str, key: str = "dataset.path") -> Location:
@@ -89,14 +92,12 @@ def locate(path: str, key: str = "dataset.path") -> Location:
     if path.startswith(BUILTIN):
         return Location(fs.LocalFileSystem(), str(_builtin(path.removeprefix(BUILTIN))))
     if "://" not in path:
-        return Location(fs.LocalFileSystem(), str(Path(path).expanduser().absolute()))
-    # pyarrow would retry a Google store for a quarter of an hour.
-    patient = path if not path.startswith(("gs://", "gcs://")) or "?" in path else f"{path}?retry_limit_seconds=30"
+        return Location(fs.LocalFileSystem(), str(local_path(path).absolute()))
     try:
-        filesystem, inner = ask(path, partial(fs.FileSystem.from_uri, patient))
-    except ValueError as error:
+        filesystem, inner = open_uri(path)
+    except (ValueError, NotImplementedError) as error:
         raise DataError(f"{key}={path} is not a place pyarrow can open: {error}") from error
-    return Location(filesystem, inner, None if isinstance(filesystem, fs.LocalFileSystem) else path)
+    return Location(filesystem, inner, None if isinstance(filesystem, fs.LocalFileSystem) else plain_uri(path))
 
 
 def find_files(place: Location) -> tuple[DataFile, ...]:

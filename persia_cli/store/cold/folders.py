@@ -8,6 +8,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from persia_cli.errors import ConfigError
+from persia_cli.storage.addresses import local_path
 
 SERVER = "embedding-server-"
 
@@ -15,7 +16,7 @@ SERVER = "embedding-server-"
 def run_folder(path: str, run_dir: Path) -> Path:
     """Return the folder of all servers of a run: no other run has it, and each start of this one has the same."""
     place = run_dir.absolute()
-    return Path(path).expanduser() / f"{place.name}-{blake2b(str(place).encode(), digest_size=4).hexdigest()}"
+    return local_path(path) / f"{place.name}-{blake2b(str(place).encode(), digest_size=4).hexdigest()}"
 
 
 def server_folder(run: Path, server: int) -> Path:
@@ -25,7 +26,7 @@ def server_folder(run: Path, server: int) -> Path:
 
 def require_space(path: str, run: Path, nbytes: int) -> None:
     """Raise ConfigError unless the folder `path`, or its parent, can be written and has so much space for a run."""
-    folder = Path(path).expanduser().absolute()
+    folder = local_path(path).absolute()
     given = f"embedding.cold.path={path}"
     there = folder if folder.exists() else folder.parent
     if not there.is_dir():

@@ -158,3 +158,20 @@ def test_paths_and_settings_are_distinguished(tmp_path: Path, monkeypatch: pytes
     assert paths_and_words(given) == (given[:4], given[4:])
     with pytest.raises(UserError, match="name the data to score first"):
         paths_and_words(["day=4"])
+
+
+def test_a_path_is_at_home_wherever_it_is_given(persia, monkeypatch, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "taken").mkdir(parents=True)
+    (home / "taken" / "notes.txt").touch()
+    monkeypatch.setenv("HOME", str(home))
+    assert f"{home}/taken contains other files" in persia("train", "dataset=tiny", "--run-dir=~/taken", "--dry-run").err
+    assert persia("data", "inspect", "~/a.csv").err.startswith(f"error: {home}/a.csv does not exist")
+
+
+@pytest.mark.parametrize("name", ["notes.txt/run", "x" * 300])
+def test_a_path_that_cannot_be_one_is_a_sentence(persia, name: str) -> None:
+    Path("notes.txt").touch()
+    ended = persia("train", "dataset=tiny", "cluster=embedded", "--run-dir", name)
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+    assert name in ended.err

@@ -51,6 +51,23 @@ def test_wildcards_match_files_and_folders_part_by_part(tree: Path) -> None:
     assert names(tree, f"{tree}/nowhere/*") == []
 
 
+@pytest.mark.parametrize("name", ["a[1].parquet", "a*.parquet", "a?.parquet", "~a.parquet"])
+def test_a_file_that_exists_is_no_wildcard_and_no_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for each in (name, "a1.parquet"):
+        (tmp_path / each).write_bytes(b"1")
+    assert names(tmp_path, name) == [name]
+
+
+def test_patterns_of_a_split_are_relative_to_a_folder_with_any_name(tmp_path: Path) -> None:
+    (tmp_path / "day[1]").mkdir()
+    (tmp_path / "day[1]" / "a.parquet").write_bytes(b"1")
+    found = find_files(locate(str(tmp_path / "day[1]")).below("*.parquet"))
+    assert [file.path for file in found] == [str(tmp_path / "day[1]" / "a.parquet")]
+
+
 def test_relative_paths_start_at_the_working_folder_and_home_is_known(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

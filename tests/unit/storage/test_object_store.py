@@ -79,6 +79,7 @@ def test_a_published_checkpoint_has_the_files_of_the_disk(
     folder = save(checkpoints, local)
     assert (finished_steps(checkpoints), unfinished_folders(checkpoints)) == ([9], [])
     assert newest_checkpoint(checkpoints) == folder == checkpoint_folder(checkpoints, 9)
+    assert place_of(checkpoints.uri.replace("s3://", "s3a://")) == checkpoints
     found = read_manifest(folder)
     for file, there in zip(found.files, local[1].files, strict=True):
         assert (file.name, file.xxh128, file.nbytes) == (there.name, there.xxh128, there.nbytes)
