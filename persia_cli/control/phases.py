@@ -286,6 +286,19 @@ class PhaseMachine:
         self.current.last = agreed
         return self.current
 
+    def stop_before(self, step: int) -> Phase | None:
+        """End the phase before a step that no rank can finish; return the phase, or None if the step is not in it.
+
+        The instruction for it carries `number`. No other agreement follows, and one that is not complete is void.
+        """
+        phase = self.current
+        if phase is None or not self.waiting or not phase.first <= step < phase.last:
+            return None
+        self.number += 1
+        phase.last, phase.is_cut = step, True
+        self.agreement = StepAgreement(self.number, phase.first, step, frozenset())
+        return phase
+
     @property
     def is_cut(self) -> bool:
         """True if the phase is, or was, cut short; for the last phase, if the job ends before its planned end."""

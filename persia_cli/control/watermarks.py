@@ -79,8 +79,8 @@ class Permits:
         return step
 
     def begin(self, end: int) -> None:
-        """Allow steps up to (not including) `end`."""
-        self.end, self.held = end, False
+        """Allow steps up to (not including) `end`; later ones that have started are forgotten."""
+        self.end, self.next, self.held = end, min(self.next, end), False
 
     def hold(self) -> int:
         """Start no more steps for now; return the first that has not started."""

@@ -13,7 +13,7 @@ from persia_cli.data.read.batch import Batch, is_single
 from persia_cli.data.read.item_keys import has_item, item_keys
 from persia_cli.data.read.masked_labels import fill_chain, weight_totals
 from persia_cli.data.read.source import Ring, Source, open_source
-from persia_cli.errors import DataError
+from persia_cli.errors import DataError, UserError
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.columns import item_features, trains_on_queries
 from persia_cli.roles.session import CoordinatorSession
@@ -45,6 +45,7 @@ class Feed:
     """The batch of the step `next`, as the reader's thread makes it."""
     asked: bool = False
     ended: bool = False
+    """True if no steps are left, or if one cannot be read, before which the job ends."""
     waiting: set[int] = field(default_factory=set)
 
     @property
@@ -149,7 +150,14 @@ class DataLoader:
         self._trace.end("wait for credit", feed.traced)
         if feed.reading is None or not feed.reading.done():
             return False
-        whole, feed.reading = feed.reading.result(), None
+        if feed.ended:
+            return False
+        try:
+            whole, feed.reading = feed.reading.result(), None
+        except UserError as error:
+            feed.ended = True
+            self._session.unreadable(feed.split, feed.next, error)
+            return False
         with self._trace.span(LOOP, "send", feed.traced):
             self._send(feed, feed.next, whole)
         feed.next += 1
@@ -163,9 +171,11 @@ class DataLoader:
         """Read a step's samples, on the reader's thread; wait until they are decoded."""
         # A slow read is work, limited by `cluster.work_timeout_s`, and not a stall of the job.
         self._session.work.begin("reading samples")
-        with self._trace.span("reader", "make batch", traced):
-            batch = source.read(*where)
-        self._session.work.end()
+        try:
+            with self._trace.span("reader", "make batch", traced):
+                batch = source.read(*where)
+        finally:
+            self._session.work.end()
         if self._follow:
             fill_chain(batch.labels)
         return batch

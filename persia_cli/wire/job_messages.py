@@ -109,7 +109,7 @@ class Hold(FieldSet, frozen=True, tag="hold"):
 
 
 class CutShort(FieldSet, frozen=True, tag="cut"):
-    """Continue after Hold, and end the phase before the step `last`, which no rank has started."""
+    """Continue, also after Hold, and end the phase before the step `last`, of which no rank has all samples."""
 
     split: Split
     last: Count
@@ -193,6 +193,20 @@ class TakeItem(Request[Item], frozen=True):
     split: Split
     finished: Count = 0
     """Every rank has finished the split's steps before this one, so they need not be assigned again."""
+
+
+class Unreadable(Request[Ack], frozen=True):
+    """Data loader -> coordinator: the samples of a step cannot be read, so the job must end before it.
+
+    `error` is a sentence for the user, who can correct it.
+    """
+
+    KIND = 0x57
+    LIMIT = Limit(64 * KIB)
+    sender: Sender
+    split: Split
+    step: Count
+    error: str
 
 
 class ScoreCounts(NamedTuple):

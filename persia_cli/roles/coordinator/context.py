@@ -37,6 +37,15 @@ class Ending:
     deadline_s: float
 
 
+@dataclass(slots=True)
+class UnreadableStep:
+    """The first step of a split whose samples cannot be read, and a sentence on the reason."""
+
+    split: int
+    step: int
+    error: str
+
+
 class JobContext:
     """The state that a message changes and that decides what happens next; it belongs to the poll loop's thread.
 
@@ -75,6 +84,8 @@ class JobContext:
         """Names of the replicas that received the request to end."""
         self.failure: ReplicaError | None = None
         self.ending: Ending | None = None
+        self.unreadable: UnreadableStep | None = None
+        """The step before which the model is saved and the job fails."""
         self.stop_reason: str | None = None
         """The reason why the job ends now, although its model may not be saved."""
 

@@ -57,6 +57,7 @@ from persia_cli.wire.job_messages import (
     Scores,
     StoreCall,
     TakeItem,
+    Unreadable,
 )
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.message import Message
@@ -156,6 +157,7 @@ class Coordinator:
             Next: self._on_next,
             Held: self._save_requests.on_held,
             SaveNow: self._save_requests.on_save_now,
+            Unreadable: self._save_requests.on_unreadable,
             Done: self._progression.on_done,
             Saved: saving.on_saved,
             TakeItem: self._on_take_item,

@@ -108,19 +108,22 @@ class Progression:
         self._context.events.write(event="scored", **scored)
 
     def _advance(self) -> None:
-        phases = self._context.phases
-        if phases.current is None and self._context.job.task == "train":
+        context, phases = self._context, self._context.phases
+        if phases.current is None and context.job.task == "train":
             self._saving.tidy()
         if phases.is_last_save(self.step) and self._saving.repeat(self.step):
             phases.save_again()
         phase = phases.advance()
         if phase.kind == "saving":
-            self._context.work.end_phase()
+            context.work.end_phase()
             samples = self._grid.samples_before(phase.last)
             self._saving.begin(phase, samples, partial(self._begin_saving, phase))
             return
         if phase.kind == "done":
             self._saving.require_saved(self.step)
+            if context.unreadable is not None:
+                self._save_requests.fail_unreadable(context.unreadable, self.step)
+                return
         self._begin(phase, self._work_of(phase))
 
     def _begin_saving(self, phase: Phase, work: SaveModel | None) -> None:

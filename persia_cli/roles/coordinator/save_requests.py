@@ -1,12 +1,13 @@
-"""Saves outside the schedule: on a signal, on request, and by the clock."""
+"""Saves outside the schedule: on a signal, before a step that cannot be read, on request, and by the clock."""
 
 from collections import deque
 from typing import Any
 
 from persia_cli.control.phases import Phase, Trigger
 from persia_cli.control.position import EVAL, TRAIN
-from persia_cli.roles.coordinator.context import Ending, JobContext
-from persia_cli.wire.job_messages import CutShort, Held, Hold, Instruction, SavedNow, SaveNow
+from persia_cli.errors import UserError
+from persia_cli.roles.coordinator.context import Ending, JobContext, UnreadableStep
+from persia_cli.wire.job_messages import CutShort, Held, Hold, Instruction, SavedNow, SaveNow, Unreadable
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer
 
@@ -63,11 +64,50 @@ class SaveRequests:
         self._cut()
         context.phases.skip()
 
+    def on_unreadable(self, peer: Peer, message: Unreadable) -> None:
+        """End a training before a step that a loader cannot read, and save it; end another job at once.
+
+        No rank has all samples of that step, so it is not trained, and a resumed run begins with it.
+        """
+        context = self._context
+        member = context.find(message.sender, only="data-loader")
+        context.reply(peer, Ack())
+        error = f"{member.name}: {message.error}"
+        if context.job.task != "train":
+            context.abort(error, UserError.exit_code)
+            return
+        before = context.unreadable
+        if before is None or (before.split == message.split and message.step < before.step):
+            context.unreadable = UnreadableStep(message.split, message.step, error)
+        context.requests.end = True
+        self._stop_before_unreadable()
+
+    def _stop_before_unreadable(self) -> bool:
+        """Cut the present phase short if an unreadable step is in it; return True if so."""
+        context, unreadable = self._context, self._context.unreadable
+        if unreadable is None or unreadable.split != self._split:
+            return False
+        phase = context.phases.stop_before(unreadable.step)
+        if phase is not None:
+            context.work.change(Instruction(context.phases.number, CutShort(self._split, phase.last)))
+        return phase is not None
+
+    def fail_unreadable(self, unreadable: UnreadableStep, step: int) -> None:
+        """Fail the job at its end, after `step` steps, for a step that cannot be read; name what is saved."""
+        context, text = self._context, unreadable.error
+        if saved := self._result[0] or context.job.load:
+            text += (
+                f"; the model of step {step:,} is in {saved}: persia resume {context.job.run_dir} goes on from there"
+            )
+        context.abort(text, UserError.exit_code)
+
     def note_begun(self, phase: Phase) -> None:
         """Apply the pending requests to a phase that has begun."""
         requests = self._context.requests
         if self._asked and phase.kind != "saving" and requests.save is None and not self._context.phases.writing:
             self.answer(*self._result)  # nothing was trained since
+        if self._stop_before_unreadable():
+            return
         if requests.end or (requests.save and phase.kind == "training"):
             self._cut()  # the phase began while the request was in flight
 
