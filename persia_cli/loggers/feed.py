@@ -18,6 +18,7 @@ from persia_cli.loggers.logger import LOGGERS, Facts, Logger, flat, metrics_of
 from persia_cli.observe.history import ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Tail, read_journal
 from persia_cli.observe.outcome import metrics_in
+from persia_cli.plan.columns import label_names
 
 EVERY_S = 1.0
 """Seconds between two looks at the metrics, and before a failed call is repeated for the first time."""
@@ -77,7 +78,7 @@ class LoggerFeed(threading.Thread):
     def _begin(self) -> None:
         state, run = self.state, self._run
         step = max(state.sent.values(), default=0)
-        facts = Facts(run.name, self._run_dir.name, self._run_dir / LOGGERS, state.run, step)
+        facts = Facts(run.name, self._run_dir.name, self._run_dir / LOGGERS, state.run, step, label_names(run))
         state.run = self._logger.start(facts, flat(run.model_dump(mode="json")))
         self.save()
         try:

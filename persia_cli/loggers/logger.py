@@ -18,7 +18,7 @@ NO_METRICS = ("time", "step", "split")
 
 
 class Facts(NamedTuple):
-    """A run: the job's name, the name of the run directory, and the folder of loggers in it.
+    """A run: the job's name, the name of the run directory, the folder of loggers in it, and the labels' names.
 
     `known` is the id that an earlier start of the run has returned, and `step` the last step that the tracker has.
     """
@@ -28,6 +28,7 @@ class Facts(NamedTuple):
     folder: Path
     known: str | None
     step: int
+    labels: tuple[str, ...]
 
 
 class Logger:

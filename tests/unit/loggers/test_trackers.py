@@ -15,11 +15,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from persia_cli.config.record import CONFIG, read_run
 from persia_cli.loggers.feed import state_in
-from persia_cli.loggers.logger import LOGGERS, TENSORBOARD
+from persia_cli.loggers.logger import LOGGERS, TENSORBOARD, Facts
 from persia_cli.loggers.process import Loggers, send_rest
+from persia_cli.loggers.prometheus import Prometheus
 from tests.conftest import poll_for
 from tests.support.logged import (
     add_end,
@@ -63,6 +65,24 @@ def test_tensorboard_trackio_and_prometheus(tmp_path: Path, monkeypatch: pytest.
     [points] = in_trackio(tmp_path / "trackio", "small").values()
     assert points["eval/auc"] == [(step, 1 - 1 / step) for step in STEPS]
     assert points["summary/auc"] == [(30, 1 - 1 / 30)]
+
+
+def test_prometheus_has_a_value_of_each_label_whatever_its_name(tmp_path: Path) -> None:
+    names, port = ("点击", "购买", "buy-1d", "buy_1d", 'a quote"'), free_port()
+    made_up_run(tmp_path, dataset={"labels": names}, metrics_port=port)
+    values = {f"{metric}_{name}": number / 8 for number, name in enumerate(names) for metric in ("auc", "window_auc")}
+    server = Prometheus()
+    server.start(Facts("shop", "first", tmp_path, None, 0, names), {"metrics_port": port})
+    try:
+        server.line("eval", 10, 1.0, {"loss": 0.5, **values})
+        samples = [each for family in text_string_to_metric_families(get(f"http://127.0.0.1:{port}/metrics"))
+                   for each in family.samples]  # fmt: skip
+    finally:
+        server.end("done", {})
+    for metric in ("persia_auc", "persia_window_auc"):
+        found = {each.labels["label"]: each.value for each in samples if each.name == metric}
+        assert found == {name: number / 8 for number, name in enumerate(names)}
+    assert [each.labels for each in samples if each.name == "persia_loss"] == [{"split": "eval"}]
 
 
 @pytest.mark.processes
