@@ -8,12 +8,14 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 from persia_cli.errors import DiskError
 
@@ -46,6 +48,29 @@ def refusal(error: BaseException) -> DiskError | None:
     if not isinstance(error, OSError) or error.errno not in refused:
         return None
     return disk_error(error, error.filename or "a file, or what is printed")
+
+
+def open_regular(path: Path, most: int) -> BinaryIO:
+    """Open a file for reading that another user may have put there.
+
+    Raises OSError for one that is no regular file, such as a pipe, which could make readers wait for ever, and for one
+    of more than `most` bytes.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(number)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    if found.st_size > most:
+        os.close(number)
+        raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, and at most {most:,} are read", str(path))
+    return os.fdopen(number, "rb")
+
+
+def read_regular(path: Path, most: int = 2**24) -> bytes:
+    """Return the content of a file of at most `most` bytes; raises OSError as `open_regular` does."""
+    with open_regular(path, most) as file:
+        return file.read(most)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """The record of a run's configuration: every key with its value, in a file that persia can run again."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 from persia_cli import __version__
 from persia_cli.config.explain import explain
 from persia_cli.config.schema import Node, Run
-from persia_cli.disk import write_whole
+from persia_cli.disk import read_regular, write_whole
 from persia_cli.errors import ConfigError
 
 CONFIG = "config.yaml"
@@ -19,6 +20,7 @@ JOB = "job.json"
 SWEEP = "sweep.json"
 """The file of a sweep's folder with its request."""
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 NodeT = TypeVar("NodeT", bound=Node)
 _HEAD = f"""\
 # The complete configuration of a run, written by persia {__version__}.
@@ -38,25 +40,40 @@ def write_run(run: Run, path: Path) -> None:
 
 def read_run(path: Path) -> Run:
     """Read a file of `write_run`; raises ConfigError if it is missing, damaged or of another version."""
-    return checked(Run, load_yaml(path, f"{path}"), path)
+    return checked(Run, load_yaml(path, f"{path}", plain_yaml), path)
 
 
 def parsed(text: str, name: str) -> Run:
     """Return a run from the text of `to_yaml`; raises ConfigError, with the `name` of its source, if it is not one."""
     try:
-        values = yaml.safe_load(text)
+        values = plain_yaml(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{name}: cannot be read, {str(error).splitlines()[0]}") from error
     return checked(Run, values, name)
 
 
-def load_yaml(path: Path, name: str) -> Any:
+def plain_yaml(text: str) -> Any:
+    """Return the values of YAML as persia writes it; raises YAMLError for more.
+
+    It has no aliases, with which a short text stands for gigabytes.
+    """
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, LOADER)):
+            raise yaml.YAMLError("it has an alias (*name), which persia never writes")
+        return yaml.load(text, LOADER)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+
+
+def load_yaml(path: Path, name: str, load: Callable[[str], Any] = yaml.safe_load) -> Any:
     """Return the values in a YAML file; raises ConfigError, with the `name` that the user gave it, if it cannot be."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return load(read_regular(path).decode())
     except FileNotFoundError:
         raise ConfigError(f"{name}: there is no such file") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot be read, {error.strerror}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{name}: cannot be read, {str(error).splitlines()[0]}") from error
 
 

@@ -6,7 +6,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from persia_cli.observe.journal import METRICS, object_of
+from persia_cli.errors import UserError
+from persia_cli.observe.journal import METRICS, object_of, reading
 
 HEAD_BYTES = 26
 """Bytes at the begin of a journal that are unlike those of any other: its first line starts with a time."""
@@ -24,13 +25,13 @@ def new_curves(run_dir: Path, since: str, most: int) -> tuple[Columns, bool, str
     A position is `FILE-OFFSET`, with a checksum of the begin of the file; in another file all lines are new.
     """
     try:
-        with (run_dir / METRICS).open("rb") as file:
+        with reading(run_dir / METRICS) as file:
             head, size = file.read(HEAD_BYTES), file.seek(0, 2)
             name, (known, _, offset) = f"{zlib.crc32(head):08x}", since.partition("-")
             is_place = known == name and offset.isdecimal() and len(offset) < 19 and int(offset) <= size
             begin = file.seek(int(offset) if is_place else 0)
             data = file.read(size - begin)
-    except OSError:
+    except (OSError, UserError):
         return {}, True, ""
     end = data.rfind(b"\n") + 1
     return _columns(data[:end], most), not begin, f"{name}-{begin + end}" if size >= HEAD_BYTES else ""

@@ -6,13 +6,13 @@ from typing import Any
 
 from persia_cli.config.record import CONFIG
 from persia_cli.dashboard.folder import Folder
+from persia_cli.disk import read_regular
 from persia_cli.errors import PersiaError
 from persia_cli.observe.history import key_metrics, read_history
 from persia_cli.observe.journal import understanding
 from persia_cli.observe.overview import differing_settings
 from persia_cli.observe.report_page import notes, sections
 
-MAX_CONFIG_BYTES = 1 << 20
 MAX_ROWS = 200
 """Rows at the end of a table that are shown."""
 
@@ -21,8 +21,7 @@ def run_details(folder: Folder, name: str) -> dict[str, Any]:
     """Return the facts, tables and configuration of a run; of a damaged one, the reason."""
     path, config = folder.run(name), ""
     try:
-        with (path / CONFIG).open(encoding="utf-8", errors="replace") as file:
-            config = file.read(MAX_CONFIG_BYTES)
+        config = read_regular(path / CONFIG).decode(errors="replace")
         history = read_history(path)
         with understanding(path):
             outcome, reliability = history.outcome(time.time()), history.last_event("reliability")

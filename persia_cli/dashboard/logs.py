@@ -2,11 +2,13 @@
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from persia_cli.dashboard.folder import Folder
+from persia_cli.disk import open_regular
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS
 
@@ -33,12 +35,13 @@ def search(folder: Folder, run: str, name: str, text: str) -> dict[str, Any]:
 
 def last_lines(path: Path, most: int) -> list[bytes]:
     """Return the lines in the last bytes of a file, of which the last may be half a line; none if it cannot be read."""
-    if not path.is_file() or not os.access(path, os.R_OK):
+    try:
+        with open_regular(path, sys.maxsize) as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - most))
+            lines = file.read(most).split(b"\n")
+    except OSError:
         return []
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - most))
-        lines = file.read(most).split(b"\n")
     return [line for line in lines[size > most :] if line]
 
 
@@ -49,5 +52,5 @@ def _in_words(line: str) -> str | None:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.pop("time")))
         kind = event.pop("event")
         return None if kind in NUMBERS else f"{clock} {kind} " + " ".join(f"{k}={v}" for k, v in event.items())
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError, RecursionError):
         return line

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from persia_cli.config.record import CONFIG
+from persia_cli.config.record import CONFIG, plain_yaml
 from persia_cli.dashboard.curves import TRAIN
 from persia_cli.dashboard.folder import Folder
 from persia_cli.dashboard.logs import last_lines
+from persia_cli.disk import read_regular
 from persia_cli.errors import UserError
 from persia_cli.observe.history import COPIED, Line, outcome_by
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, object_of
@@ -22,11 +24,11 @@ EVENT_BYTES, METRIC_BYTES = 1 << 24, 1 << 18
 """Bytes at the end of a journal that are read: of metrics hundreds of lines."""
 KINDS = (b'"event": "began"', b'"event": "phase"', b'"event": "best"')
 EVAL = b'"split": "eval"'
+LONGEST = 200
+"""Maximum number of characters of a name."""
 RECENT = 50
 """Lines of training that the speed is of."""
 _SECTIONS = re.compile(r"^(?:name|model|mode):.*\n(?:[ -].*\n)*", re.MULTILINE)
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 Score = tuple[str, float | None, int]
 """AUC, RMSE, loss or another metric, its mean over labels, and the step of the evaluation."""
@@ -74,7 +76,7 @@ def read_row(folder: Folder, name: str, now: float) -> RunRow:
 @lru_cache(maxsize=4096)
 def _record(path: Path, written: tuple[tuple[int, int, int], ...]) -> tuple[RunRow, list[Line]]:
     """Return the row, without a state, of a run whose files have these inodes, sizes and times, and its events."""
-    config = yaml.load("".join(_SECTIONS.findall((path / CONFIG).read_text(encoding="utf-8"))), _LOADER) or {}
+    config = plain_yaml("".join(_SECTIONS.findall(read_regular(path / CONFIG).decode()))) or {}
     reported, lines = last_lines(path / EVENTS, EVENT_BYTES), last_lines(path / METRICS, METRIC_BYTES)
     events = [event for kind in KINDS for event in _objects(reported, kind)]
     training = _objects([line for line in lines if TRAIN in line][-RECENT:], TRAIN)
@@ -87,9 +89,9 @@ def _record(path: Path, written: tuple[tuple[int, int, int], ...]) -> tuple[RunR
     row = RunRow(
         run="",
         state="",
-        name=config.get("name"),
-        model=config.get("model", {}).get("kind"),
-        mode=config.get("mode", {}).get("kind"),
+        name=_short(config.get("name")),
+        model=_short(config.get("model", {}).get("kind")),
+        mode=_short(config.get("mode", {}).get("kind")),
         step=last.get("step"),
         samples_per_s=speed_of(training) or last.get("samples_per_s"),
         score=scores[-1] if scores else None,
@@ -97,6 +99,11 @@ def _record(path: Path, written: tuple[tuple[int, int, int], ...]) -> tuple[RunR
         last_s=last.get("time", began_s),
     )
     return row, events
+
+
+def _short(value: Any) -> str | None:
+    """Return a value as the text of a cell."""
+    return None if value is None else str(value)[:LONGEST]
 
 
 def _objects(lines: Sequence[bytes], part: bytes) -> list[Line]:

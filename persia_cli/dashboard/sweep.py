@@ -6,7 +6,7 @@ from typing import Any
 from persia_cli.config.record import SWEEP
 from persia_cli.config.schema.metric import aim_of, goodness
 from persia_cli.dashboard.folder import Folder
-from persia_cli.disk import is_held
+from persia_cli.disk import is_held, open_regular
 from persia_cli.errors import UserError
 from persia_cli.sweeps.comparison import mean_of
 from persia_cli.sweeps.folder import PointOutcome, SweepRequest, counted, read_results
@@ -19,7 +19,7 @@ def sweep_row(folder: Folder, name: str) -> dict[str, Any]:
         path = folder.sweep(name)
         request, digests = SweepRequest.read(path)
         results = read_results(path)
-        with (path / SWEEP).open("rb") as file:
+        with open_regular(path / SWEEP, 2**24) as file:
             is_running = is_held(file.fileno())
     except (UserError, OSError) as error:
         return {"sweep": name, "state": "damaged", "text": str(error)}

@@ -7,13 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from persia_cli.disk import claim, is_held, writing
+from persia_cli.disk import claim, is_held, open_regular, writing
 from persia_cli.errors import DiskError, UserError
 
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
+MOST_BYTES = 2**30
+"""Maximum size of a journal that is read: more would not fit in memory."""
 
 
 class Journal:
@@ -79,7 +81,7 @@ def understanding(run_dir: Path) -> Iterator[None]:
 def is_being_written(path: Path) -> bool:
     """Return True if a process has locked the journal; for that of a run this is the coordinator."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path, MOST_BYTES) as file:
             return is_held(file.fileno())
     except OSError:
         return True  # since it is unknown
@@ -102,6 +104,19 @@ def drop_half_a_line(path: Path) -> None:
         os.truncate(path, content.rfind(b"\n") + 1)
 
 
+@contextmanager
+def reading(path: Path) -> Iterator[BinaryIO]:
+    """Open a journal for reading; raises FileNotFoundError, and UserError for a file that is none, or is too large."""
+    try:
+        file = open_regular(path, MOST_BYTES)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    with file:
+        yield file
+
+
 class Tail:
     """A reader of a journal that another process is writing."""
 
@@ -111,7 +126,7 @@ class Tail:
 
     def new(self) -> Iterator[dict[str, Any]]:
         """Yield the objects of the lines completed since the last call; raises UserError for a damaged line."""
-        with suppress(FileNotFoundError), self._path.open("rb") as file:
+        with suppress(FileNotFoundError), reading(self._path) as file:
             file.seek(self._offset)
             for line in file:
                 if not line.endswith(b"\n"):
@@ -130,7 +145,7 @@ def object_of(line: bytes) -> dict[str, Any] | None:
     """Return the object of a line; None if it is damaged."""
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and isinstance(found.get("time", 0), int | float) else None
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from persia_cli.disk import read_regular
+
 MOMENT = "live.json"
 """The file in a run directory; it exists while a job runs, and after all its processes were killed."""
 
@@ -63,8 +65,8 @@ def read_moment(run_dir: Path, events: Sequence[Mapping[str, Any]]) -> Moment | 
     if (roles := last.get("roles")) is not None and roles["time"] >= begun_s:
         return Moment(roles["time"], "", 0, 0.0, roles["roles"], last.get("tables", {}).get("tables", {}))
     try:
-        moment = Moment(**json.loads((run_dir / MOMENT).read_bytes()))
-    except (OSError, ValueError, TypeError):
+        moment = Moment(**json.loads(read_regular(run_dir / MOMENT)))
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
     return moment if moment.time >= begun_s else None
 

@@ -8,6 +8,7 @@ from jinja2 import Environment
 
 from persia_cli import __version__
 from persia_cli.config.schema.metric import is_of_retrieval
+from persia_cli.disk import read_regular
 from persia_cli.observe.drawing import INK, SMALL, empty_figure, plain, save_png, to_svg
 from persia_cli.observe.exchange import bytes_per_sample, lookups
 from persia_cli.observe.history import CONFIG, QUALITY, Line, RunHistory, key_metrics
@@ -43,7 +44,7 @@ def report_page(history: RunHistory, summary: Mapping[str, str], now: float) -> 
         sections=sections(history),
         notes=notes(history),
         summary={**summary, "run directory": str(history.run_dir.absolute())},
-        config=(history.run_dir / CONFIG).read_text(encoding="utf-8"),
+        config=read_regular(history.run_dir / CONFIG).decode(),
         version=__version__,
         made=_clock(now),
     )

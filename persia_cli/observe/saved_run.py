@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from persia_cli.config.expected import is_changeable
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Run
+from persia_cli.disk import read_regular
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import CONFIG, COPIED, EARLIER
 from persia_cli.observe.journal import EVENTS, is_being_written
@@ -119,7 +120,7 @@ def has_checkpoint(run_dir: Path, run: Run) -> bool:
 def _loaded_from_elsewhere(run_dir: Path, checkpoints: Place) -> tuple[Place, int] | None:
     """Return the checkpoint from which the last start continued, and its step, if it is not one of `checkpoints`."""
     try:
-        job = Job.from_json((run_dir / JOB).read_bytes())
+        job = Job.from_json(read_regular(run_dir / JOB))
     except (OSError, ValueError):
         return None  # a start writes a new one
     if job.task != "train" or job.load is None or job.run_dir != str(run_dir.absolute()):

@@ -16,7 +16,7 @@ import msgspec
 from persia_cli.config import record
 from persia_cli.config.record import to_yaml
 from persia_cli.config.schema import Run
-from persia_cli.disk import claim, claim_folder, replacing, write_whole, writing
+from persia_cli.disk import claim, claim_folder, read_regular, replacing, write_whole, writing
 from persia_cli.errors import UserError
 from persia_cli.observe.outcome import JobMetrics
 from persia_cli.sweeps.points import FOLD, SEED, Point
@@ -113,11 +113,11 @@ class SweepRequest:
     def read(cls, folder: Path) -> tuple["SweepRequest", list[str]]:
         """Return the request and the digests of the runs from a folder; raises UserError if there is no sweep."""
         try:
-            values = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
+            values = json.loads(read_regular(folder / SWEEP))
             return msgspec.convert(values, cls), msgspec.convert(values["configs"], list[str])
         except FileNotFoundError:
             raise UserError(f"{folder} does not contain a sweep: {folder / SWEEP} is missing") from None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise UserError(f"{folder / SWEEP} cannot be read ({type(error).__name__}); start a new sweep") from error
 
 
@@ -190,8 +190,8 @@ def read_results(folder: Path) -> list[PointOutcome]:
     if not path.exists():
         return []
     try:
-        return [_outcome(entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        return [_outcome(entry) for entry in json.loads(read_regular(path))]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({type(error).__name__}); start a new sweep") from error
 
 

@@ -22,6 +22,6 @@ function showList() {
   } });
 }
 
-const pages = { "/": showList, "/run": showRun, "/compare": showComparison, "/sweep": showSweep };
+const pages = { "": showList, run: showRun, compare: showComparison, sweep: showSweep };
 begin("persia");
-Promise.resolve(pages[location.pathname](new URLSearchParams(location.search))).catch(failed);
+Promise.resolve(pages[location.pathname.split("/").pop()](new URLSearchParams(location.search))).catch(failed);

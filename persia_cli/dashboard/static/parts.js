@@ -39,7 +39,7 @@ export function duration(seconds) {
 }
 
 export const badge = (state) => h("span", { class: `badge ${state}` }, state);
-export const address = (page, values) => `/${page}?${new URLSearchParams(values)}`;
+export const address = (page, values) => `${page}?${new URLSearchParams(values)}`;
 export const alarm = (text) => h("p", { class: "alert", role: "alert" }, text);
 export const soft = (...text) => h("p", { class: "soft" }, text);
 export const titled = (title, ...nodes) => h("section", { "aria-label": title }, h("h2", {}, title), nodes);

@@ -1,7 +1,7 @@
 // What the server answers: objects, and the stream of events.
 
 export async function load(path, values = {}) {
-  const answer = await fetch(`/api/${path}?${new URLSearchParams(values)}`);
+  const answer = await fetch(`api/${path}?${new URLSearchParams(values)}`);
   const found = await answer.json();
   if (!answer.ok) throw new Error(found.error);
   return found;
@@ -19,7 +19,7 @@ export function follow(path, values, handlers) {
   }
   function open() {
     if (source || ended || document.hidden) return;
-    source = new EventSource(`/api/${path}?${new URLSearchParams([...values, ["since", last]])}`);
+    source = new EventSource(`api/${path}?${new URLSearchParams([...values, ["since", last]])}`);
     source.onopen = () => { link.textContent = "live"; };
     source.onerror = () => {
       link.textContent = "not connected";

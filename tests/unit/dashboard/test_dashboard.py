@@ -2,6 +2,8 @@
 
 import base64
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,8 @@ from tests.support.runs import make_run
 
 pytest.importorskip("starlette", reason="Starlette is not installed (persia-cli[dashboard])")
 
+from persia_cli.dashboard.app import STATIC
+from persia_cli.serving.http.page import PAGE
 from tests.support.dashboards import Asked, Event, dashboard_over
 
 TOKEN = "c0ffee-c0ffee-c0ffee"
@@ -209,6 +213,34 @@ def test_one_odd_run_spoils_no_other(asked: Asked, runs: Path) -> None:
     assert "half of" in asked.get("/api/logs", run="runs/failed", file="events.jsonl").json()["lines"][-1]
 
 
+BOMB = "name:\n - &a0 [x, x]\n" + "".join(f" - &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 25))
+
+
+def test_folders_of_others_cost_bounded_time_and_memory(asked: Asked, runs: Path) -> None:
+    """Aliases make gigabytes of a short YAML, and a reader of a pipe waits for ever."""
+    bomb, deep = made_up_run(runs / "bomb", 3), made_up_run(runs / "deep", 3)
+    text = (bomb / "config.yaml").read_text()
+    (bomb / "config.yaml").write_text(re.sub(r"^name:.*\n", BOMB, text, flags=re.MULTILINE))
+    with (deep / "events.jsonl").open("a") as file:
+        file.write("[" * 100_000 + "\n")
+    for name in ("config.yaml", "metrics.jsonl", "events.jsonl"):
+        pipe = made_up_run(runs / f"pipe-{name}", 3) / name
+        pipe.unlink()
+        os.mkfifo(pipe)
+    huge = made_up_run(runs / "huge", 3) / "metrics.jsonl"
+    os.truncate(huge, 2**40)
+    with asked.events("/api/rows") as events:
+        rows = rows_in(events)
+    assert (rows["bomb"]["state"], "alias" in rows["bomb"]["text"]) == ("damaged", True)
+    assert rows["runs/done"]["state"] == "done"
+    for name in ("bomb", "pipe-metrics.jsonl", "pipe-events.jsonl", "huge"):
+        found = asked.get("/api/run", run=name).json()
+        assert (found["state"], len(found["text"]) < 300) == ("damaged", True), found
+        ended = typer.testing.CliRunner().invoke(app, ["report", str(runs / name)])
+        assert (getattr(ended.exception, "exit_code", None), "\n" in str(ended.exception)) == (2, False)
+    assert typer.testing.CliRunner().invoke(app, ["runs", "ls", str(runs)]).exit_code == 0
+
+
 def test_only_names_of_this_machine_are_answered_and_browsers_load_nothing_else(asked: Asked) -> None:
     for host in ("localhost", "127.0.0.1:99", "[::1]:8600"):
         assert asked.get("/", {"Host": host}).status == 200
@@ -220,6 +252,21 @@ def test_only_names_of_this_machine_are_answered_and_browsers_load_nothing_else(
         rules = asked.get(path).headers["content-security-policy"]
         assert "default-src 'none'; script-src 'self'" in rules
         assert "unsafe" not in rules
+
+
+def test_pages_work_behind_a_prefix() -> None:
+    """A proxy may serve them at /persia/: no address in them begins at the root."""
+    files = [PAGE, *(path for path in STATIC.iterdir() if path.suffix in (".js", ".html") and "uPlot" not in path.name)]
+    assert len(files) > 5
+    for path in files:
+        rooted = r"""(?:href|src)="/|["'`]/(?:api|static|v[12]|\$)"""
+        assert not re.findall(rooted, path.read_text(encoding="utf-8")), path
+
+
+def test_a_link_that_the_command_names_is_followed(runs: Path) -> None:
+    (runs / "link").symlink_to(runs / "runs")
+    with dashboard_over(runs / "link") as asked, asked.events("/api/rows") as events:
+        assert set(rows_in(events)) == {"done", "failed", "running"}
 
 
 def test_a_token_is_wanted_of_every_request(runs: Path) -> None:
