@@ -53,7 +53,10 @@ def _held(found: ParquetScan, column: str) -> Held:
     classes = {class_of(schema.field(column).type) for schema in found.schemas} - {"null"}
     if classes == {"boolean"}:
         return "boolean"
+    features = [each for each in dataset.sparse if each.column_name == column]
+    if any(each.buckets is None and each.ids == "integer" for each in features):
+        return "integer"
     reads_numbers = any(each.name == column for each in dataset.dense_features) or any(
-        each.column_name == column and (each.buckets is not None or each.ids == "integer") for each in dataset.sparse
+        each.buckets is not None for each in features
     )
     return "number" if reads_numbers or (classes and "text" not in classes) else "text"

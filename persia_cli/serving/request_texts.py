@@ -15,7 +15,7 @@ from persia_cli.data.read.lists import with_values
 from persia_cli.errors import DataError
 from persia_cli.serving.columns import Lists, arrow_column
 
-Held = Literal["text", "number", "boolean"]
+Held = Literal["text", "integer", "number", "boolean"]
 """The type of a column of CSV files."""
 
 
@@ -61,7 +61,7 @@ class CsvFields(Node):
     def _read(self, held: Held, texts: Any) -> Any:
         markers = pa.array(self.nulls, pa.string())
         texts = pc.if_else(pc.is_in(texts, value_set=markers), None, texts)
-        return texts if held == "text" else numbers_of(texts, held == "boolean")
+        return texts if held == "text" else numbers_of(texts, held)
 
 
 def of_texts(name: str, given: Any, made: Callable[[Any], Any]) -> Any:

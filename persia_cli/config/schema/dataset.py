@@ -119,7 +119,7 @@ class ParquetDataset(Node):
     """Column of sample weights, finite and not negative. The loss of a batch is the sum of weight times loss over the
     sum of weights: only the ratios of weights within a batch matter, and a batch of weight 0 has no gradient."""
     group_by: str | None = None
-    """Column of integers or strings, such as the user; GAUC ranks the evaluation samples within each of its values."""
+    """Column of ids, such as the user; GAUC ranks the evaluation samples within each of its values."""
     split: Split
     """The rule that divides samples into training and evaluation."""
     rescale: bool = True

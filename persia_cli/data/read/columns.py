@@ -64,17 +64,17 @@ def column_problems(
     return list(dict.fromkeys(problems))
 
 
-def fractions_as_text(dataset: ParquetDataset, schema: Any) -> list[str]:
-    """Return a sentence for each column of a CSV file that is to be hashed as text, but was read as another type.
+def booleans_as_text(dataset: ParquetDataset, schema: Any) -> list[str]:
+    """Return a sentence for each column of a CSV file that is to be hashed as text, but was read as true and false.
 
-    1.0 in a file of numbers would be hashed as 1, but as 1.0 in a file whose column also holds text.
+    True would be hashed as true, but as True in a file whose column also holds text.
     """
     hashed = {feature.column_name for feature in dataset.sparse if feature.ids == "text"}
     return [
         f"column {field.name} is hashed as text, but has {WORDS[class_of(field.type)]} alone here, which can be "
         f"written in several ways; declare that it is text: dataset.csv.text=[{field.name}]"
         for field in schema
-        if field.name in hashed and class_of(field.type) in ("float", "boolean")
+        if field.name in hashed and class_of(field.type) == "boolean"
     ]
 
 
@@ -155,10 +155,9 @@ def _wrong_type(
     if use.role == "label":
         return _wrong_label(dataset, use, kind)
     if use.role == "split":
-        return _wrong_split(dataset, use, plain)
+        return _wrong_split(dataset, use, plain, is_text)
     if use.role == QUERY:
-        fits = held in ("integer", "text", "boolean", "date", "timestamp", "null")
-        return None if fits else f"column {use.column} is {kind}, but query ids are integers, strings or times"
+        return _no_id(use.column, kind, held, is_text, "query ids are integers, strings or times")
     if use.role == "dense":
         if (wrong := wrong_numbers(dense[use.column], held)) is not None:
             return wrong
@@ -237,7 +236,7 @@ def _wrong_label(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
 
 
 _IDS: frozenset[Class] = frozenset({"integer", "text", "boolean", "float", "decimal", "date", "timestamp", "null"})
-"""The classes that ids can be made from; of `float` and `decimal`, whole numbers only."""
+"""The classes that ids can be made from; of `decimal` and of `float`, which text files have not, whole numbers only."""
 
 
 def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> str | None:
@@ -249,8 +248,10 @@ def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> s
             f"column {use.column} holds structs, whose fields are not read; write each as a separate column, as "
             f'DuckDB does by SELECT *, "{use.column}".{inner} AS {use.column}_{inner}'
         )
-    if held not in _IDS:
-        return f"column {use.column} is {kind}, but a sparse feature is an id or a list of ids, integers or strings"
+    cut = any(each.buckets is not None and each.column_name == use.column for each in dataset.sparse)
+    rule = "a sparse feature is an id or a list of ids, integers or strings"
+    if (wrong := _no_id(use.column, kind, held, is_text and not cut, rule)) is not None:
+        return wrong
     for feature in dataset.sparse:
         if feature.column_name != use.column:
             continue
@@ -261,6 +262,21 @@ def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> s
             return f"column {use.column} holds {WORDS.get(held, plain)}, {wrong}"
         if (wrong := wrong_ids(feature, held, is_text)) is not None:
             return wrong
+    return None
+
+
+def _no_id(column: str, kind: Any, held: Class, is_text: bool, rule: str) -> str | None:
+    """Return a sentence if ids cannot be made of values of a class.
+
+    An integer of a text file is what is written as one: as numbers, 100000, 1E5 and 10E4 would be one id.
+    """
+    if held not in _IDS:
+        return f"column {column} is {kind}, but {rule}"
+    if held == "float" and is_text:
+        return (
+            f"column {column} has numbers that are not written as integers, such as 1.0, 1.5 or 1E5, and {rule}: write "
+            f"integers, or texts (in CSV: dataset.csv.text=[{column}])"
+        )
     return None
 
 
@@ -286,7 +302,7 @@ def _wrong_time(value: str | int) -> str | None:
     return None
 
 
-def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
+def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> str | None:
     split, held = dataset.split, class_of(kind)
     if (isinstance(split, TimeSplit) and use.column == split.column) or (
         isinstance(split, LastSplit) and use.column == split.order
@@ -295,9 +311,7 @@ def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
             return None
         return f"column {use.column} is {kind}, but times are dates, timestamps, integers or texts such as 2024-02-01"
     if not isinstance(split, ColumnSplit):
-        if held in ("integer", "text", "boolean", "date", "timestamp"):
-            return None
-        return f"column {use.column} is {kind}, but a split takes groups of integers, texts or dates"
+        return _no_id(use.column, kind, held, is_text, "a split takes groups of integers, texts or dates")
     if held not in ("text", "integer", "boolean", "date", "timestamp"):
         return f"column {use.column} is {kind}, but a split column holds strings, integers or times"
     for key in PART_NAMES:

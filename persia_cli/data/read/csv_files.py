@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,9 @@ _FRACTION = r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+
 _NUMBER = rf"^[ \t]*(?:{_FRACTION}|-?(?:nan|NaN|inf|Infinity))[ \t]*$"
 _BOOLEAN = r"^(?:true|True|TRUE|false|False|FALSE)$"
 _NUMBERS = ((_INTEGER, pa.int64()), (_INTEGER, pa.uint64()), (_NUMBER, pa.float64()), (_BOOLEAN, pa.bool_()))
+Held = Literal["integer", "number", "boolean"]
+_HELD: dict[Held, int] = {"integer": 2, "number": 3, "boolean": 4}
+"""The first of _NUMBERS that a column of requests may have; ids are integers, as those of a file are."""
 _DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _CLOCK = r"[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?"
 _KINDS = (
@@ -140,13 +143,13 @@ def _fits(values: Any, pattern: str, kind: Any) -> bool:
     return False
 
 
-def numbers_of(texts: Any, has_booleans: bool) -> Any:
+def numbers_of(texts: Any, held: Held) -> Any:
     """Return texts as the numbers that a column of such fields holds, of the narrowest type that fits all of them.
 
-    True and false are read only with `has_booleans`. If no type fits, they stay texts, without the blanks around them.
+    If no type of those in `held` fits, they stay texts, without the blanks around them.
     """
     trimmed = pc.utf8_trim(texts, _BLANKS)
-    for pattern, kind in _NUMBERS:
-        if (kind != pa.bool_() or has_booleans) and _fits(texts.drop_null(), pattern, kind):
+    for pattern, kind in _NUMBERS[: _HELD[held]]:
+        if _fits(texts.drop_null(), pattern, kind):
             return trimmed.cast(kind)
     return trimmed

@@ -17,9 +17,9 @@ from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.read.bad_rows import BadRows
 from persia_cli.data.read.column_kinds import with_kinds
 from persia_cli.data.read.columns import (
+    booleans_as_text,
     classes,
     column_problems,
-    fractions_as_text,
     label_columns,
     list_columns,
     uses,
@@ -240,7 +240,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     for file, schema in zip(found.files, found.schemas, strict=True):
         findings.check(settled, file, schema, partial(_meant_as_numbers, dataset, kind, filesystem, found, file))
         if kind == "csv":
-            for problem in fractions_as_text(settled, schema):
+            for problem in booleans_as_text(settled, schema):
                 findings.of_file(file.name, problem)
     findings.raise_if_any()
     settled = with_widths(settled, filesystem, found.groups, found.schemas)

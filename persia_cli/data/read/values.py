@@ -1,7 +1,8 @@
 """The documented rules that convert values of any Arrow type to 64-bit ids or to numbers, whole arrays at a time.
 
 An id is the integer itself (a negative one as its two's complement); 1 for true and 0 for false; a float or decimal
-that is whole, as an integer; the microseconds since 1970-01-01 of a date or timestamp (persia_cli.data.read.times);
+that is whole, as an integer, except in text files, where an integer is what is written as one
+(persia_cli.data.read.columns); the microseconds since 1970-01-01 of a date or timestamp (persia_cli.data.read.times);
 the hash of a text (persia_cli.data.read.ids). A number is the value itself, and the days since 1970-01-01 of dates and
 timestamps, with their fraction.
 """

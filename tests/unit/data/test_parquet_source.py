@@ -179,9 +179,11 @@ def test_evaluation_samples_alone_have_groups(tmp_path: Path) -> None:
     for name in ("word", "coded"):
         assert groups(name) == [text_id(name, "b"), NULL_ID, text_id(name, "a"), text_id(name, "b")]
     assert read(dataset(tmp_path, group_by="word")).query_ids is None
-    for column, told in (("d", "column d is double, but query ids are integers"), ("wrod", "no column wrod")):
+    for column, told in (("d", "0.5 is not a whole number in row 0 of dataset.group_by"), ("wrod", "no column wrod")):
         with pytest.raises(DataError, match=told):
             groups(column)
+    write(tmp_path / "a.parquet", {"c": pa.array([5.0, None])})
+    assert groups("c") == [5, NULL_ID]
     write(tmp_path / "a.parquet", {"c": pa.array([5, NULL_ID])})
     with pytest.raises(DataError, match="group_by, column c"):
         groups("c")

@@ -25,8 +25,8 @@ from tests.support.asgi import binary, tensor
 from tests.support.runs import make_run
 
 ROWS = [
-    {"click": "1", "city": "", "code": " 7", "user": "7.0", "Age": " 69", "paid": "true", "wide": "1.5"},
-    {"click": "0", "city": "NA", "code": "8 ", "user": "1e3", "Age": "NA", "paid": "", "wide": " 9"},
+    {"click": "1", "city": "", "code": " 7", "user": "7 ", "Age": " 69", "paid": "true", "wide": "1.5"},
+    {"click": "0", "city": "NA", "code": "8 ", "user": "1000", "Age": "NA", "paid": "", "wide": " 9"},
     {"click": "0", "city": " Rome", "code": "", "user": "NA", "Age": "", "paid": "False", "wide": "NA"},
     {"click": "1", "city": "7", "code": "-3", "user": " -5 ", "Age": "4.5\t", "paid": "TRUE", "wide": "-2"},
     {"click": "1", "city": " NA", "code": "NA", "user": "", "Age": "nan", "paid": "NA", "wide": ""},
@@ -147,7 +147,7 @@ def test_texts_of_other_data_have_no_null_markers(run: Run, tmp_path: Path) -> N
     known = csv_fields(run, other)
     assert known.nulls == ("", "NA")
     assert known.columns == {
-        "city": "text", "code": "text", "user": "number", "wide": "number", "Age": "number", "paid": "boolean",
+        "city": "text", "code": "text", "user": "integer", "wide": "number", "Age": "number", "paid": "boolean",
     }  # fmt: skip
     (tmp_path / "data.csv").unlink()
     assert csv_fields(run, other) == known
