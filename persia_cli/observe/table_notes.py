@@ -31,8 +31,8 @@ ALL_IN_USE = (
 USED_LONGEST_AGO = "{memory} is full: new ids replace the rows used longest ago; raise {budget} to keep more of them"
 """Text for the counter "evicted" of the same tables."""
 DROPPED = (
-    "the space on disks of {memory} is used up: the rows used longest ago are lost; raise embedding.cold.size to keep "
-    "them"
+    "the space on disks of {memory} is used up: the rows used longest ago are lost; raise embedding.cold.size, or free "
+    "space at embedding.cold.path if that disk is full"
 )
 """Text for the counter "dropped" of tables whose rows leave memory for disks; there, "evicted" has no note."""
 

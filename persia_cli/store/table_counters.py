@@ -36,7 +36,7 @@ class TableCounters:
     returned: int = 0
     """With `embedding.cold`: rows that returned from disks to memory."""
     dropped: int = 0
-    """With `embedding.cold`: rows lost because its `size` was used up."""
+    """With `embedding.cold`: rows lost because its `size` was used up, or the disk full."""
 
 
 OF_COLD = ("cold_rows", "returned", "dropped")

@@ -1,10 +1,14 @@
 """The rows that were not in memory, as a checkpoint has them: segments of a cold log, and a list of them.
 
-A segment is the file of the log itself, hard-linked, or a copy if it is on another disk. Some of its records are not
-valid any more: their rows returned to memory, or were moved to later segments. So the list, an Arrow file named after
-the file of rows of the same partitions, has a bit for each record: 1 for a live one. Its metadata describes records.
+Of two checkpoints in a row, one has the log's own files, hard-linked, and the other one has copies, which the next but
+one links again. So one damaged file leaves a checkpoint without it. On another disk, all are copies.
+
+Some records of a segment are not valid any more: their rows returned to memory, or were moved to later segments. So the
+list, an Arrow file named after the file of rows of the same partitions, has a bit for each record: 1 for a live one.
+Its metadata describes records.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,7 +19,7 @@ from numpy.typing import NDArray
 from xxhash import xxh128
 
 from persia_cli import disk
-from persia_cli.errors import CheckpointError, DiskError
+from persia_cli.errors import CheckpointError, DiskFaultError
 from persia_cli.kernels import cold, hashing
 from persia_cli.storage.hashed_source import HashedSource
 from persia_cli.storage.hashing_file import HashingFile
@@ -110,6 +114,8 @@ def save_cold(
     """
     if not cut:
         return []
+    assert store.cold is not None
+    copies = store.cold.copied = not store.cold.copied
     form, listed = format_of(store), file_name(store.group, store.partitions)
     rows = np.zeros(max(form.tables.values()) + 1, np.int64)
     segments: list[SavedFile] = []
@@ -121,7 +127,7 @@ def save_cold(
                 segment, name, live = part.segment, segment_name(listed, part.sequence), part.live
                 if segment.content is None:
                     segment.content = _content(segment, form, lambda: on_rows(0))
-                _add_segment(segment, form, directory / name, lambda: on_rows(0))
+                _add_segment(segment, form, directory / name, copies, lambda: on_rows(0))
                 segments.append(SavedFile(directory.name, name, segment.nbytes, segment.content.xxh128))
                 rows += _by_table(form, segment.content, live)
                 out.write_batch(_entry(name, live, schema))
@@ -145,7 +151,7 @@ def _content(segment: LogSegment, form: RecordFormat, on_piece: Callable[[], Non
     numbers = [np.empty(0, np.min_scalar_type(max(form.tables.values())))]
     for blocks in _pieces(segment, form):
         if cold.damaged_block(blocks, form.block_bytes // 4) >= 0:
-            raise DiskError(f"{segment.path} is damaged: the disk did not return what was written")
+            raise DiskFaultError(f"{segment.path} is damaged: the disk did not return what was written")
         digest.update(blocks.data)
         if several:
             numbers.append(form.records_of(blocks).view(np.uint32)[:, int(cold.TABLE)].astype(numbers[0].dtype))
@@ -159,17 +165,29 @@ def _pieces(segment: LogSegment, form: RecordFormat) -> Iterator[NDArray[np.uint
         yield segment.read(start, min(start + step, segment.nbytes))
 
 
-def _add_segment(segment: LogSegment, form: RecordFormat, path: Place, on_piece: Callable[[], None]) -> None:
-    """Link the file of a segment, or copy it if that is not possible."""
+def _add_segment(
+    segment: LogSegment, form: RecordFormat, path: Place, copies: bool, on_piece: Callable[[], None]
+) -> None:
+    """Link the file of a segment, or its copy with `copies`; copy it if that is not possible."""
     if isinstance(path, Path):
         with disk.writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        if disk.link(segment.file, path):
+        source = segment.copy if copies else segment.file
+        if source is not None and disk.link(source, path):
             return
+    assert segment.content is not None
+    digest = xxh128()
     with writing_file(path) as sink:
         for blocks in _pieces(segment, form):
+            digest.update(blocks.data)
             sink.write(blocks)
             on_piece()
+    if digest.hexdigest() != segment.content.xxh128:
+        raise DiskFaultError(f"{segment.path} is damaged: the disk did not return what was written")
+    if copies and isinstance(path, Path):
+        if segment.copy is not None:
+            os.close(segment.copy)
+        segment.copy = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _by_table(form: RecordFormat, content: Content, live: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -262,7 +262,9 @@ def decode_manifest(folder: Place) -> Manifest:
         content = read_checked(path)
         # Before the rest: another version may have the same keys with another meaning.
         if (version := _VERSION_DECODER.decode(content).format_version) != FORMAT_VERSION:
-            raise CheckpointError(f"{folder} has checkpoint format {version}; this persia reads format {FORMAT_VERSION}")
+            raise CheckpointError(
+                f"{folder} has checkpoint format {version}; this persia reads format {FORMAT_VERSION}"
+            )
         manifest = _DECODER.decode(content)
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder} is not a complete checkpoint: it has no {MANIFEST}") from error

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from persia_cli.errors import DiskError
+from persia_cli.disk import is_out_of_space
+from persia_cli.errors import DiskError, DiskFaultError
 from persia_cli.kernels import buckets, cold
 from persia_cli.kernels.memory import zeros
 from persia_cli.kernels.rows import RowArena
@@ -124,12 +125,14 @@ class ColdRows:
         """Number of the segment that is being compacted, and its next block."""
         self._place = place
         self._scratch: list[NDArray[np.uint64]] = []
+        self.copied = True
+        """True if the last checkpoint has copies of the segments, and not these files themselves."""
         self.dropped: NDArray[np.int64] = memory(tables, np.int64)
-        """int64[tables]: rows of each table that were dropped, because the disk space was used up."""
+        """int64[tables]: rows of each table that were dropped, because `size` was used up or the disk was full."""
         self.loaded: NDArray[np.int64] = memory(tables, np.int64)
         """int64[tables]: rows of each table that were loaded into the log."""
         self.counts = ColdCounts(*memory(3, np.int64).reshape(3, 1))
-        allow_files(size.segments + place.threads)
+        allow_files(2 * size.segments + place.threads)
 
     def begin(self) -> None:
         """Begin an empty log; the files of an earlier one are removed."""
@@ -186,8 +189,8 @@ class ColdRows:
         if self.rows < rows:
             raise self._missing()
 
-    def _missing(self) -> DiskError:
-        return DiskError(f"{self._folder} does not have all rows that an earlier process wrote there")
+    def _missing(self) -> DiskFaultError:
+        return DiskFaultError(f"{self._folder} does not have all rows that an earlier process wrote there")
 
     def _first_sequence(self, segment: LogSegment) -> int:
         if not blocks_in(self.size, segment):
@@ -211,8 +214,8 @@ class ColdRows:
             raise self._damage(segment.path, start + bad)
         return blocks
 
-    def _damage(self, path: Path, block: int) -> DiskError:
-        return DiskError(
+    def _damage(self, path: Path, block: int) -> DiskFaultError:
+        return DiskFaultError(
             f"{path} is damaged at byte {block * self.size.block_bytes:,}: the disk did not return what was written; "
             "resume from a checkpoint, with embedding.cold.path on another disk"
         )
@@ -263,7 +266,7 @@ class ColdRows:
             segment = self._segments[record // self.size.per_segment]
             block = record % self.size.per_segment // self.size.per_block
             self._checked(segment, block, block + 1)
-        raise DiskError(f"{self._folder} could not be read at first, and could be a moment later: check the disk")
+        raise DiskFaultError(f"{self._folder} could not be read at first, and could be a moment later: check the disk")
 
     # Write
 
@@ -291,8 +294,8 @@ class ColdRows:
             return 0
         blocks, (number, before) = -(-count // size.per_block), self._opened
         cold.end_blocks(log, int(lasting[SEQUENCE]))
-        segment = self._segments[number]
-        segment.append(log.longs[: blocks * size.block_bytes // 8])
+        if not self._append(number, blocks):
+            return 0
         self.counts.bytes_written[0] += blocks * size.block_bytes
         # In this order: a process that dies in between leaves records twice, in the file and in the buffer.
         lasting[SEQUENCE] += blocks
@@ -303,6 +306,35 @@ class ColdRows:
         else:
             self._set_buffer(number, before + blocks)
         return blocks
+
+    def _append(self, number: int, blocks: int) -> bool:
+        """Append the first blocks of the buffer to a segment; return False if they were dropped, as the disk is full.
+
+        A full disk is as a `size` that is used up: the oldest rows go first, if that frees space.
+        """
+        content = self.log.longs[: blocks * self.size.block_bytes // 8]
+        for _ in range(2):
+            try:
+                self._segments[number].append(content)
+            except DiskError as error:
+                if not is_out_of_space(error):
+                    raise
+            else:
+                return True
+            if (oldest := self._oldest_alone) is None:
+                break
+            self._drop(oldest)
+        views = content.view(np.float32), content.view(np.uint32), content
+        cold.move_records(self.log, *views, int(self.log.buffer[cold.FIRST]), 0, True, self.dropped)
+        self.log.filled[0] = 0
+        return False
+
+    @property
+    def _oldest_alone(self) -> int | None:
+        """Number of the oldest segment whose space is free once it is removed: it is in no checkpoint."""
+        compacting = self._compacting[0] if self._compacting else None
+        alone = (each for each in self._sealed if each != compacting and self._segments[each].is_alone)
+        return next(alone, None)
 
     def _set_buffer(self, number: int, blocks: int) -> None:
         size = self.size

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.disk import disk_error
-from persia_cli.errors import DiskError
+from persia_cli.errors import DiskFaultError
 from persia_cli.store.cold.geometry import ColdGeometry
 
 NAME = re.compile(r"segment-(\d+)")
@@ -43,13 +43,16 @@ class LogSegment:
         self.nbytes = os.fstat(self.file).st_size
         self.content: Content | None = None
         """Set by the thread that writes the first checkpoint with this segment."""
+        self.copy: int | None = None
+        """A copy in a checkpoint, open; set by the thread that writes checkpoints."""
         # Records are read one by one: what is next to them is not needed.
         with suppress(OSError):
             os.posix_fadvise(self.file, 0, 0, os.POSIX_FADV_RANDOM)
 
     def __del__(self) -> None:
-        if hasattr(self, "file"):
-            os.close(self.file)
+        for file in (getattr(self, "file", None), getattr(self, "copy", None)):
+            if file is not None:
+                os.close(file)
 
     def append(self, blocks: Blocks) -> None:
         """Write blocks behind the last one; raise DiskError, after which only what was there before counts."""
@@ -62,6 +65,11 @@ class LogSegment:
             raise disk_error(error, self.path) from error
         self.nbytes = at
 
+    @property
+    def is_alone(self) -> bool:
+        """True if no other file, such as that of a checkpoint, has this content."""
+        return os.fstat(self.file).st_nlink == 1
+
     def read(self, start: int, stop: int) -> Blocks:
         """Return bytes [start, stop) as uint64; raise DiskError if they cannot be read."""
         blocks = np.empty((stop - start) // 8, np.uint64)
@@ -70,7 +78,7 @@ class LogSegment:
             while view:
                 got = os.preadv(self.file, [view], at)
                 if not got:
-                    raise DiskError(f"{self.path} is shorter than what was written; resume from a checkpoint")
+                    raise DiskFaultError(f"{self.path} is shorter than what was written; resume from a checkpoint")
                 view, at = view[got:], at + got
         return blocks
 
@@ -94,7 +102,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DiskError(
+        raise DiskFaultError(
             f"cannot read {path}: {error.strerror or error}; the disk may be failing: choose another "
             "embedding.cold.path"
         ) from error

@@ -1,6 +1,7 @@
 """A checkpoint has the rows in memory and those of the cold log as of one moment, and any servers can load them."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from shutil import copytree, rmtree
 from tempfile import TemporaryDirectory
@@ -173,14 +174,26 @@ def test_a_checkpoint_is_that_of_its_cut_while_training_and_compaction_go_on(tmp
 def test_checkpoints_share_segments_and_outlive_each_other_and_the_log(tmp_path: Path) -> None:
     tier = Tier(layout_of(MEMORY, COLD_BYTES), 1, tmp_path / "log")
     tier.train(0, 60)
-    one, other = tier.save(tmp_path / "a", 60), tier.save(tmp_path / "a", 61)
+    one, _, other, last = (tier.save(tmp_path / "a", step) for step in (60, 61, 62, 63))
     rows = contents_of(one)
     assert files_in(one, "*.segment") & files_in(other, "*.segment")
-    tier.train(61, 70)
+    tier.train(64, 70)
     [shard] = tier.shards
     shard.close()
     rmtree(one)
-    assert contents_of(other) == rows
+    assert contents_of(other) == contents_of(last) == rows
+
+
+def test_one_damaged_file_leaves_a_checkpoint_whatever_file_it_is(tmp_path: Path) -> None:
+    tier = Tier(layout_of(MEMORY, COLD_BYTES), 1, tmp_path / "log")
+    tier.train(0, 60)
+    checkpoints = [tier.save(tmp_path / "a", step) for step in (60, 61, 62, 63)]
+    for two in pairwise(checkpoints):
+        assert not files_in(two[0], "*.segment") & files_in(two[1], "*.segment")
+    for two in zip(checkpoints, checkpoints[2:], strict=False):
+        assert files_in(two[0], "*.segment") == files_in(two[1], "*.segment"), "each segment is written twice at most"
+    for shard in tier.shards:
+        shard.close()
 
 
 def test_many_checkpoints_of_few_rows_do_not_use_up_the_segments(tmp_path: Path) -> None:

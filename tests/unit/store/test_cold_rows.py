@@ -24,6 +24,7 @@ from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
 from persia_cli.store.memory.recoverable_shard import check_store
 from persia_cli.store.shard import Shard
 from tests.support.cold import ColdJob, other_rows
+from tests.support.full_disk import leave_free, small_disk
 from tests.support.killed import copy_of, durations_of, is_killed, job_of
 from tests.support.shards import BY_KIND, SGD, TABLES, layout_of
 
@@ -272,6 +273,28 @@ def test_rows_beyond_the_space_on_the_disk_are_dropped_oldest_first_and_counted(
         assert ever == store.used + store.cold.rows + dropped
         assert sum(path.stat().st_size for path in store.cold._folder.iterdir()) <= store.cold.size.nbytes * 1.01
     shard.close()
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_rows_without_space_on_a_full_disk_are_dropped_and_counted(linked):
+    """Segments that checkpoints have too free no space when they go: then the rows that leave memory are dropped."""
+    with small_disk(2**21) as disk:
+        job = job_with_log(disk, steps=60)
+        shard, filler = job.small_shard(), disk / "filler"
+        for step in range(job.steps):
+            if step == 20:
+                for number, path in enumerate((disk / "log").rglob("segment-*") if linked else ()):
+                    os.link(path, disk / str(number))
+                leave_free(disk, 0)
+            elif step == 40:
+                assert sum(int(store.cold.dropped.sum()) for store in shard.stores) > 0
+                filler.unlink()
+            shard.answer_all(job.look_up(step), step, 0, step)
+            shard.update_all(job.update(step), step, [0], step)
+        for store in shard.stores:
+            ever = sum(shard.counters()[table.name].admitted for table in store.group.tables)
+            assert ever == store.used + store.cold.rows + int(store.cold.dropped.sum())
+        shard.close()
 
 
 @settings(max_examples=30, deadline=None)
