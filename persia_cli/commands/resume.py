@@ -151,9 +151,11 @@ def plan_if_begun(run: "Run", run_dir: Path) -> "JobPlan | None":
     """Plan the rest of the training in a run directory; None if it has no complete checkpoint yet.
 
     A folder without a record gets the copy in the newest checkpoint, if there is one: another machine began the run.
+    A damaged checkpoint is set aside, as after a death: no user may be there.
     Raises typer.Exit if the training is finished, and what `plan_resumed` does.
     """
     from persia_cli.commands.screen import err, say
+    from persia_cli.engines.resumed import has_failed_to_begin, is_at_work, newest_sound
     from persia_cli.observe.remote_records import fetch_record, is_to_be_fetched
     from persia_cli.observe.saved_run import has_checkpoint
     from persia_cli.plan.resumed import FinishedError
@@ -164,6 +166,9 @@ def plan_if_begun(run: "Run", run_dir: Path) -> "JobPlan | None":
         fetch_record(path, run_dir, lambda text: say(err(), text))
     if not has_checkpoint(run_dir, run):
         return None
+    if not is_at_work(run_dir):
+        failed = has_failed_to_begin(run_dir)
+        newest_sound(checkpoints_of(run_dir, path), failed, lambda text: say(err(), text))
     try:
         return plan_resumed(run_dir, run, run_dir)
     except FinishedError as finished:

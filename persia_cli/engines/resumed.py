@@ -1,23 +1,27 @@
 """The record of a resumed run up to the checkpoint; the rest moves to another folder."""
 
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from persia_cli.disk import claim_folder, is_held, rename, write_whole, writing
-from persia_cli.errors import CheckpointError, UserError
+from persia_cli.errors import CheckpointError, UserError, one_line
 from persia_cli.observe.history import EARLIER
-from persia_cli.observe.journal import EVENTS, METRICS, is_being_written
+from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal
 from persia_cli.observe.record_state import copies_in
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.places import Place, place_of
+from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.claim import CLAIM
 from persia_cli.store.checkpoints.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest, verify
 from persia_cli.store.checkpoints.retention import remove_unfinished
 
 DRIVER = "driver"
 """Folder with the process that drives a job on several machines, and its log."""
+DAMAGED = ".damaged-"
+"""Suffix of the folder of a checkpoint that is damaged, before a number."""
 
 
 def metrics_so_far(plan: JobPlan) -> bytes:
@@ -118,3 +122,46 @@ def newest_of(checkpoints: Place) -> Place | None:
     """Return the newest complete checkpoint of a run; None if it has none."""
     steps = finished_steps(checkpoints)
     return checkpoint_folder(checkpoints, steps[-1]) if steps else None
+
+
+def newest_sound(checkpoints: Place, whole: bool, report: Callable[[str], None]) -> Place | None:
+    """Return the newest checkpoint of a run that is not damaged; None if the run has none.
+
+    A damaged one on a disk is reported and renamed, so that it stays and is not used. The `whole` content is compared
+    with its checksums, or only once damage is found. No process may write the checkpoints. Raises CheckpointError if
+    all are damaged, or one in an object store, and DiskError.
+    """
+    damage = ""
+    while (newest := newest_of(checkpoints)) is not None and (damage := damage_of(newest, whole)):
+        if not isinstance(newest, Path):
+            raise CheckpointError(damage)
+        aside = next(
+            path for number in itertools.count(1) if not (path := newest.with_suffix(f"{DAMAGED}{number}")).exists()
+        )
+        with writing(aside):
+            rename(newest, aside)
+        report(f"{damage}; it is {aside.name} from now on, and not used")
+        whole = True
+    if newest is None and damage:
+        raise CheckpointError(f"all checkpoints in {checkpoints} are damaged")
+    return newest
+
+
+def has_failed_to_begin(run_dir: Path) -> bool:
+    """Return True if the last start of a run failed before its first phase, so possibly at its checkpoint."""
+    return [line["phase"] for line in read_journal(run_dir / EVENTS) if line["event"] == "phase"] == ["failed"]
+
+
+def damage_of(checkpoint: Place, whole: bool) -> str:
+    """Return the reason why a checkpoint cannot be loaded, empty if none is found; the `whole` content is read, or not.
+
+    Those that it depends on are parts of it.
+    """
+    try:
+        chain = read_chain(checkpoint)
+        for folder, manifest in zip(chain.folders, chain.manifests, strict=True) if whole else ():
+            for file in manifest.files:
+                verify(folder / file.folder / file.name, file)
+    except CheckpointError as error:
+        return one_line(error)
+    return ""

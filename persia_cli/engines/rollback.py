@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from persia_cli.control.restarts import RestartPolicy
 from persia_cli.engines.job import BEGINNING, JobResult
-from persia_cli.engines.resumed import newest_of, start_over
+from persia_cli.engines.resumed import damage_of, has_failed_to_begin, newest_of, newest_sound, start_over
 from persia_cli.engines.signals import JobSignals
-from persia_cli.errors import CheckpointError, KilledError, count, one_line
+from persia_cli.errors import CheckpointError, KilledError, PersiaError, count, one_line
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.plan.job import JobPlan, Rollback
 from persia_cli.storage.places import address_of, place_of
@@ -34,19 +34,27 @@ def launch_with_rollback(
     while True:
         try:
             return launch(plan)
-        except KilledError as death:
+        except PersiaError as error:
             # A signal between two jobs ends the command with the sentence of a signal.
             with JobSignals().handled():
-                plan = _go_back(plan, death, policy, report)
+                plan = _go_back(plan, error, policy, report)
 
 
-def _go_back(plan: JobPlan, death: KilledError, policy: RestartPolicy, report: Callable[[str], None]) -> JobPlan:
-    """Return the plan to go on with when it is time to; raise the death if that is not possible or once too often."""
+def _go_back(plan: JobPlan, error: PersiaError, policy: RestartPolicy, report: Callable[[str], None]) -> JobPlan:
+    """Return the plan to go on with when it is time to; raise the error if that is not possible or once too often.
+
+    A start after a rollback that cannot load its checkpoint belongs to the death before.
+    """
+    death, before = error, plan.job.rollback
+    if not isinstance(death, KilledError):
+        if before is None or not _is_damaged(plan, error):
+            raise error
+        death = KilledError(before.cause, before.replica)
     try:
-        back = rolled_back(plan, death)
-    except CheckpointError as error:
-        death.add_note(f"The job cannot go back to its newest checkpoint: {error}.")
-        raise death from error
+        back = rolled_back(plan, death, report, whole=death is not error)
+    except CheckpointError as damage:
+        death.add_note(f"The job cannot go back to its newest checkpoint: {damage}.")
+        raise death from damage
     if back is None or back.job.rollback is None or not policy.max_restarts:
         raise death
     wait_s = wait_before_rollback(policy, death)
@@ -55,6 +63,13 @@ def _go_back(plan: JobPlan, death: KilledError, policy: RestartPolicy, report: C
     if not back.is_resumed:
         start_over(plan.run_dir, BEGINNING)
     return back
+
+
+def _is_damaged(plan: JobPlan, error: PersiaError) -> bool:
+    """Return True if a start has failed with an error because its checkpoint, the newest, is damaged."""
+    newest = newest_of(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
+    at_the_start = isinstance(error, CheckpointError) or has_failed_to_begin(plan.run_dir)
+    return newest is not None and at_the_start and bool(damage_of(newest, whole=True))
 
 
 def wait_before_rollback(policy: RestartPolicy, death: KilledError) -> float:
@@ -67,16 +82,21 @@ def wait_before_rollback(policy: RestartPolicy, death: KilledError) -> float:
     return wait_s
 
 
-def rolled_back(plan: JobPlan, death: KilledError) -> JobPlan | None:
+def rolled_back(
+    plan: JobPlan, death: KilledError, report: Callable[[str], None], whole: bool = False
+) -> JobPlan | None:
     """Return the plan to go on with after a death: from the newest checkpoint, or from the start if there is none.
 
-    None for a job that is no training. Raises CheckpointError if the checkpoint is damaged.
+    None for a job that is no training. Raises what `newest_sound` does.
     """
     if plan.job.task != "train" or plan.job.benchmark is not None:
         return None
-    newest = newest_of(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
+    checkpoints = checkpoints_of(plan.run_dir, plan.run.checkpoint.path)
+    newest = newest_sound(checkpoints, whole, report)
     if plan.is_resumed and (newest is None or step_of(newest) < plan.job.first_step):
-        newest = place_of(plan.job.load or "")  # it is elsewhere, and nothing was saved since
+        began = place_of(plan.job.load or "")
+        if address_of(began.parent) != address_of(checkpoints):
+            newest = began  # in another run, and nothing was saved since
     manifest = read_manifest(newest) if newest is not None else None
     step = manifest.step if manifest is not None else 0
     reached = max((line["step"] for line in read_journal(plan.run_dir / METRICS)), default=step)

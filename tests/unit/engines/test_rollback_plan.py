@@ -7,9 +7,10 @@ import pytest
 
 from persia_cli.engines.job import JobResult
 from persia_cli.engines.rollback import launch_with_rollback
-from persia_cli.errors import KilledError
+from persia_cli.errors import KilledError, UserError
+from persia_cli.observe.journal import EVENTS
 from persia_cli.plan.job import JobPlan
-from persia_cli.store.checkpoints.manifest import MANIFEST
+from persia_cli.store.checkpoints.manifest import EMBEDDINGS, MANIFEST, finished_steps
 from tests.support.jobs import plan
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run
@@ -60,9 +61,49 @@ def test_a_job_goes_back_so_often_and_no_more(saved: Path, most: int) -> None:
     assert notes == (["The job went back 1 time within 3600 s (recovery.max_restarts)."] * most)
 
 
-def test_a_damaged_checkpoint_does_not_hide_the_death(saved: Path) -> None:
+def test_a_job_does_not_begin_anew_if_all_its_checkpoints_are_damaged(saved: Path) -> None:
     (saved / MANIFEST).write_bytes(b"{")
     with pytest.raises(KilledError, match="nn-worker-0 was killed") as raised:
         launch_with_rollback(planned(saved.parents[1]), Deaths(9), lambda said: None)
-    assert "cannot go back to its newest checkpoint" in raised.value.__notes__[0]
-    assert str(saved) in raised.value.__notes__[0]
+    assert "cannot go back to its newest checkpoint: all checkpoints" in raised.value.__notes__[0]
+    assert (saved.parent / f"{saved.name}.damaged-1" / MANIFEST).exists()
+
+
+def test_damage_that_only_loading_finds_costs_one_start_and_two_checkpoints(saved: Path, tmp_path: Path) -> None:
+    """Of three checkpoints the newest two have a changed byte; one start fails before all content is compared."""
+    run_dir, said = saved.parents[1], list[str]()
+    for step in (STEP + 1, STEP + 2):
+        made = write_run(tmp_path / str(step), make_run(), step, [made_up_rows(20, 8, 9, ("a",))], {})
+        later = made.rename(saved.with_name(made.name))
+        [rows] = later.glob(f"{EMBEDDINGS}/*")
+        content = bytearray(rows.read_bytes())
+        content[-1] ^= 1
+        rows.write_bytes(content)
+    starts = list[int]()
+
+    def launch(plan: JobPlan) -> JobResult:
+        starts.append(plan.job.first_step)
+        if not plan.job.load:
+            raise KilledError("nn-worker-0 was killed by SIGKILL", "nn-worker-0")
+        if plan.job.first_step > STEP:
+            (run_dir / EVENTS).write_text('{"event": "phase", "phase": "failed"}\n')
+            raise UserError("embedding-server-0: a file has changed since it was saved")
+        return JobResult(plan.run_dir, [], [])
+
+    launch_with_rollback(planned(run_dir), launch, said.append)
+    assert starts == [0, STEP + 2, STEP]
+    assert [text.split("; it is ")[1] for text in said if "damaged-1" in text] == [
+        f"step-{step}.damaged-1 from now on, and not used" for step in (STEP + 2, STEP + 1)
+    ]
+    assert finished_steps(saved.parent) == [STEP]
+
+
+def test_an_error_of_a_start_whose_checkpoint_is_sound_ends_the_job(saved: Path) -> None:
+    def launch(plan: JobPlan) -> JobResult:
+        if not plan.job.load:
+            raise KilledError("nn-worker-0 was killed by SIGKILL", "nn-worker-0")
+        (saved.parents[1] / EVENTS).write_text('{"event": "phase", "phase": "failed"}\n')
+        raise UserError("the data set has changed")
+
+    with pytest.raises(UserError, match="the data set has changed"):
+        launch_with_rollback(planned(saved.parents[1]), launch, lambda said: None)
