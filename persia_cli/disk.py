@@ -17,10 +17,12 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
-from persia_cli.errors import DiskError
+from persia_cli.errors import DiskError, DiskFaultError
 
 CLAIM_S = 0.2
 """Seconds for which `claim` tries to lock a file, since readers lock it briefly to see if a process holds it."""
+FULL_BYTES = 2**12
+"""Free bytes below which a disk counts as full."""
 ELSEWHERE = "free space or choose another place"
 REASONS = {
     errno.ENOSPC: ("disk full: cannot write {path}", ELSEWHERE),
@@ -34,12 +36,15 @@ REASONS = {
     errno.EIO: ("cannot write {path}: input/output error", "the disk may be failing; choose another place"),
 }
 """Error number of the operating system -> the problem and a remedy."""
+FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""Those that are no mistake of the user."""
 
 
 def disk_error(error: OSError, path: Path | str) -> DiskError:
     """Return the operating system's error for `path` as a DiskError with a remedy."""
     what, remedy = REASONS.get(error.errno or 0, ("cannot write {path}: {error}", "choose another place"))
-    return DiskError(f"{what.format(path=path, error=error.strerror or error)}; {remedy}")
+    kind = DiskFaultError if error.errno in FAULTS else DiskError
+    return kind(f"{what.format(path=path, error=error.strerror or error)}; {remedy}")
 
 
 def refusal(error: BaseException) -> DiskError | None:
@@ -71,6 +76,18 @@ def read_regular(path: Path, most: int = 2**24) -> bytes:
     """Return the content of a file of at most `most` bytes; raises OSError as `open_regular` does."""
     with open_regular(path, most) as file:
         return file.read(most)
+
+
+def is_out_of_space(error: DiskError) -> bool:
+    """Return True if the cause of an error is a full disk or quota."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_full(folder: Path) -> bool:
+    """Return True if the disk of a folder has no space, as far as that is known."""
+    with suppress(OSError):
+        return shutil.disk_usage(folder).free < FULL_BYTES
+    return False
 
 
 @contextmanager

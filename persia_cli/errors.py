@@ -22,7 +22,13 @@ class DataError(UserError):
 
 
 class DiskError(UserError):
-    """A file that is not writable: the disk is full, read-only, or not open to this user."""
+    """A file that is not writable: the disk is read-only, or not open to this user."""
+
+
+class DiskFaultError(DiskError):
+    """A disk that is full or fails, which is no mistake of the user: the same command may work later."""
+
+    exit_code = PersiaError.exit_code
 
 
 class CheckpointError(UserError):

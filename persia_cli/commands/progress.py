@@ -1,6 +1,7 @@
 """Progress of a running job: one live line on a terminal, one line of text or JSON per event elsewhere."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import merge
@@ -13,6 +14,7 @@ from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.progress_bar import ProgressBar
 from persia_cli.commands.results import staleness_of
 from persia_cli.commands.screen import LABEL_WIDTH, clock, labelled, paragraph
+from persia_cli.disk import is_full
 from persia_cli.errors import count
 from persia_cli.observe.journal import EVENTS, METRICS, Tail, understanding
 from persia_cli.observe.recoveries import outcome_of
@@ -26,6 +28,8 @@ WIDE = 140
 
 WARNING = "bold yellow"
 
+FULL_EVERY_S = 60.0
+"""Seconds between two warnings of a full disk, which its record cannot have."""
 RANKS_APART = 4
 """Number of ranks above which they have one common histogram of staleness in the live line."""
 
@@ -47,7 +51,14 @@ def following(console: Console, run_dir: Path, job: Job, batch_size: int) -> Ite
     # A rollback restores the metrics up to its checkpoint, which the start before has shown.
     since = job.rollback.died_at if job.rollback else 0.0
 
+    warned_s = -FULL_EVERY_S
+
     def follow(view: View) -> None:
+        nonlocal warned_s
+        if time.monotonic() - warned_s > FULL_EVERY_S and is_full(run_dir):
+            warned_s = time.monotonic()
+            text = f"the disk of {run_dir} is full: the record waits in memory, and nothing is saved there; free space"
+            view.event({"event": "warning", "time": time.time(), "text": text})
         with understanding(run_dir):
             for line in merge(*(tail.new() for tail in tails), key=lambda line: line["time"]):
                 if "event" in line:
@@ -182,7 +193,8 @@ def notice_of(line: Line) -> Notice | None:
     if kind == "saved":
         return Notice("saved", line["path"].removeprefix(f"{Path.cwd()}/"))
     if kind == "save_failed":
-        return Notice("not saved", f"step {line['step']:,}, training goes on: {line['text']}", WARNING)
+        when = f"tried again in {line['retry_s']:g} s"
+        return Notice("not saved", f"step {line['step']:,}, {when}: {line['text']}", WARNING)
     if kind == "warning":
         return Notice("warning", line["text"], WARNING)
     if kind == "died":

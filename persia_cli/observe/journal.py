@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,18 +11,21 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from persia_cli.disk import claim, is_held, open_regular, writing
-from persia_cli.errors import DiskError, UserError
+from persia_cli.errors import DiskError, DiskFaultError, UserError
 
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
 MOST_BYTES = 2**30
 """Maximum size of a journal that is read: more would not fit in memory."""
+WAITING_BYTES = 2**24
+"""Maximum size of the lines that wait in memory while a disk takes none."""
 
 
 class Journal:
     """A file to which objects are appended, one per line; readers can detect an incomplete line.
 
-    Raise DiskError if a line cannot be written, and remove its written part.
+    While the disk is full or fails, lines wait in memory, and a later call writes them in order. Raise DiskError if
+    they take more than WAITING_BYTES, and for other errors of the disk. Any thread may call it.
     """
 
     def __init__(self, path: Path, alone: bool = False) -> None:
@@ -30,6 +34,8 @@ class Journal:
         Raise UserError if another process has locked it.
         """
         self._path = path
+        self._waiting = bytearray()
+        self._lock = threading.Lock()
         with writing(path):
             self._file = path.open("ab", buffering=0)
             if alone and not claim(self._file.fileno()):
@@ -44,26 +50,49 @@ class Journal:
     def write(self, **fields: Any) -> None:
         """Append an object; `time` (seconds since 1970) comes first, and numbers that are not finite become null."""
         line = {"time": round(time.time(), 6)} | {key: _plain(value) for key, value in fields.items()}
-        rest = memoryview(json.dumps(line, allow_nan=False).encode() + b"\n")
-        with writing(self._path):
-            written = 0
+        text = json.dumps(line, allow_nan=False).encode() + b"\n"
+        with self._lock:
+            self._waiting += text
             try:
-                while written < len(rest):
-                    written += self._file.write(rest[written:])
-            except OSError:
-                # Only now: a stat may wait for a network file system.
-                os.ftruncate(self._file.fileno(), os.fstat(self._file.fileno()).st_size - written)
-                raise
+                self._flush()
+            except DiskFaultError:
+                if len(self._waiting) > WAITING_BYTES:
+                    raise
 
-    def sync(self) -> int:
-        """Sync all lines to disk and return the size of the file in bytes; raises DiskError."""
+    def flush(self) -> None:
+        """Write the lines that wait, as far as the disk takes them; raise DiskError for other errors than a fault."""
+        with self._lock, suppress(DiskFaultError):
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write the lines that wait; after a DiskError, those that are in the file as a whole wait no longer."""
+        written = 0
         with writing(self._path):
-            os.fsync(self._file.fileno())
-            return os.fstat(self._file.fileno()).st_size
+            try:
+                with memoryview(self._waiting) as rest:
+                    while written < len(rest):
+                        written += self._file.write(rest[written:])
+            except OSError:
+                whole = self._waiting.rfind(b"\n", 0, written) + 1
+                del self._waiting[:whole]
+                # Only now: a stat may wait for a network file system.
+                os.ftruncate(self._file.fileno(), os.fstat(self._file.fileno()).st_size - (written - whole))
+                raise
+        self._waiting.clear()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all lines, with those that wait."""
+        with self._lock, writing(self._path):
+            return os.fstat(self._file.fileno()).st_size + len(self._waiting)
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; raises DiskError if lines are lost."""
+        try:
+            with self._lock:
+                self._flush()
+        finally:
+            self._file.close()
 
 
 @contextmanager

@@ -99,7 +99,8 @@ EVENT_KINDS: dict[str, Event] = {
     "stopped_early": Event(("step", "text"), "`train.stop_early` ended training"),
     "saved": Event(("path", "step", "trigger", "nbytes", "rows", "parent"), "a checkpoint is complete"),
     "save_failed": Event(
-        ("step", "given_up", "text"), "a checkpoint could not be written, the `given_up`-th so far; training continues"
+        ("step", "given_up", "text", "retry_s"),
+        "a checkpoint could not be written, the `given_up`-th so far; it is tried again after `retry_s` seconds",
     ),
     "scored": Event(("path", "rows", "spread"), "a file of predictions is complete"),
     "roles": Event(

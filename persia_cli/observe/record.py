@@ -95,10 +95,9 @@ class RunRecord:
             self._tables_before, self._recent = state.tables, state.recent
 
     def state(self) -> RecordState:
-        """Return the state from which a resumed run continues the record; its file is synced to disk."""
+        """Return the state from which a resumed run continues the record."""
         totals = together([self._tables_before, *self._tables])
-        size = self._metrics.sync()
-        return RecordState(self._progressive, self._ids, self._unknown, totals, size, self._recent)
+        return RecordState(self._progressive, self._ids, self._unknown, totals, self._metrics.nbytes, self._recent)
 
     def note(self, name: str, usage: ReplicaUsage, incarnation: int = 1) -> None:
         """Store the latest usage of a replica's process, and notify the user once of each problem in it."""
@@ -304,8 +303,12 @@ class RunRecord:
         self._unwritten[name] += spans
         self._why_unwritten = why
 
+    def flush(self) -> None:
+        """Write the lines that wait for space on the disk."""
+        self._metrics.flush()
+
     def close(self) -> None:
-        """Close the file of metrics."""
+        """Close the file of metrics; raises DiskError if lines are lost."""
         self._metrics.close()
 
 

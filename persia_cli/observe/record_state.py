@@ -9,7 +9,7 @@ from safetensors.numpy import load, save
 from xxhash import xxh128
 
 from persia_cli.config.record import CONFIG
-from persia_cli.errors import CheckpointError, WireError
+from persia_cli.errors import CheckpointError, DiskFaultError, WireError
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.recent_scores import WINDOW, RecentScores
 from persia_cli.observe.scores import ScoreHistogram
@@ -58,16 +58,18 @@ def save_scores(folder: Place, scores: ScoreHistogram, recent: RecentScores) -> 
     return SavedFile(RECORD, SCORES, len(content), xxh128(content).hexdigest())
 
 
-def save_copies(run_dir: Path, checkpoint: Place, folder: str) -> list[SavedFile]:
-    """Put the files of a run's record into a folder of a checkpoint; raise DiskError.
+def save_copies(run_dir: Path, checkpoint: Place, folder: str, metrics_bytes: int) -> list[SavedFile]:
+    """Put the files of a run's record into a folder of a checkpoint, which counts `metrics_bytes` of metrics.
 
-    They have all lines so far, and so at least those that the checkpoint counts.
+    Raise DiskError, also while lines that it counts wait for space on the disk of the run directory.
     """
     saved = []
     for name in COPIED_FILES:
         content = (run_dir / name).read_bytes() if (run_dir / name).exists() else b""
         if name != CONFIG:
             content = content[: content.rfind(b"\n") + 1]  # a line may be written meanwhile
+        if name == METRICS and len(content) < metrics_bytes:
+            raise DiskFaultError(f"disk full or failing: cannot write {run_dir / name}; free space")
         put(checkpoint / folder / name, content)
         saved.append(SavedFile(folder, name, len(content), xxh128(content).hexdigest()))
     return saved

@@ -4,7 +4,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -29,5 +29,8 @@ def leave_free(folder: Path, nbytes: int) -> Path:
     """Fill the file system of a folder until so much is left; return the file that takes the space."""
     path = folder / "filler"
     state = os.statvfs(folder)
-    path.write_bytes(bytes(max(0, state.f_bavail * state.f_frsize - nbytes)))
+    rest = max(0, state.f_bavail * state.f_frsize - nbytes)
+    with path.open("wb", buffering=0) as file, suppress(OSError):  # others may take space meanwhile
+        while rest:
+            rest -= file.write(bytes(min(rest, 2**20)))
     return path

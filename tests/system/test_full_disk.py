@@ -1,13 +1,12 @@
-"""A disk that takes no more ends a job, or costs a save, with one sentence; what is there stays readable."""
+"""A disk that takes no more costs saves and never the job: lines of the record and the last save wait for space."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from persia_cli.engines import embedded
-from persia_cli.errors import UserError
-from persia_cli.observe.history import read_history
-from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.store.checkpoints.chain import read_chain
 from persia_cli.store.checkpoints.manifest import (
     CHECKPOINTS,
@@ -16,36 +15,64 @@ from persia_cli.store.checkpoints.manifest import (
     newest_checkpoint,
     read_manifest,
 )
+from tests.conftest import poll_for
 from tests.support.full_disk import leave_free, small_disk
 from tests.support.jobs import plan, train
+from tests.support.launched import Launched
 from tests.support.small import WORDS
 from tests.system.test_deltas import rows_of
 
-DISK = 2 * 2**20
+DISK, LIMIT_S = 2 * 2**20, 120.0
 BIG_ROWS = ["model.dim=64", "dataset.generator.cardinalities=[9000, 9000]", "embedding.capacity=16384"]
 """Rows of more than a MiB."""
 
 
-def test_while_metrics_are_written() -> None:
-    with small_disk(DISK) as disk:
-        leave_free(disk, 120_000)
-        with pytest.raises(UserError) as ended:
-            train([*WORDS, "cluster=embedded"], disk / "run")
-        assert_one_sentence(ended.value, disk)
-        lines = read_journal(disk / "run" / METRICS)
-        assert lines
-        assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
+def test_lines_wait_while_the_disk_of_the_run_directory_is_full() -> None:
+    with small_disk(16 * DISK) as disk:
+        filled_s: list[float] = []
+
+        def fill_for_a_second() -> None:
+            metrics = disk / "run" / METRICS
+            if not filled_s and metrics.exists() and metrics.read_text().count("\n") > 3:
+                leave_free(disk, 0)
+                filled_s.append(time.monotonic())
+            elif filled_s and time.monotonic() - filled_s[0] > 1:
+                (disk / "filler").unlink(missing_ok=True)
+
+        result = embedded.launch(plan([*WORDS, "cluster=embedded", "train.steps=200"], disk / "run"), fill_for_a_second)
+        assert filled_s
+        assert [line["step"] for line in result.metrics if line["split"] == "train"] == list(range(1, 201))
+        assert read_manifest(newest_checkpoint(disk / "run" / CHECKPOINTS)).step == 200
 
 
-@pytest.mark.parametrize("cluster", ["embedded", pytest.param("local", marks=pytest.mark.slow)])
-def test_while_a_checkpoint_is_written(cluster: str) -> None:
+def test_the_last_save_waits_for_space() -> None:
+    with small_disk(16 * DISK) as disk:
+        filler = leave_free(disk, 400_000)
+
+        def make_room() -> None:
+            events = disk / "run" / EVENTS
+            if filler.exists() and events.exists() and "save_failed" in events.read_text():
+                assert list((disk / "run" / CHECKPOINTS).iterdir()) == []
+                filler.unlink()
+
+        words = [*WORDS, "cluster=embedded", *BIG_ROWS, "train.steps=100"]
+        result = embedded.launch(plan(words, disk / "run"), make_room)
+        ends = [event["event"] for event in result.events if event["event"].startswith("save")]
+        assert (ends[0], ends[-1]) == ("save_failed", "saved")
+        assert finished_steps(disk / "run" / CHECKPOINTS) == [100]
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_wait_of_the_last_save() -> None:
     with small_disk(DISK) as disk:
         leave_free(disk, 400_000)
-        with pytest.raises(UserError) as ended:
-            train([*WORDS, f"cluster={cluster}", *BIG_ROWS, "train.steps=100"], disk / "run")
-        assert_one_sentence(ended.value, disk / "run" / CHECKPOINTS)
-        outcome = read_history(disk / "run").outcome(0.0)
-        assert (outcome.state, outcome.text) == ("failed", str(ended.value))
+        words = [*WORDS, "cluster=local", *BIG_ROWS, "train.steps=100", "checkpoint.grace_s=3"]
+        with Launched(words, disk / "run") as job:
+            poll_for(lambda: "not saved" in job.output or job.process.poll() is not None, LIMIT_S, "a failed save")
+            job.process.terminate()
+            code, _ = job.end(LIMIT_S)
+            assert code == 75, job.output
+            assert f"disk full: cannot write {disk / 'run' / CHECKPOINTS}" in job.output
         assert list((disk / "run" / CHECKPOINTS).iterdir()) == []
 
 
@@ -69,7 +96,7 @@ def test_training_goes_on_without_a_save_and_the_next_one_works(tmp_path: Path) 
         assert failed[0]["step"] == 100
         assert f"disk full: cannot write {disk}/models/step-100" in failed[0]["text"]
         assert saved[-1] == 300
-        assert sorted([*saved, *(event["step"] for event in failed)]) == [100, 200, 300]
+        assert failed[0]["retry_s"] <= 5, "the next one comes before its interval is over"
         assert [line["step"] for line in result.metrics if line["split"] == "train"] == list(range(1, 301))
         assert finished_steps(disk / "models") == saved
         assert sorted(each.name for each in (disk / "models").iterdir()) == [
@@ -81,7 +108,7 @@ def test_training_goes_on_without_a_save_and_the_next_one_works(tmp_path: Path) 
 @pytest.mark.slow
 def test_after_an_aborted_save_a_checkpoint_of_changes_is_whole(tmp_path: Path) -> None:
     """Servers count from a save that was not published: the next one has all rows, and later ones have changes."""
-    words = [*WORDS, "cluster=embedded", "checkpoint.every_steps=20", "train.steps=160"]
+    words = [*WORDS, "cluster=embedded", "checkpoint.every_steps=20", "checkpoint.keep=null", "train.steps=160"]
     with small_disk(16 * DISK) as disk:
         deltas = [*words, "checkpoint.full_every=99"]
 
@@ -96,7 +123,7 @@ def test_after_an_aborted_save_a_checkpoint_of_changes_is_whole(tmp_path: Path) 
         parents = {event["step"]: event["parent"] for event in result.events if event["event"] == "saved"}
         failed = [event["step"] for event in result.events if event["event"] == "save_failed"]
         assert failed
-        assert sorted([*parents, *failed]) == list(range(20, 161, 20))
+        assert {*parents, *failed} >= {*range(20, 161, 20)}
         assert {step: parent for step, parent in parents.items() if step < failed[0]} == {
             step: step - 20 if step > 20 else None for step in range(20, failed[0], 20)
         }
@@ -105,12 +132,7 @@ def test_after_an_aborted_save_a_checkpoint_of_changes_is_whole(tmp_path: Path) 
         assert len(after) > 1
         full = train(words, tmp_path / "full").run_dir / CHECKPOINTS
         for step in parents:
+            if step % 20:
+                continue  # one that was tried again
             ours, theirs = (read_chain(checkpoint_folder(each, step)) for each in (disk / "models", full))
             assert rows_of(ours) == rows_of(theirs)
-
-
-def assert_one_sentence(error: UserError, place: Path) -> None:
-    text = str(error)
-    assert f"disk full: cannot write {place}" in text
-    assert "free space or choose another place" in text
-    assert len(text.splitlines()) == 1

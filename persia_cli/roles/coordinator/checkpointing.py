@@ -13,7 +13,7 @@ from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.phases import AWAITED, Phase, Trigger
-from persia_cli.errors import CheckpointError, DiskError, UserError
+from persia_cli.errors import CheckpointError, DiskError, DiskFaultError, UserError
 from persia_cli.observe.record_state import COPIES, RECORD, RecordState, copies_in, save_copies, save_scores
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
@@ -102,8 +102,8 @@ class Checkpointing:
         """Reasons why parts of the present checkpoint could not be written."""
         self._lost: tuple[int, str] | None = None
         """The step of the last save and its error, if it failed."""
-        self._disturbed, self._tries = False, 0
-        """Whether a replica died while it wrote files of the last save, and how often that save was repeated."""
+        self.disturbed = False
+        """True if a replica died while it wrote files of the last save."""
         self._failed_saves = 0
         self._files: dict[str, Sequence[SavedFile]] = {}
         self._own_part: CoordinatorPart | None = None
@@ -155,7 +155,7 @@ class Checkpointing:
 
     def reset(self) -> None:
         """Clear the state of the last save; `begin` of the next one follows."""
-        self._files, self._failures, self._lost, self._disturbed = {}, [], None, False
+        self._files, self._failures, self._lost, self.disturbed = {}, [], None, False
 
     def begin(self, phase: Phase, samples: int, state: Callable[[], RecordState]) -> SaveModel:
         """Create the folder of a checkpoint, and return the replicas' instruction to write into it.
@@ -194,18 +194,11 @@ class Checkpointing:
 
     def note_death(self) -> None:
         """Record the death of a replica whose files belong to the checkpoint."""
-        self._disturbed = True
+        self.disturbed = True
 
-    def repeat(self, step: int) -> bool:
-        """Return whether to repeat the failed save of a step, the last one.
-
-        It is repeated after a death, not after an error of a disk, and at most `recovery.max_restarts` times.
-        """
-        lost = self._lost is not None and self._lost[0] == step
-        if not lost or not self._disturbed or self._tries >= self._run.recovery.max_restarts:
-            return False
-        self._tries += 1
-        return True
+    def has_failed(self, step: int) -> bool:
+        """Return True if the last save was that of this step, and failed."""
+        return self._lost is not None and self._lost[0] == step
 
     def conclude(self) -> dict[str, Any]:
         """Publish the checkpoint, or abort it if a part of it could not be written; return the event of the result.
@@ -214,28 +207,26 @@ class Checkpointing:
         object store, which may not answer now, it stays until the end of the job.
         """
         assert self._own_part is not None
-        event, self._chain = self._conclude()
-        if event["event"] == "save_failed":
-            self._lost = (self._own_part.step, event["text"])
-            self._failed_saves = event["given_up"]
-        return event
-
-    def _conclude(self) -> SaveResult:
-        assert self._own_part is not None
         try:
             if self._failures:
                 raise DiskError(self._failures[0])
-            return self.publish()
+            event, self._chain = self.publish()
         except (DiskError, CheckpointError) as error:
             if isinstance(self._checkpoints, Path):
                 remove_unfinished(self._checkpoints)
-            lost = {"step": self._own_part.step, "given_up": self._failed_saves + 1, "text": str(error)}
-            return SaveResult({"event": "save_failed"} | lost, self._chain)
+            return self._failed(self._own_part.step, error)
+        return event
+
+    def _failed(self, step: int, error: Exception) -> dict[str, Any]:
+        """Return the event of a save that has failed."""
+        self._failed_saves += 1
+        self._lost = (step, str(error))
+        return {"event": "save_failed", "step": step, "given_up": self._failed_saves, "text": str(error)}
 
     def require_saved(self, step: int) -> None:
-        """Raise DiskError if the save of this step, the last one, failed."""
+        """Raise DiskFaultError if the save of this step, the last one, failed."""
         if self._lost is not None and self._lost[0] == step:
-            raise DiskError(f"the model of step {step:,} was not saved: {self._lost[1]}")
+            raise DiskFaultError(f"the model of step {step:,} was not saved: {self._lost[1]}")
 
     def publish(self) -> SaveResult:
         """Write the checkpoint's manifest and give it its name; return its event, with path, size and number of rows.
@@ -247,7 +238,7 @@ class Checkpointing:
         step, samples, progress, best, scores, trigger = self._own_part
         assert scores is not None
         self._require_writer()
-        copies = save_copies(Path(self._job.run_dir), self._draft, COPIES[0])
+        copies = save_copies(Path(self._job.run_dir), self._draft, COPIES[0], progress.metrics_bytes)
         files = [*(file for name in sorted(self._files) for file in self._files[name]), scores, *copies]
         layout = embedding_layout(self._run)
         rows = [file.rows for file in files if file.rows is not None and file.folder in (EMBEDDINGS, COLD)]
@@ -304,18 +295,22 @@ class Checkpointing:
         except CheckpointError:
             return False  # The store does not answer; the save that follows reports it.
 
-    def renew(self, step: int, state: Callable[[], RecordState]) -> None:
+    def renew(self, step: int, state: Callable[[], RecordState]) -> dict[str, Any] | None:
         """Update the record in the checkpoint of a step whose model has been evaluated since.
 
-        Raise CheckpointError if the checkpoint is damaged, DiskError if it cannot be written.
+        Return the event of a save that has failed if it cannot be written; raise CheckpointError if it is damaged.
         """
         folder = checkpoint_folder(self._checkpoints, step)
         manifest = decode_manifest(folder)
-        self._renew_record(folder, msgspec.structs.replace(manifest, progress=self._progress(state())))
-        self._retention.add(step, self._tracker.best_at(step), manifest.trigger)
+        try:
+            self._renew_record(folder, msgspec.structs.replace(manifest, progress=self._progress(state())))
+            self._retention.add(step, self._tracker.best_at(step), manifest.trigger)
+        except DiskError as error:
+            return self._failed(step, error)
         newest, length = self._chain
         if newest is not None and newest.step == step:
             self._chain = ParentCheckpoint(Parent(step, manifest_digest(folder)), length)
+        return None
 
     def complete_record(self) -> None:
         """Update the copy of the record in the newest remote checkpoint, once it contains the end of the job.
@@ -343,7 +338,7 @@ class Checkpointing:
         [beginning] = {file.folder.removesuffix(RECORD) for file in others if kind_of(file) == RECORD}
         name = next(name for name in COPIES if f"{beginning}{name}" not in old)
         # The manifest names the old copy until the new one is complete, so the checkpoint is valid at each moment.
-        copies = save_copies(Path(self._job.run_dir), folder, f"{beginning}{name}")
+        copies = save_copies(Path(self._job.run_dir), folder, f"{beginning}{name}", manifest.progress.metrics_bytes)
         write_checked(folder / MANIFEST, msgspec.structs.replace(manifest, files=[*others, *copies]))
         for each in old:
             with suppress(OSError, DiskError, CheckpointError):

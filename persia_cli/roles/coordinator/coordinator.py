@@ -179,7 +179,7 @@ class Coordinator:
     def _look_at_record(self) -> None:
         """Abort the job if its record was removed, since all further lines would be lost; write the present state.
 
-        Warn of loggers that have failed.
+        Write lines that wait for space on the disk, and warn of loggers that have failed.
         """
         if not self._context.disk.is_idle:
             return
@@ -188,6 +188,8 @@ class Coordinator:
 
         def look() -> list[str]:
             self._events.require_there()
+            self._events.flush()
+            self._record.flush()
             with suppress(OSError):  # nothing depends on this file
                 (self._run_dir / MOMENT).write_text(text)
             return self._loggers.failures() if self._loggers is not None else []
@@ -227,8 +229,8 @@ class Coordinator:
             self._finish_disk_work()
             with suppress(OSError):
                 (self._run_dir / MOMENT).unlink(missing_ok=True)  # the record has the final state
-            self._record.close()
-            self._events.close()
+            with closing(self._events):
+                self._record.close()
 
     def _finish_disk_work(self) -> None:
         """Record the results of tasks that the disk worker still completes, such as publishing a checkpoint.

@@ -71,7 +71,7 @@ class Progression:
 
     def tick(self) -> None:
         """Begin the next phase if the present one is done; called after every round of messages."""
-        while self._is_between_phases() and not self._context.phases.held:
+        while self._is_between_phases() and not self._context.phases.held and not self._waits_to_save():
             self._advance()
         if (phase := self._context.phases.current) is not None:
             self._reporting.report_progress(phase)
@@ -90,6 +90,18 @@ class Progression:
             self._ended = phase
             self._end(phase)
         return not context.is_over and not self._publishing
+
+    @property
+    def _is_unsaved(self) -> bool:
+        """True if the end comes next and the last save has failed; ask only between phases."""
+        return self._context.phases.is_last_save(self.step) and self._saving.has_failed(self.step)
+
+    def _waits_to_save(self) -> bool:
+        """Return True until the last save, which has failed, is tried again."""
+        if not self._is_unsaved or not self._save_requests.retries_later:
+            return False
+        self._context.stall.restart(self._context.now())
+        return True
 
     def _end(self, phase: Phase) -> None:
         if phase.kind == "done":
@@ -111,7 +123,7 @@ class Progression:
         context, phases = self._context, self._context.phases
         if phases.current is None and context.job.task == "train":
             self._saving.tidy()
-        if phases.is_last_save(self.step) and self._saving.repeat(self.step):
+        if self._is_unsaved and not self._save_requests.gives_up:
             phases.save_again()
         phase = phases.advance()
         if phase.kind == "saving":

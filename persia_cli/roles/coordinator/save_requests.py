@@ -1,4 +1,4 @@
-"""Saves outside the schedule: on a signal, before a step that cannot be read, on request, and by the clock."""
+"""Saves outside the schedule: on a signal or request, before a step that cannot be read, by the clock, and again."""
 
 from collections import deque
 from typing import Any
@@ -13,6 +13,11 @@ from persia_cli.wire.server import Peer
 
 SAVE_AND_END = ("SIGTERM", "SIGUSR1", "SIGHUP")
 """Signals after which the model is saved and the job ends; it can be resumed."""
+
+FIRST_RETRY_S, LAST_RETRY_S = 5.0, 60.0
+"""Seconds after which a save that has failed is tried again: the first pause, which doubles up to the last one."""
+LAST_SAVE_S = 3600.0
+"""Seconds for which the last save of a job is tried again; after a signal, `checkpoint.grace_s` holds instead."""
 
 
 class SaveRequests:
@@ -29,6 +34,9 @@ class SaveRequests:
         """The commands that wait for a checkpoint."""
         self._result = saved, "" if saved else "nothing is trained yet"
         """The place of the checkpoint of the last save, and the reason why there is none."""
+        self._retry_at: float | None = None
+        """The time of the next attempt, if the last save has failed."""
+        self._pause_s, self._failing_since = FIRST_RETRY_S, 0.0
         self.signals: deque[str] = deque()
         """Names of signals that this process received; any thread and a signal handler may append one."""
 
@@ -41,12 +49,37 @@ class SaveRequests:
         phase = context.phases.current
         if phase is None:
             self._saved_s = context.now()
-        elif phase.kind == "training" and self._every_s and context.now() - self._saved_s >= self._every_s:
-            self._saved_s = context.now()
+        elif phase.kind == "training" and self._is_due(context.now()):
+            self._saved_s, self._retry_at = context.now(), None
             if not context.phases.writing:
                 self._save("minutes")
         if context.ending and not context.stop_reason and context.now() > context.ending.deadline_s:
             context.stop_reason = f"the model was not saved within {self._grace_s:g} s (checkpoint.grace_s)"
+
+    def _is_due(self, now: float) -> bool:
+        """Return True if the model should be saved by the clock."""
+        if self._retry_at is not None and now >= self._retry_at:
+            return True
+        return self._every_s is not None and now - self._saved_s >= self._every_s
+
+    def retry(self, at_once: bool) -> float:
+        """Have a save that has failed tried again; return the seconds until then."""
+        now = self._context.now()
+        if self._pause_s == FIRST_RETRY_S:
+            self._failing_since = now
+        pause_s = 0.0 if at_once else self._pause_s
+        self._retry_at, self._pause_s = now + pause_s, min(2 * self._pause_s, LAST_RETRY_S)
+        return pause_s
+
+    @property
+    def retries_later(self) -> bool:
+        """True while the last save of a job has failed, and is not due again."""
+        return self._retry_at is not None and self._context.now() < self._retry_at
+
+    @property
+    def gives_up(self) -> bool:
+        """True if the last save of a job has failed for LAST_SAVE_S."""
+        return self._context.now() - self._failing_since > LAST_SAVE_S
 
     def end(self, signal: str, replica: str) -> None:
         """Save the model and end the job within `checkpoint.grace_s`, as a replica received a signal; once per job."""
@@ -116,6 +149,7 @@ class SaveRequests:
         self._saved_s = self._context.now()
         if event["event"] == "saved":
             self._result = str(event["path"]), ""
+            self._retry_at, self._pause_s = None, FIRST_RETRY_S
         else:
             self._result = "", f"the checkpoint could not be written: {event['text']}"
         self.answer(*self._result)

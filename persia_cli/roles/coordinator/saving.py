@@ -25,7 +25,7 @@ class Saving:
 
     def __init__(self, context: JobContext, checkpointing: Checkpointing, save_requests: SaveRequests) -> None:
         self._context, self._checkpointing, self._save_requests = context, checkpointing, save_requests
-        self.repeat, self.require_saved = checkpointing.repeat, checkpointing.require_saved
+        self.has_failed, self.require_saved = checkpointing.has_failed, checkpointing.require_saved
         self._started = False
         """True once the folder is ready and replicas get the instruction to write."""
 
@@ -39,16 +39,17 @@ class Saving:
         self._checkpointing.reset()
         self._started, state = False, self._context.record.state
 
-        def begin() -> SaveModel | None:
+        def begin() -> SaveModel | dict[str, Any] | None:
             if self._checkpointing.has(phase.last):
                 # The model is saved; only its evaluation is new.
-                self._checkpointing.renew(phase.last, state)
-                return None
+                return self._checkpointing.renew(phase.last, state)
             return self._checkpointing.begin(phase, samples, state)
 
-        def started(work: SaveModel | None) -> None:
+        def started(work: SaveModel | dict[str, Any] | None) -> None:
             self._started = True
-            then(work)
+            if isinstance(work, dict):
+                self._note(work)
+            then(work if isinstance(work, SaveModel) else None)
 
         self._run(f"starting the checkpoint of step {phase.last:,}", begin, started)
 
@@ -88,5 +89,11 @@ class Saving:
 
     def _conclude(self, event: dict[str, Any]) -> None:
         self._context.phases.note_written(PUBLISHER, event["step"])
+        self._note(event)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        """Record the end of a save; one that has failed is tried again, at once if a death was the cause."""
+        if event["event"] == "save_failed":
+            event["retry_s"] = self._save_requests.retry(at_once=self._checkpointing.disturbed)
         self._context.events.write(**event)
         self._save_requests.note_saved(event)

@@ -33,7 +33,7 @@ def checkpoint(tmp_path: Path) -> Path:
     manifest = read_manifest(made)
     progress = msgspec.structs.replace(manifest.progress, metrics_bytes=len(BEFORE))
     (run_dir / METRICS).write_bytes(BEFORE + AFTER)
-    files = [*manifest.files, *save_copies(run_dir, made, "run")]
+    files = [*manifest.files, *save_copies(run_dir, made, "run", 0)]
     write_checked(made / MANIFEST, msgspec.structs.replace(manifest, progress=progress, files=files))
     (run_dir / "roles").mkdir()
     (run_dir / "roles" / "coordinator-0.log").write_text("a log\n")

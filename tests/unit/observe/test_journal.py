@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.errors import DiskError
-from persia_cli.observe.journal import Journal, Tail, drop_half_a_line, read_journal
-from tests.support.full_disk import small_disk
+from persia_cli.observe.journal import WAITING_BYTES, Journal, Tail, drop_half_a_line, read_journal
+from tests.support.full_disk import leave_free, small_disk
 
 
 @pytest.fixture
@@ -64,24 +64,33 @@ def test_half_a_line_waits_wherever_it_is_cut(
     assert found == texts
 
 
-def write_many(journal: Journal) -> None:
-    """Write more than fits on a small disk."""
-    for number in range(10_000):
-        journal.write(number=number, text="x" * 700)
+def write_many(journal: Journal, lines: int, size: int = 700) -> None:
+    for number in range(lines):
+        journal.write(number=number, text="x" * size)
 
 
-def test_a_line_that_does_not_fit_leaves_the_file_whole() -> None:
-    with small_disk(2**14) as disk:
-        path = disk / "events.jsonl"
+def test_lines_wait_in_order_until_the_disk_has_space() -> None:
+    with small_disk(2**16) as disk:
+        filler, path = leave_free(disk, 2**14), disk / "events.jsonl"
         journal = Journal(path)
-        with pytest.raises(DiskError, match=rf"^disk full: cannot write {path};"):
-            write_many(journal)
-        written = [line["number"] for line in read_journal(path)]
-        assert written == list(range(len(written)))
+        write_many(journal, 50)
+        assert 0 < len(read_journal(path)) < 50
         assert path.read_bytes().endswith(b"\n")
-        journal.write(event="phase", phase="failed")  # the rest of the last block is enough for this
-        assert read_journal(path)[-1]["phase"] == "failed"
+        filler.unlink()
+        journal.flush()
+        assert [line["number"] for line in read_journal(path)] == list(range(50))
+        assert journal.nbytes == path.stat().st_size
         journal.close()
+
+
+def test_lines_that_wait_are_bounded_and_not_lost_silently() -> None:
+    with small_disk(2**14) as disk:
+        journal = Journal(disk / "events.jsonl")
+        with pytest.raises(DiskError, match=r"^disk full: cannot write ") as full:
+            write_many(journal, 17, WAITING_BYTES // 16)
+        assert full.value.exit_code == 1
+        with pytest.raises(DiskError, match=r"^disk full: cannot write "):
+            journal.close()
 
 
 def test_an_incomplete_line_of_a_killed_writer_is_dropped(tmp_path: Path) -> None:

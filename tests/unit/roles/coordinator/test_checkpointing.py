@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.phases import Phase
+from persia_cli.observe.journal import METRICS
 from persia_cli.observe.recent_scores import RecentScores
 from persia_cli.observe.record_state import RecordState, copies_in
 from persia_cli.observe.scores import ScoreHistogram
@@ -33,6 +34,7 @@ STATE = RecordState(
 
 def checkpointing_of(run: Run, run_dir: Path, tracker: EvaluationTracker | None = None) -> Checkpointing:
     job = Job("train", str(run_dir), None, train_rows=96, eval_rows=32, steps=30, eval_steps=1)
+    (run_dir / METRICS).write_bytes(b"\n" * 200)
     return Checkpointing(run, job, tracker or EvaluationTracker())
 
 
@@ -73,6 +75,18 @@ def test_the_manifest_has_every_table_and_the_run(tmp_path: Path) -> None:
         file for file in manifest.files if file not in copies_in(manifest)
     ]
     assert not {file.folder for file in copies_in(renewed)} & {file.folder for file in copies_in(manifest)}
+
+
+def test_lines_that_wait_for_space_cost_the_save_and_its_renewal(tmp_path: Path) -> None:
+    run = make_run()
+    checkpointing = checkpointing_of(run, tmp_path)
+    save(checkpointing, run, 7)
+    assert checkpointing.conclude()["event"] == "saved"
+    (tmp_path / METRICS).write_bytes(b"\n" * 100)
+    assert str(tmp_path / METRICS) in (checkpointing.renew(7, lambda: STATE) or {})["text"]
+    assert checkpointing.has_failed(7)
+    save(checkpointing, run, 8)
+    assert checkpointing.conclude()["event"] == "save_failed"
 
 
 def test_a_resume_finds_the_best_evaluation_whose_checkpoint_exists(tmp_path: Path) -> None:

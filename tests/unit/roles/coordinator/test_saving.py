@@ -21,6 +21,24 @@ def test_a_signal_does_not_discard_a_prediction_that_is_being_published() -> Non
     assert (job.context.ending, job.context.stop_reason) == (None, None)
 
 
+def test_a_failed_save_is_tried_again_after_seconds_and_the_last_one_for_an_hour() -> None:
+    job = Coordination(make_run(), Job("train", "run", None, 128, 96, 4, 3))
+    requests = SaveRequests(job.context, "")
+    job.context.phases.advance()
+    assert requests.retry(at_once=True) == 0.0
+    requests.tick()
+    assert job.context.requests.save == "minutes", "at once after a death"
+    requests.note_saved({"event": "saved", "path": "run/step-1"})
+    pauses = []
+    while not requests.gives_up:
+        pauses.append(requests.retry(at_once=False))
+        assert requests.retries_later
+        job.now += pauses[-1]
+        assert not requests.retries_later
+    assert pauses[:5] == [5.0, 10.0, 20.0, 40.0, 60.0]
+    assert 3600 < sum(pauses) <= 3660
+
+
 PEER = Peer(b"command", 1)
 
 
