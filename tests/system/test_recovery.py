@@ -185,7 +185,6 @@ def test_a_death_during_a_save_costs_that_save_alone(tmp_path: Path) -> None:
         again, *others = (event["step"] for event in events_of(job, "saved"))
         assert (40 <= again < 80, others) == (True, [80, 120]), "it is tried again before the interval is over"
         assert len(events_of(job, "recovered")) == 1
-        assert losses(result_of(job.run_dir)) == losses(undisturbed)
         assert rows_of(job.run_dir) == rows_of(undisturbed.run_dir)
 
 
