@@ -197,6 +197,10 @@ def notice_of(line: Line) -> Notice | None:
         return Notice("not saved", f"step {line['step']:,}, {when}: {line['text']}", WARNING)
     if kind == "warning":
         return Notice("warning", line["text"], WARNING)
+    if kind == "bad_rows":
+        return Notice(
+            "left out", f"{count(line['rows'], 'row')} so far; the first of the last: {line['text']}", WARNING
+        )
     if kind == "died":
         return Notice("died", f"{line['replica']} {line['cause']}; it gets a new process", WARNING)
     if kind == "recovered":

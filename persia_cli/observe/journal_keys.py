@@ -30,6 +30,9 @@ METRIC_KEYS: dict[str, Metric] = {
     "r2": Metric("all", "", "fraction of explained variance, for the same losses"),
     "samples_per_s": Metric("all", "1/s", "speed of the slowest rank"),
     "gpu_memory": Metric("all", "bytes", "most memory that a rank has allocated on its GPU so far; absent on a CPU"),
+    "bad_rows": Metric(
+        "all", "rows", "rows left out since they cannot be read (`dataset.max_bad_rows`); absent if none"
+    ),
     "rows": Metric("all", "rows", "rows of all tables in memory after the look-ups of this step"),
     "evicted": Metric("all", "rows", "rows that have left memory for others so far"),
     "hit_rate": Metric("all", "0 to 1", "fraction of the distinct ids of each training batch that had a row"),
@@ -82,6 +85,9 @@ EVENT_KINDS: dict[str, Event] = {
     "ending": Event(("signal", "replica", "grace_s"), "a signal arrived: the model is saved, then the job ends"),
     "note": Event(("text",), "a message for the user, once per cause"),
     "warning": Event(("text",), "a warning for the user, once per cause"),
+    "bad_rows": Event(
+        ("rows", "text"), "rows are left out: how many so far (`dataset.max_bad_rows`), and the reason of one of them"
+    ),
     "waiting": Event(("replica", "doing", "seconds"), "all replicas wait for this one"),
     "died": Event(("replica", "pid", "cause"), "a process died and will be replaced"),
     "recovered": Event(

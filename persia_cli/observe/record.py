@@ -90,6 +90,8 @@ class RunRecord:
         self._notified: set[str] = set()
         self._unwritten, self._why_unwritten = Counter[str](), ""
         self._step, self._samples = step, samples
+        self.bad_rows = 0
+        """Rows that are left out so far since they cannot be read."""
         if state is not None:
             self._progressive, self._ids, self._unknown = state.scores, state.look_ups, state.unknown
             self._tables_before, self._recent = state.tables, state.recent
@@ -239,6 +241,8 @@ class RunRecord:
         moment: dict[str, Any] = {"samples_per_s": round(samples / max(seconds, 1e-9), 1)}
         if peaks := [interval.gpu_memory for interval in intervals if interval.gpu_memory is not None]:
             moment["gpu_memory"] = max(peaks)
+        if self.bad_rows:
+            moment["bad_rows"] = self.bad_rows
         moment |= self._table_metrics(intervals)
         if self._has_cold_tier:
             steps = sum(interval.steps for interval in intervals) / self._cluster.nn_workers

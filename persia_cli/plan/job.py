@@ -114,6 +114,8 @@ class Job:
     """The split that is evaluated: that of evaluations, or that set aside for a test."""
     first_step: int = 0
     train_data: TrainingData | None = None
+    unread_rows: int = 0
+    """Rows of text files that did not parse; `dataset.max_bad_rows` bounds them and rows with bad values together."""
     evaluation_due: bool = False
     """True if the model is evaluated at `first_step`, before the first step is trained."""
     warm: WarmStart | None = None
@@ -274,6 +276,7 @@ def plan_job(
         run_dir=str(run_dir),
         load=(str(load) if isinstance(load, Path) else load.uri) if load else None,
         train_rows=facts.train_rows,
+        unread_rows=0 if facts.found is None else facts.found.unread,
         train_data=facts.train_data if task == "train" else None,
         eval_rows=facts.eval_rows,
         steps=steps,

@@ -46,7 +46,15 @@ class Feed:
     asked: bool = False
     ended: bool = False
     """True if no steps are left, or if one cannot be read, before which the job ends."""
+    asked_for: int = -1
+    """The last step with rows that are left out, of which the coordinator was asked."""
+    allowed: int = -1
+    """The last such step that may be sent."""
     waiting: set[int] = field(default_factory=set)
+
+    def allow(self, step: int) -> None:
+        """Allow a step without the rows that are left out of it."""
+        self.allowed = step
 
     @property
     def limit(self) -> int:
@@ -153,11 +161,17 @@ class DataLoader:
         if feed.ended:
             return False
         try:
-            whole, feed.reading = feed.reading.result(), None
+            whole = feed.reading.result()
         except UserError as error:
             feed.ended = True
-            self._session.unreadable(feed.split, feed.next, error)
+            self._session.unreadable(feed.split, feed.next, str(error), (), lambda: None)
             return False
+        if whole.bad and feed.allowed != feed.next:
+            if feed.asked_for != feed.next:
+                feed.asked_for = feed.next
+                self._session.unreadable(feed.split, feed.next, whole.why, whole.bad, partial(feed.allow, feed.next))
+            return False
+        feed.reading = None
         with self._trace.span(LOOP, "send", feed.traced):
             self._send(feed, feed.next, whole)
         feed.next += 1

@@ -18,7 +18,7 @@ from persia_cli import __version__
 from persia_cli.config.schema import ProcessReplicas, Run
 from persia_cli.control.membership import RunningClock
 from persia_cli.disk import refusal
-from persia_cli.errors import ConfigError, PersiaError, RoleError, UserError, WireError
+from persia_cli.errors import ConfigError, PersiaError, RoleError, WireError
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.trace import Trace
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
@@ -241,10 +241,12 @@ class CoordinatorSession:
         """Request the next work item of a split, and report that the steps before `finished` are done."""
         self._client.request(TakeItem(self.sender, split, finished), on_reply=on_item, waiting_for="a work item")
 
-    def unreadable(self, split: int, step: int, error: UserError) -> None:
-        """Report that the samples of a step cannot be read, so that the job ends before it."""
-        message = Unreadable(self.sender, split, step, str(error)[:REASON_LIMIT])
-        self._client.request(message, waiting_for="the coordinator to end the job before an unreadable step")
+    def unreadable(
+        self, split: int, step: int, error: str, rows: tuple[int, ...], on_allowed: Callable[[], None]
+    ) -> None:
+        """Report that a step, or some of its rows, cannot be read; call `on_allowed` if it may be used without them."""
+        message = Unreadable(self.sender, split, step, error[:REASON_LIMIT], rows)
+        self._client.request(message, lambda _: on_allowed(), waiting_for="the coordinator to count unreadable rows")
 
     def ask_store(self, call: StoreCall, on_value: Callable[[StoreValue], None]) -> None:
         """Send a call of the ranks' store."""

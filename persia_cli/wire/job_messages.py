@@ -196,17 +196,20 @@ class TakeItem(Request[Item], frozen=True):
 
 
 class Unreadable(Request[Ack], frozen=True):
-    """Data loader -> coordinator: the samples of a step cannot be read, so the job must end before it.
+    """Data loader -> coordinator: the samples of a step, or some of its rows, cannot be read.
 
-    `error` is a sentence for the user, who can correct it.
+    Ack if the step may be used without these rows; otherwise the job ends before it.
     """
 
     KIND = 0x57
-    LIMIT = Limit(64 * KIB)
+    LIMIT = Limit(MIB)  # all rows of a batch
     sender: Sender
     split: Split
     step: Count
     error: str
+    """A sentence for the user, who can correct it."""
+    rows: tuple[Count, ...] = ()
+    """The numbers over all files of rows that are left out; empty if the whole step cannot be read."""
 
 
 class ScoreCounts(NamedTuple):

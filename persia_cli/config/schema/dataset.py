@@ -100,7 +100,8 @@ class ParquetDataset(Node):
     csv: CsvFormat = CsvFormat()
     """The format of CSV files."""
     max_bad_rows: Changeable[Amount] = 0
-    """Rows of CSV and JSON Lines that may be unreadable; they are left out, and more of them are an error."""
+    """Rows that may be unreadable: texts that do not parse, and values that cannot be used, such as a label 7. They are
+    left out and counted, and more of them are an error. A prediction leaves out none for its values."""
     path: str | tuple[str, ...]
     """A file, a folder, or a URI such as s3://bucket/folder, or a list of them; `builtin:NAME` is data that ships with
     persia. In a job's configuration a relative path is relative to where persia runs, in a dataset file to its folder.

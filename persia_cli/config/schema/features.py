@@ -174,7 +174,7 @@ class Label(Node):
     """Name of the column."""
     positive: Values | None = None
     """The value, or values, that are positive (1); all others are negative (0)."""
-    at_least: Number | None = None
+    at_least: Annotated[int, NUMBER] | Number | None = None
     """Numbers of at least this are positive (1), lower ones negative (0)."""
 
     @model_validator(mode="after")

@@ -1,7 +1,7 @@
 """A batch: the arrays that a data loader makes of consecutive samples."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,10 @@ class Batch:
     """F"""
     query_ids: NDArray[np.uint64] | None
     """[n], the query (a user, say) of each sample, within which GAUC ranks; or None"""
+    bad: tuple[int, ...] = ()
+    """Of a whole step: the numbers of rows that are left out, with weight 0, since a value cannot be used."""
+    why: str = ""
+    """A sentence on the first of them."""
 
     @property
     def size(self) -> int:
@@ -148,7 +152,7 @@ def join(parts: Sequence[Batch]) -> Batch:
         offsets.append(np.concatenate([[0], np.cumsum(lengths)]))
     weights = [part.weights for part in parts if part.weights is not None]
     query_ids = [part.query_ids for part in parts if part.query_ids is not None]
-    return assemble(
+    whole = assemble(
         dense=np.concatenate([part.dense for part in parts]),
         labels=np.concatenate([part.labels for part in parts]),
         weights=np.concatenate(weights) if weights else None,
@@ -156,3 +160,5 @@ def join(parts: Sequence[Batch]) -> Batch:
         offsets=offsets,
         query_ids=np.concatenate(query_ids) if query_ids else None,
     )
+    bad = [part for part in parts if part.bad]
+    return replace(whole, bad=sum((part.bad for part in bad), ()), why=bad[0].why) if bad else whole

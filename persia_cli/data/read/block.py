@@ -2,14 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.loss import Link
+from persia_cli.data.read.bad_values import bad_rows_allowed, leaving_out
 from persia_cli.data.read.batch import Batch, assemble
 from persia_cli.data.read.columns import QUERY, label_columns, uses
 from persia_cli.data.read.decode import (
@@ -24,6 +26,7 @@ from persia_cli.data.read.decode import (
 )
 from persia_cli.data.read.slices import RowPiece
 
+NOT_BAD = -1
 _ROWS_AT_ONCE, _TAKEN_AT_ONCE = 4096, 512
 """Rows whose ids are moved together: they fit into a processor's cache."""
 _SPARE = 8
@@ -48,6 +51,10 @@ class DecodedBlock:
     query_ids: NDArray[np.uint64] | None
     counts: Counter[str]
     """Numbers of values that decoding filled or cut."""
+    bad: NDArray[np.int64]
+    """[rows], the numbers over all files of rows with values that cannot be used, `NOT_BAD` for all others"""
+    why: str
+    """A sentence on the first of them."""
 
     def batch(self, start: int, stop: int) -> Batch:
         """Return copies of samples [start, stop) of the epoch's order."""
@@ -58,7 +65,7 @@ class DecodedBlock:
             columns[:, portion] = self.single.take(rows[portion], axis=0).T
         single = iter(columns)
         taken = [Ids(next(single), None) if each is None else take_ids(each, rows) for each in self.lists]
-        return assemble(
+        batch = assemble(
             self.dense.take(rows, axis=0),
             self.labels.take(rows, axis=0),
             None if self.weights is None else self.weights[rows],
@@ -66,6 +73,8 @@ class DecodedBlock:
             [each.offsets for each in taken],
             None if self.query_ids is None else self.query_ids[rows],
         )
+        bad = self.bad[rows][self.bad[rows] != NOT_BAD]
+        return replace(batch, bad=tuple(bad.tolist()), why=self.why) if bad.size else batch
 
 
 class Room:
@@ -108,47 +117,77 @@ def decode_block(
     dense = room.array("dense", (size, dataset.dense_width), np.float32)
     # Samples that are only to be scored have no labels; zeros take their place and are never read.
     labels = np.zeros((size, len(dataset.labels)), np.float32)
-    weights = None if dataset.weight is None else np.empty(size, np.float32)
+    allowed = bad_rows_allowed(dataset)
+    weights = np.ones(size, np.float32) if allowed or dataset.weight is not None else None
     query_ids = None if query_column is None else np.empty(size, np.uint64)
     is_list = [each.column_name in lists or each.makes_lists or each.drops_nulls for each in dataset.sparse]
     ids = _IdsOfBlock(is_list, room.array("single", (size, len(is_list) - sum(is_list)), np.uint64))
+    bad, why = np.full(size, NOT_BAD), ""
     done = 0
     for piece in pieces:
-        table, rows = piece.table, piece.rows
-        stop = done + piece.size
-        target = slice(done, stop)
-        first = 0
-        for feature in dataset.dense_features:
-            values = decode_dense(table.column(feature.name), feature, piece, rows, dataset.fill, counts)
-            dense[target, first : first + feature.inputs] = values
-            first += feature.inputs
-        for number, (name, label) in enumerate(zip(label_columns(dataset), dataset.labels, strict=False)):
-            link = links.get(name, "logistic")
-            labels[target, number] = decode_labels(
-                table.column(name), label, piece, rows, link, dataset.has_optional_labels
-            )
-        if weights is not None and dataset.weight is not None:
-            weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, piece, rows)
-        if query_ids is not None and query_column is not None:
-            query_ids[target] = decode_query_ids(table.column(query_column), query_column, piece, rows)
-        ids.add(
-            done,
-            [
-                decode_ids(
-                    table.column(each.column_name),
-                    each,
-                    each.column_name in lists or each.makes_lists,
-                    piece,
-                    rows,
-                    counts,
-                )
-                for each in dataset.sparse
-            ],
+        target = slice(done, done + piece.size)
+        into = _Places(
+            dense[target],
+            labels[target],
+            None if weights is None else weights[target],
+            None if query_ids is None else query_ids[target],
         )
-        done = stop
+        decode = partial(_decode_piece, dataset, lists, links, query_column, into)
+        (found, counted), left_out, text = leaving_out(piece, allowed, decode)
+        ids.add(done, found)
+        counts += counted
+        if weights is not None and left_out.size:
+            weights[done + left_out] = 0.0
+            own = left_out if piece.rows is None else piece.rows[left_out]
+            bad[done + left_out], why = piece.group.first_row + piece.start + own, why or text
+        done += piece.size
     order = np.empty_like(places)
     order[places] = np.arange(size)
-    return DecodedBlock(order, dense, labels, weights, ids.single, ids.lists(), query_ids, counts)
+    return DecodedBlock(order, dense, labels, weights, ids.single, ids.lists(), query_ids, counts, bad, why)
+
+
+class _Places(NamedTuple):
+    """The places in a block of the samples of a piece."""
+
+    dense: NDArray[np.float32]
+    labels: NDArray[np.float32]
+    weights: NDArray[np.float32] | None
+    query_ids: NDArray[np.uint64] | None
+
+
+def _decode_piece(
+    dataset: ParquetDataset,
+    lists: frozenset[str],
+    links: Mapping[str, Link],
+    query_column: str | None,
+    into: _Places,
+    piece: RowPiece,
+) -> tuple[list[Ids], Counter[str]]:
+    """Decode a piece; return the ids of each feature, and the numbers of values that were filled or cut.
+
+    Raises BadValueError for a value that cannot be used.
+    """
+    table, rows, counts = piece.table, piece.rows, Counter[str]()
+    first = 0
+    for feature in dataset.dense_features:
+        values = decode_dense(table.column(feature.name), feature, piece, rows, dataset.fill, counts)
+        into.dense[:, first : first + feature.inputs] = values
+        first += feature.inputs
+    for number, (name, label) in enumerate(zip(label_columns(dataset), dataset.labels, strict=False)):
+        link = links.get(name, "logistic")
+        column = table.column(name)
+        into.labels[:, number] = decode_labels(column, label, piece, rows, link, dataset.has_optional_labels)
+    if into.weights is not None and dataset.weight is not None:
+        into.weights[:] = decode_weights(table.column(dataset.weight), dataset.weight, piece, rows)
+    if into.query_ids is not None and query_column is not None:
+        into.query_ids[:] = decode_query_ids(table.column(query_column), query_column, piece, rows)
+    ids = [
+        decode_ids(
+            table.column(each.column_name), each, each.column_name in lists or each.makes_lists, piece, rows, counts
+        )
+        for each in dataset.sparse
+    ]
+    return ids, counts
 
 
 class _IdsOfBlock:

@@ -1,5 +1,6 @@
 """Arrow columns to arrays, with checks for values that are missing, out of range or too long."""
 
+import math
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -11,13 +12,13 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.features import DenseFeature, Label, SparseFeature
 from persia_cli.config.schema.loss import Link
 from persia_cli.data.read.arrow_types import class_of, is_list, plain_type
+from persia_cli.data.read.bad_values import BadValueError
 from persia_cli.data.read.dense_transforms import CORRECT_TIMES, bucket_ids, numbers_of, transform
 from persia_cli.data.read.ids import text_id
 from persia_cli.data.read.lists import WrongLengthError, split_texts, vectors
 from persia_cli.data.read.reserved_ids import NULL_ID, PADDING_ID
 from persia_cli.data.read.times import NotATimeError, part_of
 from persia_cli.data.read.values import INTEGER, NotAnIdError, float_values, id_values
-from persia_cli.errors import DataError
 
 Rows = NDArray[np.int64] | None
 """Numbers of the rows to take, or None for all."""
@@ -55,15 +56,43 @@ def decode_labels(
         absent = plain.is_null().to_numpy()
         found = pc.is_in(plain, pa.array([str(value) for value in label.positives], pa.large_string())).to_numpy()
     else:
-        numbers = float_values(column)
-        absent = np.isnan(numbers)
-        found = np.isin(numbers, label.positives) if label.at_least is None else numbers >= label.at_least
+        absent, found = _by_rule(column, label)
     values = np.where(absent, np.nan, found).astype(np.float32)
     values = values if rows is None else values[rows]
     if not optional:
         remedy = "every row needs a label; drop or correct these rows"
         _check(~np.isnan(values), values, rows, f"label column {label.name}", where, remedy)
     return values
+
+
+def _by_rule(column: Any, label: Label) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which values of a column of numbers are null or NaN, and which are positive by a label's rule.
+
+    The comparison is exact also where float64 has no such integer: 2^60 + 1 is not 2^60.
+    """
+    wanted = [value for value in label.positives if isinstance(value, int)]
+    values: NDArray[Any]
+    least: float | None
+    if class_of(column.type) == "integer":
+        kind = pa.uint64() if pa.types.is_unsigned_integer(plain_type(column.type)) else pa.int64()
+        plain = column.cast(kind)
+        absent, values = plain.is_null().to_numpy(), plain.fill_null(0).to_numpy()
+        bounds = np.iinfo(values.dtype)
+        exact = [value for value in wanted if bounds.min <= value <= bounds.max]
+        least = None if label.at_least is None else math.ceil(label.at_least)
+    else:
+        values = float_values(column)
+        absent, exact = np.isnan(values), [value for value in wanted if float(value) == value]
+        least = None if label.at_least is None else _float_from(label.at_least)
+    if least is None:
+        return absent, np.isin(values, np.array(exact, values.dtype))
+    return absent, values >= least
+
+
+def _float_from(number: float) -> float:
+    """Return the least float64 that is not below a number."""
+    nearest = float(number)
+    return nearest if nearest >= number else math.nextafter(nearest, math.inf)
 
 
 def _is_label(values: NDArray[np.float32], name: str, link: Link, optional: bool) -> tuple[NDArray[np.bool_], str]:
@@ -182,7 +211,8 @@ def decode_query_ids(column: Any, name: str, where: object, rows: Rows) -> NDArr
     try:
         values = id_values(column, name, None, np.uint64(NULL_ID))
     except NotAnIdError as bad:
-        raise DataError(f"{where}: {bad} in {_place(where, bad.index)} of dataset.group_by, column {name}") from bad
+        text = f"{where}: {bad} in {_place(where, bad.index)} of dataset.group_by, column {name}"
+        raise BadValueError(text, np.array([bad.index])) from bad
     return values if rows is None else values[rows]
 
 
@@ -279,7 +309,8 @@ def _transformed(column: Any, feature: DenseFeature, where: object, rows: Rows) 
         numbers = numbers_of(column, feature)
     except NotATimeError as bad:
         place = _place(where, bad.index)
-        raise DataError(f"{where}: {bad} in {place} of dense column {feature.name}; {CORRECT_TIMES}") from bad
+        text = f"{where}: {bad} in {place} of dense column {feature.name}; {CORRECT_TIMES}"
+        raise BadValueError(text, np.array([bad.index])) from bad
     with np.errstate(over="ignore", invalid="ignore"):
         values = transform(numbers, feature).astype(np.float32)
     return values if rows is None else values[rows]
@@ -291,10 +322,11 @@ def _vectors(column: Any, feature: DenseFeature, where: object, rows: Rows) -> N
         with np.errstate(over="ignore"):
             values = vectors(column, feature.width).astype(np.float32)
     except WrongLengthError as wrong:
-        raise DataError(
-            f"{where}: {wrong} numbers in {_place(where, wrong.row)} of dense column {feature.name}, whose lists need "
-            f"{feature.width} each; correct the data"
-        ) from wrong
+        text = (
+            f"{where}: {wrong} in {_place(where, int(wrong.rows[0]))} of dense column {feature.name}, whose lists need "
+            f"{feature.width} each; correct the data, or write null for a missing list and set dataset.fill"
+        )
+        raise BadValueError(text, wrong.rows) from wrong
     return values if rows is None else values[rows]
 
 
@@ -339,12 +371,12 @@ def _place(where: object, row: int) -> str:
     return f"row {row}" if place_of is None else str(place_of(row))
 
 
-def _no_id(bad: NotAnIdError, feature: SparseFeature, where: object, row: int, remedy: str) -> DataError:
-    column = feature.column_name
-    return DataError(
-        f"{where}: {bad} in {_place(where, row)} of column {column}, so sparse feature {feature.name} has no id there; "
-        f"{remedy}"
+def _no_id(bad: NotAnIdError, feature: SparseFeature, where: object, row: int, remedy: str) -> BadValueError:
+    text = (
+        f"{where}: {bad} in {_place(where, row)} of column {feature.column_name}, so sparse feature {feature.name} has "
+        f"no id there; {remedy}"
     )
+    return BadValueError(text, np.array([row]))
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -358,7 +390,8 @@ def _check(
 ) -> None:
     if good.all():
         return
-    bad = np.flatnonzero(~good)
-    first = int(bad[0]) if rows is None else int(rows[bad[0]])
-    value = "null or NaN" if np.isnan(values[bad[0]]) else str(values[bad[0]])
-    raise DataError(f"{where}: values of {what} are unusable, the first is {value} in {_place(where, first)}; {remedy}")
+    wrong = np.flatnonzero(~good)
+    value = "null or NaN" if np.isnan(values[wrong[0]]) else str(values[wrong[0]])
+    bad = wrong if rows is None else rows[wrong]
+    place = _place(where, int(bad[0]))
+    raise BadValueError(f"{where}: values of {what} are unusable, the first is {value} in {place}; {remedy}", bad)

@@ -15,7 +15,6 @@ from persia_cli.data.read.columns import label_columns
 from persia_cli.data.read.decode import decode_dense, decode_labels, decode_weights
 from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, statistics_of
 from persia_cli.data.read.splits import Selector
-from persia_cli.data.read.values import float_values
 from persia_cli.errors import DataError
 
 _SHOWN = 10
@@ -93,12 +92,12 @@ def _refuse_absent(reader: RowGroupReader, label: Label, groups: Sequence[RowGro
         column = reader.read(group, [label.name]).column(label.name)
         is_text = class_of(column.type) == "text"
         found = pc.unique(column.cast(plain_type(column.type))).drop_null()
-        values = found.to_pylist() if is_text else float_values(found).tolist()
-        wanted = {str(value) if is_text else float(value) for value in label.positives}
-        texts = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in values]
-        if not wanted.isdisjoint(texts):
+        wanted = {str(value) if is_text else value for value in label.positives}
+        values = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in found.to_pylist()]
+        if not wanted.isdisjoint(values):
             return
-        there |= dict.fromkeys(text if is_text else f"{text:.16g}" for text in texts[: _SHOWN + 1])
+        shown = (f"{value:.16g}" if isinstance(value, float) else str(value) for value in values[: _SHOWN + 1])
+        there |= dict.fromkeys(shown)
     named = [*there][:_SHOWN] + (["…"] if len(there) > _SHOWN else [])
     never = " or ".join(map(str, label.positives))
     raise DataError(

@@ -4,13 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.loss import Link
 from persia_cli.control.position import SplitName
+from persia_cli.data.read.bad_values import bad_rows_allowed, leaving_out
 from persia_cli.data.read.decode import decode_labels, decode_weights
+from persia_cli.data.read.label_order import Ranges
 from persia_cli.data.read.masked_labels import fill_chain
 from persia_cli.data.read.row_groups import RowGroupReader
 from persia_cli.data.read.scan import ParquetScan
+from persia_cli.data.read.slices import RowPiece
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,8 @@ EVALUATION_ROWS = 2**24
 def label_ends(found: ParquetScan, split: SplitName, links: Mapping[str, Link], is_chain: bool = False) -> LabelEnds:
     """Read labels and weights of a split that has rows, in row groups in random order, until each label has two values.
 
-    Of evaluations at least `EVALUATION_ROWS` are read, if there are so many. Rows without weight do not count, nor
+    Row groups whose footers show a wrong label come first, and are all read. Of evaluations at least `EVALUATION_ROWS`
+    are read, if there are so many. Rows without weight do not count, nor
     labels that are not known; in a chain a label is 0 where the one before it is. Raises DataError for a value that
     training would refuse.
     """
@@ -39,30 +45,52 @@ def label_ends(found: ParquetScan, split: SplitName, links: Mapping[str, Link], 
     columns = dict.fromkeys([*dataset.label_names, *filter(None, [dataset.weight]), *found.selector.columns])
     has_weight, rows_of = False, found.split_rows.of(split)
     unread = EVALUATION_ROWS if split == "eval" else 0
+
+    def decode(piece: RowPiece) -> NDArray[np.float32]:
+        table, rows = piece.table, piece.rows
+        labels = np.stack(
+            [
+                decode_labels(
+                    table.column(name), label, piece, rows, links.get(name, "logistic"), dataset.has_optional_labels
+                )
+                for name, label in zip(dataset.label_names, dataset.labels, strict=True)
+            ],
+            axis=1,
+        )
+        if is_chain:
+            fill_chain(labels)
+        if dataset.weight is not None:
+            labels = labels[decode_weights(table.column(dataset.weight), dataset.weight, piece, rows) > 0.0]
+        return labels
+
+    # Data are often sorted by label: groups in random order soon show both values.
+    order = np.random.default_rng(0).permutation(np.flatnonzero(rows_of)).tolist()
+    suspects = {number for number in order if _has_wrong_label(dataset, found.label_ranges[number], links)}
     with RowGroupReader(found.filesystem) as reader:
-        # Data are often sorted by label: groups in random order soon show both values.
-        for number in np.random.default_rng(0).permutation(np.flatnonzero(rows_of)).tolist():
+        for done, number in enumerate(sorted(order, key=lambda each: each not in suspects), 1):
             group = found.groups[number]
             table = reader.read(group, list(columns))
-            rows = found.selector.rows(split, group.first_row, table)
-            labels = np.stack(
-                [
-                    decode_labels(
-                        table.column(name), label, group, rows, links.get(name, "logistic"), dataset.has_optional_labels
-                    )
-                    for name, label in zip(dataset.label_names, dataset.labels, strict=True)
-                ],
-                axis=1,
-            )
-            if is_chain:
-                fill_chain(labels)
-            if dataset.weight is not None:
-                labels = labels[decode_weights(table.column(dataset.weight), dataset.weight, group, rows) > 0.0]
+            piece = RowPiece(group, 0, table, found.selector.rows(split, group.first_row, table))
+            labels, _, _ = leaving_out(piece, bad_rows_allowed(dataset), decode)
             has_weight |= bool(len(labels))
             low = np.fmin(low, np.fmin.reduce(labels, axis=0, initial=np.inf))
             high = np.fmax(high, np.fmax.reduce(labels, axis=0, initial=-np.inf))
             unread -= rows_of[number]
-            if (low < high).all() and unread <= 0:
+            if (low < high).all() and unread <= 0 and done >= len(suspects):
                 break
     ends = zip(dataset.label_names, low.tolist(), high.tolist(), strict=True)
     return LabelEnds(has_weight, {name: (a, b) if a <= b else None for name, a, b in ends})
+
+
+def _has_wrong_label(dataset: ParquetDataset, ranges: Ranges, links: Mapping[str, Link]) -> bool:
+    """Return True if a row group's footer shows a label beyond the values that what predicts it can learn."""
+    for label in dataset.labels:
+        name = label if isinstance(label, str) else label.name
+        least, most = ranges.get(name, (0, 0))
+        is_plain = isinstance(label, str) or (label.positive is None and label.at_least is None)
+        if not is_plain or not isinstance(least, int | float):
+            continue
+        link = links.get(name, "logistic")
+        if (link != "identity" and least < 0) or (link == "logistic" and most > 1):
+            return True
+    return False

@@ -14,11 +14,11 @@ _BLANKS = " \t"
 
 
 class WrongLengthError(Exception):
-    """A list that has another length than all others, and its row."""
+    """Lists of another length than all others, and their rows, int64."""
 
-    def __init__(self, row: int, length: int) -> None:
-        super().__init__(f"a list of {length}")
-        self.row = row
+    def __init__(self, rows: NDArray[np.int64], length: int) -> None:
+        super().__init__(f"a list of {length} numbers" if length else "an empty list")
+        self.rows = rows
 
 
 def split_texts(column: Any, separator: str) -> Any:
@@ -74,7 +74,7 @@ def _split(texts: Any, separator: str) -> Any:
 def vectors(column: Any, width: int) -> NDArray[np.float64]:
     """Return the numbers of a chunked array of lists, [n, width]; NaN for a null list and for null in a list.
 
-    Raises WrongLengthError for the first list of another length.
+    Raises WrongLengthError for lists of another length.
     """
     if pa.types.is_null(column.type):
         return np.full((len(column), width), np.nan)
@@ -84,9 +84,8 @@ def vectors(column: Any, width: int) -> NDArray[np.float64]:
     array = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
     is_valid = array.is_valid().to_numpy(zero_copy_only=False)
     lengths = pc.list_value_length(array).fill_null(width).to_numpy(zero_copy_only=False)
-    if (lengths != width).any():
-        first = int(np.argmax(lengths != width))
-        raise WrongLengthError(first, int(lengths[first]))
+    if (wrong := np.flatnonzero(lengths != width)).size:
+        raise WrongLengthError(wrong, int(lengths[wrong[0]]))
     found = np.full((len(array), width), np.nan)
     found[is_valid] = float_values(array.flatten()).reshape(-1, width)
     return found

@@ -15,6 +15,7 @@ from persia_cli.config.schema.features import DenseFeature
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, HashSplit, LastSplit, PredictSplit, TimeSplit
 from persia_cli.control.position import SplitName, TrainingData
 from persia_cli.data.read.bad_rows import BadRows
+from persia_cli.data.read.bad_values import bad_rows_allowed
 from persia_cli.data.read.column_kinds import with_kinds
 from persia_cli.data.read.columns import (
     booleans_as_text,
@@ -248,7 +249,8 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     settled = settled.model_copy(update={"split": selector.split})
     split_rows = count_rows(selector, filesystem, found.groups)
     _require_rows(dataset, kind, found.rows, split_rows, lambda: times_in(selector.split, filesystem, found.groups))
-    refuse_wrong(settled, filesystem, found.groups, selector, found.suspects)
+    if not bad_rows_allowed(settled):
+        refuse_wrong(settled, filesystem, found.groups, selector, found.suspects)
     refuse_absent(dataset, filesystem, found.groups)
     before = settled.dense_features
     vectors: tuple[str, ...] = ()

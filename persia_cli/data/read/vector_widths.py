@@ -53,12 +53,10 @@ def with_widths(
 
 
 def _first_length(name: str, filesystem: Any, groups: Sequence[RowGroup]) -> int:
-    """Return the length of a column's first list that is not null; raises DataError if there is none."""
+    """Return the length of a column's first list that is neither null nor empty; raises DataError if there is none."""
     with RowGroupReader(filesystem) as reader:
         for group in groups:
             lengths = pc.list_value_length(reader.read(group, [name]).column(name)).drop_null()
-            if len(lengths) and (length := lengths[0].as_py()):
+            if length := next(filter(None, lengths.to_pylist()), 0):
                 return int(length)
-            if len(lengths):
-                break
-    raise DataError(f"dense feature {name} has no numbers in its first list; take it out, or give all lists one length")
+    raise DataError(f"dense feature {name} has no list with numbers; take it out, or give all lists one length")

@@ -84,6 +84,8 @@ class JobContext:
         """Names of the replicas that received the request to end."""
         self.failure: ReplicaError | None = None
         self.ending: Ending | None = None
+        self.bad_rows: set[int] = set()
+        """The numbers of rows that are left out since a value cannot be used."""
         self.unreadable: UnreadableStep | None = None
         """The step before which the model is saved and the job fails."""
         self.stop_reason: str | None = None

@@ -28,6 +28,7 @@ class SaveRequests:
         self._context = context
         checkpoint = context.run.checkpoint
         self._grace_s = checkpoint.grace_s
+        self._most_bad_rows: int = getattr(context.run.dataset, "max_bad_rows", 0)
         self._every_s = 60.0 * checkpoint.every_minutes if checkpoint.every_minutes else None
         self._saved_s = context.now()
         self._asked: list[Peer] = []
@@ -98,14 +99,19 @@ class SaveRequests:
         context.phases.skip()
 
     def on_unreadable(self, peer: Peer, message: Unreadable) -> None:
-        """End a training before a step that a loader cannot read, and save it; end another job at once.
+        """Allow a step without its unreadable rows, while they are few; otherwise end the job before it.
 
-        No rank has all samples of that step, so it is not trained, and a resumed run begins with it.
+        No rank has all samples of that step, so it is not trained, and a resumed run begins with it. A training is
+        saved first; another job ends at once.
         """
         context = self._context
         member = context.find(message.sender, only="data-loader")
-        context.reply(peer, Ack())
         error = f"{member.name}: {message.error}"
+        if message.rows:
+            if self._may_leave_out(message.rows, message.error):
+                context.reply(peer, Ack())
+                return
+            error += f"; more rows than dataset.max_bad_rows={self._most_bad_rows} cannot be read"
         if context.job.task != "train":
             context.abort(error, UserError.exit_code)
             return
@@ -114,6 +120,18 @@ class SaveRequests:
             context.unreadable = UnreadableStep(message.split, message.step, error)
         context.requests.end = True
         self._stop_before_unreadable()
+
+    def _may_leave_out(self, rows: tuple[int, ...], why: str) -> bool:
+        """Count rows that are left out, each once; return True if all of them are few enough."""
+        context, before = self._context, len(self._context.bad_rows)
+        context.bad_rows.update(rows)
+        total = len(context.bad_rows) + context.job.unread_rows
+        if total > self._most_bad_rows:
+            return False
+        if len(context.bad_rows) > before:
+            context.record.bad_rows = total
+            context.events.write(event="bad_rows", rows=total, text=why)
+        return True
 
     def _stop_before_unreadable(self) -> bool:
         """Cut the present phase short if an unreadable step is in it; return True if so."""
