@@ -82,13 +82,13 @@ def export(
             raise UserError("--format torch writes rows unchanged, and takes no --rows, --verify and --name")
         _export_plain(model, place, output)
         return
-    other = _other_data(model, verify) if verify else model.run
+    other = _other_data(model, verify) if verify else None
     network = SavedNetwork(model.run, model.checkpoint)
-    order = Order(model, name or place.folder.name, rows, other)
+    order = Order(model, name or place.folder.name, rows)
     with ProgressBar(err(), "exporting") as bar:
 
         def prove(folder: Path) -> None:
-            if verify:
+            if other is not None:
                 bar.begin("verifying")
                 proof = compare(
                     other, network, folder, on_samples=lambda done: bar.show(done, None, [count(done, "sample")])

@@ -56,7 +56,7 @@ def _export(saved: Path, folder: Path) -> None:
     model = find_model(saved)
     output = Output.at(folder, overwrite=False)
     with ProgressBar(err(), "exporting") as bar:
-        order = Order(model, folder.name, "float32", model.run)
+        order = Order(model, folder.name, "float32")
         network = SavedNetwork(model.run, model.checkpoint)
         write_artefact(order, output, network, lambda what, done, of: bar.show(done, of, [what]))
 

@@ -22,6 +22,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_lin
 from persia_cli.observe.moment import MOMENT
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import JobPlan
+from persia_cli.plan.kept_samples import SAMPLES, encoded_samples
 from persia_cli.storage.addresses import local_path
 from persia_cli.storage.places import address_of, place_of
 from persia_cli.store.checkpoints.claim import CLAIM, claim
@@ -30,7 +31,7 @@ from persia_cli.wire.place import own_process
 JOB = planned.JOB
 ROLES = "roles"
 """Folder of a run's logs; the process that creates it owns the run directory."""
-BEGINNING = (MOMENT, EVENTS, JOB, CONFIG, ROLES)
+BEGINNING = (MOMENT, EVENTS, JOB, CONFIG, SAMPLES, ROLES)
 """Files that every start of a run makes; the folder is first, so a run that begins again moves it last."""
 COORDINATOR_ADDRESS = "coordinator.address"
 SECRET_FILE = "coordinator.secret"
@@ -125,11 +126,12 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
 
     All checks come before the first change, so that a refused resume leaves the folder unchanged.
 
-    Raises UserError if the directory is in use, DiskError if it cannot be created. Of several processes only one gets
-    it.
+    Raises UserError if the directory is in use, DataError, DiskError if it cannot be created. Of several processes only
+    one gets it.
     """
     run_dir = plan.run_dir
     _refuse_uri(run_dir)
+    samples = encoded_samples(plan.run, plan.facts.found) if plan.job.task == "train" else None
     with writing(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
     metrics = None
@@ -155,11 +157,14 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
     job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load, driver=own.pid, driver_began=own.began)
     plan = replace(plan, run=anchored(plan.run), job=job)
     try:
+        if samples is not None:
+            write_whole(run_dir / SAMPLES, samples)
         write_run(plan.run, run_dir / CONFIG)
         write_whole(run_dir / JOB, plan.job.to_json() + b"\n")
     except DiskError:
         # Leave nothing behind, so that the same command works once there is free space.
-        (run_dir / CONFIG).unlink(missing_ok=True)
+        for name in (CONFIG, SAMPLES):
+            (run_dir / name).unlink(missing_ok=True)
         (run_dir / ROLES).rmdir()
         raise
     return plan

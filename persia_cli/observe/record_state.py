@@ -13,6 +13,7 @@ from persia_cli.errors import CheckpointError, DiskFaultError, WireError
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.recent_scores import WINDOW, RecentScores
 from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.plan.kept_samples import SAMPLES
 from persia_cli.storage.places import Place, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
 from persia_cli.wire.job_messages import ScoreCounts
@@ -23,7 +24,7 @@ RECORD = "record"
 """Folder of a checkpoint that holds the state of the record."""
 COPIES = ("run", "run-renewed")
 """Folders of a checkpoint, of which one at a time holds the files of the record: each renewal writes the other one."""
-COPIED_FILES = (CONFIG, METRICS, EVENTS)
+COPIED_FILES = (CONFIG, SAMPLES, METRICS, EVENTS)
 SCORES = "scores.safetensors"
 
 
@@ -66,7 +67,7 @@ def save_copies(run_dir: Path, checkpoint: Place, folder: str, metrics_bytes: in
     saved = []
     for name in COPIED_FILES:
         content = (run_dir / name).read_bytes() if (run_dir / name).exists() else b""
-        if name != CONFIG:
+        if name in (METRICS, EVENTS):
             content = content[: content.rfind(b"\n") + 1]  # a line may be written meanwhile
         if name == METRICS and len(content) < metrics_bytes:
             raise DiskFaultError(f"disk full or failing: cannot write {run_dir / name}; free space")

@@ -15,6 +15,7 @@ from persia_cli.errors import UserError
 from persia_cli.observe.history import COPIED, EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.record_state import copies_in
+from persia_cli.plan.kept_samples import SAMPLES
 from persia_cli.storage.places import Place, address_of, place_of, subfolders
 from persia_cli.store.checkpoints.claim import read_claim, write_claim, writer_of
 from persia_cli.store.checkpoints.manifest import decode_manifest, finished_steps, newest_checkpoint, verify
@@ -71,7 +72,7 @@ def copy_record(checkpoints: Place, folder: Path) -> None:
     run = _run_in(record, checkpoints)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for name in (METRICS, EVENTS):
+    for name in (SAMPLES, METRICS, EVENTS):
         write_whole(folder / name, record[name])
     write_run(run, folder / CONFIG)
 

@@ -1,24 +1,23 @@
 """Golden samples: some samples as the network's input, and their scores by the training code.
 
-`golden.arrow` has the columns `dense`, one of ids for each feature, named `ids:FEATURE`, and `logit:LABEL`.
+`golden.arrow` has the columns of `persia_cli.serving.sample_table`, and `logit:LABEL`.
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 from numpy.typing import NDArray
 
-from persia_cli.data.read.batch import Batch, assemble
+from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.predictions import predictions
 from persia_cli.errors import CheckpointError, one_line
 from persia_cli.serving.description import GOLDEN, Form, ModelDescription
 from persia_cli.serving.predictor import Predictor
+from persia_cli.serving.sample_table import batch_of_table, column_of, columns_of_batch
 
-SAMPLES = 256
-"""Number of golden samples of a model, if the data has enough."""
 DIFFERENCE: dict[Form, float] = {"float32": 5e-6, "bfloat16": 0.01, "float16": 0.001, "int8": 0.02, "int4": 0.2}
 """Maximum difference of a prediction to that of the training code, by the dtype of rows; above 1, relative."""
 
@@ -32,12 +31,7 @@ class Golden(NamedTuple):
 
 def write_golden(folder: Path, features: list[str], labels: list[str], golden: Golden) -> None:
     """Write golden samples, as an Arrow IPC file."""
-    batch = golden.batch
-    columns: dict[str, Any] = {"dense": _vectors(batch.dense)}
-    for number, name in enumerate(features):
-        bounds = batch.offsets[number * batch.size : (number + 1) * batch.size + 1].astype(np.int64)
-        ids = pa.array(batch.ids[bounds[0] : bounds[-1]])
-        columns[f"ids:{name}"] = pa.LargeListArray.from_arrays(pa.array(bounds - bounds[0]), ids)
+    columns = columns_of_batch(golden.batch, features)
     for task, label in enumerate(labels):
         columns[f"logit:{label}"] = pa.array(np.ascontiguousarray(golden.logits[:, task]))
     table = pa.table(columns)
@@ -51,18 +45,9 @@ def read_golden(folder: Path, description: ModelDescription) -> Golden:
     try:
         with pa.memory_map(str(path)) as file:
             table = pyarrow.ipc.open_file(file).read_all().combine_chunks()
-        lists = [_column(table, f"ids:{feature.name}") for feature in description.features]
-        logits = [_column(table, f"logit:{output.label}").to_numpy() for output in description.outputs]
-        values = _column(table, "dense").flatten().to_numpy() if description.dense else np.empty(0, np.float32)
-        dense = values.reshape(table.num_rows, description.dense)
-        # Copies, since the file is unmapped.
-        batch = assemble(
-            dense=np.array(dense, np.float32),
-            labels=np.zeros((table.num_rows, len(logits)), np.float32),
-            weights=None,
-            ids=[np.array(each.values.to_numpy(), np.uint64) for each in lists],
-            offsets=[np.array(each.offsets.to_numpy(), np.int64) for each in lists],
-        )
+        features, tasks = [feature.name for feature in description.features], len(description.outputs)
+        batch = batch_of_table(table, features, description.dense, tasks)
+        logits = [column_of(table, f"logit:{output.label}").to_numpy() for output in description.outputs]
         return Golden(batch, np.stack([np.array(each, np.float32) for each in logits], axis=1))
     except (OSError, KeyError, ValueError, AttributeError, pa.ArrowException) as error:
         raise CheckpointError(f"{path} has no golden samples of this model: {one_line(error)}; export again") from error
@@ -87,14 +72,3 @@ def require_golden(predictor: Predictor) -> None:
                 f"{predictor.folder} does not predict {output.name} of its golden samples as the training code does: "
                 f"the difference is up to {difference:.3g}, and {allowed:.0e} is allowed; export the run again"
             )
-
-
-def _column(table: Any, name: str) -> Any:
-    column = table.column(name)
-    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
-
-
-def _vectors(values: NDArray[np.float32]) -> Any:
-    if not values.shape[1]:  # from_arrays does not take a size of 0
-        return pa.array([[]] * len(values), pa.list_(pa.float32(), 0))
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(values).reshape(-1)), values.shape[1])

@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 from persia_cli.errors import PersiaError, UserError
 from persia_cli.export import verification
 from persia_cli.main import app
+from persia_cli.observe.saved_run import find_model
+from persia_cli.serving.description import FEATURES, GOLDEN
 from persia_cli.serving.fields import read_fields
 from persia_cli.serving.golden import read_golden
 from persia_cli.serving.predictor import Predictor
@@ -83,14 +85,23 @@ def test_an_export_that_fails_its_proof_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_without_its_data_is_proven_by_other_samples(tmp_path: Path) -> None:
+def test_a_run_without_its_data_is_exported_as_with_it(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that was copied to another place is too."""
     run = train(lists_job(tmp_path), tmp_path / "run").run_dir
     (tmp_path / "eval.parquet").rename(tmp_path / "other.parquet")
-    refused = export(run, tmp_path / "model")
-    assert isinstance(refused.exception, UserError)
-    assert "--verify" in str(refused.exception)
     done = export(run, tmp_path / "model", "--verify", str(tmp_path / "other.parquet"))
     assert done.exit_code == 0, done.output
+    assert (tmp_path / "model" / FEATURES).read_bytes() == (exported / FEATURES).read_bytes()
+    monkeypatch.chdir(tmp_path)  # which gets a copy of the record
+    checkpoint = find_model(run).checkpoint
+    shutil.copytree(checkpoint, tmp_path / "elsewhere" / checkpoint.name)
+    shutil.rmtree(run)
+    done = export(tmp_path / "elsewhere" / checkpoint.name, tmp_path / "again")
+    assert done.exit_code == 0, done.output
+    for name in (FEATURES, GOLDEN):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
 
 
 def test_a_folder_is_replaced_only_on_request(lists: Path, exported: Path, tmp_path: Path) -> None:

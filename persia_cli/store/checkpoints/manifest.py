@@ -25,7 +25,7 @@ from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.wire.message import Count
 from persia_cli.wire.reports import Digest, Positive, Record, SavedFile, TrackedMetric, TrackedPlateau
 
-FORMAT_VERSION = 11
+FORMAT_VERSION = 12
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"

@@ -12,13 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from persia_cli.data.read.scan import scan
 from persia_cli.errors import CheckpointError, PersiaError
 from persia_cli.export import plain
-from persia_cli.export.artefact import Order, list_features, write_artefact
+from persia_cli.export.artefact import Order, write_artefact
 from persia_cli.export.output import Output
 from persia_cli.export.plain import write_plain
 from persia_cli.export.verification import LabelProof, Proof
 from persia_cli.observe.saved_run import find_model
+from persia_cli.plan.kept_samples import SAMPLES, encoded_samples, read_samples
 from persia_cli.serving.description import Form
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows
@@ -37,7 +39,7 @@ def test_changed_rows_are_not_exported(tmp_path: Path, form: str) -> None:
 
     def export() -> None:
         if form == "onnx":
-            write_artefact(Order(model, "shop", "float32", model.run), place, network)
+            write_artefact(Order(model, "shop", "float32"), place, network)
         else:
             write_plain(model, place, network, lambda what, done, of: None)
 
@@ -51,7 +53,10 @@ def test_a_column_of_lists_is_one_also_if_each_has_one_id(tmp_path: Path) -> Non
     columns: dict[str, Any] = {name: [0.5] * rows for name in ("d0", "d1")}
     columns |= {"click": [0, 1] * (rows // 2), "a": list(range(rows)), "b": [[each] for each in range(rows)]}
     pq.write_table(pa.table(columns), tmp_path / "samples.parquet")
-    assert list_features(make_run(dataset={"path": str(tmp_path / "samples.parquet")})) == {"b"}
+    run = make_run(dataset={"path": str(tmp_path / "samples.parquet")})
+    (tmp_path / SAMPLES).write_bytes(encoded_samples(run, scan(run.dataset)))
+    (tmp_path / "samples.parquet").unlink()
+    assert read_samples(run, tmp_path / SAMPLES).fields.lists == ("b",)
 
 
 def proof(difference: float, pairs: float) -> Proof:

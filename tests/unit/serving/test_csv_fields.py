@@ -16,7 +16,7 @@ from persia_cli.config.schema import Run
 from persia_cli.data.read.decode import decode_dense, decode_ids
 from persia_cli.data.read.scan import scan
 from persia_cli.data.read.source import open_source
-from persia_cli.export.text_fields import csv_fields
+from persia_cli.plan.text_fields import csv_fields
 from persia_cli.serving.description import ModelInput
 from persia_cli.serving.fields import RequestFields, read_fields, write_fields
 from persia_cli.serving.http.requests import RequestReader
@@ -64,7 +64,8 @@ def run_of(path: Path, split: dict[str, Any] | None = None) -> Run:
 
 
 def fields_of(run: Run) -> RequestFields:
-    return RequestFields.of(scan(run.dataset).settled, LISTS, csv=csv_fields(run, run))
+    found = scan(run.dataset)
+    return RequestFields.of(found.settled, LISTS, csv=csv_fields(found))
 
 
 def lists(columns: dict[str, Any]) -> dict[str, Any]:
@@ -141,13 +142,10 @@ def test_texts_of_other_data_have_no_null_markers(run: Run, tmp_path: Path) -> N
     table = pa.table({"click": [0, 1] * 5, "city": ["", "NA"] * 5, "Age": [1.0] * 10, "paid": [True] * 10})
     table = table.append_column("code", pa.array(["a"] * 10)).append_column("user", pa.array([1] * 10))
     pq.write_table(table.append_column("wide", pa.array([1.0] * 10)), tmp_path / "other.parquet")
-    other = run_of(tmp_path / "other.parquet")
-    assert csv_fields(other, other) is None
-    # A model of CSV whose samples are of such a file, as `--verify` may name, still reads texts as CSV.
-    known = csv_fields(run, other)
+    assert csv_fields(scan(run_of(tmp_path / "other.parquet").dataset)) is None
+    known = csv_fields(scan(run.dataset))
+    assert known is not None
     assert known.nulls == ("", "NA")
     assert known.columns == {
-        "city": "text", "code": "text", "user": "integer", "wide": "number", "Age": "number", "paid": "boolean",
+        "city": "text", "code": "number", "user": "integer", "wide": "number", "Age": "number", "paid": "boolean",
     }  # fmt: skip
-    (tmp_path / "data.csv").unlink()
-    assert csv_fields(run, other) == known

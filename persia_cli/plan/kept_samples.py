@@ -1,0 +1,110 @@
+"""What an export needs of a run's data: some samples, and the rules for fields of requests.
+
+A run keeps them in its directory from its start, and with its record in every checkpoint, since the data may be gone
+or replaced when the model is exported.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from persia_cli.config.schema import Run
+from persia_cli.control.position import SplitName
+from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.parquet import ParquetSource
+from persia_cli.data.read.scan import ParquetScan
+from persia_cli.data.read.source import Source, open_source
+from persia_cli.errors import CheckpointError, one_line
+from persia_cli.plan.columns import label_names, sparse_features
+from persia_cli.plan.text_fields import csv_fields
+from persia_cli.serving.fields import RequestFields
+from persia_cli.serving.sample_table import batch_of_table, columns_of_batch
+
+SAMPLES = "samples.arrow"
+"""The file in a run directory."""
+NUMBER = 256
+"""Number of samples, if the data has enough."""
+_FIELDS = b"persia.fields"
+"""Key of the file's metadata with the fields, in JSON."""
+
+
+class KeptSamples(NamedTuple):
+    """The first evaluation samples of a run, else of training, and the fields of requests."""
+
+    batch: Batch
+    fields: RequestFields
+
+
+def encoded_samples(run: Run, found: ParquetScan | None) -> bytes:
+    """Return the content of the file; `found` are the contents of the data set's files, None if it has none.
+
+    Raises DataError for samples that cannot be read.
+    """
+    batch = _first(run, "eval", found) or _first(run, "train", found)
+    assert batch is not None  # a job without samples is not planned
+    csv = None if found is None else csv_fields(found)
+    fields = RequestFields.of(run.dataset, _lists(run, batch, found), _single_columns(found), csv)
+    columns = columns_of_batch(batch, [feature.name for feature in sparse_features(run)])
+    table = pa.table(columns).replace_schema_metadata({_FIELDS: fields.model_dump_json(exclude_defaults=True)})
+    sink = pa.BufferOutputStream()
+    with pyarrow.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def read_samples(run: Run, path: Path) -> KeptSamples:
+    """Return the content of the file of a run; raises CheckpointError if it is missing or damaged."""
+    try:
+        with pa.memory_map(str(path)) as file:
+            table = pyarrow.ipc.open_file(file).read_all().combine_chunks()
+        fields = RequestFields.model_validate_json(table.schema.metadata[_FIELDS])
+        features = [feature.name for feature in sparse_features(run)]
+        batch = batch_of_table(table, features, fields.dense_inputs, len(label_names(run)))
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, pa.ArrowException) as error:
+        raise CheckpointError(
+            f"{path} cannot be read, and an export needs the samples there: {one_line(error)}; copy it from run/ or "
+            "run-renewed/ of a checkpoint"
+        ) from error
+    return KeptSamples(batch, fields)
+
+
+def _first(run: Run, split: SplitName, found: ParquetScan | None) -> Batch | None:
+    """Return the first samples of a split; None if it has none."""
+    source: Source
+    if found is None:
+        source = open_source(run.dataset, split, run.seed, run.links)
+    else:
+        source = ParquetSource(found.settled, found, split, run.seed, run.links)
+    try:
+        return source.read(0, 0, min(source.rows, NUMBER)) if source.rows else None
+    finally:
+        source.close()
+
+
+def _lists(run: Run, batch: Batch, found: ParquetScan | None) -> frozenset[str]:
+    """Return the features whose columns contain lists: by the files, as sequences, or by a sample of not one id.
+
+    A feature that drops nulls has no id for a null.
+    """
+    lists = set()
+    for number, feature in enumerate(sparse_features(run)):
+        offsets = batch.offsets[number * batch.size : (number + 1) * batch.size + 1]
+        lengths = np.diff(offsets.astype(np.int64))
+        has_lists = (lengths > 1).any() if feature.drops_nulls else (lengths != 1).any()
+        in_files = found is not None and (feature.column_name in found.lists or feature.makes_lists)
+        if feature.pooling != "sum" or feature.max_length is not None or has_lists or in_files:
+            lists.add(feature.name)
+    return frozenset(lists)
+
+
+def _single_columns(found: ParquetScan | None) -> frozenset[str]:
+    """Return the columns that are float32 in all files."""
+    singles = (
+        []
+        if found is None
+        else [{field.name for field in schema if field.type == pa.float32()} for schema in found.schemas]
+    )
+    return frozenset.intersection(*map(frozenset, singles)) if singles else frozenset()
