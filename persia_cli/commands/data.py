@@ -3,20 +3,21 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from persia_cli.commands.options import examples
 
 if TYPE_CHECKING:
-    from persia_cli.config.schema.dataset import CsvFormat
+    from persia_cli.config.schema.dataset import FileForm
     from persia_cli.store.layout import OptimizerKind
 
 INSPECT_EXAMPLES = examples(
     "persia data inspect data/criteo                       # what a recipe has prepared",
     "persia data inspect data/shop --write dataset.yaml    # a suggestion for `persia train dataset=dataset.yaml`",
-    "persia data inspect old.csv --csv \"{delimiter: ';', nulls: [NA]}\"",
+    "persia data inspect old.csv 'dataset.csv.delimiter=;' dataset.csv.nulls=[NA]",
+    "persia data inspect u.data dataset.format=csv 'dataset.csv.header=[user,item,stars,time]'",
     "persia data inspect s3://bucket/shop --dim 32 --optimizer adam --memory 8GiB",
 )
 
@@ -31,6 +32,12 @@ def inspect(
             metavar="PATH", help="A file, a folder or a URI of Parquet, CSV or JSON Lines.", show_default=False
         ),
     ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="The format of the files: dataset.format and dataset.csv.*.", show_default=False
+        ),
+    ] = None,
     write: Annotated[
         Path | None,
         typer.Option("--write", metavar="FILE", help="Write the suggested dataset YAML here.", show_default=False),
@@ -42,12 +49,6 @@ def inspect(
     memory: Annotated[
         str | None,
         typer.Option("--memory", metavar="SIZE", help="Memory for all tables: shows what fits.", show_default=False),
-    ] = None,
-    csv: Annotated[
-        str | None,
-        typer.Option(
-            "--csv", metavar="YAML", help="The format of CSV files: the keys of `dataset.csv`.", show_default=False
-        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -68,13 +69,15 @@ def inspect(
     kind = _optimizer_kind(optimizer)
     _refuse_name(write)
     announce(path)
-    form = None if csv is None else _csv_format(csv)
+    form = _form(words or [])
     with converting() as conversion, _bar() as progress:
-        found = inspect_data(path, progress, form, conversion)
+        found = inspect_data(path, progress, form.csv if words else None, conversion, form.format)
     if found.profile.source.left_out:
         labelled(err(), "left out", found.profile.source.left_out)
     for sentence in found.profile.source.unread:
         labelled(err(), "warning", sentence)
+    for sentence in found.notes:
+        labelled(err(), "note", sentence)
     needs = table_needs(found.table_rows, dim, kind, budget)
     if as_json:
         say(out(), json.dumps(as_object(found, needs)))
@@ -86,21 +89,30 @@ def inspect(
     propose(err(), _next(path, found.known is not None, write))
 
 
-def _csv_format(text: str) -> "CsvFormat":
-    """Return the format in `--csv`; raises UserError if it is not valid."""
-    import yaml
+def _form(words: list[str]) -> "FileForm":
+    """Return the format of files that settings give; raises ConfigError for other settings and wrong values."""
     from pydantic import ValidationError
 
-    from persia_cli.config.schema.dataset import CsvFormat
-    from persia_cli.errors import UserError
+    from persia_cli.config.explain import explain
+    from persia_cli.config.schema.dataset import FileForm
+    from persia_cli.config.words import key_and_value, read_words
+    from persia_cli.errors import ConfigError
 
+    if other := next((word for word in words if not word.startswith(("dataset.format=", "dataset.csv."))), None):
+        raise ConfigError(f"{other}: inspect takes dataset.format and the keys of dataset.csv alone")
+    read = read_words(words, [], {})
+    values: dict[str, Any] = {"csv": {}}
+    for key, value in [*map(key_and_value, read.overrides), *read.replacements.items()]:
+        group = values["csv"] if key.startswith("dataset.csv.") else values
+        group[key.rpartition(".")[2]] = value
     try:
-        return CsvFormat.model_validate(yaml.safe_load(text))
-    except (yaml.YAMLError, ValidationError) as error:
-        known = ", ".join(CsvFormat.model_fields)
-        raise UserError(
-            f"--csv {text}: expected a mapping of {known}, such as \"{{delimiter: ';', nulls: [NA]}}\""
-        ) from error
+        form = FileForm.model_validate(values)
+    except ValidationError as error:
+        mistakes = explain(error, FileForm, values).values()
+        raise ConfigError("\n".join([*read.wrong.values(), *(f"dataset.{each}" for each in mistakes)])) from error
+    if read.wrong:
+        raise ConfigError("\n".join(read.wrong.values()))
+    return form
 
 
 def _optimizer_kind(text: str) -> "OptimizerKind":

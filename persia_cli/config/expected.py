@@ -93,9 +93,9 @@ def expectation(annotation: Any, many: bool = False, limits: bool = False) -> st
     metadata, annotation = _bare(annotation)
     if any(isinstance(item, BeforeValidator) and item.func is parse_bytes for item in metadata):
         return "a size such as 512MiB or 2GiB"
-    if annotation is str and any(isinstance(item, MaxLen) and item.max_length == 1 for item in metadata):
+    if annotation is str and any(isinstance(item, MaxLen) and item.max_length <= 2 for item in metadata):
         is_tab = any(isinstance(item, BeforeValidator) and item.func is tab_of for item in metadata)
-        return "one character or the word tab" if is_tab else "one character"
+        return "one or two characters or the word tab" if is_tab else "one character"
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation in _ONE:
         return f"{(_MANY if many else _ONE)[annotation]} {' and '.join(_bounds(metadata, limits))}".rstrip()

@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from persia_cli.config.schema.base import Node
 from persia_cli.data.read.arrow_types import class_of, is_list
-from persia_cli.data.read.csv_files import numbers_of
+from persia_cli.data.read.csv_files import numbers_of, without_markers
 from persia_cli.data.read.lists import with_values
 from persia_cli.errors import DataError
 from persia_cli.serving.columns import Lists, arrow_column
@@ -59,8 +58,7 @@ class CsvFields(Node):
         ]
 
     def _read(self, held: Held, texts: Any) -> Any:
-        markers = pa.array(self.nulls, pa.string())
-        texts = pc.if_else(pc.is_in(texts, value_set=markers), None, texts)
+        texts = without_markers(texts, self.nulls)
         return texts if held == "text" else numbers_of(texts, held)
 
 

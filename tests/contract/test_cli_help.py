@@ -45,7 +45,7 @@ FROZEN = {
         "config show": "--conf-dir words",
         "dashboard": "--host --port --token-file folder",
         "data": "",
-        "data inspect": "--csv --dim --json --memory --optimizer --write path",
+        "data inspect": "--dim --json --memory --optimizer --write path words",
         "doctor": "--json folder",
         "drill": "--at-step --compare --conf-dir --folder --json words",
         "drive": "--background --lock --run-dir words",

@@ -24,7 +24,7 @@ def _refuse_null(value: Any) -> Any:
 
 
 Character = Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[\x00-\x7f]$")]
-Delimiter = Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[\x00-\x7f]$"), BeforeValidator(tab_of)]
+Delimiter = Annotated[str, Field(min_length=1, max_length=2, pattern=r"^[\x00-\x7f]{1,2}$"), BeforeValidator(tab_of)]
 BUILTIN = "builtin:"
 """The beginning of a path that names data shipped with persia."""
 
@@ -72,21 +72,31 @@ class CsvFormat(Node):
     """The format of CSV files."""
 
     delimiter: Delimiter | None = None
-    """Character between fields, `tab` for a tab; by default a comma, in files named .tsv a tab."""
+    """One or two characters between fields, `tab` for a tab; by default a comma, in files named .tsv a tab."""
     header: Literal[True] | tuple[str, ...] = True
     """True if the first line names the columns; otherwise the names."""
     quote: Character | None = '"'
     """Quote around fields that hold delimiters or line ends; null: no field is quoted."""
     nulls: tuple[Annotated[str, BeforeValidator(_refuse_null)], ...] = ("",)
-    """Fields that stand for a missing value."""
+    """Fields that stand for a missing value; blanks around them do not count."""
     text: tuple[str, ...] = ()
     """Columns that are text even if they look like another type."""
 
     @model_validator(mode="after")
     def _quotes_are_no_delimiters(self) -> Self:
-        if self.quote is not None and self.quote == self.delimiter:
-            raise ValueError("delimiter and quote are the same character; give one of them another, or quote: null")
+        if self.quote is not None and self.quote in (self.delimiter or ""):
+            raise ValueError("delimiter and quote have the same character; give one of them another, or quote: null")
         return self
+
+
+FileFormat = Literal["auto", "parquet", "csv", "jsonl"]
+
+
+class FileForm(Node):
+    """The keys of a data set for the format of its files."""
+
+    format: FileFormat = "auto"
+    csv: CsvFormat = CsvFormat()
 
 
 class ParquetDataset(Node):
@@ -94,7 +104,7 @@ class ParquetDataset(Node):
 
     kind: Literal["parquet"]
     """`parquet`: files on any file system that pyarrow reads."""
-    format: Literal["auto", "parquet", "csv", "jsonl"] = "auto"
+    format: FileFormat = "auto"
     """Format of the files; `auto` recognises it by their names. Text is converted once and kept in ~/.cache/persia, or
     in the folder that PERSIA_CACHE_DIR names."""
     csv: CsvFormat = CsvFormat()

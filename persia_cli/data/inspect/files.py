@@ -1,20 +1,21 @@
 """The Parquet files that a path means, with their columns and rows."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.read.converted import Progress, as_parquet, silent, unread_rows
-from persia_cli.data.read.csv_files import guessed_delimiter
-from persia_cli.data.read.files import DataFile, list_files, locate, nothing_there, of_one_format, without_rows
+from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw
+from persia_cli.data.read.files import DataFile, Format, list_files, locate, nothing_there, of_one_format, without_rows
 from persia_cli.data.read.hive import HiveColumns
 from persia_cli.data.read.members import left_out
 from persia_cli.data.read.row_groups import read_footer
+from persia_cli.data.read.scan import no_parquet
 from persia_cli.data.read.text import TextFile
-from persia_cli.errors import DataError, one_line
+from persia_cli.errors import DataError
 
 _PLAIN = CsvFormat()
 
@@ -45,22 +46,29 @@ class SourceFiles:
         return sum(file.nbytes for file in self.files)
 
 
-def open_files(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent) -> SourceFiles:
-    """Read the footer of every file; raises DataError for one that is not Parquet, has no rows or other columns."""
+def open_files(
+    path: str, form: CsvFormat = _PLAIN, progress: Progress = silent, wanted: Literal["auto"] | Format = "auto"
+) -> SourceFiles:
+    """Read the footer of every file; raises DataError for one that is not of its format, or has other columns.
+
+    `wanted` is the format of files whose names do not show it.
+    """
     place = locate(path)
     listing = list_files(place)
     remedy = f"name those of one format, such as '{path.rstrip('/')}/*.parquet'"
-    kind, files = of_one_format(listing.files, "auto", remedy)
+    kind, files = of_one_format(listing.files, wanted, remedy)
     others = left_out(path, [listing], files)
     filesystem = place.filesystem
     if kind == "csv" and files and form.delimiter is None:
         delimiter = guessed_delimiter(TextFile(files[0].path, filesystem=filesystem), form)
         form = form.model_copy(update={"delimiter": delimiter})
+    if kind == "csv" and files and (flaw := header_flaw(TextFile(files[0].path, filesystem=filesystem), form)):
+        raise DataError(f"{files[0].path}: {flaw}")
     if kind != "parquet" and files:
         files, filesystem = as_parquet(filesystem, files, kind, form, progress), LocalFileSystem()
     if not files:
         raise DataError(
-            f"{nothing_there(path, place, 'auto')}; give a file, a folder or a URI of Parquet, CSV or JSON Lines, and "
+            f"{nothing_there(path, place, wanted)}; give a file, a folder or a URI of Parquet, CSV or JSON Lines, and "
             "prepare other formats first (persia recipe ls)"
         )
     rows, row_groups, constants, unread = [], 0, [], []
@@ -83,7 +91,7 @@ def open_files(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent)
         raise DataError(f"{path}: {without_rows(kind)}")
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
-        raise DataError(f"{files[0].path}: there are several columns {twice[0]}; give each a different name")
+        raise DataError(f"{files[0].name}: there are several columns {twice[0]}; give each a different name")
     return SourceFiles(
         path, filesystem, files, tuple(rows), row_groups, schema, tuple(constants), form, others, tuple(unread)
     )
@@ -93,7 +101,4 @@ def _footer(filesystem: Any, file: DataFile, uri: str | None) -> tuple[Any, Any]
     try:
         return read_footer(filesystem, file, uri)
     except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"{file.path} is not a readable Parquet file ({one_line(error)}); give Parquet, and prepare other formats "
-            "first (persia recipe ls)"
-        ) from error
+        raise DataError(f"{file.name}: {no_parquet(file, error)}") from error

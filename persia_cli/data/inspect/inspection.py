@@ -1,8 +1,10 @@
 """The findings of `persia data inspect` about a data set."""
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import yaml
 from pydantic import ValidationError
@@ -16,9 +18,12 @@ from persia_cli.data.inspect.queries import Progress, Queries
 from persia_cli.data.inspect.roles import Guess, roles_of
 from persia_cli.data.inspect.split_rule import split_rule_of
 from persia_cli.data.inspect.suggestion import suggest_dataset
+from persia_cli.data.read import facts
 from persia_cli.data.read.converted import Progress as Converting
 from persia_cli.data.read.converted import silent
 from persia_cli.data.read.dataset_yaml import NAME, to_yaml
+from persia_cli.data.read.files import Format
+from persia_cli.data.read.values import INTEGER
 from persia_cli.errors import DataError
 
 
@@ -34,18 +39,26 @@ class Inspection:
     """Distinct ids of each table."""
     suggestion: str
     """YAML of the data set: a guess, or the folder's own description."""
+    notes: tuple[str, ...]
+    """Sentences on the suggestion: what training refuses or warns of, and texts of digits."""
 
 
 def inspect_data(
-    path: str, progress: Progress, form: CsvFormat | None = None, converting: Converting = silent
+    path: str,
+    progress: Progress,
+    form: CsvFormat | None = None,
+    converting: Converting = silent,
+    wanted: Literal["auto"] | Format = "auto",
 ) -> Inspection:
     """Read all rows; `form` is the format of CSV files where the folder's own description gives none.
+
+    `wanted` is the format of files whose names do not show it.
 
     Raises DataError for files that cannot be read, or a description that is not valid.
     """
     known = read_description(path)
     form = form or (known.csv if known else CsvFormat())
-    source = open_files(path, form, converting)
+    source = open_files(path, form, converting, wanted)
     with closing(Queries(source, progress)) as queries:
         split_rule = split_rule_of(queries, known.split if known else None)
         separators = {each.column_name: each.separator for each in known.sparse if each.separator} if known else {}
@@ -55,10 +68,37 @@ def inspect_data(
     is_local = "://" not in path and not path.startswith(BUILTIN)
     place = str(Path(path).absolute()) if is_local else path
     if known is None:
-        suggestion = suggest_dataset(profile, roles, place, source.form)
+        suggestion = suggest_dataset(profile, roles, place, source.form, wanted)
     else:
         suggestion = to_yaml(known.model_copy(update={"path": place}))
-    return Inspection(profile, known, roles, table_rows, suggestion)
+    notes = (*_digits(profile, roles), *_as_training(yaml.safe_load(suggestion)))
+    return Inspection(profile, known, roles, table_rows, suggestion, notes)
+
+
+def _as_training(keys: dict[str, Any]) -> Iterator[str]:
+    """Yield what training refuses in a data set, or else what it warns of; nothing without a label."""
+    if "???" in keys["labels"]:
+        return
+    try:
+        dataset = ParquetDataset.model_validate(keys)
+        yield from facts.inspect(dataset).warnings
+    except ValidationError as error:
+        yield from explain(error, ParquetDataset, keys).values()
+    except DataError as error:
+        yield from (f"training refuses this: {line}" for line in str(error).splitlines())
+
+
+def _digits(profile: DatasetProfile, roles: dict[str, Guess]) -> Iterator[str]:
+    """Yield a sentence for each column of ids of a Parquet file whose texts seem to be digits."""
+    if profile.source.files[0].source is not None:
+        return
+    for name, column in profile.columns.items():
+        is_text = roles[name].role == "sparse" and column.kind == "text" and column.top
+        if is_text and all(INTEGER.match(value) for value, _ in column.top):
+            yield (
+                f"column {name} has digits as text, which have other ids than integers, and than the same digits in "
+                f"CSV; {{name: {name}, ids: integer}} reads them as integers"
+            )
 
 
 def read_description(path: str) -> ParquetDataset | None:

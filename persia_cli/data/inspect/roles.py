@@ -164,7 +164,9 @@ def _vector(column: ColumnProfile) -> Guess:
         return Guess("unused", "it has no values")
     if lengths.least != lengths.greatest:
         return Guess(
-            "unused", f"lists of {lengths.least} to {lengths.greatest} numbers: a dense feature has lists of one length"
+            "unused",
+            f"lists of {lengths.least} to {lengths.greatest} numbers: a dense feature has lists of one length"
+            + (", and null for a missing one" if not lengths.least else ""),
         )
     return Guess("dense", f"lists of {lengths.greatest} numbers")
 

@@ -16,8 +16,10 @@ _WIDTH = 100
 _NO_LABEL = "???  # no column of 0 and 1 was found; {name: NAME, positive: VALUE} makes one of another"
 
 
-def suggest_dataset(profile: DatasetProfile, guesses: dict[str, Guess], path: str, form: CsvFormat) -> str:
-    """Return YAML for `dataset`; `path` is the place of the files, and `form` their format if they are CSV."""
+def suggest_dataset(
+    profile: DatasetProfile, guesses: dict[str, Guess], path: str, form: CsvFormat, wanted: str = "auto"
+) -> str:
+    """Return YAML for `dataset`; `path` is the place of the files, `wanted` and `form` are their format."""
     of_role = {
         role: [name for name, guess in guesses.items() if guess.role == role]
         for role in ("label", "dense", "sparse", "weight", "unused")
@@ -26,6 +28,7 @@ def suggest_dataset(profile: DatasetProfile, guesses: dict[str, Guess], path: st
         "# Suggested by `persia data inspect` from names, types and values: correct what is guessed wrong.",
         "kind: parquet",
         f"path: {_quoted(path)}",
+        *([f"format: {wanted}"] if wanted != "auto" else []),
         *([f"csv: {_flow(form.model_dump(mode='json', exclude_defaults=True))}"] if form != CsvFormat() else []),
         f"labels: {_entries(of_role['label'], guesses, profile.columns) if of_role['label'] else _NO_LABEL}",
         f"dense: {_entries(of_role['dense'], guesses, profile.columns)}",

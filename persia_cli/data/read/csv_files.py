@@ -3,10 +3,11 @@
 A column holds integers if every field is an integer as usually written (7, not 07); else numbers if every field is one;
 else true and false if every field is one of these; else dates if every field is one (2024-01-31), or timestamps
 (2024-01-31T12:30:00Z, all with a zone or all without); else text. Fields that are null markers are left out of this.
-Blanks around a number, or around a column's name, do not belong to it; blanks around text do.
+Blanks around a number, a null marker or a column's name do not belong to it; blanks around text do.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,9 @@ from persia_cli.data.read.text import CONVERT, Layout, TextFile, header_of, not_
 from persia_cli.errors import DataError
 
 _BLANKS = " \t"
-_GUESSED = (",", ";", "\t", "|")
+_SHOWN = 5
+"""Names of a header that a message shows."""
+_GUESSED = (",", ";", "\t", "::", "|")
 _INTEGER = r"^[ \t]*(?:0|-?[1-9][0-9]*)[ \t]*$"
 _FRACTION = r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMBER = rf"^[ \t]*(?:{_FRACTION}|-?(?:nan|NaN|inf|Infinity))[ \t]*$"
@@ -52,7 +55,7 @@ def layout_of(path: str, form: CsvFormat) -> Layout:
         spanning=True,
         header=form.header is True,
         blank_lines=True,
-        nulls=form.nulls,
+        nulls=(),
     )
 
 
@@ -61,7 +64,7 @@ def read_csv(file: TextFile, form: CsvFormat, reject: Reject, scratch: Path) -> 
 
     Raises DataError for a file that is not CSV.
     """
-    names = _names(file, form)
+    names = column_names(file, form)
     if unknown := sorted(set(form.text) - set(names)):
         raise DataError(f"dataset.csv.text={unknown}: {file.path} has no such column; it has {', '.join(names)}")
     left = [[] if name in form.text else list(_KINDS) for name in names]
@@ -91,12 +94,40 @@ def guessed_delimiter(file: TextFile, form: CsvFormat) -> str | None:
     return best if found[own.delimiter] == 1 < found[best] else None
 
 
+def header_flaw(file: TextFile, form: CsvFormat) -> str | None:
+    """Return a sentence on a header that names no columns, or one of them twice; None for others."""
+    names = column_names(file, form)
+    numbers = [name for name in names if re.fullmatch(_NUMBER, name)]
+    if form.header is True and numbers and not _are_names(numbers):
+        made = ",".join(f"c{number}" for number in range(len(names)))
+        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+        return f"the first line looks like data ({shown}); name the columns: 'dataset.csv.header=[{made}]'"
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        return f"there are several columns {twice or 'without a name'}; give each a different name"
+    return None
+
+
+def _are_names(numbers: list[str]) -> bool:
+    """Return True for consecutive integers, such as years, and for 0 or 1 alone, as pandas names columns."""
+    if not all(re.fullmatch(r"[0-9]{1,9}", number) for number in numbers):
+        return False
+    first = int(numbers[0])
+    return (len(numbers) > 1 or first < 2) and [*map(int, numbers)] == list(range(first, first + len(numbers)))
+
+
+def without_markers(texts: Any, nulls: Sequence[str]) -> Any:
+    """Return texts with null in place of null markers; blanks around a marker do not count."""
+    markers = pa.array([marker.strip(_BLANKS) for marker in nulls], pa.string())
+    return pc.if_else(pc.is_in(pc.utf8_trim(texts, _BLANKS), value_set=markers), None, texts)
+
+
 def csv_lines(file: TextFile, form: CsvFormat) -> Iterator[NDArray[np.int64]]:
     """Yield the lines of the rows that `read_csv` yields."""
-    return (lines for lines, _ in _texts(file, form, len(_names(file, form)), ignore))
+    return (lines for lines, _ in _texts(file, form, len(column_names(file, form)), ignore))
 
 
-def _names(file: TextFile, form: CsvFormat) -> list[str]:
+def column_names(file: TextFile, form: CsvFormat) -> list[str]:
+    """Return the names of the columns of a file; raises DataError for a header that cannot be read."""
     if form.header is not True:
         return list(form.header)
     return [name.strip(_BLANKS) for name in header_of(file, layout_of(file.path, form))]
@@ -115,7 +146,7 @@ def _texts(
                 lines = lines[~wrong]
                 columns = [column.filter(pa.array(~wrong)) for column in columns]
         if lines.size:
-            yield lines, columns
+            yield lines, [without_markers(column, form.nulls) for column in columns]
 
 
 def _cast(texts: Any, kind: Any) -> Any:

@@ -368,7 +368,7 @@ def _row_of(chunk: Any, value: int) -> int:
 def _place(where: object, row: int) -> str:
     """Return the position of a row, for people."""
     place_of = getattr(where, "place_of", None)
-    return f"row {row}" if place_of is None else str(place_of(row))
+    return f"row {row} (from 0)" if place_of is None else str(place_of(row))
 
 
 def _no_id(bad: NotAnIdError, feature: SparseFeature, where: object, row: int, remedy: str) -> BadValueError:

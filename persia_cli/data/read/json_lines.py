@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pyarrow import json as arrow_json
 
 from persia_cli.data.read.bad_rows import Reject, ignore
-from persia_cli.data.read.text import Layout, TextFile, TextRows, read_rows
+from persia_cli.data.read.text import MARK, Layout, TextFile, TextRows, read_rows
 from persia_cli.errors import DataError
 
 
@@ -23,6 +23,7 @@ def read_json_lines(file: TextFile, reject: Reject) -> Iterator[Any]:
 
     Reads the file twice. Raises DataError for a column with values of several types.
     """
+    _refuse_array(file)
     schema = pa.schema([])
     for text, table in _tables(file, None, ignore):
         own = pa.schema([pa.field(each.name, _kind_of(each, table, text)) for each in table.schema])
@@ -32,6 +33,16 @@ def read_json_lines(file: TextFile, reject: Reject) -> Iterator[Any]:
             raise _mixed(file.path, error) from error
     for _, table in _tables(file, schema, reject):
         yield table.select(schema.names).cast(schema)
+
+
+def _refuse_array(file: TextFile) -> None:
+    """Raise DataError for a file that is one JSON array."""
+    with TextFile(file.path, filesystem=file.filesystem).open() as stream:
+        if stream.read(1 << 12).removeprefix(MARK).lstrip().startswith((b"[{", b"[\n", b"[ ", b"[\r")):
+            raise DataError(
+                f"{file.path}: this is a JSON array, and JSON Lines are read, one object a line; convert it, as "
+                "jq -c '.[]' data.json > data.jsonl does"
+            )
 
 
 def json_lines(file: TextFile) -> Iterator[NDArray[np.int64]]:

@@ -26,9 +26,9 @@ from persia_cli.data.read.columns import (
     uses,
 )
 from persia_cli.data.read.converted import Progress, as_parquet, line_of, silent, unread_rows
-from persia_cli.data.read.csv_files import guessed_delimiter
+from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw
 from persia_cli.data.read.dense_transforms import column_scales, far_vectors, fit, is_fitted, rescaled
-from persia_cli.data.read.files import DataFile, Format, find_all, locate_all, without_rows
+from persia_cli.data.read.files import DataFile, Format, find_all, format_of, locate_all, without_rows
 from persia_cli.data.read.hive import HiveColumns
 from persia_cli.data.read.known_values import refuse_absent, refuse_wrong, suspects
 from persia_cli.data.read.label_order import Ranges, label_ranges
@@ -231,10 +231,13 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     if kind == "csv":
         for file, schema in zip(found.files, found.schemas, strict=True):
             text = TextFile(file.name, filesystem=texts)
-            is_missing = any(use.column not in schema.names for use in uses(dataset))
-            if is_missing and (delimiter := guessed_delimiter(text, dataset.csv)) is not None:
+            if all(use.column in schema.names for use in uses(dataset)):
+                continue
+            if (delimiter := guessed_delimiter(text, dataset.csv)) is not None:
                 shown = "tab" if delimiter == "\t" else f"'{delimiter}'"
                 findings.of_file(file.name, f"its header has one column; set dataset.csv.delimiter={shown}")
+            elif (flaw := header_flaw(text, dataset.csv)) is not None:
+                findings.of_file(file.name, flaw)
         findings.raise_if_any()
     _allow(found.unread, dataset.max_bad_rows)
     settled = with_kinds(dataset, findings.held, kind != "parquet")
@@ -286,6 +289,12 @@ def is_absent(dataset: ParquetDataset) -> bool:
     return not find_all(locate_all(dataset.paths))
 
 
+def no_parquet(file: DataFile, error: Exception) -> str:
+    """Return a sentence on a file that cannot be read as Parquet."""
+    remedy = "prepare it again" if format_of(file.path) else "if it is text, set dataset.format=csv (or jsonl)"
+    return f"this is not a readable Parquet file ({one_line(error)}); {remedy}"
+
+
 def _footer(filesystem: Any, file: DataFile, uri: str | None, findings: _Findings) -> Any:
     """Return a file's metadata, or record its problem and return None."""
     if file.nbytes == 0:
@@ -294,11 +303,7 @@ def _footer(filesystem: Any, file: DataFile, uri: str | None, findings: _Finding
     try:
         return read_footer(filesystem, file, uri)[0]
     except (OSError, pa.ArrowException) as error:
-        remedy = (
-            "prepare it again" if file.path.endswith(".parquet") else "set dataset.format if it is CSV or JSON Lines"
-        )
-        text = f"this is not a readable Parquet file ({one_line(error)}); {remedy}"
-        findings.of_file(file.name, text)
+        findings.of_file(file.name, no_parquet(file, error))
         return None
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
 from pyarrow import fs
@@ -287,7 +288,10 @@ def texts_of(
     table = arrow_csv.read_csv(pa.BufferReader(text), reading, parsing, converting)
     if table.num_rows != lines.size:
         raise pa.ArrowInvalid(f"{table.num_rows} rows were found in {lines.size} lines")
-    return lines, [column.combine_chunks() for column in table.columns]
+    columns = [column.combine_chunks() for column in table.columns]
+    if len(layout.delimiter) > 1 and layout.quote:
+        columns = [pc.replace_substring(column, _STAND_IN, layout.delimiter) for column in columns]
+    return lines, columns
 
 
 def not_utf8(texts: Any) -> NDArray[np.bool_] | None:

@@ -94,3 +94,41 @@ def test_mistakes_are_one_sentence(persia, words: list[str], text: str) -> None:
     assert (ended.code, ended.out) == (2, "")
     [line] = [line for line in ended.err.splitlines() if not line.startswith("looking ")]
     assert text in line
+
+
+DATA = "".join(f"{row}\t{row % 7}\t{row % 2}\n" for row in range(100))
+
+
+def test_a_file_without_header_and_ending_is_read_as_the_messages_say(persia) -> None:
+    Path("u.data").write_text(DATA)
+    assert "set dataset.format=csv" in persia("data", "inspect", "u.data").err
+    ended = persia("data", "inspect", "u.data", "dataset.format=csv")
+    assert "u.data: the first line looks like data (0, 0, 0); name the columns: 'dataset.csv.header=[c0" in ended.err
+    words = ["dataset.format=csv", "dataset.csv.header=[row,u,y]"]
+    ended = persia("data", "inspect", "u.data", *words, "--write", "d.yaml")
+    assert ended.code == 0, ended.err
+    assert persia("train", "dataset=d.yaml", "cluster=embedded", "--dry-run").code == 0
+    assert "dataset.csv.quotes" in persia("data", "inspect", "u.data", "dataset.csv.quotes=x").err
+    assert "dataset.csv alone" in persia("data", "inspect", "u.data", "train.epochs=2").err
+
+
+def test_a_column_twice_is_found_before_the_conversion(persia, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PERSIA_CACHE_DIR", str(tmp_path / "cache"))
+    Path("a.csv").write_text("u,u,y\n1,2,0\n3,4,1\n")
+    ended = persia("data", "inspect", "a.csv")
+    assert (ended.code, (tmp_path / "cache").exists()) == (2, False)
+    assert "a.csv: there are several columns u; give each a different name" in ended.err
+
+
+def test_inspection_has_the_checks_of_training(persia, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PERSIA_CACHE_DIR", str(tmp_path / "cache"))
+    Path("a.csv").write_text("u,y\n" + "".join(f"{row % 3}.0,{row % 2}\n" for row in range(200)))
+    ended = persia("data", "inspect", "a.csv", "--write", "d.yaml")
+    refused = persia("train", "dataset=d.yaml", "--dry-run").err.splitlines()[-1].removeprefix("error: ")
+    assert f"note      training refuses this: {refused}" in ended.err.splitlines()
+    assert "dataset.csv.text=[u]" in refused
+
+
+def test_digits_as_text_are_noted(persia) -> None:
+    pq.write_table(pa.table({"u": [str(row % 9) for row in range(100)], "y": [0, 1] * 50}), "a.parquet")
+    assert "{name: u, ids: integer}" in persia("data", "inspect", "a.parquet").err

@@ -115,6 +115,10 @@ TEXTS: dict[str, tuple[str, dict[str, Any], list[float], list[tuple[str, str] | 
                [42, 7, ("n", " a"), ("n", "a")]),
     "a format": ("1;'a;b';NA;7\n0;c;2.5;8\n", {"csv": FORM, "sparse": ["c", "n"]}, [-1.0, 2.5],
                  [("c", "a;b"), ("c", "c"), ("n", "7"), ("n", "8")]),
+    "two characters": ('y::d::c\n1::2.5::"a::b"\n', {"csv": {"delimiter": "::"}}, [2.5], [("c", "a::b")]),
+    "blanks around a marker": ("y, d, c\n1, ?, a\n0, 2, ?\n", {"csv": {"nulls": ["?"]}}, [-1.0, 2.0],
+                               [("c", " a"), NULL_ID]),
+    "years as names": ("y,d,c,2019,2020\n1,2,x,7,8\n", {}, [2.0], [("c", "x")]),
     "no quotes": ('y,d,"c\n1,2,"a\n0,1,"b\n', {"csv": {"quote": None}, "sparse": ['"c']}, [2.0, 1.0],
                   [('"c', '"a'), ('"c', '"b')]),
     **{f"tab as {tab}": ("y\td\tc\n1\t2.5\tx\n", {"csv": {"delimiter": tab}}, [2.5], [("c", "x")])
@@ -182,7 +186,7 @@ def test_the_cache_keeps_the_umask(tmp_path: Path, cache: Path) -> None:
 def test_formats_follow_from_names_or_are_set(tmp_path: Path) -> None:
     write_csv(tmp_path / "rows.txt", rows())
     assert inspect(dataset(tmp_path / "rows.txt", format="csv")).train_rows == 400
-    with pytest.raises(DataError, match=r"set dataset\.format if it is CSV or JSON Lines"):
+    with pytest.raises(DataError, match=r"if it is text, set dataset\.format=csv"):
         inspect(dataset(tmp_path / "rows.txt"))
     write_csv(tmp_path / "b.csv", rows())
     pq.write_table(pa.Table.from_pylist(rows()[:10]), tmp_path / "a.parquet")

@@ -81,6 +81,12 @@ def test_lines_of_json_are_those_of_the_file(tmp_path: Path) -> None:
         ("a.tsv", "y, d, c\n1,2,x\n", "its header has one column; set dataset.csv.delimiter=','"),
         ("a.csv", "y,d,c\n1,abc,x\n", "column d holds strings, but a dense feature is a number"),
         ("a.csv", "y,e,c\n1,2,x\n", "there is no column d (dense column of dataset.dense)"),
+        (
+            "a.csv",
+            "1,0.5,x\n0,2,z\n",
+            "the first line looks like data (1, 0.5, x); name the columns: 'dataset",
+        ),
+        ("a.jsonl", '[{"y": 1}, {"y": 0}]', "this is a JSON array, and JSON Lines are read"),
         ("a.csv.gz", "y,d,c\n1,2,x\n", "cannot be"),
         ("a.jsonl", '{"y": 1, "d": 1, "c": 1}\n{"y": 1, "d": 1, "c": "x"}\n', "a column has values of several types"),
     ],
