@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.scores import EXACT, ScoreHistogram
 from persia_cli.wire.job_messages import ScoreCounts, ScoredSamples
 from persia_cli.wire.reports import IntervalMetrics
 
@@ -17,9 +17,9 @@ class RankReport(NamedTuple):
     samples: ScoredSamples | None
 
 
-def merged_scores(reports: Sequence[RankReport], tasks: int) -> ScoreHistogram:
-    """Return the scores of all ranks, merged in the order of ranks."""
-    scores = ScoreHistogram(tasks)
+def merged_scores(reports: Sequence[RankReport], tasks: int, limit: int = EXACT) -> ScoreHistogram:
+    """Return the scores of all ranks, merged in the order of ranks; `limit` is that of ScoreHistogram."""
+    scores = ScoreHistogram(tasks, limit=limit)
     for report in reports:
         scores.merge_encoded(report.scores)
     return scores

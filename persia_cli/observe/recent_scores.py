@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Self
 
-from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.scores import IN_TRAINING, ScoreHistogram
 from persia_cli.wire.job_messages import ScoreCounts
 
 WINDOW = 10
@@ -39,7 +39,7 @@ class RecentScores:
 
         def stack(name: str) -> list[ScoreHistogram]:
             count = sum(key.startswith(f"{name}.") for key in encoded)
-            return [ScoreHistogram.decode(tasks, encoded[f"{name}.{i}"]) for i in range(count)]
+            return [ScoreHistogram.decode(tasks, encoded[f"{name}.{i}"], IN_TRAINING) for i in range(count)]
 
         made._older, made._newer, [made._newer_together] = stack("older"), stack("newer"), stack("together")
         return made
@@ -63,7 +63,7 @@ class RecentScores:
         return self._merged(*self._older[-1:], self._newer_together)
 
     def _merged(self, *parts: ScoreHistogram) -> ScoreHistogram:
-        whole = ScoreHistogram(self._tasks)
+        whole = ScoreHistogram(self._tasks, limit=IN_TRAINING)
         for part in parts:
             whole.merge(part)
         return whole

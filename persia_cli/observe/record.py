@@ -21,7 +21,7 @@ from persia_cli.observe.quality import by_label, quality
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.recent_scores import WINDOW, RecentScores
 from persia_cli.observe.record_state import RecordState
-from persia_cli.observe.scores import ScoreHistogram, reliability
+from persia_cli.observe.scores import IN_TRAINING, ScoreHistogram, reliability
 from persia_cli.observe.table_notes import TableNotes
 from persia_cli.plan.columns import has_query_ids, label_names
 from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
@@ -72,7 +72,7 @@ class RunRecord:
         self._scored_part = scored_part
         self._reports: list[dict[int, RankReport]] = [{} for _ in range(run.cluster.nn_workers)]
         self._next_report = 1
-        self._progressive = ScoreHistogram(len(self._labels))
+        self._progressive = ScoreHistogram(len(self._labels), limit=IN_TRAINING)
         self._window = WINDOW
         self._recent = RecentScores(len(self._labels), self._window)
         self._evaluation = EvaluationReports(len(self._labels))
@@ -189,7 +189,7 @@ class RunRecord:
         """Return the line of an interval of training."""
         intervals = [report.metrics for report in reports]
         first = intervals[0]
-        scores = merged_scores(reports, len(self._labels))
+        scores = merged_scores(reports, len(self._labels), IN_TRAINING)
         self._step = first.last
         self._samples = self._grid.samples_before(self._step)
         self._progressive.merge(scores)

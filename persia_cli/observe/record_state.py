@@ -12,7 +12,7 @@ from persia_cli.config.record import CONFIG
 from persia_cli.errors import CheckpointError, DiskFaultError, WireError
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.recent_scores import WINDOW, RecentScores
-from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.scores import IN_TRAINING, ScoreHistogram
 from persia_cli.plan.kept_samples import SAMPLES
 from persia_cli.storage.places import Place, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
@@ -91,7 +91,7 @@ def load_state(folder: Place, manifest: Manifest, tasks: int) -> RecordState:
     try:
         found = load((verified_folder(folder, RECORD) / SCORES).read_bytes())
         histograms = _histograms(found)
-        scores = ScoreHistogram.decode(tasks, histograms.pop(""))
+        scores = ScoreHistogram.decode(tasks, histograms.pop(""), IN_TRAINING)
         recent = RecentScores.restored(tasks, WINDOW, histograms)
     except (OSError, SafetensorError, TypeError, ValueError, KeyError, WireError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; use another checkpoint") from error

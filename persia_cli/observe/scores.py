@@ -1,5 +1,6 @@
-"""The quality of predictions, from mergeable parts, in memory that does not grow with the samples."""
+"""The quality of predictions, from mergeable parts, in bounded memory."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Self
@@ -14,27 +15,54 @@ from persia_cli.errors import PersiaError, WireError
 from persia_cli.wire.job_messages import ScoreCounts
 
 Array = np.ndarray[Any, Any]
-Bins = NDArray[np.uint64]
+Numbers = NDArray[np.uint32]
 Columns = NDArray[np.float64]
 
 _SIGN = np.uint32(0x80000000)
 _MINUS_INFINITY, _INFINITY = 0x007FFFFF, 0xFF800000
 """Numbers of both infinities in the ascending order of float32 values."""
 
-MANTISSA_BITS = 13
-"""Bits of a logit's mantissa in its bin."""
-BIN_BITS = 1 + 8 + MANTISSA_BITS
-"""Bits of a bin within its task: sign, exponent and mantissa."""
+EXACT = 2**21
+"""Distinct logits of a task up to which all are counted exactly."""
+IN_TRAINING = 2**16
+"""The same for scores of training, which are merged at each line of metrics, and saved in checkpoints."""
 GATHERED_AT = 3 * 2**15
-"""Number of counts that are collected before they are sorted into bins; their arrays fit memory that is reused."""
-PLACE_BITS = 32
-"""Bits of a bin's place in an array, next to the bin in one sorted number."""
+"""Least number of counts that are collected before they are sorted; their arrays fit memory that is reused."""
 PARTS = 20
 """Parts of a reliability diagram."""
 
 NOT_A_NUMBER = "a logit is NaN, so scores cannot be computed"
 SUMS = 7
 _LOSS, _WEIGHT, _PREDICTED, _OBSERVED, _ABSOLUTE, _SQUARED, _SQUARES = range(SUMS)
+
+
+class _Counts:
+    """Weighted counts of the samples of one task, by the number of their logit.
+
+    Invariant: at most `limit` distinct numbers are sorted, and at most as many counts, or GATHERED_AT, wait for it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._numbers, self._counts = np.empty(0, np.uint32), np.empty((2, 0))
+        self._waiting: list[tuple[Numbers, Columns]] = []
+        self._waiting_counts = 0
+
+    def add(self, numbers: Numbers, counts: Columns) -> None:
+        """Add counts [2, n] of negatives and positives."""
+        self._waiting.append((numbers, counts))
+        self._waiting_counts += len(numbers)
+        if self._waiting_counts > max(GATHERED_AT, len(self._numbers)):
+            self.sorted()
+
+    def sorted(self) -> tuple[Numbers, Columns]:
+        """Return the distinct numbers, ascending, and their counts [2, n]."""
+        if self._waiting:
+            numbers, counts = zip((self._numbers, self._counts), *self._waiting, strict=True)
+            whole = np.concatenate(numbers), np.concatenate(counts, axis=1)
+            self._numbers, self._counts = _gathered(*whole, self._limit)
+            self._waiting, self._waiting_counts = [], 0
+        return self._numbers, self._counts
 
 
 class ScoreHistogram:
@@ -45,22 +73,16 @@ class ScoreHistogram:
     predictions are probabilities has zeros in place of the last three; one whose predictions are other numbers has no
     log loss and no counts, and so none of the metrics that depend on them.
 
-    Bins are fixed: those of float32 values that agree in sign, exponent and the first 13 bits of the mantissa. So
-    histograms are merged by addition, and a bin is at most 0.012 % of its logit wide at any scale. Logits of one bin
-    count as ties, so AUC differs from that of all samples sorted by at most half the share of pairs (a positive and a
-    negative sample) in one bin. For normal logits that is below 1e-4 if their deviation is more than 0.4 % of their
-    mean; average precision is as close if it is more than 10 %.
+    Each distinct float32 logit is counted by itself, so all metrics are exact, up to `limit` of them per task. Beyond
+    that, neighbours are merged into half as many, which then count as ties.
     """
 
-    def __init__(self, tasks: int, links: Sequence[Link] | None = None) -> None:
+    def __init__(self, tasks: int, links: Sequence[Link] | None = None, limit: int = EXACT) -> None:
         """Count `tasks` tasks; `links`, needed only by `add`, has the link of each: by default a probability."""
         self.tasks = tasks
         self._links = links
         self._sums = np.zeros((tasks, SUMS))
-        self._parts: list[tuple[Bins, Columns]] = []
-        """Bins [n] and counts [2, n] of negatives and positives; after `_merge_parts` one part, ascending."""
-        self._loose = 0
-        """Number of bins in all parts but the first."""
+        self._counts = [_Counts(limit) for _ in range(tasks)]
 
     def add(self, logits: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> None:
         """Count n samples: logits [n, T] (as float32), labels [n, T], weights [n] or None for ones.
@@ -95,65 +117,63 @@ class ScoreHistogram:
     def _count(self, task: int, z: NDArray[np.float32], y: Columns, w: Columns) -> None:
         from persia_cli.kernels.counting import count_scores  # numba, which commands that read metrics do not need
 
-        bins, counts = np.empty(len(z), np.uint64), np.empty((2, len(z)))
-        base = task << BIN_BITS
-        if not count_scores(z, z.view(np.uint32), y, w, 32 - BIN_BITS, base, bins, *counts, self._sums[task]):
+        numbers, counts = np.empty(len(z), np.uint32), np.empty((2, len(z)))
+        if not count_scores(z, z.view(np.uint32), y, w, numbers, *counts, self._sums[task]):
             raise PersiaError(NOT_A_NUMBER)
-        self._keep(bins, counts)
+        self._counts[task].add(numbers, counts)
 
     def merge(self, other: Self) -> None:
         """Add another histogram of as many tasks; merging in rank order gives the same bits every time."""
         if other.tasks != self.tasks:
             raise ValueError(f"a histogram of {other.tasks} tasks cannot be merged into one of {self.tasks}")
         self._sums += other._sums
-        self._keep(*other._merge_parts())
+        for own, others in zip(self._counts, other._counts, strict=True):
+            own.add(*others.sorted())
 
     def encode(self) -> ScoreCounts:
         """Return the codes of the counts that are not 0, these counts, and the sums [T, 7].
 
-        A code is twice a bin, plus one for its positives, ascending; see `decode`.
+        A code is the task times 2^33, plus twice the number of a logit, plus one for its positives, ascending; see
+        `decode`.
         """
-        bins, counts = self._merge_parts()
-        where, positive = np.nonzero(counts.T)
-        counted = bins[where] << np.uint64(1) | positive.astype(np.uint64)
-        return ScoreCounts(counted, counts[positive, where], self._sums.copy())
+        codes, values = [np.empty(0, np.uint64)], [np.empty(0)]
+        for task in range(self.tasks):
+            numbers, counts = self._counts[task].sorted()
+            where, positive = np.nonzero(counts.T)
+            codes.append(
+                np.uint64(task << 33) | numbers[where].astype(np.uint64) << np.uint64(1) | positive.astype(np.uint64)
+            )
+            values.append(counts[positive, where])
+        return ScoreCounts(np.concatenate(codes), np.concatenate(values), self._sums.copy())
 
     @classmethod
-    def decode(cls, tasks: int, encoded: ScoreCounts) -> Self:
+    def decode(cls, tasks: int, encoded: ScoreCounts, limit: int = EXACT) -> Self:
         """Return an encoded histogram, equal to the bit; raises WireError if the arrays are not valid."""
-        made = cls(tasks)
+        made = cls(tasks, limit=limit)
         made.merge_encoded(encoded)
-        made._merge_parts()
+        for each in made._counts:
+            each.sorted()
         return made
 
     def merge_encoded(self, encoded: ScoreCounts) -> None:
         """Add an encoded histogram of as many tasks; raises WireError if the arrays are not valid."""
-        counted, counts, sums = encoded
-        bins, positive = counted >> np.uint64(1), (counted & np.uint64(1)).astype(np.bool_)
-        ascending = bool((counted[1:] > counted[:-1]).all())
-        within = not len(bins) or int(bins[-1]) >> BIN_BITS < self.tasks
-        if not ascending or not within or (counts.shape, sums.shape) != (counted.shape, self._sums.shape):
+        codes, values, sums = encoded
+        numbers, positive = (codes >> np.uint64(1)).astype(np.uint32), (codes & np.uint64(1)).astype(np.bool_)
+        ascending = bool((codes[1:] > codes[:-1]).all())
+        within = not len(codes) or int(codes[-1]) >> 33 < self.tasks
+        are_logits = bool(((numbers >= _MINUS_INFINITY) & (numbers <= _INFINITY)).all())
+        shapes = (values.shape, sums.shape) == (codes.shape, self._sums.shape)
+        if not (ascending and within and are_logits and shapes):
             raise WireError(f"the encoded scores of {self.tasks} tasks are not valid")
         self._sums += sums
-        self._keep(bins, np.stack([np.where(positive, 0.0, counts), np.where(positive, counts, 0.0)]))
-
-    def _keep(self, bins: Bins, counts: Columns) -> None:
-        self._parts.append((bins, counts))
-        self._loose += len(bins)
-        if self._loose > GATHERED_AT:
-            self._merge_parts()
-
-    def _merge_parts(self) -> tuple[Bins, Columns]:
-        """Merge all parts into one and return it."""
-        if len(self._parts) != 1 or self._loose:
-            bins = np.concatenate([np.empty(0, np.uint64), *(bins for bins, _ in self._parts)])
-            counts = np.concatenate([np.empty((2, 0)), *(counts for _, counts in self._parts)], axis=1)
-            self._parts, self._loose = [gathered(bins, counts)], 0
-        return self._parts[0]
+        counts = np.stack([np.where(positive, 0.0, values), np.where(positive, values, 0.0)])
+        bounds = np.searchsorted(codes, np.arange(self.tasks + 1, dtype=np.uint64) << np.uint64(33))
+        for task, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            self._counts[task].add(numbers[start:stop], counts[:, start:stop])
 
     def auc(self, task: int = 0) -> float | None:
         """Return the area under the ROC curve, ties counting half; None if there is only one class."""
-        _, negatives, positives = self._of_task(task)
+        negatives, positives = self._counts[task].sorted()[1]
         pairs = float(negatives.sum() * positives.sum())
         if pairs <= 0.0:
             return None
@@ -161,9 +181,9 @@ class ScoreHistogram:
         return float((positives * below).sum() / pairs)
 
     def counts(self, task: int = 0) -> tuple[NDArray[np.float32], Columns, Columns]:
-        """Return the middle logits of bins, ascending, and the weighted counts of their negatives and positives."""
-        bins, negatives, positives = self._of_task(task)
-        return middles(bins), negatives, positives
+        """Return logits, ascending, and the weighted counts of their negatives and positives."""
+        numbers, (negatives, positives) = self._counts[task].sorted()
+        return logits_of(numbers), negatives, positives
 
     def mean_prediction(self, task: int = 0) -> float | None:
         """Return the weighted mean of the predictions; None without weight."""
@@ -175,7 +195,7 @@ class ScoreHistogram:
         This is the area under the precision-recall curve as scikit-learn and torchmetrics compute it; samples of equal
         logits share one threshold.
         """
-        negatives, positives = (each[::-1] for each in self._of_task(task)[1:])
+        negatives, positives = self._counts[task].sorted()[1][:, ::-1]
         total = float(positives.sum())
         if total <= 0.0:
             return None
@@ -229,12 +249,6 @@ class ScoreHistogram:
         around_mean = squares - observed * observed / weight
         return 1.0 - self._sum(task, _SQUARED) / around_mean if around_mean > 1e-14 * squares else None
 
-    def _of_task(self, task: int) -> tuple[Bins, Columns, Columns]:
-        """Return the bins of a task, ascending, with their negatives and positives."""
-        bins, (negatives, positives) = self._merge_parts()
-        start, stop = np.searchsorted(bins, np.array([task, task + 1], np.uint64) << np.uint64(BIN_BITS))
-        return bins[start:stop], negatives[start:stop], positives[start:stop]
-
     def _sum(self, task: int, which: int) -> float:
         return float(self._sums[task, which])
 
@@ -245,33 +259,28 @@ def ascending_numbers(values: NDArray[np.float32]) -> NDArray[np.uint32]:
     return bits ^ np.where(bits >= _SIGN, np.uint32(0xFFFFFFFF), _SIGN)
 
 
-def middles(bins: Bins) -> NDArray[np.float32]:
-    """Return the logit in the middle of each bin."""
-    half = 1 << (31 - BIN_BITS)
-    numbers = ((bins & np.uint64((1 << BIN_BITS) - 1)) << np.uint64(32 - BIN_BITS)) + np.uint64(half)
-    numbers = np.clip(numbers, _MINUS_INFINITY, _INFINITY).astype(np.uint32)
-    bits: NDArray[np.uint32] = numbers ^ np.where(numbers >= _SIGN, _SIGN, np.uint32(0xFFFFFFFF))
+def logits_of(numbers: Numbers) -> NDArray[np.float32]:
+    """Return the logits of `ascending_numbers`."""
+    bits: Numbers = numbers ^ np.where(numbers >= _SIGN, _SIGN, np.uint32(0xFFFFFFFF))
     return bits.view(np.float32)
 
 
-def gathered(bins: Bins, counts: Columns) -> tuple[Bins, Columns]:
-    """Return the bins with weight in ascending order, each once, with the sums of its counts [2, n]."""
-    some = counts.any(axis=0)
-    bins, counts = bins[some], counts[:, some]
-    if not len(bins):
-        return bins, counts
-    order = _stable_order(bins)
-    bins, counts = bins[order], np.take(counts, order, axis=1)
-    starts = np.flatnonzero(np.r_[True, bins[1:] != bins[:-1]])
-    return bins[starts], np.add.reduceat(counts, starts, axis=1)
+def _gathered(numbers: Numbers, counts: Columns, limit: int) -> tuple[Numbers, Columns]:
+    """Return the distinct numbers with weight, ascending, and the sums of their counts [2, n].
 
+    If there are more than `limit`, neighbours are merged into half as many.
+    """
+    from persia_cli.kernels.counting import add_equal, condense
 
-def _stable_order(bins: Bins) -> NDArray[np.int64]:
-    """Return the order of ascending bins, equal ones in the order given: several times as fast as a stable argsort."""
-    if int(bins.max()) >> PLACE_BITS or len(bins) >> PLACE_BITS:
-        return np.argsort(bins, kind="stable")
-    keys = np.sort(bins << np.uint64(PLACE_BITS) | np.arange(len(bins), dtype=np.uint64))
-    return (keys & np.uint64((1 << PLACE_BITS) - 1)).astype(np.int64)
+    # Number and place as one integer: several times as fast as a stable argsort.
+    keys = np.sort(numbers.astype(np.uint64) << np.uint64(32) | np.arange(len(numbers), dtype=np.uint64))
+    found, sums = np.empty(len(keys), np.uint32), np.empty((2, len(keys)))
+    count = add_equal(keys, *counts, found, *sums)
+    found, sums = found[:count], sums[:, :count]
+    if count > limit:
+        left = condense(found, *sums, limit // 2, np.empty(count))
+        found, sums = found[-left:], sums[:, -left:]
+    return found.copy(), sums.copy()
 
 
 def _sums_of_numbers(p: Columns, y: Columns, w: Columns) -> list[float]:

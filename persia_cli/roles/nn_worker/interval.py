@@ -8,7 +8,7 @@ import numpy as np
 
 from persia_cli.config.schema import Link
 from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.scores import EXACT, IN_TRAINING, ScoreHistogram
 from persia_cli.roles.session import IntervalReport
 from persia_cli.training.inputs import Samples
 from persia_cli.training.step import Scored, StepResult
@@ -23,7 +23,8 @@ class Interval:
     def __init__(self, links: Sequence[Link], trains: bool = False) -> None:
         """Begin an interval, of training if it `trains`; `links` are those of ScoreHistogram."""
         self._trains = trains
-        self._scores, self._by_query = ScoreHistogram(len(links), links), QueryScores(len(links))
+        self._scores = ScoreHistogram(len(links), links, IN_TRAINING if trains else EXACT)
+        self._by_query = QueryScores(len(links))
         self._samples = self._steps = self._ids = self._unknown = 0
         self._totals: tuple[TableTotals, ...] = ()
         self._staleness: Counter[int] = Counter()
