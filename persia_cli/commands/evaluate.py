@@ -61,7 +61,10 @@ def evaluate(
         ),
     ] = None,
     keep_seen: Annotated[
-        bool, typer.Option("--keep-seen", help="With --retrieval: also rank items of a user's training samples.")
+        bool,
+        typer.Option(
+            "--keep-seen", help="With --retrieval: also rank and count items that a user has seen in training."
+        ),
     ] = False,
     approximate: Annotated[
         bool,
@@ -120,7 +123,8 @@ def _show(judged: "RetrievalMetrics") -> None:
     from persia_cli.commands.screen import key_values, out, say
     from persia_cli.commands.screen_tables import columns, print_whole
 
-    sizes = {"queries": judged.queries, "items": judged.items, "relevant": judged.relevant}
+    sizes: dict[str, float] = {"queries": judged.queries, "items": judged.items, "relevant": judged.relevant}
+    sizes["seen_share"] = judged.seen_share
     rows = {"model": judged.model, "popularity": judged.popularity}
     if judged.approximate:
         rows["approximate"] = judged.approximate.metrics
@@ -131,7 +135,8 @@ def _show(judged: "RetrievalMetrics") -> None:
         if judged.approximate:
             say(console, key_values({"search": "approximate"} | _speeds(judged.approximate)))
         return
-    table = columns(f"{judged.queries:,} queries, {judged.items:,} items", *judged.model)
+    seen = f"{judged.seen_share:.1%} of relevant pairs seen in training"
+    table = columns(f"{judged.queries:,} queries, {judged.items:,} items, {seen}", *judged.model)
     for name, figures in rows.items():
         table.add_row(name, *(f"{value:.6f}" for value in figures.values()))
     print_whole(console, table)

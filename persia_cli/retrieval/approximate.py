@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import DataError, UserError
-from persia_cli.retrieval.ranking import USERS, Floats, Numbers, Pairs, best_items, retrieval_metrics, scores_of
+from persia_cli.retrieval.ranking import (
+    USERS,
+    Floats,
+    Numbers,
+    Pairs,
+    best_items,
+    items_of_block,
+    retrieval_metrics,
+    scores_of,
+)
 
 LINKS = 32
 """Neighbours of an item in the graph."""
@@ -67,18 +76,18 @@ class NearItems:
         return found
 
 
-def search(users: Floats, items: Floats, relevant: Pairs, seen: Pairs, cuts: Sequence[int]) -> ApproximateMetrics:
+def search(users: Floats, items: Floats, relevant: Pairs, hidden: Pairs, cuts: Sequence[int]) -> ApproximateMetrics:
     """Search both ways for as many items as the largest cut, for each query of vectors [queries, width].
 
+    Hidden items of a query are left out of the result; none is relevant.
     Raise DataError for vectors that are not finite.
     """
-    # Seen items of a query are left out of the result, unless they are relevant.
     if not (np.isfinite(users).all() and np.isfinite(items).all()):
         raise DataError("vectors of the model are not finite, so that --approximate cannot search; leave it out")
     began = time.perf_counter()
     graph = NearItems(items)
     build_s = time.perf_counter() - began
-    hidden, longest = _without(seen, relevant, len(items)), min(max(cuts), len(items))
+    longest = min(max(cuts), len(items))
     most = len(items) - np.bincount(hidden.queries, minlength=len(users))
     found_at, hits, near_s, exact_s = [], np.zeros((len(cuts), len(users))), 0.0, 0.0
     for block in np.split(np.arange(len(users)), range(USERS, len(users), USERS)):
@@ -97,20 +106,6 @@ def search(users: Floats, items: Floats, relevant: Pairs, seen: Pairs, cuts: Seq
     del metrics["mrr"]  # since lists end
     recall = {f"search_recall@{k}": float(found.mean()) for k, found in zip(cuts, hits, strict=True)}
     return ApproximateMetrics(metrics, recall, build_s, len(users) / near_s, len(users) / exact_s)
-
-
-def _without(seen: Pairs, relevant: Pairs, items: int) -> Pairs:
-    """Return the pairs that are seen and not relevant."""
-    stays = ~np.isin(seen.queries * items + seen.items, relevant.queries * items + relevant.items)
-    return Pairs(seen.queries[stays], seen.items[stays])
-
-
-def items_of_block(pairs: Pairs, block: Numbers) -> Pairs:
-    """Return the pairs of some queries, with the place in the block for the query."""
-    firsts, ends = (np.searchsorted(pairs.queries, block, side) for side in ("left", "right"))
-    places = np.repeat(np.arange(len(block)), ends - firsts)
-    parts = [pairs.items[first:end] for first, end in zip(firsts, ends, strict=True)]
-    return Pairs(places, np.concatenate(parts))
 
 
 def _first(found: Numbers, rows: Numbers, hidden: Numbers, longest: int, items: int) -> Numbers:

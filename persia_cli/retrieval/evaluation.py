@@ -26,6 +26,8 @@ class RetrievalMetrics:
     queries: int
     items: int
     relevant: int
+    seen_share: float
+    """Fraction of all relevant pairs that are in the training split too. They count only with `keep_seen`."""
     approximate: ApproximateMetrics | None = None
 
 
@@ -56,7 +58,8 @@ def judge(
         len(users),
         len(items),
         len(question.relevant.queries),
-        search(users, items, question.relevant, question.seen, cuts) if approximate else None,
+        question.seen_share,
+        search(users, items, question.relevant, question.hidden, cuts) if approximate else None,
     )
 
 
@@ -90,5 +93,5 @@ def ranking_metrics(
         progress()
         return answer.users[first:last] @ answer.items.T
 
-    ranks = ranks_of(scores, question.relevant, question.seen, *map(len, answer))
+    ranks = ranks_of(scores, question.relevant, question.hidden, *map(len, answer))
     return retrieval_metrics(ranks, question.relevant, cuts)

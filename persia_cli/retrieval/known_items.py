@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from persia_cli.config.schema import ParquetDataset, Run, SparseFeature
 from persia_cli.data.read.batch import Batch, join
@@ -17,9 +16,8 @@ from persia_cli.data.read.scores_file import KeptColumns
 from persia_cli.errors import DataError, UserError
 from persia_cli.plan.columns import items_of, sparse_features
 from persia_cli.retrieval.question import Catalogue, samples_with_items
-from persia_cli.retrieval.ranking import Numbers, Pairs, distinct_pairs
+from persia_cli.retrieval.ranking import Ids, Pairs, distinct_pairs, places_of
 
-Ids = NDArray[np.uint64]
 Progress = Callable[[int, int], None]
 """Called with the amount done and the total."""
 
@@ -37,12 +35,6 @@ class KnownItems(NamedTuple):
     users: Ids
     """Query ids, ascending."""
     seen: Pairs
-
-
-def places_of(known: Ids, ids: Ids) -> Numbers:
-    """Return the place of each id among ascending ones, -1 for one that is not there."""
-    places = np.searchsorted(known, ids)
-    return np.where(np.append(known, 0)[places] == ids, places, -1) if known.size else np.full(ids.size, -1)
 
 
 def read_items(run: Run, name: str | None, progress: Progress) -> KnownItems:

@@ -14,10 +14,21 @@ from persia_cli.data.read.scores_file import KeptColumns
 from persia_cli.data.read.source import open_source
 from persia_cli.disk import replacing
 from persia_cli.plan.columns import items_of, sparse_features
-from persia_cli.retrieval.approximate import NearItems, items_of_block
+from persia_cli.retrieval.approximate import NearItems
 from persia_cli.retrieval.evaluation import side_of
-from persia_cli.retrieval.known_items import KnownItems, Progress, places_of
-from persia_cli.retrieval.ranking import USERS, Floats, Numbers, Pairs, best_items, distinct_pairs, scores_of
+from persia_cli.retrieval.known_items import KnownItems, Progress
+from persia_cli.retrieval.question import in_own_lists
+from persia_cli.retrieval.ranking import (
+    USERS,
+    Floats,
+    Numbers,
+    Pairs,
+    best_items,
+    distinct_pairs,
+    items_of_block,
+    places_of,
+    scores_of,
+)
 from persia_cli.retrieval.towers import Towers
 
 
@@ -87,14 +98,9 @@ class ItemLists:
 
     def _hidden(self, batch: Batch) -> Pairs:
         """Return pairs of a place in the batch and an item: those seen in training, and those in lists of the row."""
-        places = np.arange(batch.size)
-        pairs = [(places[:0], places[:0])]
         if self._keep_seen:
-            return Pairs(*pairs[0])
+            return Pairs(*np.empty((2, 0), np.int64))
+        pairs = [in_own_lists(self._run, batch, self._items.ids, self._items.table)]
         if batch.query_ids is not None:
             pairs.append(items_of_block(self._items.seen, places_of(self._items.users, batch.query_ids)))
-        for feature, (ids, offsets) in zip(sparse_features(self._run), batch.lists, strict=True):
-            if feature.table_name == self._items.table:
-                there = np.flatnonzero((numbers := places_of(self._items.ids, ids)) >= 0)
-                pairs.append((np.repeat(places, np.diff(offsets))[there], numbers[there]))
         return distinct_pairs(*map(np.concatenate, zip(*pairs, strict=True)))

@@ -16,7 +16,7 @@ from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.kernels.splitmix import mix64
 from persia_cli.plan.columns import items_of, sparse_features
-from persia_cli.retrieval.ranking import Numbers, Pairs, distinct_pairs
+from persia_cli.retrieval.ranking import Ids, Numbers, Pairs, distinct_pairs, items_of_block, places_of
 
 SAMPLES = 8192
 """Samples that are read, or computed, at a time."""
@@ -33,8 +33,11 @@ class Question(NamedTuple):
     users: Batch
     """The newest positive evaluation sample of each query."""
     relevant: Pairs
-    seen: Pairs
-    """Items of the queries' training samples, which are not ranked for them."""
+    """At least one of each query; none is hidden."""
+    hidden: Pairs
+    """Items that are not ranked for a query."""
+    seen_share: float
+    """Fraction of all relevant pairs that are in the training split too."""
     popularity: Numbers
     """Number of positive training samples of each item."""
 
@@ -106,9 +109,10 @@ class AskingUsers:
 def ask(run: Run, keep_seen: bool, progress: Progress = lambda: None) -> Question:
     """Read both splits of a run's data once, for a two-tower network.
 
-    A query's relevant items are those of its evaluation samples with a label of 1/2 or more. Items of its training
-    samples count as seen, unless `keep_seen`. Samples with a null item are left out, and those with a null query have
-    no query. Raise DataError without a positive evaluation sample.
+    A query's relevant items are those of its evaluation samples with a label of 1/2 or more. As in lists of `persia
+    recommend`, items of its training samples and of lists in its own sample are hidden, unless `keep_seen`: they are
+    not ranked, and do not count as relevant. A query without another relevant item does not count. Samples with a null
+    item are left out, and those with a null query have no query. Raise DataError if no query is left.
     """
     names = items_of(run.model)
     features = [number for number, feature in enumerate(sparse_features(run)) if feature.name in names]
@@ -125,15 +129,57 @@ def ask(run: Run, keep_seen: bool, progress: Progress = lambda: None) -> Questio
         items = catalogue.add(item_keys(batch, features), batch)
         bought.append(items[_positive(batch)])
         asking = queries.known(batch)
-        if not keep_seen:
-            seen.append(np.stack([asking, items])[:, asking >= 0])
+        seen.append(np.stack([asking, items])[:, asking >= 0])
     places = catalogue.shuffle()
-    wanted, hidden = (
+    wanted, trained = (
         distinct_pairs(asking, places[items])
         for asking, items in (np.concatenate(parts, axis=1) for parts in (relevant, seen))
     )
     counts = np.bincount(places[np.concatenate(bought)], minlength=places.size)
-    return Question(join(catalogue.firsts).take(np.argsort(places)), queries.newest(), wanted, hidden, counts)
+    every, users = join(catalogue.firsts).take(np.argsort(places)), queries.newest()
+    new = _without(wanted, trained, places.size)
+    seen_share = 1.0 - len(new.queries) / len(wanted.queries)
+    hidden = Pairs(*np.empty((2, 0), np.int64))
+    if not keep_seen:
+        hidden = distinct_pairs(*np.concatenate([trained, _in_lists(run, users, every, features)], axis=1))
+        wanted = _without(new, hidden, places.size)
+    if not len(wanted.queries):
+        raise DataError(
+            "every positive evaluation sample is of an item that its user has seen before, so there is nothing new to "
+            "retrieve; give dataset.split others, or --keep-seen"
+        )
+    asking = np.unique(wanted.queries)
+    hidden = items_of_block(hidden, asking)
+    wanted = Pairs(np.searchsorted(asking, wanted.queries), wanted.items)
+    return Question(every, users.take(asking), wanted, hidden, seen_share, counts)
+
+
+def _without(pairs: Pairs, others: Pairs, items: int) -> Pairs:
+    """Return the pairs that are not among others."""
+    stays = ~np.isin(pairs.queries * items + pairs.items, others.queries * items + others.items)
+    return Pairs(pairs.queries[stays], pairs.items[stays])
+
+
+def _in_lists(run: Run, users: Batch, items: Batch, features: list[int]) -> Pairs:
+    """Return `in_own_lists` for items that their first feature with one id each identifies."""
+    single = [number for number in features if (np.diff(items.lists[number][1]) == 1).all()]
+    if not single:
+        return Pairs(*np.empty((2, 0), np.int64))
+    table = sparse_features(run)[single[0]].table_name
+    return in_own_lists(run, users, items.lists[single[0]][0], table)
+
+
+def in_own_lists(run: Run, users: Batch, items: Ids, table: str) -> Pairs:
+    """Return pairs of a sample and an item, of these ids [n] of a table, that a feature of the sample's user lists."""
+    pairs, (known, numbers) = [np.empty((2, 0), np.int64)], np.unique(items, return_inverse=True)
+    order = np.argsort(numbers, kind="stable")
+    by_id = Pairs(numbers[order], order)
+    for feature, (ids, offsets) in zip(sparse_features(run), users.lists, strict=True):
+        if feature.table_name == table and feature.name not in items_of(run.model):
+            found = items_of_block(by_id, places_of(known, ids))
+            samples = np.repeat(np.arange(users.size), np.diff(offsets))
+            pairs.append(np.stack([samples[found.queries], found.items]))
+    return distinct_pairs(*np.concatenate(pairs, axis=1))
 
 
 def _positive(batch: Batch) -> Numbers:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
+Ids = NDArray[np.uint64]
 Scorer = Callable[[int, int], Floats]
 """Scores float32 [queries, items] of the queries [first, last)."""
 
@@ -35,10 +36,24 @@ def distinct_pairs(queries: Numbers, items: Numbers) -> Pairs:
     return Pairs(*np.divmod(np.unique(queries * count + items), count))
 
 
-def ranks_of(scores: Scorer, relevant: Pairs, seen: Pairs, queries: int, items: int) -> Numbers:
-    """Return the rank, from 1, of each relevant pair's item among those that its query has not seen.
+def places_of(known: Ids, ids: Ids) -> Numbers:
+    """Return the place of each id among ascending ones, -1 for one that is not there."""
+    places = np.searchsorted(known, ids)
+    return np.where(np.append(known, 0)[places] == ids, places, -1) if known.size else np.full(ids.size, -1)
 
-    Of equal scores the item with the lower number comes first. An item that is both seen and relevant is ranked.
+
+def items_of_block(pairs: Pairs, block: Numbers) -> Pairs:
+    """Return the pairs of some queries, with the place in the block for the query."""
+    firsts, ends = (np.searchsorted(pairs.queries, block, side) for side in ("left", "right"))
+    places = np.repeat(np.arange(len(block)), ends - firsts)
+    parts = [pairs.items[first:end] for first, end in zip(firsts, ends, strict=True)]
+    return Pairs(places, np.concatenate(parts))
+
+
+def ranks_of(scores: Scorer, relevant: Pairs, hidden: Pairs, queries: int, items: int) -> Numbers:
+    """Return the rank, from 1, of each relevant pair's item among those that are not hidden from its query.
+
+    Of equal scores the item with the lower number comes first. No relevant pair is hidden.
     """
     ranks = np.empty(len(relevant.queries), np.int64)
     done, numbers = 0, np.arange(items)
@@ -46,10 +61,9 @@ def ranks_of(scores: Scorer, relevant: Pairs, seen: Pairs, queries: int, items: 
     for first in range(0, queries, step):
         last = min(first + step, queries)
         block = scores(first, last)
-        mine, hidden = relevant.part(first, last), seen.part(first, last)
+        mine, left_out = relevant.part(first, last), hidden.part(first, last)
         wanted = block[mine.queries - first, mine.items]
-        block[hidden.queries - first, hidden.items] = -np.inf
-        block[mine.queries - first, mine.items] = wanted
+        block[left_out.queries - first, left_out.items] = -np.inf
         for start in range(0, len(wanted), step):
             some = slice(start, start + step)
             rows, own = block[mine.queries[some] - first], wanted[some, None]

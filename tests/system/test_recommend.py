@@ -75,16 +75,25 @@ def test_lists_have_the_best_items_that_the_user_has_not_seen(run: JobResult, se
         assert scores == pytest.approx(best["label_logit"].to_numpy(), abs=1e-4)
 
 
-def test_recall_of_lists_is_that_of_the_evaluation(run: JobResult) -> None:
+@pytest.mark.smoke
+@pytest.mark.parametrize("keep", [[], ["--keep-seen"]], ids=["new", "all"])
+def test_recall_of_lists_is_that_of_the_evaluation(run: JobResult, keep: list[str]) -> None:
+    """Also where the evaluation has pairs of the training, which are not listed, so that they cannot be found."""
     users = pd.DataFrame({"user": range(USERS)}).assign(age=lambda table: table["user"] % 4)
-    lists, _ = recommend(run.run_dir, users, "--keep-seen", "--keep", "age", "--keep", "user")
+    lists, _ = recommend(run.run_dir, users, *keep, "--keep", "age", "--keep", "user")
     assert lists.columns.tolist() == ["age", "user", "items", "scores"]
-    ended = persia("eval", run.run_dir, "--retrieval", "--keep-seen", "--at", 3, "--at", TOP)
+    ended = persia("eval", run.run_dir, "--retrieval", *keep, "--at", 3, "--at", TOP)
     assert ended.exit_code == 0, ended.output
+    assert 0 < kept(run.run_dir)["seen_share"] < 1
+    evaluated = pd.read_parquet(run.run_dir.parent / "eval.parquet")
+    trained = pd.read_parquet(run.run_dir.parent / "train.parquet")
+    if not keep:
+        evaluated = evaluated[
+            ~evaluated.set_index(["user", "item"]).index.isin(trained.set_index(["user", "item"]).index)
+        ]
     for k in (3, TOP):
-        assert recall(lists, pd.read_parquet(run.run_dir.parent / "eval.parquet"), k) == pytest.approx(
-            kept(run.run_dir)["model"][f"recall@{k}"], rel=1e-12
-        )
+        expected = kept(run.run_dir)["model"][f"recall@{k}"]
+        assert recall(lists, evaluated, k) == pytest.approx(expected, rel=1e-12)
 
 
 def test_python_returns_the_same_lists(run: JobResult) -> None:

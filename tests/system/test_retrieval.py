@@ -50,7 +50,7 @@ def persia(*given: str | Path) -> Result:
 
 def printed(text: str, by: str) -> dict[str, float]:
     line = next(line for line in text.splitlines() if f"by={by}" in line.replace("  ", ""))
-    return {key: float(value) for key, value in re.findall(r"([a-z@0-9]+)[=:] ?([0-9.e-]+)", line)}
+    return {key: float(value) for key, value in re.findall(r"([a-z_@0-9]+)[=:] ?([0-9.e-]+)", line)}
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -68,6 +68,10 @@ def test_metrics_are_those_of_loops_over_predictions(keep: bool, tmp_path: Path)
     samples = {name: pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("train", "eval")}
     relevant = {(u, i) for u, i, y in samples["eval"][["user", "item", "label"]].to_numpy().tolist() if y}
     seen = set() if keep else {tuple(pair) for pair in samples["train"][["user", "item"]].to_numpy().tolist()}
+    both = {tuple(pair) for pair in samples["train"][["user", "item"]].to_numpy().tolist()} & relevant
+    assert printed(ended.output, "model")["seen_share"] == pytest.approx(len(both) / len(relevant))
+    assert both
+    relevant -= seen
     for k in (3, 8):
         expected = by_loops(scores, {(int(u), int(i)) for u, i in relevant}, seen, k)
         found = printed(ended.output, "model")
@@ -79,6 +83,7 @@ def test_metrics_are_those_of_loops_over_predictions(keep: bool, tmp_path: Path)
     assert (content["step"], content["keep_seen"]) == (15, keep)
     assert (kept.parent / "config.yaml").is_file()
     sizes = {"queries": content["queries"], "items": ITEMS, "relevant": len(relevant)}
+    sizes["seen_share"] = content["seen_share"]
     for by in ("model", "popularity"):
         assert printed(ended.output, by) == sizes | content[by]
 

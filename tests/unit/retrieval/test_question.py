@@ -84,11 +84,14 @@ def test_it_is_that_of_plain_loops(
 
     # A mood is of one evaluation sample alone, so it identifies the query.
     newest = {user if by_user else mood: mood for user, _, mood, positive in evaluated if positive}
-    assert [mood for _, _, mood, _ in as_rows(asked.users)] == [newest[each] for each in newest]
     wanted = {(newest[user if by_user else mood], item) for user, item, mood, positive in evaluated if positive}
-    assert pairs(asked, "relevant") == wanted
-    hidden = {(newest[user], item) for user, item, _, _ in trained if user in newest} if by_user else set()
-    assert pairs(asked, "seen") == (set() if keep_seen else hidden)
+    seen = {(newest[user], item) for user, item, _, _ in trained if user in newest} if by_user else set()
+    assert asked.seen_share == pytest.approx(len(wanted & seen) / len(wanted))
+    hidden = set() if keep_seen else seen
+    asking = [mood for mood in newest.values() if mood in {each for each, _ in wanted - hidden}]
+    assert [mood for _, _, mood, _ in as_rows(asked.users)] == asking
+    assert pairs(asked, "relevant") == wanted - hidden
+    assert pairs(asked, "hidden") == {(mood, item) for mood, item in hidden if mood in asking}
     counts = [
         sum(positive and item == each for _, each, _, positive in trained) for _, item, _, _ in as_rows(asked.items)
     ]
@@ -115,7 +118,7 @@ def test_samples_without_an_item_or_a_query_ask_for_nothing(tmp_path: Path) -> N
     table.loc[table.index % 3 == 0, "user"] = pd.NA
     table.loc[(table.index % 4 == 0) & empty, "item"] = pd.NA
     table.to_parquet(tmp_path / "eval.parquet")
-    asked = ask(run, False)
+    asked = ask(run, True)
     known = table[table["user"].notna() & table["item"].notna() & (table["label"] > 0)]
     assert {user for user, _, _, _ in as_rows(asked.users)} == set(known["user"])
     assert len(pairs(asked, "relevant")) == len(known[["user", "item"]].drop_duplicates())
@@ -128,3 +131,7 @@ def test_without_a_positive_sample_nothing_is_asked(tmp_path: Path) -> None:
     pd.read_parquet(tmp_path / "eval.parquet").assign(label=0.0).to_parquet(tmp_path / "eval.parquet")
     with pytest.raises(DataError, match="no evaluation sample is positive"):
         ask(run, False)
+    pd.read_parquet(tmp_path / "train.parquet").assign(label=1.0).to_parquet(tmp_path / "eval.parquet")
+    with pytest.raises(DataError, match=r"nothing new to retrieve.*--keep-seen"):
+        ask(run, False)
+    assert ask(run, True).seen_share == 1.0
