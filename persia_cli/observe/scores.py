@@ -36,7 +36,7 @@ SUMS = 7
 _LOSS, _WEIGHT, _PREDICTED, _OBSERVED, _ABSOLUTE, _SQUARED, _SQUARES = range(SUMS)
 
 
-class _Counts:
+class _LogitCounts:
     """Weighted counts of the samples of one task, by the number of their logit.
 
     Invariant: at most `limit` distinct numbers are sorted, and at most as many counts, or GATHERED_AT, wait for it.
@@ -82,7 +82,7 @@ class ScoreHistogram:
         self.tasks = tasks
         self._links = links
         self._sums = np.zeros((tasks, SUMS))
-        self._counts = [_Counts(limit) for _ in range(tasks)]
+        self._counts = [_LogitCounts(limit) for _ in range(tasks)]
 
     def add(self, logits: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> None:
         """Count n samples: logits [n, T] (as float32), labels [n, T], weights [n] or None for ones.
