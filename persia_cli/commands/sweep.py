@@ -41,7 +41,7 @@ def sweep(
             "--metric",
             metavar="METRIC",
             help="Metric to compare settings by: any metric of an evaluation, such as log_loss or auc_LABEL.",
-            show_default="train.stop_early.metric or checkpoint.best_by, else auc",
+            show_default="that by which the runs choose their evaluation",
         ),
     ] = None,
     search: Annotated[

@@ -24,7 +24,7 @@ def run_details(folder: Folder, name: str) -> dict[str, Any]:
         config = read_regular(path / CONFIG).decode(errors="replace")
         history = read_history(path)
         with understanding(path):
-            outcome, reliability = history.outcome(time.time()), history.last_event("reliability")
+            outcome, reliability = history.outcome(time.time()), history.reliability
             return {
                 "run": name,
                 "name": history.run.name,

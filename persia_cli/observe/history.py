@@ -121,6 +121,13 @@ class RunHistory:
         main, chosen = headlines(self.links)[0], best["step"] if best else None
         return dict(judged_by(self.evaluations, main, chosen)) if self.evaluations else None
 
+    @property
+    def reliability(self) -> Line | None:
+        """The reliability diagrams of the evaluation that counts."""
+        step = (self.judged or {}).get("step")
+        found = (each for each in reversed(self.events) if each["event"] == "reliability" and each["step"] == step)
+        return next(found, None)
+
     def last_event(self, kind: str) -> Line | None:
         """Return the last event of a kind."""
         return next((event for event in reversed(self.events) if event["event"] == kind), None)

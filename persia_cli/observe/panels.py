@@ -155,7 +155,7 @@ def draw_cold_wait(history: RunHistory, axes: "Axes") -> None:
 
 def draw_reliability(history: RunHistory, axes: "Axes") -> None:
     """Draw the fraction of positives against predicted probability, for parts of the evaluation samples by score."""
-    event = history.last_event("reliability")
+    event = history.reliability
     assert event is not None
     diagrams: Mapping[str, Mapping[str, list[float]]] = event["labels"]
     seen = [p for d in diagrams.values() for p in (*d["predicted"], *d["observed"]) if p > 0.0]
@@ -194,7 +194,7 @@ def _evaluated(history: RunHistory) -> bool:
 
 
 def _calibrated(history: RunHistory) -> bool:
-    event = history.last_event("reliability")
+    event = history.reliability
     return event is not None and any(o > 0.0 for diagram in event["labels"].values() for o in diagram["observed"])
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from persia_cli.config.schema import (
-    Bce,
     CosineSchedule,
     EarlyStop,
     GeneratedDataset,
@@ -14,7 +13,6 @@ from persia_cli.config.schema import (
     Schedule,
 )
 from persia_cli.config.schema.base import MOST
-from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS
 from persia_cli.control.position import StepGrid
 from persia_cli.plan.labels import defined
 
@@ -45,7 +43,7 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
     if is_judged and evaluation_interval(run, facts.train_rows) is None:
         run = run.model_copy(update={"eval": run.eval.model_copy(update={"every_epochs": 1})})
     compares = is_judged and training_steps(run, facts.train_rows) > steps
-    metric = run.checkpoint.best_by or defined(run, facts, _metric(run)) if compares else None
+    metric = run.checkpoint.best_by or defined(run, facts, run.judging_metric) if compares else None
     if run.train.stop_early == "auto":
         stop = None
         if is_auto and metric:
@@ -103,13 +101,6 @@ def end_of(schedule: Schedule) -> int | None:
     if isinstance(schedule, CosineSchedule):
         return schedule.warmup_steps + schedule.over_steps
     return schedule.over_steps if isinstance(schedule, OneCycleSchedule) else None
-
-
-def _metric(run: Run) -> str:
-    """Return the metric that decides: if the loss is of probabilities, their ranks and their calibration."""
-    [loss, *others] = run.losses
-    is_of_probabilities = not others and isinstance(loss, Bce) and loss.pos_weight == 1.0
-    return AUC_MINUS_LOG_LOSS if is_of_probabilities else run.headline
 
 
 def _ends(run: Run) -> list[int]:

@@ -67,8 +67,11 @@ def _frontier(axes: "Axes", spots: Sequence[Spot], metric: str) -> None:
     axes.margins(0.16, 0.16)
     thousands(axes.xaxis)
     seeds = max(spot.quality.count for spot in spots)
-    axes.set_title(f"quality and speed; bars: 95 % confidence over {count(seeds, 'seed')}", **SMALL)
-    axes.legend(frameon=False, fontsize=9, loc="best")
+    bars = f"; bars: 95 % confidence over {count(seeds, 'seed')}" if seeds > 1 else ""
+    axes.set_title(f"quality and speed{bars}", **SMALL)
+    if len({spot.mode for spot in spots}) > 1:
+        # Outside, where its marks do not look like more settings.
+        axes.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3)
 
 
 def _against_staleness(upper: "Axes", lower: "Axes", spots: Sequence[Spot], baseline: str | None, metric: str) -> None:

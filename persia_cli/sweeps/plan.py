@@ -115,11 +115,13 @@ def resumed(
 def choose_metric(grid: Sequence[GridRun], asked: str | None) -> str:
     """Return the metric to compare settings by: the requested one, or the first run's own, or AUC, or RMSE.
 
+    A run's own default may be its loss, whose scale the settings can change, so that it compares none of them.
     Raises ConfigError if it is not a metric of every point's evaluation.
     """
     first = grid[0].run
-    early = first.train.early_stop.metric if first.train.early_stop else None
-    metric = asked or early or first.checkpoint.best_by or headlines(first.links)[0]
+    asks = first.checkpoint.best_by or first.train.early_stop
+    is_loss = first.judging_metric == "loss" and not asks
+    metric = asked or (headlines(first.links)[0] if is_loss else first.judging_metric)
     for each in grid:
         keys = metric_aims(each.run)
         figures = [figure for figure in AIMS if any(key == figure or key.startswith(f"{figure}_") for key in keys)]

@@ -23,8 +23,8 @@ from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.init_from import Source
 from persia_cli.config.schema.interactions import FinalNet
-from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Link, Loss, LossOfLabel, Pairwise
-from persia_cli.config.schema.metric import headlines, is_of_retrieval, metrics_of
+from persia_cli.config.schema.loss import BCE, Bce, Bpr, InBatchSoftmax, Link, Loss, LossOfLabel, Pairwise
+from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, headlines, is_of_retrieval, metrics_of
 from persia_cli.config.schema.mode import AsyncMode, Mode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.optimizer import OptimizerPair, PlateauSchedule
@@ -259,6 +259,20 @@ class Run(Node):
         if self.train.early_stop is not None:
             return self.train.early_stop.metric
         return self.checkpoint.best_by or self.headline
+
+    @property
+    def judging_metric(self) -> str:
+        """The metric by which a run chooses its evaluation, a sweep its settings and a search its trials.
+
+        By default, if the loss is of probabilities, that is one of both their ranks and their calibration.
+        """
+        if self.checkpoint.best_by is not None:
+            return self.checkpoint.best_by
+        if self.train.early_stop is not None:
+            return self.train.early_stop.metric
+        [loss, *others] = self.losses
+        is_of_probabilities = not others and isinstance(loss, Bce) and loss.pos_weight == 1.0
+        return AUC_MINUS_LOG_LOSS if is_of_probabilities else self.headline
 
     @property
     def headline(self) -> str:
