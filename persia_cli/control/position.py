@@ -17,9 +17,9 @@ SPLIT_NAMES: dict[int, SplitName] = {TRAIN: "train", EVAL: "eval"}
 
 @dataclass(frozen=True, slots=True)
 class TrainingData:
-    """The identity of a training split: a position in the data means the same samples as long as this is equal.
+    """The identity of a data set's samples, and of the order of those of the training split.
 
-    Generated samples are in no file.
+    A position in the data means the same samples as long as this is equal. Generated samples are in no file.
     """
 
     files: int = 0
@@ -27,6 +27,13 @@ class TrainingData:
     """Row groups that have training samples; 0 without shuffle, where they do not count."""
     digest: str = ""
     """A checksum of the files' names, below their common folder, and of the training rows in each row group."""
+    contents: tuple[str, ...] = ()
+    """A checksum of the content of each file with samples to train or evaluate on, in the order of files."""
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """All that the order of the training samples depends on."""
+        return self.files, self.row_groups, self.digest
 
 
 MADE_UP = TrainingData()

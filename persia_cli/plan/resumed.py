@@ -1,8 +1,13 @@
 """Checks of a resumed training against the run that saved its checkpoint."""
 
+from itertools import zip_longest
+
+from xxhash import xxh64
+
 from persia_cli.config.expected import is_changeable
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.control.position import TrainingData
+from persia_cli.data.read.training_data import sampled
 from persia_cli.errors import ConfigError, DataError, UserError, count
 from persia_cli.plan.job import JobPlan
 from persia_cli.plan.saved_model import differences
@@ -30,7 +35,7 @@ def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
     """Raise DataError if the data set has changed since the checkpoint, FinishedError if no step is left.
 
     Training data in other files or row groups are refused: the remaining samples of the epoch, and the order of later
-    epochs, would be others.
+    epochs, would be others. So are files with other content, unless `dataset.accept_changed` names them.
     """
     for split, before, now in (
         ("training", manifest.progress.train_rows, plan.job.train_rows),
@@ -44,10 +49,32 @@ def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
             )
     _require_unfinished(plan, manifest)
     saved, found = manifest.progress.train_data, plan.facts.train_data
-    if saved is not None and saved != found and manifest.step < plan.job.steps:
+    if saved is None:
+        return
+    if saved.order != found.order and manifest.step < plan.job.steps:
         raise DataError(
             f"{_change(saved, found)}, so their order is another, and a resumed run would repeat some and omit others; "
             "restore the files, or begin a new run with the model, by init_from"
+        )
+    _require_contents(plan, saved)
+
+
+def _require_contents(plan: JobPlan, saved: TrainingData) -> None:
+    """Raise DataError if files with samples have other content than when the checkpoint was saved."""
+    dataset, scan, now = plan.run.dataset, plan.facts.found, plan.facts.train_data.contents
+    if now == saved.contents or scan is None or not isinstance(dataset, ParquetDataset):
+        return
+    # Files of evaluation samples alone may be more or fewer.
+    accepted = f"v{xxh64(''.join(now).encode()).hexdigest()}"
+    if dataset.accept_changed != accepted:
+        names = sampled(scan.groups, scan.split_rows)
+        changed = [name for name, *pair in zip_longest(names, saved.contents, now) if pair[0] != pair[1]]
+        more = f" and {count(len(changed) - 1, 'more file')}" if len(changed) > 1 else ""
+        have = "have" if more else "has"
+        raise DataError(
+            f"{changed[0]}{more} {have} changed since the checkpoint was saved, so a resumed run would train or be "
+            f"evaluated on other samples; restore the old content, or go on with the new: "
+            f"dataset.accept_changed={accepted}"
         )
 
 

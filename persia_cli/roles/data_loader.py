@@ -105,10 +105,10 @@ class DataLoader:
                         f"{self._session.name} sees {source.rows} {name} samples and the job was planned with "
                         f"{rows[split]}; give every loader the same files"
                     )
-                if split == TRAIN and job.train_data not in (None, source.train_data):
+                if job.train_data not in (None, source.train_data):
                     raise DataError(
-                        "it sees other training files or row groups than the job was planned with; give every loader "
-                        "the same files"
+                        "it sees other training files or row groups than the job was planned with, or others in their "
+                        "place; give every loader the same files, and do not write them while a job reads them"
                     )
             if self._feeds and self._session.sender.incarnation == 1:
                 self._read_ahead(job.first_step)

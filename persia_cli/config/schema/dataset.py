@@ -112,10 +112,13 @@ class ParquetDataset(Node):
     max_bad_rows: Changeable[Amount] = 0
     """Rows that may be unreadable: texts that do not parse, and values that cannot be used, such as a label 7. They are
     left out and counted, and more of them are an error. A prediction leaves out none for its values."""
-    path: str | tuple[str, ...]
+    path: Changeable[str | tuple[str, ...]]
     """A file, a folder, or a URI such as s3://bucket/folder, or a list of them; `builtin:NAME` is data that ships with
     persia. In a job's configuration a relative path is relative to where persia runs, in a dataset file to its folder.
     """
+    accept_changed: Changeable[str | None] = None
+    """Checksum of files that have changed since the checkpoint that a resume continues: it trains on with just these.
+    The error that refuses them has it."""
     labels: tuple[str | Label, ...]
     """Label columns, one task each, with values from 0 to 1; `{name: NAME, positive: VALUE}` and
     `{name: NAME, at_least: NUMBER}` make labels of other values. With several labels, a null means that the label of

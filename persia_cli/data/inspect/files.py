@@ -12,7 +12,7 @@ from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw
 from persia_cli.data.read.files import DataFile, Format, list_files, locate, nothing_there, of_one_format, without_rows
 from persia_cli.data.read.hive import HiveColumns
 from persia_cli.data.read.members import left_out
-from persia_cli.data.read.row_groups import read_footer
+from persia_cli.data.read.row_groups import Footer, read_footer
 from persia_cli.data.read.scan import no_parquet
 from persia_cli.data.read.text import TextFile
 from persia_cli.errors import DataError
@@ -74,9 +74,9 @@ def open_files(
     rows, row_groups, constants, unread = [], 0, [], []
     hive = HiveColumns(file.name for file in files)
     uri = place.uri if kind == "parquet" else None
-    schema = hive.schema(files[0].name, _footer(filesystem, files[0], uri)[1])
+    schema = hive.schema(files[0].name, _footer(filesystem, files[0], uri).schema)
     for file in files:
-        metadata, own = _footer(filesystem, file, uri)
+        metadata, own, _ = _footer(filesystem, file, uri)
         constants.append(hive.constants(file.name, own))
         own = hive.schema(file.name, own)
         if not own.equals(schema):
@@ -97,7 +97,7 @@ def open_files(
     )
 
 
-def _footer(filesystem: Any, file: DataFile, uri: str | None) -> tuple[Any, Any]:
+def _footer(filesystem: Any, file: DataFile, uri: str | None) -> Footer:
     try:
         return read_footer(filesystem, file, uri)
     except (OSError, pa.ArrowException) as error:

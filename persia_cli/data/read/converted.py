@@ -73,7 +73,7 @@ def as_parquet(
     Raises DataError for files that cannot be read or written.
     """
     folder = cache_folder()
-    paths = {file: folder / _identity(filesystem, file, kind, form) for file in files}
+    paths = {file: folder / _identity(filesystem, file.path, kind, form) for file in files}
     new = [file for file, path in paths.items() if not _hold(path)]
     done, total = 0, sum(_READINGS[kind] * file.nbytes for file in new)
     if new:
@@ -114,11 +114,13 @@ def line_of(file: TextFile, kind: Format, form: CsvFormat, row: int) -> int | No
     return None
 
 
-def _identity(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat) -> str:
-    info = filesystem.get_file_info(file.path)
-    about = [_VERSION, filesystem.type_name, file.path, info.size, info.mtime_ns, kind, form.model_dump_json()]
-    if filesystem.type_name == "local":  # a replaced file may have the same size and time: cp -p, rsync -t
-        own = Path(file.path).stat()
+def _identity(filesystem: Any, path: str, kind: Format, form: CsvFormat) -> str:
+    info = filesystem.get_file_info(path)
+    about = [_VERSION, filesystem.type_name, path, info.size, info.mtime_ns, kind, form.model_dump_json()]
+    if (
+        filesystem.type_name == "local" and info.is_file
+    ):  # a replaced file may have the same size and time: cp -p, rsync -t
+        own = Path(path).stat()
         about += [own.st_ino, own.st_ctime_ns]
     return f"{PREFIX}{sha256(repr(about).encode()).hexdigest()[:40]}.parquet"
 
@@ -137,6 +139,8 @@ def _convert(file: TextFile, kind: Format, form: CsvFormat, path: Path) -> None:
                 for table in tables:
                     writer.write(table)
                 writer.metadata[_UNREAD] = msgspec.json.encode((unread.count, unread.found))
+            if _identity(file.filesystem, file.path, kind, form) != path.name:
+                raise DataError(f"{file.path} was changed, replaced or removed while it was read; start again")
             rename(part, path)
         finally:
             part.unlink(missing_ok=True)

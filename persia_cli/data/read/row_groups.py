@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +13,7 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.read.arrow_types import without_extensions
 from persia_cli.data.read.files import DataFile
 from persia_cli.data.read.hive import with_constants
+from persia_cli.data.read.unchanged import require_version, version_of
 from persia_cli.errors import DataError, one_line
 from persia_cli.storage.remote import ask
 
@@ -20,16 +21,28 @@ _BUFFER_BYTES = 1 << 18
 """Bytes of a column that a stream reads at a time."""
 
 
-def read_footer(filesystem: Any, file: DataFile, uri: str | None) -> tuple[Any, Any]:
-    """Return a file's metadata and Arrow schema; a store on other machines, named by `uri`, has a deadline.
+class Footer(NamedTuple):
+    """The footer of a Parquet file."""
+
+    metadata: Any
+    schema: Any
+    """The Arrow schema."""
+    version: str
+    """The file's version before it was read."""
+
+
+def read_footer(filesystem: Any, file: DataFile, uri: str | None) -> Footer:
+    """Return a file's footer; a store on other machines, named by `uri`, has a deadline.
 
     Raises DataError for a store that does not answer or refuses, OSError or pyarrow.ArrowException for a file that is
     not Parquet.
     """
 
-    def read() -> tuple[Any, Any]:
-        with filesystem.open_input_file(file.path) as source, pq.ParquetFile(source) as parquet:
-            return parquet.metadata, parquet.schema_arrow
+    def read() -> Footer:
+        with filesystem.open_input_file(file.path) as source:
+            version = version_of(filesystem, file.path, source)
+            with pq.ParquetFile(source) as parquet:
+                return Footer(parquet.metadata, parquet.schema_arrow, version)
 
     return read() if uri is None else ask(f"{uri.partition('://')[0]}://{file.path}", read)
 
@@ -62,6 +75,8 @@ class RowGroup:
     """Bytes of all its columns, before compression."""
     list_bytes: int = 0
     """Bytes of the ids in its lists, decoded."""
+    version: str = ""
+    """The version of its file, if that is compared."""
 
     def __str__(self) -> str:
         if self.source is not None:
@@ -74,13 +89,44 @@ class RowGroup:
         return f"row {row}" if line is None else f"line {line:,}"
 
 
-class RowGroupReader:
-    """Reads columns of row groups and keeps the last file open; for one thread at a time."""
+class _OpenFile:
+    """A file that is read, which must be of the version that its row groups were planned with."""
 
     def __init__(self, filesystem: Any) -> None:
         self._filesystem = filesystem
-        self._path: str | None = None
+        self._source: Any = None
         self._parquet: Any = None
+
+    @contextmanager
+    def _reading(self, group: RowGroup) -> Iterator[None]:
+        """Raise DataError if a row group cannot be read in the block, or if its file is another one afterwards."""
+        failed = None
+        try:
+            yield
+        except (OSError, KeyError, IndexError, pa.ArrowException) as error:
+            failed = error
+        if self._source is not None:
+            require_version(self._filesystem, group.path, self._source, group.version)
+        if failed is not None:
+            raise DataError(f"{group}: cannot be read ({one_line(failed)}); prepare the file again") from failed
+
+    def _open(self, group: RowGroup, buffer_bytes: int = 0) -> None:
+        self._source = self._filesystem.open_input_file(group.path)
+        self._parquet = _opened(self._source, group.number, buffer_bytes)
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self._parquet is not None:
+            self._parquet.close(force=True)
+        self._parquet = self._source = None
+
+
+class RowGroupReader(_OpenFile):
+    """Reads columns of row groups and keeps the last file open; for one thread at a time."""
+
+    def __init__(self, filesystem: Any) -> None:
+        super().__init__(filesystem)
+        self._path: str | None = None
 
     def __enter__(self) -> "RowGroupReader":
         return self
@@ -91,10 +137,10 @@ class RowGroupReader:
     def read(self, group: RowGroup, columns: list[str]) -> Any:
         """Return a pyarrow table of the columns; raises DataError if the file is damaged, changed or gone."""
         own = [name for name in columns if name not in group.constants]
-        with _as_data_errors(group):
+        with self._reading(group):
             if self._path != group.path:
                 self.close()
-                self._parquet = _opened(self._filesystem.open_input_file(group.path), group.number)
+                self._open(group)
                 self._path = group.path
             _check_rows(group, self._parquet.metadata)
             table = self._parquet.read_row_group(group.number, columns=own, use_threads=False).select(own)
@@ -102,51 +148,38 @@ class RowGroupReader:
 
     def close(self) -> None:
         """Close the file that is open."""
-        if self._parquet is not None:
-            self._parquet.close(force=True)
-        self._parquet = self._path = None
+        super().close()
+        self._path = None
 
 
-class RowGroupStream:
+class RowGroupStream(_OpenFile):
     """Reads columns of one row group from front to back, in portions; holds a few pages of each column."""
 
     def __init__(self, filesystem: Any, group: RowGroup, columns: list[str], rows: int) -> None:
         """Open the file, to read at most `rows` rows at a time; raises DataError as `read` does."""
+        super().__init__(filesystem)
         self._group, self._columns = group, columns
         self._own = [name for name in columns if name not in group.constants]
-        with _as_data_errors(group):
-            self._parquet = _opened(filesystem.open_input_file(group.path), group.number, _BUFFER_BYTES)
+        with self._reading(group):
+            self._open(group, _BUFFER_BYTES)
             _check_rows(group, self._parquet.metadata)
             self._batches = self._parquet.iter_batches(rows, [group.number], self._own, use_threads=False)
 
     def read(self) -> Any:
         """Return the next rows as a pyarrow table; raises DataError if the file is damaged, changed or at its end."""
-        with _as_data_errors(self._group):
+        with self._reading(self._group):
             batch = next(self._batches, None)
             if batch is None:
                 raise OSError("it has fewer rows than its footer says")
             table = pa.Table.from_batches([batch]).select(self._own)
         return _completed(table, self._group, self._columns)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._parquet.close(force=True)
-
-
-@contextmanager
-def _as_data_errors(group: RowGroup) -> Iterator[None]:
-    """Raise DataError in place of an error while a row group is read."""
-    try:
-        yield
-    except (OSError, KeyError, IndexError, pa.ArrowException) as error:
-        raise DataError(f"{group}: cannot be read ({one_line(error)}); prepare the file again") from error
-
 
 def _check_rows(group: RowGroup, metadata: Any) -> None:
-    """Raise DataError if the row group has another number of rows than when its file was planned with."""
+    """Raise OSError if the row group has another number of rows than when its file was planned with."""
     rows = metadata.row_group(group.number).num_rows
     if rows != group.rows:
-        raise DataError(f"{group}: it has {rows} rows, but the footer has {group.rows}; prepare the file again")
+        raise OSError(f"it has {rows} rows, and had {group.rows} at the start")
 
 
 def _completed(table: Any, group: RowGroup, columns: list[str]) -> Any:

@@ -35,11 +35,12 @@ from persia_cli.data.read.label_order import Ranges, label_ranges
 from persia_cli.data.read.members import members_of
 from persia_cli.data.read.nulls import column_nulls
 from persia_cli.data.read.parts import times_in
-from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, read_footer
+from persia_cli.data.read.row_groups import Footer, RowGroup, RowGroupReader, read_footer
 from persia_cli.data.read.splits import Selector, SplitRows, count_rows, selector_of
 from persia_cli.data.read.text import TextFile
 from persia_cli.data.read.text_numbers import meant_as_numbers
 from persia_cli.data.read.training_data import training_data
+from persia_cli.data.read.unchanged import content_of
 from persia_cli.data.read.vector_widths import with_widths
 from persia_cli.errors import DataError, count, one_line
 
@@ -134,6 +135,7 @@ class _Contents:
         self.schemas: list[Any] = []
         self.groups: list[RowGroup] = []
         self.unread: dict[str, BadRows] = {}
+        self.contents: dict[str, str] = {}
         self.scales: dict[str, float] = {}
         self.nulls: Counter[str] = Counter()
         self.suspects: list[tuple[str, ...]] = []
@@ -144,11 +146,12 @@ class _Contents:
         self,
         part: SplitName | None,
         file: DataFile,
-        metadata: Any,
+        footer: Footer,
         hive: HiveColumns,
         line_of: Callable[[int], int | None] | None,
     ) -> None:
         """Add a file of the split `part` (None if files do not make the split); `line_of` is for its text file."""
+        metadata = footer.metadata
         own = metadata.schema.to_arrow_schema()
         self.files.append(file)
         self.schemas.append(hive.schema(file.name, own))
@@ -174,6 +177,7 @@ class _Contents:
                     line_of,
                     group.total_byte_size,
                     _list_bytes(group, lists),
+                    "" if file.source else footer.version,  # each use of a conversion sets its time
                 )
             )
             self.suspects.append(suspects(self._dataset, group))
@@ -224,10 +228,11 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     found = _Contents(dataset, findings)
     for part, members in parts:
         for file in members:
-            metadata = _footer(filesystem, file, places[0].uri if kind == "parquet" else None, findings)
-            if metadata is not None:
+            footer = _footer(filesystem, file, places[0].uri if kind == "parquet" else None, findings)
+            if footer is not None:
                 text = file.source and TextFile(file.source, filesystem=texts)
-                found.add(part, file, metadata, hive, partial(line_of, text, kind, dataset.csv) if text else None)
+                found.contents[file.name] = _content(texts, file, footer)
+                found.add(part, file, footer, hive, partial(line_of, text, kind, dataset.csv) if text else None)
     if kind == "csv":
         for file, schema in zip(found.files, found.schemas, strict=True):
             text = TextFile(file.name, filesystem=texts)
@@ -280,7 +285,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         far_vectors=vectors,
         nulls=found.nulls,
         label_ranges=tuple(found.label_ranges),
-        train_data=training_data(settled, found.groups, split_rows.train),
+        train_data=training_data(settled, found.groups, split_rows, found.contents),
     )
 
 
@@ -295,16 +300,25 @@ def no_parquet(file: DataFile, error: Exception) -> str:
     return f"this is not a readable Parquet file ({one_line(error)}); {remedy}"
 
 
-def _footer(filesystem: Any, file: DataFile, uri: str | None, findings: _Findings) -> Any:
-    """Return a file's metadata, or record its problem and return None."""
+def _footer(filesystem: Any, file: DataFile, uri: str | None, findings: _Findings) -> Footer | None:
+    """Return a file's footer, or record its problem and return None."""
     if file.nbytes == 0:
         findings.of_file(file.name, "the file is empty (0 bytes); delete it or prepare it again")
         return None
     try:
-        return read_footer(filesystem, file, uri)[0]
+        return read_footer(filesystem, file, uri)
     except (OSError, pa.ArrowException) as error:
         findings.of_file(file.name, no_parquet(file, error))
         return None
+
+
+def _content(filesystem: Any, file: DataFile, footer: Footer) -> str:
+    """Return what identifies the content of a file, or of the text that it was converted from; raises DataError."""
+    known = () if file.source else (footer.metadata, footer.version)
+    try:
+        return content_of(filesystem, file.name, *known)
+    except OSError as error:
+        raise DataError(f"{file.name} cannot be read ({one_line(error)}); restore the file") from error
 
 
 def _meant_as_numbers(

@@ -64,7 +64,8 @@ class SliceReader:
         self._most_rows = min(most_rows, CHUNK_ROWS)
 
     def keep(self, groups: NDArray[np.int64]) -> None:
-        """Close all row groups but these."""
+        """Close all row groups but these, and the last file, whose version is compared when it is opened again."""
+        self._whole.close()
         for number in self._open.keys() - set(groups.tolist()):
             self._open.pop(number).close()
 
@@ -96,7 +97,6 @@ class SliceReader:
 
     def close(self) -> None:
         """Close all files."""
-        self._whole.close()
         self.keep(np.empty(0, np.int64))
 
     def _piece(self, group: RowGroup, start: int, table: Any) -> RowPiece:

@@ -1,6 +1,6 @@
-"""The place of the training split in files, on which the order of its samples depends as on seed, epoch and block."""
+"""The place of samples in files, on which their order depends as on seed, epoch and block; and the files' contents."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from posixpath import commonpath, dirname, relpath
 
@@ -9,14 +9,18 @@ from persia_cli.config.schema.split import EverySplit, HashSplit
 from persia_cli.control.position import MADE_UP, TrainingData
 from persia_cli.data.read.order import block_size
 from persia_cli.data.read.row_groups import RowGroup
+from persia_cli.data.read.splits import SplitRows
 
 
-def training_data(dataset: ParquetDataset, groups: Sequence[RowGroup], train_rows: Sequence[int]) -> TrainingData:
-    """Return where the training split lies, given its rows in each row group, in file order.
+def training_data(
+    dataset: ParquetDataset, groups: Sequence[RowGroup], split_rows: SplitRows, contents: Mapping[str, str]
+) -> TrainingData:
+    """Return where the samples lie, given the rows of each split in each row group and the checksum of each file.
 
     Nothing else of the files is in it: a folder may be elsewhere, text may be converted again, and files without
-    training rows may come and go.
+    samples may come and go.
     """
+    train_rows = split_rows.train
     by_number = isinstance(dataset.split, EverySplit | HashSplit) and not dataset.split.columns
     held: dict[str, tuple[int, list[int]]] = {}
     for group, rows in zip(groups, train_rows, strict=True):
@@ -36,4 +40,10 @@ def training_data(dataset: ParquetDataset, groups: Sequence[RowGroup], train_row
     size = block_size(dataset, groups, train_rows) if dataset.shuffle else None
     digest = sha256(repr((order, size)).encode()).hexdigest()
     row_groups = sum(len(rows) for _, rows in held.values()) if dataset.shuffle else 0
-    return TrainingData(len(held), row_groups, digest)
+    return TrainingData(len(held), row_groups, digest, tuple(contents[path] for path in sampled(groups, split_rows)))
+
+
+def sampled(groups: Sequence[RowGroup], split_rows: SplitRows) -> list[str]:
+    """Return the paths of the files with samples to train or evaluate on, in the order of files."""
+    rows = zip(groups, split_rows.train, split_rows.eval, strict=True)
+    return list(dict.fromkeys(group.source or group.path for group, *own in rows if any(own)))

@@ -60,7 +60,7 @@ def find_vectors(path: str, id_: str | None, vector: str | None, dim: int, key: 
     has_text = True
     for file in files:
         try:
-            metadata, schema = read_footer(place.filesystem, file, place.uri)
+            metadata, schema, _ = read_footer(place.filesystem, file, place.uri)
             found[file.path] = (*_columns(schema, id_, vector, dim, key), metadata.num_rows)
             has_text &= class_of(schema.field(found[file.path][0]).type) == "text"
         except (OSError, pa.ArrowException) as error:

@@ -1,6 +1,8 @@
-"""Training data is the same where the order of its samples is: at another place, but not in other row groups."""
+"""Training data is the same where its samples and their order are: at another place, but not in other row groups."""
 
+import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,8 @@ import pytest
 
 from persia_cli.control.position import TrainingData
 from persia_cli.data.read.facts import inspect
-from persia_cli.data.read.source import open_source
+from persia_cli.data.read.source import Source, open_source
+from persia_cli.errors import DataError
 from tests.support.text_files import dataset, rows, write_csv
 
 SPLIT = {"kind": "files", "train": ["day-*"], "eval": ["last*"]}
@@ -51,9 +54,77 @@ def test_files_and_row_groups_that_no_sample_depends_on_may_change(folder: Path)
     before, in_order = found(folder, split=SPLIT), found(folder, split=SPLIT, shuffle=False)
     write(folder / "last.parquet", group_rows=7)
     write(folder / "last-2.parquet")
-    assert found(folder, split=SPLIT) == before
+    write(folder / "unused.parquet")
+    assert found(folder, split=SPLIT).order == before.order
     write(folder / "day-2.parquet", group_rows=20)
-    assert found(folder, split=SPLIT, shuffle=False) == in_order
+    assert found(folder, split=SPLIT, shuffle=False).order == in_order.order
+
+
+def test_a_copy_has_the_same_content_and_a_flipped_label_another(folder: Path) -> None:
+    """The flipped label changes no size and no statistic of the file, which is as old as before."""
+    before = found(folder, split=SPLIT)
+    assert len(set(before.contents)) == 1  # the files are equal
+    write(folder / "last.parquet")
+    os.utime(folder / "day-1.parquet")
+    assert found(folder, split=SPLIT) == before
+    file = folder / "last.parquet"
+    table, old = pq.read_table(file), file.stat()
+    labels = pa.array([1, 0, *table["y"].to_pylist()[2:]])
+    pq.write_table(table.set_column(0, "y", labels), file, row_group_size=10)
+    os.utime(file, ns=(old.st_atime_ns, old.st_mtime_ns))
+    assert file.stat().st_size == old.st_size
+    changed = found(folder, split=SPLIT)
+    assert changed.order == before.order
+    assert changed.contents[:2] == before.contents[:2]
+    assert changed.contents[2] != before.contents[2]
+
+
+def test_text_is_known_by_its_own_content(tmp_path: Path, cache: Path) -> None:
+    table = rows()
+    write_csv(tmp_path / "a.csv", table)
+    before = found(tmp_path)
+    os.utime(tmp_path / "a.csv")
+    assert found(tmp_path) == before
+    text = (tmp_path / "a.csv").read_text()
+    (tmp_path / "a.csv").write_text(text[:-2] + ("1" if text[-2] != "1" else "2") + text[-1])
+    changed = found(tmp_path)
+    assert (changed.order, changed == before) == (before.order, False)
+
+
+def test_text_that_changes_while_it_is_converted_is_an_error(tmp_path: Path, cache: Path) -> None:
+    write_csv(tmp_path / "a.csv", rows())
+
+    def change(path: str, done: int, total: int) -> None:
+        Path(path).touch()
+
+    with pytest.raises(DataError, match=r"a\.csv was changed, replaced or removed while it was read"):
+        inspect(dataset(tmp_path), change)
+    assert not list(cache.rglob("*.parquet"))
+
+
+def read_epochs(source: Source) -> None:
+    for epoch in range(3):
+        source.read(epoch, 0, source.rows)
+
+
+@pytest.mark.parametrize("how", ["replaced", "written in place", "removed"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, how: str, shuffle: bool) -> None:
+    """Also one that stays open; the other file of the same rows is never read in its place."""
+    path, other = tmp_path / "a.parquet", tmp_path / "b.new"
+    write(path, count=60_000, group_rows=20_000)
+    write(other, count=60_000, group_rows=20_000, part=3)
+    source = open_source(dataset(path, split={"kind": "every", "n": 10}, shuffle=shuffle), "train", 0)
+    source.read(0, 0, 100)
+    if how == "replaced":
+        other.replace(path)
+    elif how == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(other.read_bytes())
+    reason = r"a\.parquet was changed, replaced or removed|a\.parquet, row group [0-9]: cannot be read"
+    with pytest.raises(DataError, match=reason), closing(source):
+        read_epochs(source)
 
 
 @pytest.mark.parametrize("split", [SPLIT, {"kind": "every", "n": 5}])

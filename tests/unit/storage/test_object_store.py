@@ -1,12 +1,17 @@
-"""Checkpoints in an object store: only complete ones are read, next to any others; leftovers are removed."""
+"""An object store: only complete checkpoints are read, next to any others; leftovers go; replaced data is refused."""
 
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.errors import CheckpointError, ConfigError
+from persia_cli.data.read.files import DataFile
+from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, read_footer
+from persia_cli.data.read.unchanged import content_of
+from persia_cli.errors import CheckpointError, ConfigError, DataError
 from persia_cli.storage.places import Place, nbytes_below, place_of, put, subfolders, writing_file
 from persia_cli.storage.remote_path import RemotePath
 from persia_cli.store.checkpoints.claim import (
@@ -185,6 +190,21 @@ def test_a_claim_with_the_writers_name_takes_over_once(
     for folder in (late, former):
         with pytest.raises(ConfigError, match=rf"{folder} was taken over by {next_one} on there"):
             claim(uri, folder, "elsewhere")
+
+
+def test_data_that_was_replaced_is_refused(checkpoints: RemotePath) -> None:
+    filesystem, path = checkpoints.filesystem, f"{checkpoints.path}/a.parquet"
+    pq.write_table(pa.table({"y": [0, 1]}), path, filesystem=filesystem)
+    footer = read_footer(filesystem, DataFile(path, 1), None)
+    group = RowGroup(path, 0, 0, 2, version=footer.version)
+    content = content_of(filesystem, path, footer.metadata, footer.version)
+    assert content_of(filesystem, path) == content
+    with RowGroupReader(filesystem) as reader:
+        assert reader.read(group, ["y"]).num_rows == 2
+    pq.write_table(pa.table({"y": [1, 0]}), path, filesystem=filesystem)
+    assert content_of(filesystem, path) != content
+    with RowGroupReader(filesystem) as reader, pytest.raises(DataError, match="was changed, replaced or removed"):
+        reader.read(group, ["y"])
 
 
 @pytest.mark.parametrize(
