@@ -42,6 +42,7 @@ from persia_cli.commands import (
 from persia_cli.commands.grouped_help import GroupedCommands
 from persia_cli.commands.options import examples
 from persia_cli.commands.output import OUTPUT
+from persia_cli.engines.output import outlive_readers, require_printed
 from persia_cli.errors import PersiaError
 
 app = typer.Typer(
@@ -115,6 +116,7 @@ def persia(
 
 def main() -> None:
     """Run the command line; every error ends as one line on stderr and an exit code."""
+    outlive_readers()
     arguments = [_at_home(argument) for argument in _options_first(sys.argv[1:])]
     OUTPUT.as_json = "--log-format=json" in arguments or ("--log-format", "json") in pairwise(arguments)
     try:
@@ -122,7 +124,8 @@ def main() -> None:
             from persia_cli.commands.usage import refuse_empty
 
             refuse_empty(arguments)
-        code = app(arguments, prog_name="persia", standalone_mode=False)
+        code = _run(arguments)
+        require_printed()
     except Exception as error:
         if _comes_of_interrupt(error):
             raise KeyboardInterrupt from error
@@ -132,9 +135,15 @@ def main() -> None:
         error = in_our_words(error)
 
         code = report_failure(error, debug="--debug" in arguments)
-    except SystemExit as ended:
-        code = ended.code
     _end(code)
+
+
+def _run(arguments: list[str]) -> object:
+    """Run a command and return its exit code."""
+    try:
+        return app(arguments, prog_name="persia", standalone_mode=False)
+    except SystemExit as ended:
+        return ended.code
 
 
 def _options_first(arguments: list[str]) -> list[str]:

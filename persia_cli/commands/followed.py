@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,7 @@ from persia_cli.engines.driver_process import KILLED, LOG, NOTE, note_of
 from persia_cli.engines.drivers import INTERRUPTED, JobDriver, code_of, driver_of
 from persia_cli.engines.hosts.submitted import SubmittedJob, is_submitted
 from persia_cli.engines.job import ERROR_LINE, JOB, recorded_failure, result_of
+from persia_cli.engines.output import has_no_reader
 from persia_cli.engines.resumed import DRIVER
 from persia_cli.engines.role import read_job
 from persia_cli.engines.signals import ENDING_SIGNALS, handling
@@ -176,8 +178,8 @@ def noting_signals() -> Iterator[deque[int]]:
 def follow_to_end(run_dir: Path, came: deque[int], stops: bool) -> None:
     """Show a job until it has ended, print its results, or raise how it failed.
 
-    With `stops`, Ctrl-C ends the job, and SIGTERM has it saved before that. Otherwise, and if the terminal ends, the
-    job goes on without this command.
+    With `stops`, Ctrl-C ends the job, and SIGTERM has it saved before that. Otherwise, and if the terminal or
+    the reader of its output ends, the job goes on without this command.
     """
     job = job_of(run_dir)
     try:
@@ -185,11 +187,10 @@ def follow_to_end(run_dir: Path, came: deque[int], stops: bool) -> None:
     except LeftAloneError:
         with suppress(PersiaError):
             job.fetch()
-        with suppress(OSError):
-            say(err(), f"the job goes on: persia attach {shlex.quote(str(run_dir))} shows it, persia stop ends it")
+        say(err(), f"the job goes on: persia attach {shlex.quote(str(run_dir))} shows it, persia stop ends it")
         raise typer.Exit(INTERRUPTED) from None
     except BaseException as error:
-        # This command has failed, not the job: its terminal or the reader of its output has exited.
+        # This command has failed, not the job.
         error.add_note(f"The job goes on: persia attach {run_dir} shows it, persia stop {run_dir} ends it.")
         raise
     job.fetch()
@@ -215,8 +216,10 @@ def _show(job: FollowedJob, came: deque[int], stops: bool) -> None:
             if number == signal.SIGHUP or not stops:
                 raise LeftAloneError
             job.stop(at_once=number == signal.SIGINT)
+        if has_no_reader():
+            raise LeftAloneError
 
-    job.show(poll, _repeat)
+    job.show(poll, partial(say, err()))
 
 
 def stops_with_command(run_dir: Path) -> bool:
@@ -242,11 +245,6 @@ def where_logs_are(run_dir: Path, role: str) -> str:
     if run is not None and run.cluster.kind == "kubernetes":
         return logs_line(run_dir.absolute().name, role)
     return "roles that are started by hand write to their standard error"
-
-
-def _repeat(line: str) -> None:
-    with suppress(OSError):
-        say(err(), line)
 
 
 def end_as_job(run_dir: Path) -> None:

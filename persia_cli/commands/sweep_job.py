@@ -12,6 +12,7 @@ import typer
 from persia_cli.commands.endings import INTERRUPTED
 from persia_cli.commands.screen import err, labelled, out, paragraph, propose, say, say_json
 from persia_cli.commands.sweep_view import Shown, as_object, described, legend, show_table, showing, tuned
+from persia_cli.engines.output import keep_output
 from persia_cli.errors import PersiaError, UserError, count
 from persia_cli.sweeps.comparison import Row
 from persia_cli.sweeps.folder import (
@@ -70,6 +71,7 @@ def carry_out(plan: SweepPlan, jobs: int, limit_s: float, as_json: bool) -> None
     outcomes: list[PointOutcome] = []
     try:
         with claimed(plan.folder), ExitStack() as stack:
+            keep_output(plan.folder)
             search = Search(plan) if plan.space else None
             outcomes += search.ended if search else plan.before
             sweep = Sweep(plan.folder, search.tasks() if search else iter(tasks_of(plan)), plan.metric, jobs, limit_s)

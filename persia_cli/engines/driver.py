@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from persia_cli.control.membership import RunningClock
-from persia_cli.engines.job import JobResult, prepared_run_dir, recorded_end, result_of
+from persia_cli.engines.job import ROLES, JobResult, prepared_run_dir, recorded_end, result_of
+from persia_cli.engines.output import keep_output
 from persia_cli.engines.signals import JobSignals
 from persia_cli.errors import RoleError
 from persia_cli.plan.job import JobPlan
@@ -52,6 +53,7 @@ def drive(plan: JobPlan, begin: Callable[[JobPlan], StartedJob], follow: Callabl
     signals = JobSignals()
     limit_s = plan.run.checkpoint.grace_s + plan.run.cluster.stop_timeout_s
     with signals.handled(), prepared_run_dir(plan) as prepared, recorded_end(plan.run_dir, signals):
+        keep_output(plan.run_dir / ROLES)
         job = begin(prepared)
         try:
             job.start(follow)

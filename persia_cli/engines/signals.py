@@ -1,13 +1,12 @@
 """Signals that end a job after its model is saved, as drivers and roles take them."""
 
-import os
 import signal
-import stat
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from persia_cli.engines.output import leave_terminal
 from persia_cli.errors import PreemptedError
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
@@ -78,18 +77,9 @@ class JobSignals:
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGHUP:
-            _drop_terminal()
+            leave_terminal()
         if self.name:
             return
         self.name = signal.Signals(number).name
         if not self.trains:
             raise PreemptedNow(self.name)
-
-
-def _drop_terminal() -> None:
-    """Send the output that would go to a terminal nowhere: writing to one that is closed is an error."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
-            os.dup2(nowhere, descriptor)
-    os.close(nowhere)

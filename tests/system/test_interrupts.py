@@ -6,10 +6,11 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
-import click
 import pytest
 import typer
+from typer.core import TyperGroup
 
 from persia_cli import main
 from persia_cli.__main__ import OF_JOBS
@@ -134,9 +135,8 @@ def test_a_signal_at_any_moment_of_a_driver_is_its_recorded_end(tmp_path: Path) 
 
 
 def test_the_commands_that_end_with_that_code_exist() -> None:
-    command = typer.main.get_command(main.app)
-    assert isinstance(command, click.Group)
-    assert set(OF_JOBS) <= command.commands.keys()
+    group = cast(TyperGroup, typer.main.get_command(main.app))
+    assert set(OF_JOBS) <= group.commands.keys()
 
 
 def test_a_signal_after_the_end_of_a_command_changes_nothing(tmp_path: Path) -> None:
