@@ -31,6 +31,8 @@ class Member:
     lost_s: float = 0.0
     """Time at which its last process died."""
     last_seen_s: float = 0.0
+    killed_s: float | None = None
+    """Time at which it was killed because it was silent, until its supervisor reports that it has ended."""
     doing: str = ""
     doing_s: float = 0.0
 

@@ -173,6 +173,10 @@ class DistributedJob:
                 raise self._killed(self._why(name, code), name)
         first, code = next(iter(failed.items()))
         recorded = recorded_failure(self._plan.run_dir)
+        if recorded is None and was_cut_off(self._lines(first)) and self._coordinators_code is None:
+            raise self._killed(
+                f"{COORDINATOR}-0 was silent and therefore killed: {self._why(first, code)}", f"{COORDINATOR}-0"
+            )
         if recorded is None:
             kind = UserError if code == UserError.exit_code else RoleError
             raise kind(self._why(first, code))

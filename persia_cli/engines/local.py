@@ -16,6 +16,7 @@ from persia_cli.engines.job import (
     JobResult,
     address_in,
     recorded_failure,
+    was_cut_off,
 )
 from persia_cli.engines.kernels import Compiling
 from persia_cli.engines.key_files import key_file_of
@@ -184,6 +185,8 @@ class Processes:
         except OSError:
             lines = []  # the log was removed
         errors = [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]
+        if was_cut_off(lines) and self._started[0].process.poll() is None and not self._saves:
+            return KilledError(f"coordinator-0 was silent and therefore killed: {name}: {errors[-1]}", "coordinator-0")
         if errors and code == MemoryFileError.exit_code:
             return KilledError(f"{name} was killed, and {errors[-1]}", name)
         if errors:

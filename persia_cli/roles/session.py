@@ -69,6 +69,8 @@ IntervalReport = tuple[IntervalMetrics, ScoreCounts, ScoredSamples | None]
 """The sums of an interval, the histogram of its scores, and the scores of samples if metrics need them."""
 
 HEARTBEAT_S = 0.5
+PATIENCE = 2
+"""Multiple of `cluster.silence_timeout_s` for which a peer may be silent: the coordinator replaces it before that."""
 SIGNALS_S = 0.2
 """Seconds between two checks for a signal."""
 JOIN_RETRY_S = 0.5
@@ -195,7 +197,7 @@ class CoordinatorSession:
                 f"{role}-{index}",
                 self._identity,
                 retry_s=self._retry_s,
-                silence_timeout_s=self._silence_timeout_s,
+                silence_timeout_s=PATIENCE * self._silence_timeout_s,
             )
             for index, address in enumerate(self._addresses[role])
         ]

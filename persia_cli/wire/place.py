@@ -3,6 +3,7 @@
 import hashlib
 import os
 import secrets
+import signal
 from functools import cache
 from pathlib import Path
 
@@ -41,6 +42,17 @@ def process_id(pid: int) -> ProcessId:
 def own_process() -> ProcessId:
     """Return the identity of this process; the same as its parent gets from `process_id`."""
     return process_id(os.getpid())
+
+
+def kill(process: ProcessId) -> bool:
+    """Kill another process at this place; return False for one that is elsewhere, or belongs to another user."""
+    if process.pid == os.getpid() or not process.place or process_id(process.pid) != process:
+        return False
+    try:
+        os.kill(process.pid, signal.SIGKILL)
+    except OSError:
+        return False
+    return True
 
 
 def _began(pid: int) -> int:

@@ -113,6 +113,23 @@ def test_one_that_is_only_stopped_is_not_dead(tmp_path: Path) -> None:
         assert running(pids) == list(pids)
 
 
+@pytest.mark.parametrize(
+    "name", ["data-loader-0", "embedding-worker-0", "embedding-server-0", "nn-worker-0", "coordinator-0"]
+)
+def test_one_that_is_silent_is_killed_and_its_rule_applies(name: str, tmp_path: Path) -> None:
+    words = [*ENDLESS, "cluster.silence_timeout_s=6", "cluster.stop_timeout_s=1", "checkpoint.every_steps=50"]
+    with Launched(words, tmp_path / "run") as job:
+        pids = job.wait_for_training()
+        poll_for(lambda: finished_steps(job.run_dir / CHECKPOINTS), LIMIT_S, "a checkpoint")
+        os.kill(pids[name], signal.SIGSTOP)
+        poll_for(lambda: events_of(job, "recovered") or job.process.poll() is not None, LIMIT_S, "its recovery")
+        assert job.process.poll() is None, job.output
+        [recovery] = events_of(job, "recovered")
+        assert recovery["replica"] == name
+        assert ("checkpoint" in recovery) == (name in ("nn-worker-0", "coordinator-0"))
+        assert name not in running(pids)
+
+
 def test_deaths_beyond_the_limit_roll_the_job_back_and_then_end_it(tmp_path: Path) -> None:
     with Launched([*ENDLESS, "recovery.max_restarts=1"], tmp_path / "run") as job:
         os.kill(job.wait_for_training()["data-loader-0"], signal.SIGKILL)

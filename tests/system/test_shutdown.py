@@ -132,25 +132,6 @@ def test_a_replica_that_is_killed_is_named(tmp_path, name):
         assert running(pids) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["coordinator-0", "embedding-server-0"])
-def test_a_replica_that_is_stuck_is_named(tmp_path, name):
-    words = [*ENDLESS, "cluster.silence_timeout_s=3", "cluster.stop_timeout_s=1"]
-    with Launched(words, tmp_path / "run") as job:
-        pids = job.wait_for_training()
-        os.kill(pids[name], signal.SIGSTOP)
-        code, seconds = job.end(within_s=30.0)
-
-        assert code == 1
-        assert seconds < 15.0
-        errors = [line for line in job.output.splitlines() if line.startswith("error:")]
-        assert len(errors) == 1
-        no_word = rf"{name.removesuffix('-0' if name == 'coordinator-0' else '')} at \S+ has not answered for \S+ s"
-        stuck = rf"{name} \(process {pids[name]} on \S+\) has shown no progress for 3 s"
-        assert re.search(f"{no_word}|{stuck}", errors[0])
-        assert running(pids) == []
-
-
 def test_a_replica_that_fails_at_its_start_reports_the_cause(tmp_path):
     # A rank alone cannot import it: trying the network out before the start does not find this.
     words = with_network(tmp_path, import_='if "nn-worker" in sys.argv:\n    import no_such_module\n')

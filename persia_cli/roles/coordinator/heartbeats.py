@@ -1,10 +1,12 @@
 """Heartbeats: counters and present work of the replicas, and their answers with changes of peers."""
 
+from persia_cli.control.membership import Member
 from persia_cli.roles.coordinator.context import JobContext
-from persia_cli.roles.coordinator.liveness import LivenessMonitor
+from persia_cli.roles.coordinator.liveness import LivenessMonitor, silence
 from persia_cli.roles.coordinator.readiness import Loading
 from persia_cli.roles.coordinator.replacements import Replacements
 from persia_cli.wire.job_messages import Heartbeat
+from persia_cli.wire.place import kill
 from persia_cli.wire.server import Peer
 
 
@@ -30,8 +32,13 @@ class Heartbeats:
             context.informed.add(member.name)
 
     def tick(self) -> None:
-        """Abort the job if a replica is late, silent or stuck; at the end of a job, do not wait for such a replica."""
+        """Kill a silent replica; abort the job if one is late or stuck, or cannot be killed from here.
+
+        At the end of a job, do not wait for such a replica.
+        """
         context, now = self._context, self._context.now()
+        for member in self._liveness.hung(now):
+            self._kill(member, now)
         doing, doing_s = context.disk.age()
         problem = self._liveness.problem(now) or self._liveness.disk_problem(doing, doing_s, now)
         if problem:
@@ -41,3 +48,13 @@ class Heartbeats:
                 context.phases.finish(member.name, context.phases.number)
         if waiting := self._liveness.waiting(now, doing, doing_s):
             context.events.write(event="waiting", **waiting)
+
+    def _kill(self, member: Member, now: float) -> None:
+        """Kill a silent process, so that it never acts again; its supervisor then reports its death as any other."""
+        if not kill(member.process):
+            return
+        member.killed_s = now
+        self._context.stall.restart(now)
+        limit_s = self._context.run.cluster.silence_timeout_s
+        text = f"{silence(member, limit_s)} (cluster.silence_timeout_s), so it is killed"
+        self._context.events.write(event="warning", text=text)

@@ -1,4 +1,4 @@
-"""The watch over replicas: a job ends if one is late, silent or stuck, or if nothing progresses."""
+"""The watch over replicas: a silent one is killed, and a job ends if one is late or stuck, or if nothing progresses."""
 
 from typing import Any
 
@@ -55,6 +55,14 @@ class LivenessMonitor:
         self._noticed_s = now
         return {"replica": name, "doing": doing, "seconds": round(seconds)}
 
+    def hung(self, now: float) -> list[Member]:
+        """Return the replicas to kill, of a job that has begun and is not over: those that have become silent."""
+        phase = self._phases.current
+        if phase is None or phase.kind == "done":
+            return []
+        silent = self._membership.silent(now, self._cluster.silence_timeout_s)
+        return [member for member in silent if member.ready and member.killed_s is None]
+
     def problem(self, now: float) -> str | None:
         """Return the reason to abort the job, or None; replicas that are silent at its end do no harm."""
         phase = self._phases.current
@@ -76,12 +84,8 @@ class LivenessMonitor:
                     f"{self._cluster.start_timeout_s:g} s; see its log (cluster.start_timeout_s raises the limit)"
                 )
         for member in self._membership.silent(now, limit_s):
-            if not member.ready:
-                continue
-            return (
-                f"{_described(member)} has shown no progress for {limit_s:g} s; see its log "
-                "(cluster.silence_timeout_s raises the limit)"
-            )
+            if member.ready and (member.killed_s is None or now - member.killed_s > limit_s):
+                return f"{silence(member, limit_s)}; see its log (cluster.silence_timeout_s raises the limit)"
         still_s = self._stall.still_s(now)
         if phase.kind == "paused" or still_s <= STILL_TIMES * limit_s:
             return None
@@ -114,6 +118,11 @@ class LivenessMonitor:
             f"{', '.join(missing or self._membership.unready)}; see their logs "
             "(cluster.start_timeout_s raises the limit)"
         )
+
+
+def silence(member: Member, limit_s: float) -> str:
+    """Return a clause about a silent replica."""
+    return f"{_described(member)} has shown no progress for {limit_s:g} s"
 
 
 def _described(member: Member) -> str:

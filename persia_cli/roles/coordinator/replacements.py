@@ -75,6 +75,8 @@ class Replacements:
         name = f"{message.role}-{message.index}"
         how = ended_how(message.exit_code)
         member = self._membership.members.get((message.role, message.index))
+        if member is not None and member.killed_s is not None:
+            how = "was killed, since it was silent"
         if member is not None and not member.died and member.process != message.process:
             present = f"process {member.process.pid} on {member.host}"
             raise WireError(f"the process that ended, {message.process.pid}, is not that of {name}, {present}")

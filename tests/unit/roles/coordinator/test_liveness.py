@@ -56,6 +56,15 @@ def test_silent_and_stuck_replicas_are_named_but_not_at_the_end() -> None:
         "(cluster.silence_timeout_s raises the limit)"
     )
     assert watched.liveness.problem(105.1) == silent
+    silenced = watched.liveness.hung(105.1)
+    assert [member.name for member in silenced] == ["embedding-server-0", "nn-worker-0"]
+    for member in silenced:
+        member.killed_s = 105.1
+    assert watched.liveness.hung(105.2) == []
+    assert watched.liveness.problem(110.1) is None, "its supervisor reports its death"
+    assert watched.liveness.problem(110.2) == silent
+    for member in silenced:
+        member.killed_s = None
     watched.join("embedding-server", "nn-worker", now=105.0)
     watched.at_work("training step 7", 60.0, now=106.0)
     assert watched.liveness.problem(106.0) is None

@@ -1,0 +1,25 @@
+"""The process that is killed: the one meant, at this place, and never this one."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from persia_cli.wire.message import ProcessId
+from persia_cli.wire.place import kill, own_process, process_id
+
+
+def test_only_the_very_process_is_killed_also_while_it_is_stopped() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
+        meant = process_id(process.pid)
+        os.kill(process.pid, signal.SIGSTOP)
+        others = [
+            ProcessId(meant.pid, meant.began - 1, meant.place),
+            ProcessId(meant.pid, meant.began, "far"),
+            own_process(),
+        ]
+        assert not any(kill(each) for each in others)
+        assert process.poll() is None
+        assert kill(meant)
+        assert process.wait(30.0) == -signal.SIGKILL
+    assert not kill(meant)
