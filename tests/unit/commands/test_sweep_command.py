@@ -41,7 +41,7 @@ def test_a_search_is_described_and_nothing_is_made(persia) -> None:
         "model.dim: one of 4, 8",
         "train.batch_size: whole numbers from 50 to 100",
     ]
-    assert ended.err == "points    9 trials by tpe for auc, then the best 2 on 3 other seeds\n"
+    assert ended.err == "points    9 trials by tpe for auc_minus_log_loss, then the best 2 on 3 other seeds\n"
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,7 @@ def test_details_are_those_of_the_report(asked: Asked, runs: Path) -> None:
     found = asked.get("/api/run", run="runs/done").json()
     history = read_history(runs / "runs" / "done")
     assert found["facts"] == key_metrics(history)
+    assert found["reliability"]["step"] == history.judged["step"]  # type: ignore[index]
     assert found["reliability"]["labels"] == history.reliability["labels"]  # type: ignore[index]
     assert found["tables"]["Tables"][1][:2] == ["a", "4,000"]
     assert found["notes"] == ["table a is full & <refuses> new ids"]
