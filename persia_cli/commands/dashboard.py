@@ -38,24 +38,21 @@ def dashboard(
 
     It reads the folder and writes nothing.
     """
-    import socket
     from importlib.util import find_spec
 
     from persia_cli.errors import UserError
 
-    if not find_spec("starlette") or not find_spec("uvicorn"):
+    if not all(map(find_spec, ("httptools", "starlette", "uvicorn"))):
         raise UserError("persia dashboard needs Starlette and uvicorn: pip install 'persia-cli[dashboard]'")
     from persia_cli.commands.screen import err, labelled
     from persia_cli.dashboard.app import server_of
     from persia_cli.dashboard.folder import Folder
-    from persia_cli.serving.http.listening import TOKEN, address_of
+    from persia_cli.serving.http.listening import TOKEN, bound
     from persia_cli.serving.http.token_file import TokenFile
 
     token = None if token_file is None else TokenFile(token_file)
     server = server_of(Folder(folder), token, host)
-    address = address_of(host, port, token is not None, TOKEN)
-    is_6 = ":" in address.host
-    with socket.create_server(address, family=socket.AF_INET6 if is_6 else socket.AF_INET) as listener:
-        host = f"[{address.host}]" if is_6 else address.host
-        labelled(err(), "dashboard", f"http://{host}:{address.port}  (Ctrl-C ends it)")
+    with bound(host, port, token is not None, TOKEN) as listener:
+        address, at = listener.getsockname()[:2]
+        labelled(err(), "dashboard", f"http://{f'[{address}]' if ':' in address else address}:{at}  (Ctrl-C ends it)")
         server.run(sockets=[listener])

@@ -1,13 +1,17 @@
 """`persia serve`."""
 
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from persia_cli.commands.options import examples
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from socket import socket
+
     from persia_cli.serving.http.settings import ServerSettings
 
 EXAMPLES = examples(
@@ -30,16 +34,26 @@ def serve(
     ],
     workers: Annotated[
         int | None,
-        typer.Option("--workers", metavar="N", min=1, max=1024, help="Processes.", show_default="one per core"),
+        typer.Option("--workers", metavar="N", min=1, max=1024, help="Processes.", show_default="one per processor"),
     ] = None,
     host: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--host", metavar="ADDR",
             help="Address to listen at. One that other machines reach needs --token-file or --tls.",
+            show_default="127.0.0.1",
         ),
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8000,
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="0: any that is free.", show_default="8000")
+    ] = None,
+    unix: Annotated[
+        Path | None,
+        typer.Option(
+            "--unix", metavar="PATH", show_default=False,
+            help="Listen at a Unix socket instead, for programs of this machine that may write to it.",
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -53,6 +67,16 @@ def serve(
             "--tls", metavar="CERT KEY", show_default=False, help="Certificate and its key (PEM files): serve https."
         ),
     ] = None,
+    connections: Annotated[
+        int, typer.Option("--connections", metavar="N", min=1, help="Of a worker; further ones get 503.")
+    ] = 900,
+    drain: Annotated[
+        float,
+        typer.Option(
+            "--drain", metavar="SECONDS", min=0.0, max=3600.0,
+            help="From SIGTERM to the end: requests are answered, and `ready` is not, so that load balancers leave.",
+        ),
+    ] = 0.0,
     missing: Annotated[
         Literal["zeros", "init", "rare"] | None,
         typer.Option(
@@ -89,30 +113,35 @@ def serve(
         tls=None if tls is None else (str(tls[0].absolute()), str(tls[1].absolute())),
         log=_text(log),
         sample=1.0 if sample is None else sample,
+        drain_s=drain,
+        most_connections=connections,
     )
     if sample is not None and log is None:
         raise UserError("--sample is of the requests that --log DIR writes; give that too")
     if not 0.0 < settings.sample <= 1.0:
         raise UserError(f"--sample {settings.sample:g} is no fraction of requests; give one above 0, at most 1")
-    _check(settings, host, port)
-    if not is_saved(folder):
-        _run(settings, host, port, workers)
-        return
-    import msgspec
+    if unix is not None and (host is not None or port is not None):
+        raise UserError("--unix PATH is instead of --host and --port; give one or the other")
+    _check(settings)
+    with _bound(settings, host or "127.0.0.1", 8000 if port is None else port, unix) as listener:
+        if not is_saved(folder):
+            _run(settings, listener, host, workers)
+            return
+        import msgspec
 
-    with exported(folder) as model:
-        _run(msgspec.structs.replace(settings, folder=str(model)), host, port, workers)
+        with exported(folder) as model:
+            _run(msgspec.structs.replace(settings, folder=str(model)), listener, host, workers)
 
 
-def _check(settings: "ServerSettings", host: str, port: int) -> None:
+def _check(settings: "ServerSettings") -> None:
     """Raise UserError for what can be known to be wrong before there is a model."""
     from importlib.util import find_spec
 
     from persia_cli.errors import UserError
-    from persia_cli.serving.http.listening import address_of, require_certificate
+    from persia_cli.serving.http.listening import require_certificate
     from persia_cli.serving.http.token_file import read_token
 
-    for name in ("onnxruntime", "prometheus_client", "uvicorn"):
+    for name in ("httptools", "onnxruntime", "uvicorn", "uvloop"):
         if find_spec(name) is None:
             raise UserError(f"{name} is not installed; pip install 'persia-cli[serve]'")
     if settings.tls is not None:
@@ -123,24 +152,35 @@ def _check(settings: "ServerSettings", host: str, port: int) -> None:
         from persia_cli.serving.http.log_files import prepare_folder
 
         prepare_folder(Path(settings.log))
-    address_of(host, port, _is_guarded(settings))
 
 
-def _is_guarded(settings: "ServerSettings") -> bool:
-    return settings.token_file is not None or settings.tls is not None
+@contextmanager
+def _bound(settings: "ServerSettings", host: str, port: int, unix: Path | None) -> "Iterator[socket]":
+    """Yield the socket of the server; raises UserError."""
+    from persia_cli.serving.http.listening import bound, bound_to_path
+
+    if unix is None:
+        with bound(host, port, settings.token_file is not None or settings.tls is not None) as listener:
+            yield listener
+        return
+    with bound_to_path(unix.absolute()) as listener:
+        try:
+            yield listener
+        finally:
+            unix.unlink(missing_ok=True)
 
 
-def _run(settings: "ServerSettings", host: str, port: int, count: int | None) -> None:
+def _run(settings: "ServerSettings", listener: "socket", host: str | None, count: int | None) -> None:
     import logging
-    import os
     import sys
 
     import msgspec
 
     from persia_cli.commands.screen import err, labelled
+    from persia_cli.engines.cgroups import processors
     from persia_cli.errors import count as counted
     from persia_cli.serving.description import read_description, require_files
-    from persia_cli.serving.http.listening import address_of
+    from persia_cli.serving.http.listening import is_loopback
     from persia_cli.serving.http.processes import serve
 
     folder = Path(settings.folder)
@@ -149,32 +189,44 @@ def _run(settings: "ServerSettings", host: str, port: int, count: int | None) ->
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
     )
-    number = count or len(os.sched_getaffinity(0))
-    address = address_of(host, port, _is_guarded(settings))
-    settings = msgspec.structs.replace(settings, host=host, is_near=address.is_near)
-    scheme = "http" if settings.tls is None else "https"
-    place = f"{scheme}://{f'[{host}]' if ':' in host else host}:{address.port}"
+    number = count or processors()
+    address = listener.getsockname()
+    is_near = not isinstance(address, str) and is_loopback(address[0])
+    settings = msgspec.structs.replace(settings, host=host or address[0], is_near=is_near)
 
     def on_ready() -> None:
         model = f"{description.name}, step {description.step:,}"
+        place = _place(settings, address, host)
         labelled(err(), "serving", f"{model}, at {place}, by {counted(number, 'worker')}")
         if settings.log is not None:
             labelled(err(), "logging", f"{settings.sample:g} of the requests, in {settings.log}")
-        labelled(err(), "open to", _who(settings))
+        labelled(err(), "open to", _who(settings, address))
 
-    found = serve(settings, address, number, on_ready)
+    found = serve(settings, listener, number, on_ready)
     if settings.log is not None:
         missed = f"; {found.missed:,} more are not, as the log above says" if found.missed else ""
         labelled(err(), "logged", f"{counted(found.logged, 'request')} in {settings.log}{missed}")
+
+
+def _place(settings: "ServerSettings", address: Any, host: str | None) -> str:
+    """Return the URL of the server, or the path of its socket."""
+    scheme = "http" if settings.tls is None else "https"
+    if isinstance(address, str):
+        return f"{scheme}+unix:{address}"
+    host = host or address[0]
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{address[1]}"
 
 
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path.absolute())
 
 
-def _who(settings: "ServerSettings") -> str:
+def _who(settings: "ServerSettings", address: Any) -> str:
     """Return as text which clients can send requests."""
-    who = "this machine alone" if settings.is_near else "every client that reaches this machine"
     known = " and has the token" if settings.token_file is not None else ""
+    if isinstance(address, str):
+        return f"programs that may write to {address}{known}"
+    if settings.is_near:
+        return f"this machine alone{known}"
     seen = "encrypted" if settings.tls is not None else "not encrypted"
-    return who + known + ("" if settings.is_near else f"; {seen}")
+    return f"every client that reaches this machine{known}; {seen}"

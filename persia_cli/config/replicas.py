@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from persia_cli.engines.cgroups import processor_limit
+from persia_cli.engines.cgroups import processors
 
 GPU = Path("/dev/nvidia0")
 
@@ -28,12 +28,6 @@ def trains_on_gpu(device: str, mode: str) -> bool:
     """
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     return mode != "async" and (device.startswith("cuda") or (device == "auto" and GPU.exists() and not is_hidden))
-
-
-def processors() -> int:
-    """Return the number of processors whose time this process may use; a container may see more."""
-    seen = len(os.sched_getaffinity(0))
-    return max(1, min(seen, int(processor_limit() or seen)))
 
 
 def register() -> None:

@@ -19,6 +19,7 @@ from persia_cli.dashboard.rows import RunRow, read_row
 from persia_cli.dashboard.sweep import sweep_details, sweep_row
 from persia_cli.errors import UserError
 from persia_cli.observe.journal_keys import METRIC_KEYS
+from persia_cli.serving.http.settings import MAX_CONNECTIONS
 from persia_cli.serving.http.token_file import TokenFile
 
 if TYPE_CHECKING:
@@ -41,9 +42,13 @@ def server_of(folder: Folder, token: TokenFile | None, host: str) -> "uvicorn.Se
     """Return a server of the pages over a folder that does not listen yet; its streams end when it does."""
     import uvicorn
 
+    from persia_cli.serving.http.heads import BoundedProtocol
+
     settings = uvicorn.Config(
         lambda: _app(folder, token, host, lambda: server.should_exit),
         factory=True,
+        http=BoundedProtocol,
+        limit_concurrency=MAX_CONNECTIONS,
         log_level="error",
         access_log=False,
         lifespan="off",

@@ -26,6 +26,12 @@ def processor_limit(own: Path = OWN_CGROUPS, root: Path = CGROUPS) -> float | No
     return min(limits, default=None)
 
 
+def processors() -> int:
+    """Return the number of processors whose time this process may use; a container may see more."""
+    seen = len(os.sched_getaffinity(0))
+    return max(1, min(seen, int(processor_limit() or seen)))
+
+
 def _groups(controller: str, own: Path, root: Path) -> Iterator[tuple[Path, int]]:
     """Yield the folder and version of this process's control group and of all groups above it.
 

@@ -47,7 +47,7 @@ class Server:
         self.process, self.log, self.port = process, log, port
 
     def workers(self) -> list[psutil.Process]:
-        """Return the processes of several workers; a single one is the server itself."""
+        """Return the processes of workers."""
         found = []
         for each in psutil.Process(self.process.pid).children():
             with suppress(psutil.Error):  # of one that has just ended
@@ -89,12 +89,13 @@ def serving(model: Path, folder: Path, *options: str) -> Iterator[Server]:
     persia = Path(sys.executable).parent / "persia"
     environment = os.environ | {"PYTHONPATH": str(folder / "no"), "TMPDIR": str(folder / "tmp")}
     with log.open("wb") as file:
-        process = subprocess.Popen([persia, "serve", model, "--port", "0", *options], stderr=file, env=environment)
+        place = [] if "--unix" in options else ["--port", "0"]
+        process = subprocess.Popen([persia, "serve", model, *place, *options], stderr=file, env=environment)
     try:
         poll_for(lambda: process.poll() is not None or b"open to" in log.read_bytes(), READY_S, "the server is ready")
+        assert "open to" in log.read_text(), log.read_text()
         found = re.search(r"at https?://\S+:(\d+),", log.read_text())
-        assert found, log.read_text()
-        yield Server(process, log, int(found[1]))
+        yield Server(process, log, int(found[1]) if found else 0)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -181,6 +182,7 @@ def counted(server: Server) -> int:
 def test_a_worker_that_is_killed_is_replaced_and_the_other_answers_on(model: Path, tmp_path: Path) -> None:
     with serving(model, tmp_path / "two", "--workers", "2") as server:
         asked = 0
+        shutil.rmtree(tmp_path / "two" / "tmp")  # as those do who clean up
         before = {worker.pid for worker in server.workers()}
         for pid in before:
             poll_for(server.are_ready, READY_S, "both workers are there")
@@ -192,11 +194,12 @@ def test_a_worker_that_is_killed_is_replaced_and_the_other_answers_on(model: Pat
                 assert outputs_of(server.ask("POST", INFER, BODY)) == expected(model)
                 asked += 1
                 now = {worker.pid for worker in server.workers()}
-                return len(now) == 2 and gone not in now and f"process [{gone}] died" in server.log.read_text()
+                return len(now) == 2 and gone not in now and f"worker {gone} was killed" in server.log.read_text()
 
             poll_for(is_whole, READY_S, "the next worker is there")
         # The counts of a dead worker are not lost.
         assert counted(server) == asked
+        assert 'persia_worker_failures_total{reason="died"} 2.0' in server.ask("GET", "/metrics").body.decode()
 
 
 @pytest.mark.slow
@@ -335,22 +338,61 @@ def test_a_port_in_use_is_named(model: Path, tmp_path: Path) -> None:
     assert (ended.returncode, f"cannot listen at 127.0.0.1:{one.port}" in ended.stderr) == (2, True), ended.stderr
 
 
+def replace_model(folder: Path, model: Path, step: int) -> None:
+    """Replace a served folder as a whole, as `persia export --overwrite` does."""
+    new = folder.with_name(f"step-{step}")
+    shutil.copytree(model, new)
+    write_description(new, msgspec.structs.replace(read_description(new), step=step))
+    folder.rename(folder.with_name(f"before-{step}"))
+    new.rename(folder)
+
+
+def versions(server: Server, number: int = 20) -> set[str]:
+    """Return the versions of models that give a few predictions."""
+    return {server.ask("POST", INFER, BODY).json()["model_version"] for _ in range(number)}
+
+
 @pytest.mark.slow
-def test_no_worker_serves_another_model_than_the_others(model: Path, tmp_path: Path) -> None:
-    """A server whose folder is replaced ends with a sentence when a worker has to be replaced."""
+def test_a_new_model_is_taken_by_all_workers_at_sighup_or_when_one_dies(model: Path, tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     shutil.copytree(model, folder)
     with serving(folder, tmp_path / "replaced", "--workers", "2") as server:
-        folder.rename(tmp_path / "before")
-        shutil.copytree(model, folder)
-        write_description(folder, msgspec.structs.replace(read_description(folder), step=18))
-        for _ in range(20):
-            answer = server.ask("POST", INFER, BODY)
-            assert answer.json()["model_version"] == "17"
-            assert outputs_of(answer) == expected(model)
-        os.kill(server.workers()[0].pid, signal.SIGKILL)
+        poll_for(server.are_ready, READY_S, "both workers are there")
+        replace_model(folder, model, 18)
+        assert versions(server) == {"17"}
+        os.kill(server.process.pid, signal.SIGHUP)
+        poll_for(lambda: versions(server) == {"18"}, READY_S, "all workers have the new model")
+        replace_model(folder, model, 19)
+        server.workers()[0].kill()
+        poll_for(lambda: versions(server) == {"19"}, READY_S, "all workers have the newest model")
+        assert "the folder has another model now: shop, step 19" in server.log.read_text()
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_start_leaves_the_others_alone(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    shutil.copytree(model, folder)
+    with serving(folder, tmp_path / "broken", "--workers", "2") as server:
+        poll_for(server.are_ready, READY_S, "both workers are there")
+        (folder / "dense.onnx").rename(tmp_path / "dense.onnx")
+        server.workers()[0].kill()
+
+        def failed() -> bool:
+            assert server.ask("POST", INFER, BODY).status == 200
+            return 'persia_worker_failures_total{reason="start"}' in server.ask("GET", "/metrics").body.decode()
+
+        poll_for(failed, READY_S, "the next worker has failed")
+        os.kill(server.process.pid, signal.SIGHUP)
+        poll_for(lambda: server.log.read_text().count("a worker cannot start") > 1, READY_S, "and one more")
+        assert failed()
+        (tmp_path / "dense.onnx").rename(folder / "dense.onnx")
+        poll_for(server.are_ready, READY_S, "both workers are there again")
+        # A server none of whose workers can start ends, and not as if it had been asked to.
+        (folder / "dense.onnx").unlink()
+        for worker in server.workers():
+            worker.kill()
         assert server.process.wait(READY_S) == 2
-        assert "is another model now" in server.log.read_text()
+        assert "dense.onnx" in server.log.read_text().splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def test_slow_clients_do_not_delay_others(guarded: Guarded) -> None:
     """Check a client that sends nothing, one in the midst of its head, and one in the midst of its body."""
     silent, in_head, in_body = (guarded.connect() for _ in range(3))
     in_head.sendall(b"POST /v2/models/shop/infer HTTP/1.1\r\nx-a: b\r\n")
-    in_body.sendall(b"POST /v2/models/shop/infer HTTP/1.1\r\ncontent-length: 500\r\n\r\n{")
+    in_body.sendall(b"POST /v2/models/shop/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 500\r\n\r\n{")
     guarded.require_answers()
     assert until_end(in_body)[0].startswith(b"HTTP/1.1 408 ")
     silent.close()

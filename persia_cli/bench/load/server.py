@@ -14,9 +14,9 @@ import msgspec
 from persia_cli.engines.processes import die_with, python_module
 from persia_cli.errors import PersiaError, RoleError, UserError
 from persia_cli.observe.usage import cpu_seconds_of
-from persia_cli.serving.http.listening import address_of
+from persia_cli.serving.http.listening import bound
 from persia_cli.serving.http.processes import serve
-from persia_cli.serving.http.settings import DRAIN_S, ServerSettings
+from persia_cli.serving.http.settings import FINISH_S, ServerSettings
 
 HOST = "127.0.0.1"
 START_S = 60.0
@@ -65,7 +65,7 @@ class LoadedServer:
             raise RoleError(f"the server ended with exit code {code} while it was loaded; see what it wrote above")
 
     def _processes(self) -> list[int]:
-        """Return the server and its workers; a single worker is the server itself."""
+        """Return the server and its workers."""
         pid = self._process.pid
         try:
             return [pid, *(int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
@@ -88,7 +88,7 @@ def served(settings: ServerSettings, workers: int) -> Iterator[LoadedServer]:
     finally:
         process.terminate()
         try:
-            process.wait(DRAIN_S + LATE_S)
+            process.wait(FINISH_S + LATE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -133,8 +133,9 @@ def main() -> None:
     order = _ORDER.decode(sys.stdin.buffer.read())
     die_with(order.parent)
     try:
-        address = address_of(HOST, 0, is_guarded=False)
-        serve(order.settings, address, order.workers, lambda: _tell(ServedNews(address.port)))
+        with bound(HOST, 0, is_guarded=False) as listener:
+            port = listener.getsockname()[1]
+            serve(order.settings, listener, order.workers, lambda: _tell(ServedNews(port)))
     except PersiaError as error:
         _tell(ServedNews(failure=str(error)))
         sys.exit(error.exit_code)

@@ -1,1 +1,1 @@
-"""The server that `persia serve` runs: one ASGI application on uvicorn answers for an exported model."""
+"""The server that `persia serve` runs: workers with uvicorn and one ASGI application answer for an exported model."""

@@ -64,24 +64,27 @@ class ServingApp:
     def __init__(
         self, predictor: Predictor, settings: ServerSettings, token: TokenFile | None = None,
         metrics: ServingMetrics | None = None, request_log: "RequestLog | None" = None,
+        is_ending: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
-        """`token` returns the token that requests must have in the header Authorization, as `Bearer TOKEN`."""
+        """`token` returns the token that requests must have in the header Authorization, as `Bearer TOKEN`.
+
+        While `is_ending` returns True the server is not ready, and each answer closes its connection.
+        """
         self.metrics = metrics or ServingMetrics()
-        self._log = request_log
+        self._log, self._is_ending = request_log, is_ending
         self._predictor, self._settings = predictor, settings
         self._model = predictor.description
         self._token = token
         self._reader = RequestReader(self._model.inputs, self._model.outputs, settings.most_samples)
         self._turns = Turns(settings.most_requests)
         self._full = answers.refusal(self._turns.refusal())
-        live, ready = answers.in_json({"live": True}), answers.in_json({"ready": True})
+        live = answers.in_json({"live": True})
         about, model = answers.server_metadata(), answers.model_metadata(self._model)
-        is_ready = answers.in_json({"name": self._model.name, "ready": True})
         status, config = answers.model_status(self._model), answers.model_config(self._model)
         known, test_page = answers.in_json({"models": [self._model.name]}), page()
         self._model_routes = {
             ("v2", ""): _Route("model", lambda: model),
-            ("v2", "/ready"): _Route("model_ready", lambda: is_ready),
+            ("v2", "/ready"): _Route("model_ready", lambda: self._ready(name=self._model.name)),
             ("v2", "/config"): _Route("config", lambda: config),
             ("v2", "/stats"): _Route("stats", lambda: answers.model_stats(self._model, self.metrics.inferences())),
             ("v2", "/example"): _Route("example", self._example),
@@ -94,7 +97,7 @@ class ServingApp:
             "/v1/models": _Route("models", lambda: known),
             "/v2": _Route("server", lambda: about),
             "/v2/health/live": _Route("live", lambda: live, is_open=True),
-            "/v2/health/ready": _Route("ready", lambda: ready, is_open=True),
+            "/v2/health/ready": _Route("ready", self._ready, is_open=True),
             "/metrics": _Route("metrics", lambda: HttpAnswer(200, self.metrics.text(), KIND)),
             **{
                 f"/{version}/models/{self._model.name}{end}": route
@@ -114,6 +117,8 @@ class ServingApp:
         except Exception as error:
             answer = _failure(name, error)
         self.metrics.count_answer(name, answer.status, time.monotonic() - begin)
+        if self._is_ending():
+            answer = answer._replace(headers={**answer.headers, **CLOSE})
         await send({"type": "http.response.start", "status": answer.status, "headers": header_pairs(answer)})
         await send({"type": "http.response.body", "body": answer.body})
 
@@ -200,6 +205,10 @@ class ServingApp:
         question = self._reader.infer(body, headers.get(HEADER_LENGTH))
         found = self._predictions(question)
         return self._noted(question, found, body, headers, answers.inferred(self._model, question, found))
+
+    def _ready(self, **about: str) -> HttpAnswer:
+        is_ready = not self._is_ending()
+        return answers.in_json({**about, "ready": is_ready})._replace(status=200 if is_ready else 503)
 
     def _example(self) -> HttpAnswer:
         golden = read_golden(self._predictor.folder, self._model)

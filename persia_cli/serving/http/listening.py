@@ -1,34 +1,25 @@
-"""The address of a server, and the requirements for requests from other machines."""
+"""The socket of a server, and the requirements for requests from other machines."""
 
 import ipaddress
 import socket
 import ssl
 from pathlib import Path
-from typing import NamedTuple
 
 from persia_cli.errors import UserError
 
-
-class Address(NamedTuple):
-    """A numeric address, and a port."""
-
-    host: str
-    port: int
-
-    @property
-    def is_near(self) -> bool:
-        """True if only this machine reaches it."""
-        return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
-
-
 TOKEN = "--token-file FILE, which holds a secret that they must know"
 """The option of a guarded server, as errors name it."""
+STALLED_MS = 30_000
+"""Milliseconds after which a connection ends whose client takes no bytes."""
 
 
-def address_of(host: str, port: int, is_guarded: bool, guards: str = f"{TOKEN}, or --tls CERT KEY, or both") -> Address:
-    """Return the address of a server, with a port that is free if `port` is 0.
+def bound(
+    host: str, port: int, is_guarded: bool, guards: str = f"{TOKEN}, or --tls CERT KEY, or both"
+) -> socket.socket:  # fmt: skip
+    """Return a socket that is bound to an address, and does not listen yet; a port that is free if `port` is 0.
 
-    Raises UserError, also for an address beyond this machine that is not guarded by one of `guards`.
+    `::` is all addresses, of IPv4 too. Raises UserError, also for an address beyond this machine that is not guarded by
+    one of `guards`.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -36,15 +27,59 @@ def address_of(host: str, port: int, is_guarded: bool, guards: str = f"{TOKEN}, 
         )[0]  # fmt: skip
     except (OSError, UnicodeError, OverflowError) as error:
         raise UserError(f"--host {host}: there is no such address ({error})") from error
-    if not Address(str(address[0]), port).is_near and not is_guarded:
+    if not is_loopback(str(address[0])) and not is_guarded:
         raise UserError(f"--host {host} lets other machines ask: add {guards}; without --host only this machine can")
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        with socket.create_server(address[:2], family=family) as listener:
-            return Address(*listener.getsockname()[:2])
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(address[0] != "::"))
+        # Connections inherit these.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_MS)
+        listener.bind(address)
     except OSError as error:
+        listener.close()
         raise UserError(
             f"cannot listen at {host}:{port}: {error.strerror}; choose another --port, or 0 for any that is free"
         ) from error
+    return listener
+
+
+def is_loopback(address: str) -> bool:
+    """Return True if only this machine reaches a numeric address."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def bound_to_path(path: Path) -> socket.socket:
+    """Return a Unix socket that is bound to a path, and does not listen yet; raises UserError.
+
+    The socket of a server that has died is replaced. Its mode is that of a new file: the umask decides who may connect.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            if _answers(path):
+                raise UserError(f"--unix {path}: a server listens there; choose another path")
+            path.unlink()
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise UserError(f"--unix {path}: cannot listen there: {error.strerror or error}") from error
+    except UserError:
+        listener.close()
+        raise
+    return listener
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        return True
 
 
 def require_certificate(cert: Path, key: Path) -> None:

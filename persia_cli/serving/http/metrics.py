@@ -1,57 +1,105 @@
-"""The counters of a server, for Prometheus."""
+"""The metrics of a server, for Prometheus."""
 
-import os
+import re
+import threading
+from bisect import bisect_left
 from collections import Counter as Counts
-from itertools import chain
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.registry import Collector
+import numpy as np
+from numpy.typing import NDArray
 
-from persia_cli.serving.http.settings import SHARED
+from persia_cli.serving.http.shared import ServerMemory
 
 KIND = "text/plain; version=0.0.4; charset=utf-8"
-LOGGED, NOT_LOGGED = "persia_logged_requests", "persia_not_logged_requests"
+LOGGED, NOT_LOGGED = "persia_logged_requests_total", "persia_not_logged_requests_total"
 INFERENCES = ("infer", "predict")
 """Routes of requests for predictions."""
 BOUNDS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_REQUESTS = re.compile(r'persia_requests_total\{route="(?P<route>\w+)",status="(?P<status>\d+)"\}')
+_ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
-class _SharedCounts(Collector):
-    """The counters of all workers, including those that have ended: each has its own files in the folder."""
+class _Family(NamedTuple):
+    """A metric, in the format of Prometheus."""
 
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
+    name: str
+    text: str
+    kind: str = "counter"
+    labels: tuple[str, ...] = ()
 
-    def collect(self) -> Any:
-        """Return the sums. A new file of a worker is empty."""
-        files = [str(path) for path in self._folder.glob("*.db") if path.stat().st_size]
-        return MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+
+class Counter:
+    """A counter with certain values of its labels, in this process's part of the shared memory."""
+
+    def __init__(self, values: NDArray[np.float64], lock: threading.Lock) -> None:
+        self._values, self._lock = values, lock
+
+    @property
+    def value(self) -> float:
+        """The value in this process."""
+        return float(self._values[0])
+
+    def inc(self, amount: float = 1.0) -> None:
+        """Add to it."""
+        with self._lock:
+            self._values[0] += amount
+
+    def set(self, value: float) -> None:
+        """Set it, if it is a gauge."""
+        self._values[0] = value
+
+    def observe(self, seconds: float) -> None:
+        """Count a value, if it is a histogram."""
+        with self._lock:
+            self._values[bisect_left(BOUNDS_S, seconds)] += 1
+            self._values[-1] += seconds
+
+
+class _Counters:
+    """The counters of a metric, by the values of its labels."""
+
+    def __init__(self, memory: ServerMemory, part: int, family: _Family, lock: threading.Lock) -> None:
+        self.family = family
+        self._memory, self._part, self._lock = memory, part, lock
+        self._known: dict[tuple[object, ...], Counter] = {}
+
+    def labels(self, *values: object) -> Counter:
+        """Return the counter with these values of its labels."""
+        found = self._known.get(values)
+        if found is None:
+            pairs = zip(self.family.labels, values, strict=True)
+            name = ",".join(f'{label}="{str(value).translate(_ESCAPED)}"' for label, value in pairs)
+            width = len(BOUNDS_S) + 2 if self.family.kind == "histogram" else 1
+            with self._lock:
+                values_in_part = self._memory.counter(self._part, f"{self.family.name}{{{name}}}", width)
+            found = self._known[values] = Counter(values_in_part, self._lock)
+        return found
 
 
 class ServingMetrics:
-    """Counters of this process, or, if workers share a folder, of all of them together."""
+    """The metrics of a process, and the sums of all processes that share the memory."""
 
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        shared = os.environ.get(SHARED)
-        own = self._registry if shared is None else None
-        if shared is not None:
-            self._registry.register(_SharedCounts(shared))
-        self.requests = Counter("persia_requests", "Requests by route and status", ["route", "status"], registry=own)
-        self.seconds = Histogram(
-            "persia_request_seconds", "From a request's arrival to its answer", ["route"], buckets=BOUNDS_S,
-            registry=own,
-        )  # fmt: skip
-        self.samples = Counter("persia_samples", "Samples predicted", registry=own)
-        self.logged = Counter(LOGGED, "Requests in the request log", registry=own)
-        self.not_logged = Counter(
-            NOT_LOGGED, "Requests of the log's sample that are not in it", ["reason"], registry=own
+    def __init__(self, memory: ServerMemory | None = None, part: int = 0) -> None:
+        self._memory = memory or ServerMemory(1)
+        self._part, self._lock = part, threading.Lock()
+        self._families: list[_Family] = []
+        self.requests = self._add("persia_requests_total", "Requests by route and status", "route", "status")
+        self.seconds = self._add(
+            "persia_request_seconds", "From a request's arrival to its answer", "route", kind="histogram"
         )
-        self.missing = Counter("persia_missing_ids", "Ids that had no row", ["feature"], registry=own)
-        self._by_answer: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+        self.samples = self._add("persia_samples_total", "Samples predicted").labels()
+        self.logged = self._add(LOGGED, "Requests in the request log").labels()
+        self.not_logged = self._add(NOT_LOGGED, "Requests of the log's sample that are not in it", "reason")
+        self.missing = self._add("persia_missing_ids_total", "Ids that had no row", "feature")
+        self.failures = self._add("persia_worker_failures_total", "Workers that died, hung or did not start", "reason")
+        self.workers = self._add("persia_workers", "Workers that answer requests", kind="gauge").labels()
+        self._by_answer: dict[tuple[str, int], tuple[Counter, Counter]] = {}
+
+    def _add(self, name: str, text: str, *labels: str, kind: str = "counter") -> _Counters:
+        self._families.append(_Family(name, text, kind, labels))
+        return _Counters(self._memory, self._part, self._families[-1], self._lock)
 
     def count_answer(self, route: str, status: int, seconds: float) -> None:
         """Count an answered request."""
@@ -64,16 +112,39 @@ class ServingMetrics:
     def inferences(self) -> "InferenceCounts":
         """Return the number of predicted samples, of requests for them that were answered, and of refused ones."""
         found: Counts[str] = Counts()
-        for sample in chain.from_iterable(metric.samples for metric in self._registry.collect()):
-            if sample.name == "persia_samples_total":
-                found["samples"] += round(sample.value)
-            elif sample.name == "persia_requests_total" and sample.labels["route"] in INFERENCES:
-                found["answered" if sample.labels["status"] == "200" else "refused"] += round(sample.value)
+        for name, values in self._memory.sums().items():
+            asked = _REQUESTS.fullmatch(name)
+            if name == "persia_samples_total{}":
+                found["samples"] += round(values[0])
+            elif asked and asked["route"] in INFERENCES:
+                found["answered" if asked["status"] == "200" else "refused"] += round(values[0])
         return InferenceCounts(found["samples"], found["answered"], found["refused"])
 
     def text(self) -> bytes:
-        """Return all metrics in the text format of Prometheus."""
-        return generate_latest(self._registry)
+        """Return the metrics of all processes in the text format of Prometheus."""
+        sums = self._memory.sums()
+        lines = []
+        for family in self._families:
+            lines += [f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"]
+            for name, values in sums.items():
+                if name.startswith(f"{family.name}{{"):
+                    lines += _histogram(name, values) if family.kind == "histogram" else [_line(name, values[0])]
+        return "\n".join([*lines, ""]).encode()
+
+
+def _line(name: str, value: float) -> str:
+    return f"{name.removesuffix('{}')} {float(value)!r}"
+
+
+def _histogram(name: str, values: NDArray[np.float64]) -> list[str]:
+    metric, _, labels = name.partition("{")
+    bounds = [*map(repr, BOUNDS_S), "+Inf"]
+    counts = np.cumsum(values[:-1]).tolist()
+    buckets = [
+        _line(f'{metric}_bucket{{{labels[:-1]},le="{bound}"}}', number)
+        for bound, number in zip(bounds, counts, strict=True)
+    ]
+    return [*buckets, _line(f"{metric}_count{{{labels}", counts[-1]), _line(f"{metric}_sum{{{labels}", values[-1])]
 
 
 class InferenceCounts(NamedTuple):
@@ -91,10 +162,9 @@ class LogCounts(NamedTuple):
     missed: int
 
 
-def log_counts(folder: str) -> LogCounts:
-    """Return the sums of all workers that share the folder, including those that have died."""
-    found = {LOGGED: 0.0, NOT_LOGGED: 0.0}
-    for metric in _SharedCounts(folder).collect():
-        if metric.name in found:
-            found[metric.name] += sum(sample.value for sample in metric.samples)
-    return LogCounts(round(found[LOGGED]), round(found[NOT_LOGGED]))
+def log_counts(sums: Mapping[str, NDArray[np.float64]]) -> LogCounts:
+    """Return the counts of the request log among all counters."""
+    return LogCounts(
+        *(round(sum(values[0] for name, values in sums.items() if name.startswith(f"{metric}{{")))
+          for metric in (LOGGED, NOT_LOGGED))
+    )  # fmt: skip

@@ -1,141 +1,305 @@
-"""The processes of a server: uvicorn starts the workers, and replaces those that die or hang."""
+"""The processes of a server: this one starts workers, and replaces those that die, hang or have an old model.
 
-import http.client
-import os
+- The parent opens no model and answers nothing, so little can end it. A worker opens and tests the model by itself.
+- A worker that does not start leaves the others alone: it is counted, and tried again later. The server ends with its
+  error only if there are no others.
+- SIGHUP starts workers anew, one by one: the old one ends when the next one answers. The same happens if a worker finds
+  another model in the folder than the others have. If the next one does not start, the others stay.
+- SIGTERM and SIGINT end the server: `ready` is false for `drain_s`, then workers finish their requests and end.
+"""
+
+import logging
+import multiprocessing
+import resource
 import signal
-import ssl
-import threading
+import socket
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
 
-import msgspec
-import uvicorn
+from persia_cli.errors import PersiaError, RoleError, UserError, count
+from persia_cli.serving.http.metrics import LogCounts, ServingMetrics, log_counts
+from persia_cli.serving.http.settings import FINISH_S, LOG_S, ServerSettings, WorkerFailed, WorkerReady
+from persia_cli.serving.http.shared import ServerMemory
 
-from persia_cli.disk import own_folder
-from persia_cli.errors import RoleError, UserError
-from persia_cli.serving.description import digest_of
-from persia_cli.serving.http.listening import Address
-from persia_cli.serving.http.settings import (
-    DRAIN_S,
-    FAILED,
-    IDLE_S,
-    MAX_CONNECTIONS,
-    SETTINGS,
-    SHARED,
-    ServerSettings,
-)
+log = logging.getLogger(__name__)
 
-if TYPE_CHECKING:
-    from persia_cli.serving.http.metrics import LogCounts
-
-PREFIX = "persia-serve-"
-"""Name of the folder of counters, in that of temporary files."""
 LOOK_S = 0.1
-"""Seconds between two checks for a worker that is ready, or has failed."""
+"""Seconds between two looks at signals."""
+BEAT_S, HUNG_BEATS = 2.0, 15
+"""Seconds between two looks at a worker's beat, and how many looks may find none. A worker beats each second."""
+START_S = 900.0
+"""Seconds that a worker may take to start."""
+LATE_S = 2.0
+"""Seconds after the deadline of its end after which a worker is killed."""
+LONGEST_WAIT_S = 30.0
+"""Longest time from a failed start to the next one; the first is a second, and each is twice the one before."""
+BACKLOG = 2048
+"""Maximum number of connections that wait for a worker; the system may have a lower one."""
+SPARE_FILES = 124
+"""Files that a worker has open, or may have, besides its connections."""
+_SPAWN = multiprocessing.get_context("spawn")
 
 
-def serve(settings: ServerSettings, address: Address, workers: int, on_ready: Callable[[], None]) -> "LogCounts":
-    """Serve until SIGTERM or Ctrl-C; another thread calls `on_ready` once a worker is. Returns the counts of the log.
+def serve(
+    settings: ServerSettings, listener: socket.socket, workers: int, on_ready: Callable[[], None]
+) -> LogCounts:  # fmt: skip
+    """Serve at a bound socket until SIGTERM or Ctrl-C; calls `on_ready` once a worker is; returns counts of the log.
 
-    A single worker is this process itself. Raises PersiaError if a worker cannot begin, also later.
+    Raises UserError, RoleError if no worker can start.
     """
-    settings = msgspec.structs.replace(settings, model=digest_of(Path(settings.folder)))
-    certificate, key = settings.tls or (None, None)
-    with _counters_folder() as folder, _signals():
-        os.environ |= {SHARED: str(folder), SETTINGS: msgspec.json.encode(settings).decode()}
-        watch = _ReadyWatch(address, certificate is not None, folder / FAILED, on_ready)
+    _allow_files(settings.most_connections + SPARE_FILES)
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:  # two sockets may be bound to a port, and one may listen
+        raise UserError(f"cannot listen: {error.strerror}; another server has begun to listen there") from error
+    memory = ServerMemory(workers + 2)
+    server = _Supervisor(settings, listener, memory, workers, on_ready)
+    try:
+        with _signals(server):
+            server.run()
+        return log_counts(memory.sums())
+    finally:
+        server.kill()
+        memory.close()
+
+
+def _run(*args: Any) -> None:
+    """Run a worker. Its code is imported in its process alone, since the parent lives on little memory."""
+    from persia_cli.serving.http.worker import run
+
+    run(*args)
+
+
+class _WorkerProcess:
+    """A worker process, as its parent sees it."""
+
+    def __init__(self, settings: ServerSettings, listener: socket.socket, memory: ServerMemory, part: int) -> None:
+        """Start it. Signals are for the parent alone: those of a terminal or a service manager go to all processes."""
+        self.part = part
+        self.news, theirs = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(
+            target=_run, name=f"worker-{part}", args=(settings, listener, memory, part, theirs), daemon=True
+        )
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
         try:
-            uvicorn.run(
-                "persia_cli.serving.http.worker:create", factory=True, host=address.host, port=address.port,
-                workers=workers, lifespan="on", ws="none", log_config=None, access_log=False, server_header=False,
-                proxy_headers=False, limit_concurrency=MAX_CONNECTIONS, timeout_keep_alive=IDLE_S,
-                timeout_graceful_shutdown=DRAIN_S, ssl_certfile=certificate, ssl_keyfile=key,
-            )  # fmt: skip
-        except SystemExit:  # of the only worker
-            if not watch.failed.exists():
-                raise
+            self.process.start()
         finally:
-            watch.close()
-        watch.require_none_failed()
-        from persia_cli.serving.http.metrics import log_counts  # which reads the environment when it is imported
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+        self.begin = time.monotonic()
+        self.ready: WorkerReady | None = None
+        self.is_old = False
+        """True if another is to take its place."""
+        self.kill_at: float | None = None
+        """When it is killed, since it was asked to end."""
+        self.beats, self.still = 0, 0
 
-        return log_counts(str(folder))
+    @property
+    def is_ending(self) -> bool:
+        """True once it was asked to end."""
+        return self.kill_at is not None
+
+    def end(self) -> None:
+        """Let it finish its requests and end; it is killed if it has not begun."""
+        self.kill_at = time.monotonic() + FINISH_S + LOG_S + LATE_S
+        self.is_old = False
+        self.news.close()
+        if self.ready is None:
+            self.process.kill()
 
 
-class _ReadyWatch:
-    """A thread that notices when a worker is ready, and ends the server if one has failed."""
+class _Supervisor:
+    """The workers, and what is to happen with them."""
 
-    def __init__(self, address: Address, is_encrypted: bool, failed: Path, on_ready: Callable[[], None]) -> None:
-        self.failed = failed
-        self._address, self._is_encrypted, self._on_ready = address, is_encrypted, on_ready
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+    def __init__(
+        self, settings: ServerSettings, listener: socket.socket, memory: ServerMemory, number: int,
+        on_ready: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._settings, self._listener, self._memory, self._number = settings, listener, memory, number
+        self._on_ready = on_ready
+        self._metrics = ServingMetrics(memory, part=0)
+        self._workers: list[_WorkerProcess] = []
+        self._model: str | None = None
+        """Digest of the model that workers are to have."""
+        self._wait_s, self._not_before = 0.0, 0.0
+        self._next_beat = 0.0
+        self._end_at: float | None = None
+        self.is_reloading = False
+        """True if SIGHUP has come."""
 
-    def close(self) -> None:
-        """End the thread."""
-        self._is_over.set()
-        self._thread.join()
+    def end(self, drain_s: float) -> None:
+        """Begin the end, or end at once if it has begun."""
+        now = time.monotonic()
+        self._end_at = now + drain_s if self._end_at is None else now
+        self._memory.set_ending()
 
-    def require_none_failed(self) -> None:
-        """Raise the error of a worker that could not begin."""
-        if not self.failed.exists():
+    def run(self) -> None:
+        """Keep the workers until the end."""
+        while self._end_at is None or time.monotonic() < self._end_at:
+            if self.is_reloading:
+                self.is_reloading = False
+                log.info("starting the workers anew, one by one, for SIGHUP")
+                self._replace(self._workers)
+            self._start_missing()
+            self._look()
+        self._listener.close()
+        for worker in self._workers:
+            worker.end()
+        while self._workers:
+            self._look()
+
+    def kill(self) -> None:
+        """Kill all workers, if any is left."""
+        for worker in self._workers:
+            worker.process.kill()
+            worker.process.join()
+
+    def _start_missing(self) -> None:
+        """Start workers: as many as are missing, or one that is to take the place of an old one."""
+        if time.monotonic() < self._not_before:
             return
-        code, _, sentence = self.failed.read_text().partition(" ")
-        raise (UserError if code == str(UserError.exit_code) else RoleError)(sentence)
-
-    def _run(self) -> None:
-        is_ready = False
-        while not self._is_over.wait(LOOK_S):
-            if self.failed.exists():
-                os.kill(os.getpid(), signal.SIGTERM)
+        stay = [each for each in self._workers if not each.is_ending]
+        wanted = self._number + any(each.is_old for each in stay)
+        used = {each.part for each in self._workers}
+        free = [part for part in range(1, self._memory.parts) if part not in used]
+        for part in free[: wanted - len(stay)]:
+            try:
+                self._workers.append(_WorkerProcess(self._settings, self._listener, self._memory, part))
+            except OSError as error:
+                self._start_failed(RoleError(f"no process can be started: {error.strerror}"))
                 return
-            if not is_ready and self._answers():
-                is_ready = True
-                self._on_ready()
 
-    def _answers(self) -> bool:
-        """Return True if a worker answers. The certificate is not checked, since it need not name this address."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._address.host, self._address.host)
-        connection = http.client.HTTPConnection(host, self._address.port, timeout=1.0)
-        if self._is_encrypted:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-            connection = http.client.HTTPSConnection(host, self._address.port, timeout=1.0, context=context)
+    def _look(self) -> None:
+        """Wait a moment for news of workers, and act on them."""
+        sources: dict[object, _WorkerProcess] = {
+            each.news: each for each in self._workers if each.ready is None and not each.is_ending
+        }
+        sources |= {each.process.sentinel: each for each in self._workers}
+        found = wait(list(sources), LOOK_S)  # type: ignore[arg-type]
+        for source in sorted(found, key=lambda each: not isinstance(each, Connection)):  # the last news before the end
+            worker = sources[source]
+            if isinstance(source, Connection):
+                self._take_news(worker)
+            elif worker in self._workers:
+                self._remove(worker)
+        self._kill_late()
+        self._metrics.workers.set(sum(each.ready is not None and not each.is_ending for each in self._workers))
+
+    def _take_news(self, worker: _WorkerProcess) -> None:
         try:
-            connection.request("GET", "/v2/health/ready")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+            news = worker.news.recv()
+        except (EOFError, OSError):
+            news = WorkerFailed(1, "")
+        if isinstance(news, WorkerFailed):
+            worker.process.join(LATE_S)
+            self._remove(worker, news)
+            return
+        worker.ready, self._wait_s = news, 0.0
+        if self._model is None:
+            self._on_ready()
+        elif news.model != self._model:
+            log.warning("the folder has another model now: %s; the other workers are replaced", news.name)
+            self._replace([each for each in self._workers if each is not worker])
+        self._model = news.model
+        old = [each for each in self._workers if each.is_old]
+        if old and len([each for each in self._workers if not each.is_ending]) > self._number:
+            old[0].end()
+            if len(old) == 1:
+                log.info("all workers are new, and serve %s", news.name)
+
+    def _replace(self, workers: list[_WorkerProcess]) -> None:
+        for worker in workers:
+            worker.is_old = not worker.is_ending
+
+    def _remove(self, worker: _WorkerProcess, failure: WorkerFailed | None = None) -> None:
+        """Remove a worker that has ended, or cannot start."""
+        self._workers.remove(worker)
+        self._memory.set_open(worker.part, None)
+        worker.process.kill()
+        worker.process.join()
+        worker.news.close()
+        if worker.is_ending:
+            return
+        how = _end_of(worker.process)
+        if worker.ready is not None:
+            self._metrics.failures.labels("hung" if worker.still >= HUNG_BEATS else "died").inc()
+            log.warning("worker %s %s; another is started", worker.process.pid, how)
+            return
+        sentence = (failure and failure.sentence) or f"a worker {how} before it was ready"
+        is_users = failure is not None and failure.exit_code == UserError.exit_code
+        self._start_failed(UserError(sentence) if is_users else RoleError(sentence))
+
+    def _start_failed(self, error: PersiaError) -> None:
+        """Leave the other workers as they are, and try again later; raises the error if there are no others."""
+        self._metrics.failures.labels("start").inc()
+        if all(each.is_ending for each in self._workers):
+            raise error
+        self._wait_s = min(LONGEST_WAIT_S, 2 * self._wait_s or 1.0)
+        self._not_before = time.monotonic() + self._wait_s
+        log.warning("a worker cannot start: %s; the others go on", error)
+        for each in self._workers:
+            each.is_old = False
+
+    def _kill_late(self) -> None:
+        """Kill workers that hang, or do not start or end in time."""
+        now = time.monotonic()
+        has_beat = now >= self._next_beat
+        if has_beat:
+            self._next_beat = now + BEAT_S
+        for worker in self._workers:
+            if worker.kill_at is not None and now > worker.kill_at:
+                log.warning("worker %s does not end; it is killed", worker.process.pid)
+                worker.process.kill()
+                worker.kill_at = now + LATE_S
+            if worker.ready is None and not worker.is_ending and now > worker.begin + START_S:
+                worker.process.kill()
+            if worker.ready is None or not has_beat:
+                continue
+            beats = self._memory.beats(worker.part)
+            worker.still = worker.still + 1 if beats == worker.beats else 0
+            worker.beats = beats
+            if worker.still == HUNG_BEATS and not worker.is_ending:
+                log.warning("worker %s hangs; it is killed", worker.process.pid)
+                worker.process.kill()
+
+
+def _end_of(process: BaseProcess) -> str:
+    code = process.exitcode or 0
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def _allow_files(number: int) -> None:
+    """Allow this process, and those that it starts, so many files; raises UserError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= number or soft == resource.RLIM_INFINITY:
+        return
+    if number > hard != resource.RLIM_INFINITY:
+        raise UserError(
+            f"{count(number - SPARE_FILES, 'connection')} of a worker need {number:,} open files, and the system "
+            f"allows {hard:,}: give fewer --connections, or raise ulimit -n"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
 
 
 @contextmanager
-def _counters_folder() -> Iterator[Path]:
-    """Yield a new folder for files of counters; raises UserError."""
-    with ExitStack() as stack:
-        try:
-            folder = stack.enter_context(own_folder(PREFIX))
-        except OSError as error:
-            raise UserError(
-                f"counters of the server need a place: {error}; name a folder for them as TMPDIR"
-            ) from error
-        yield folder
+def _signals(server: _Supervisor) -> Iterator[None]:
+    """Act on signals in the block: SIGTERM drains, SIGINT ends, SIGHUP replaces the workers."""
 
+    def reload() -> None:
+        server.is_reloading = True
 
-@contextmanager
-def _signals() -> Iterator[None]:
-    """Ignore signals in the block, since uvicorn raises them again after it has handled them."""
-    before = {number: signal.signal(number, _do_nothing) for number in (signal.SIGTERM, signal.SIGINT)}
+    acts: dict[int, Callable[[], None]] = {
+        signal.SIGTERM: lambda: server.end(server._settings.drain_s),
+        signal.SIGINT: lambda: server.end(0.0),
+        signal.SIGHUP: reload,
+    }
+    before = {number: signal.signal(number, lambda number, _: acts[number]()) for number in acts}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _do_nothing(*of_signal: object) -> None:
-    pass

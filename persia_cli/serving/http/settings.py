@@ -1,23 +1,19 @@
-"""The settings of a server, which its workers read from their environment."""
+"""The settings of a server, and the messages of its workers to their parent."""
+
+from typing import NamedTuple
 
 import msgspec
 
 from persia_cli.serving.row_reader import Missing
 
-SETTINGS = "PERSIA_SERVE"
-"""Environment variable of workers with the settings as JSON."""
-SHARED = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable with the folder of the workers' files of counters, one for each."""
-FAILED = "failed"
-"""File in that folder: the exit code and the sentence of a worker that could not begin."""
 MAX_CONNECTIONS = 900
 """Maximum number of connections of a worker. Processes may commonly have 1,024 files and connections."""
 IDLE_S = 75
 """Seconds for which a connection without requests stays open."""
-DRAIN_S = 10
-"""Seconds in which requests are finished after SIGTERM."""
+FINISH_S = 10
+"""Seconds in which a worker that is to end finishes its requests."""
 LOG_S = 5.0
-"""Seconds after draining in which pending requests are logged."""
+"""Seconds after that in which pending requests are logged."""
 
 
 class ServerSettings(msgspec.Struct, frozen=True):
@@ -25,12 +21,10 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
     folder: str
     """The exported model."""
-    model: str | None = None
-    """Digest of its description when the server began: all workers serve the same one."""
     host: str = "127.0.0.1"
     """The address at which it listens, as given."""
     is_near: bool = True
-    """True if only this machine reaches that address."""
+    """True if only this machine reaches that address over a network."""
     missing: Missing | None = None
     token_file: str | None = None
     tls: tuple[str, str] | None = None
@@ -39,6 +33,10 @@ class ServerSettings(msgspec.Struct, frozen=True):
     """Folder of the request log."""
     sample: float = 1.0
     """Fraction of requests that are logged."""
+    drain_s: float = 0.0
+    """Seconds from SIGTERM to the end, in which requests are answered and `ready` is not."""
+    most_connections: int = MAX_CONNECTIONS
+    """Maximum number of connections of a worker."""
     deadline_s: float = 5.0
     """Deadline, in seconds, for the body of a request to arrive and its computation to begin."""
     most_requests: int = 64
@@ -47,3 +45,19 @@ class ServerSettings(msgspec.Struct, frozen=True):
     """Maximum size of a request's body."""
     most_samples: int = 10_000
     """Maximum number of samples of a request."""
+
+
+class WorkerReady(NamedTuple):
+    """The message of a worker that answers requests."""
+
+    model: str
+    """Digest of the model's description."""
+    name: str
+    """The model and its step, for people."""
+
+
+class WorkerFailed(NamedTuple):
+    """The message of a worker that cannot begin."""
+
+    exit_code: int
+    sentence: str

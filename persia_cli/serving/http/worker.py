@@ -1,24 +1,27 @@
-"""A worker of a server, as uvicorn starts it: the model is opened and tested before the first connection."""
+"""A worker of a server: it opens and tests the model, then answers requests until its parent asks it to end."""
 
 import asyncio
 import gc
 import logging
-import multiprocessing
-import os
-import signal
+import socket
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
+import uvicorn
+import uvloop
 
 from persia_cli.errors import PersiaError, UserError
 from persia_cli.kernels.unpack import unpack
 from persia_cli.serving.description import digest_of
 from persia_cli.serving.golden import require_golden
-from persia_cli.serving.http.app import Message, Receive, Send, ServingApp
+from persia_cli.serving.http.accepting import Acceptor
+from persia_cli.serving.http.app import ServingApp
+from persia_cli.serving.http.heads import BoundedProtocol
 from persia_cli.serving.http.metrics import ServingMetrics
-from persia_cli.serving.http.settings import FAILED, LOG_S, SETTINGS, SHARED, ServerSettings
+from persia_cli.serving.http.settings import FINISH_S, IDLE_S, LOG_S, ServerSettings, WorkerFailed, WorkerReady
+from persia_cli.serving.http.shared import ServerMemory
 from persia_cli.serving.http.token_file import TokenFile
 from persia_cli.serving.predictor import Predictor
 
@@ -26,87 +29,98 @@ if TYPE_CHECKING:
     from persia_cli.serving.http.request_log import RequestLog
 
 log = logging.getLogger(__name__)
-_SETTINGS = msgspec.json.Decoder(ServerSettings)
 
 
-class _Worker:
-    """The application from the start to the end of its process (ASGI's lifespan)."""
-
-    def __init__(self, settings: ServerSettings) -> None:
-        self._settings = settings
-        self._app: ServingApp | None = None
-        self._log: RequestLog | None = None
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer a request, or begin and end."""
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif self._app is not None:
-            await self._app(scope, receive, send)
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        await receive()
-        _end_with_parent()
-        try:
-            self._open()
-        except Exception as error:
-            code = error.exit_code if isinstance(error, PersiaError) else 1
-            (Path(os.environ[SHARED]) / FAILED).write_text(f"{code} {error}")
-            if not isinstance(error, PersiaError):
-                log.error("a worker cannot begin", exc_info=error)
-            await send({"type": "lifespan.startup.failed", "message": ""})
-            return
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        if self._log is not None:
-            self._log.close(LOG_S)
-        await send({"type": "lifespan.shutdown.complete"})
-
-    def _open(self) -> None:
-        settings = self._settings
-        token = None if settings.token_file is None else TokenFile(Path(settings.token_file))
-        predictor = Predictor.open(settings.folder, settings.missing)
-        require_golden(predictor)
-        unpack.compile()  # which golden samples do not need
-        if settings.model not in (None, digest_of(predictor.folder)):
-            raise UserError(
-                f"{predictor.folder} is another model now than when this server began; start persia serve again for it"
-            )
-        metrics = ServingMetrics()
-        if settings.log is not None:
-            from persia_cli.serving.http.request_log import RequestLog
-
-            self._log = RequestLog(Path(settings.log), predictor, settings.sample, metrics)
-        self._app = ServingApp(predictor, settings, token, metrics, self._log)
-        self._app.warm_up()
-        # Loaded objects stay, so no collection needs to visit them again.
-        gc.collect()
-        gc.freeze()
-        # A full collection runs when new objects exceed a quarter of those that the last one found; this one finds few.
-        gc.collect()
-
-
-def create() -> _Worker:
-    """Return the application that the environment describes."""
-    if multiprocessing.parent_process() is not None:
-        logging.basicConfig(
-            stream=sys.stderr, level=logging.WARNING, format="%(asctime)s worker %(process)d %(levelname)s %(message)s",
-            datefmt="%H:%M:%S",
-        )  # fmt: skip
+def run(settings: ServerSettings, listener: socket.socket, memory: ServerMemory, part: int, parent: Connection) -> None:
+    """Send `WorkerReady` and serve until the parent closes the connection or dies; or send `WorkerFailed` and end."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s worker %(process)d %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
+    )  # fmt: skip
     # Otherwise uvicorn logs a line for each invalid request, and for each connection beyond the bound.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    return _Worker(_SETTINGS.decode(os.environ[SETTINGS]))
+    metrics = ServingMetrics(memory, part)
+    try:
+        app, request_log, ready = _opened(settings, metrics, memory)
+    except Exception as error:
+        if not isinstance(error, PersiaError):
+            log.error("a worker cannot begin", exc_info=error)
+        parent.send(WorkerFailed(error.exit_code if isinstance(error, PersiaError) else 1, str(error)))
+        sys.exit(1)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_WorkerServer(app, settings, listener, memory, part, parent, ready).serve())
+    finally:
+        if request_log is not None:
+            request_log.close(LOG_S)
 
 
-def _end_with_parent() -> None:
-    """Make uvicorn end this process when its parent has ended, also by SIGKILL."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    loop, sentinel = asyncio.get_running_loop(), parent.sentinel
+def _opened(
+    settings: ServerSettings, metrics: ServingMetrics, memory: ServerMemory
+) -> tuple[ServingApp, "RequestLog | None", WorkerReady]:
+    folder = Path(settings.folder).resolve()
+    model = digest_of(folder)
+    token = None if settings.token_file is None else TokenFile(Path(settings.token_file))
+    predictor = Predictor.open(folder, settings.missing)
+    require_golden(predictor)
+    unpack.compile()  # which golden samples do not need
+    if digest_of(folder) != model:
+        raise UserError(f"{settings.folder} was replaced while a worker opened it")
+    request_log = None
+    if settings.log is not None:
+        from persia_cli.serving.http.request_log import RequestLog
 
-    def end() -> None:
-        loop.remove_reader(sentinel)
-        os.kill(os.getpid(), signal.SIGTERM)
+        request_log = RequestLog(Path(settings.log), predictor, settings.sample, metrics)
+    app = ServingApp(predictor, settings, token, metrics, request_log, lambda: memory.is_ending)
+    app.warm_up()
+    # Loaded objects stay, so no collection needs to visit them again.
+    gc.collect()
+    gc.freeze()
+    # A full collection runs when new objects exceed a quarter of those that the last one found; this one finds few.
+    gc.collect()
+    return app, request_log, WorkerReady(model, f"{predictor.description.name}, step {predictor.description.step:,}")
 
-    loop.add_reader(sentinel, end)
+
+class _WorkerServer(uvicorn.Server):
+    """uvicorn's server, with connections of a listener that it shares with other workers."""
+
+    def __init__(
+        self, app: ServingApp, settings: ServerSettings, listener: socket.socket, memory: ServerMemory, part: int,
+        parent: Connection, ready: WorkerReady,
+    ) -> None:  # fmt: skip
+        certificate, key = settings.tls or (None, None)
+        super().__init__(uvicorn.Config(
+            app, http=BoundedProtocol, lifespan="off", ws="none", log_config=None, access_log=False,
+            server_header=False, proxy_headers=False, limit_concurrency=settings.most_connections,
+            timeout_keep_alive=IDLE_S, timeout_graceful_shutdown=FINISH_S, ssl_certfile=certificate, ssl_keyfile=key,
+            callback_notify=self._beat, timeout_notify=1,
+        ))  # fmt: skip
+        self._settings, self._listener, self._memory, self._part = settings, listener, memory, part
+        self._parent, self._ready = parent, ready
+        self._acceptor: Acceptor | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        await super().startup(sockets=[])
+        self._acceptor = Acceptor(
+            self._listener, lambda: BoundedProtocol(self.config, self.server_state, {}), self.config.ssl,
+            self._settings.most_connections, self.server_state.connections, self._memory, self._part,
+        )  # fmt: skip
+        asyncio.get_running_loop().add_reader(self._parent.fileno(), self._end)
+        self._parent.send(self._ready)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more connections, and finish the requests."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
+        await super().shutdown()
+
+    def _end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._parent.fileno())
+        self.should_exit = True
+
+    async def _beat(self) -> None:
+        self._memory.beat(self._part)
+        if self._acceptor is not None:
+            self._acceptor.note()

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,13 @@ def test_a_token_is_wanted_of_every_request(runs: Path) -> None:
                 assert refused.status == 401
                 assert refused.headers["www-authenticate"].startswith("Basic")
         assert asked.get("/", {"Authorization": f"Basic {password}", "Host": "machine.example"}).status == 200
+
+
+def test_a_head_without_end_is_refused(asked: Asked) -> None:
+    head = b"GET / HTTP/1.1\r\nX-A: " + b"a" * 2**26
+    with socket.create_connection(("127.0.0.1", asked.port), timeout=10) as client, pytest.raises(ConnectionError):
+        client.sendall(head)
+    assert asked.get("/", {}).status == 200
 
 
 def test_the_command_refuses_what_it_cannot_serve(runs: Path) -> None:

@@ -9,26 +9,52 @@ from typer.testing import CliRunner
 
 from persia_cli.errors import UserError
 from persia_cli.main import app
-from persia_cli.serving.http.listening import address_of, require_certificate
+from persia_cli.serving.http.listening import bound, bound_to_path, require_certificate
 from tests.support.small_model import write_small_model
 
 
 def test_other_machines_need_a_token_or_a_certificate() -> None:
     for host in ("127.0.0.1", "localhost"):
-        assert address_of(host, 0, is_guarded=False).host in ("127.0.0.1", "::1")
+        with bound(host, 0, is_guarded=False) as listener:
+            assert listener.getsockname()[0] in ("127.0.0.1", "::1")
     for host in ("0.0.0.0", "::"):
         with pytest.raises(UserError, match="--token-file"):
-            address_of(host, 0, is_guarded=False)
-    assert address_of("0.0.0.0", 0, is_guarded=True).host == "0.0.0.0"
+            bound(host, 0, is_guarded=False)
+    with bound("0.0.0.0", 0, is_guarded=True) as listener:
+        assert listener.getsockname()[0] == "0.0.0.0"
+
+
+def test_all_addresses_of_ipv6_are_those_of_ipv4_too() -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this system has no IPv6")
+    with bound("::", 0, is_guarded=True) as listener:
+        listener.listen()
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, listener.getsockname()[1]), timeout=5).close()
+
+
+def test_a_unix_socket_replaces_that_of_a_dead_server_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    bound_to_path(path).close()  # as a server that is killed leaves it
+    with bound_to_path(path) as listener:
+        listener.listen()
+        with pytest.raises(UserError, match="a server listens there"):
+            bound_to_path(path)
+    path.unlink()
+    path.write_text("mine")
+    for other in (path, tmp_path / "no" / "folder", tmp_path / ("long" * 30)):
+        with pytest.raises(UserError, match="cannot listen there"):
+            bound_to_path(other)
+    assert path.read_text() == "mine"
 
 
 def test_a_port_in_use_and_a_host_that_is_none_are_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(UserError, match=f"cannot listen at 127.0.0.1:{port}"):
-            address_of("127.0.0.1", port, is_guarded=False)
+            bound("127.0.0.1", port, is_guarded=False)
     with pytest.raises(UserError, match=r"--host no\.such\.host\.invalid"):
-        address_of("no.such.host.invalid", 0, is_guarded=True)
+        bound("no.such.host.invalid", 0, is_guarded=True)
 
 
 def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
@@ -46,6 +72,7 @@ def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
         (["--host", "0.0.0.0", "--port", "0"], "lets other machines ask"),
         (["--tls", "cert.pem", "key.pem"], "key.pem"),
         (["--token-file", "nowhere"], "nowhere"),
+        (["--unix", "socket", "--port", "0"], "--unix PATH is instead of"),
     ],
 )
 def test_the_command_refuses_what_is_not_guarded(tmp_path: Path, options: list[str], words: str) -> None:

@@ -59,10 +59,10 @@ class Logging:
         self.log.offer(name, COLUMNS, SCORES, 100)
 
     def logged(self) -> int:
-        return int(self.figures.logged._value.get())
+        return int(self.figures.logged.value)
 
     def missed(self, reason: str) -> int:
-        return int(self.figures.not_logged.labels(reason)._value.get())
+        return int(self.figures.not_logged.labels(reason).value)
 
     def files(self) -> list[Path]:
         return sorted(self.folder.glob("*.parquet"))
