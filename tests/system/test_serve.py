@@ -398,7 +398,7 @@ def test_a_worker_that_cannot_start_leaves_the_others_alone(model: Path, tmp_pat
 @pytest.mark.slow
 def test_a_worker_that_stands_still_is_replaced(model: Path, tmp_path: Path) -> None:
     with serving(model, tmp_path / "still", "--workers", "2") as server:
-        poll_for(lambda: len(server.workers()) == 2, READY_S, "both are there")
+        poll_for(lambda: b"persia_workers 2.0" in server.ask("GET", "/metrics").body, READY_S, "both are ready")
         still = server.workers()[0]
         still.suspend()
         poll_for(lambda: not still.is_running(), READY_S, "it is killed")

@@ -31,7 +31,7 @@ LOOK_S = 0.1
 """Seconds between two looks at signals."""
 BEAT_S, HUNG_BEATS = 2.0, 15
 """Seconds between two looks at a worker's beat, and how many looks may find none. A worker beats each second."""
-START_S = 900.0
+START_S = 300.0
 """Seconds that a worker may take to start."""
 LATE_S = 2.0
 """Seconds after the deadline of its end after which a worker is killed."""
