@@ -247,6 +247,7 @@ def test_compressed_and_marked_bodies_are_those_that_they_contain(app: ServingAp
         (b"{}", "gzip", 400),
         (b"{}", "br", 415),
     ],
+    ids=["too large", "cut", "more behind", "plain", "unknown"],  # the bytes have a time
 )
 def test_what_cannot_be_decompressed_within_bounds_is_refused(
     app: ServingApp, body: bytes, encoding: str, status: int
