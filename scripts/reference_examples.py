@@ -42,6 +42,7 @@ EXAMPLES: Json = {
     "dataset.dense[].mean": 38.6,
     "dataset.dense[].name": "price",
     "dataset.dense[].width": 64,
+    "dataset.accept_changed": "3f2a9c51",
     "dataset.fill": 0,
     "dataset.labels[].at_least": 4,
     "dataset.labels[].name": "bought",

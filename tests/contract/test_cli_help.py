@@ -73,7 +73,9 @@ FROZEN = {
         "runs": "",
         "runs compare": "--json runs",
         "runs ls": "--json folder",
-        "serve": "--host --log --missing --port --sample --tls --token-file --workers folder",
+        "serve": (
+            "--connections --drain --host --log --missing --port --sample --tls --token-file --unix --workers folder"
+        ),
         "stop": "--now run",
         "sweep": (
             "--baseline --conf-dir --dry-run --folder --folds --jobs --json --limit-s --metric --prune --repeat "
