@@ -93,6 +93,7 @@ class Membership:
         if member is None:
             raise WireError(f"{role}-{index} has not joined this job")
         member.died, member.ready, member.doing, member.doing_s, member.lost_s = True, False, "", 0.0, now
+        member.killed_s = None
         return member
 
     @property

@@ -98,7 +98,7 @@ class Progression:
 
     def _waits_to_save(self) -> bool:
         """Return True until the last save, which has failed, is tried again."""
-        if not self._is_unsaved or not self._save_requests.retries_later:
+        if not self._is_unsaved or not self._save_requests.retries_later():
             return False
         self._context.stall.restart(self._context.now())
         return True

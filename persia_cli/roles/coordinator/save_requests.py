@@ -37,7 +37,9 @@ class SaveRequests:
         """The place of the checkpoint of the last save, and the reason why there is none."""
         self._retry_at: float | None = None
         """The time of the next attempt, if the last save has failed."""
-        self._pause_s, self._failing_since = FIRST_RETRY_S, 0.0
+        self._pause_s = FIRST_RETRY_S
+        self._unsaved_since: float | None = None
+        """The time at which the last save of the job failed first."""
         self.signals: deque[str] = deque()
         """Names of signals that this process received; any thread and a signal handler may append one."""
 
@@ -66,21 +68,21 @@ class SaveRequests:
     def retry(self, at_once: bool) -> float:
         """Have a save that has failed tried again; return the seconds until then."""
         now = self._context.now()
-        if self._pause_s == FIRST_RETRY_S:
-            self._failing_since = now
         pause_s = 0.0 if at_once else self._pause_s
         self._retry_at, self._pause_s = now + pause_s, min(2 * self._pause_s, LAST_RETRY_S)
         return pause_s
 
-    @property
     def retries_later(self) -> bool:
-        """True while the last save of a job has failed, and is not due again."""
-        return self._retry_at is not None and self._context.now() < self._retry_at
+        """Return True while the last save of a job, which has failed, is not due again."""
+        now = self._context.now()
+        if self._unsaved_since is None:  # earlier saves may have failed for hours
+            self._unsaved_since = now
+        return self._retry_at is not None and now < self._retry_at
 
     @property
     def gives_up(self) -> bool:
         """True if the last save of a job has failed for LAST_SAVE_S."""
-        return self._context.now() - self._failing_since > LAST_SAVE_S
+        return self._unsaved_since is not None and self._context.now() - self._unsaved_since > LAST_SAVE_S
 
     def end(self, signal: str, replica: str) -> None:
         """Save the model and end the job within `checkpoint.grace_s`, as a replica received a signal; once per job."""

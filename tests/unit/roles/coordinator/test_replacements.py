@@ -147,6 +147,16 @@ def begun(restart: bool = True) -> JoiningJob:
     return job
 
 
+def test_only_the_process_that_was_silent_died_of_that() -> None:
+    job = RecoveringJob()
+    job.join(FIRST)
+    job.membership.members[LOADER].killed_s = job.now
+    job.die(FIRST)
+    job.die(LATER)  # before it could join
+    causes = [event["cause"] for event in job.events.written]
+    assert causes == ["was killed, since it was silent", "was killed by SIGKILL (out of memory?)"]
+
+
 def test_a_process_in_the_place_of_one_that_is_silent_is_let_in() -> None:
     job = begun()
     newer = job.hello("data-loader", 3)
