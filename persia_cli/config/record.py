@@ -17,6 +17,8 @@ CONFIG = "config.yaml"
 """The file in a run directory."""
 JOB = "job.json"
 """The file of a run directory with the job of its last start."""
+SAMPLES = "samples.arrow"
+"""The file of a run directory with some samples, for exports."""
 SWEEP = "sweep.json"
 """The file of a sweep's folder with its request."""
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from persia_cli.config.record import write_run
+from persia_cli.config.record import SAMPLES, write_run
 from persia_cli.config.schema import CustomModel, InitFrom, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
@@ -22,7 +22,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_lin
 from persia_cli.observe.moment import MOMENT
 from persia_cli.plan import job as planned
 from persia_cli.plan.job import JobPlan
-from persia_cli.plan.kept_samples import SAMPLES, encoded_samples
+from persia_cli.plan.kept_samples import encoded_samples
 from persia_cli.storage.addresses import local_path
 from persia_cli.storage.places import address_of, place_of
 from persia_cli.store.checkpoints.claim import CLAIM, claim

@@ -45,7 +45,7 @@ SAVING = (
 
 Compiling them takes many seconds, in which training would stop at its first checkpoint. Loading them from the cache is
 quick, so that is left to the first call."""
-SCORING = ("counting.add_equal", "counting.condense", "counting.count_scores")
+SCORING = ("counting.count_scores",)
 """Kernel of an NN worker in every job."""
 WORKER = ("hashing.check_offsets", "dedup.number_ids", "dedup.order_by_server")
 """Kernels of an embedding worker in every job."""

@@ -8,12 +8,11 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from xxhash import xxh128
 
-from persia_cli.config.record import CONFIG
+from persia_cli.config.record import CONFIG, SAMPLES
 from persia_cli.errors import CheckpointError, DiskFaultError, WireError
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.recent_scores import WINDOW, RecentScores
 from persia_cli.observe.scores import IN_TRAINING, ScoreHistogram
-from persia_cli.plan.kept_samples import SAMPLES
 from persia_cli.storage.places import Place, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
 from persia_cli.wire.job_messages import ScoreCounts

@@ -8,14 +8,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from persia_cli.config.record import CONFIG, parsed, write_run
+from persia_cli.config.record import CONFIG, SAMPLES, parsed, write_run
 from persia_cli.config.schema import Run
 from persia_cli.disk import write_whole, writing
 from persia_cli.errors import UserError
 from persia_cli.observe.history import COPIED, EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.record_state import copies_in
-from persia_cli.plan.kept_samples import SAMPLES
 from persia_cli.storage.places import Place, address_of, place_of, subfolders
 from persia_cli.store.checkpoints.claim import read_claim, write_claim, writer_of
 from persia_cli.store.checkpoints.manifest import decode_manifest, finished_steps, newest_checkpoint, verify

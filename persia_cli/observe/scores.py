@@ -22,10 +22,12 @@ _SIGN = np.uint32(0x80000000)
 _MINUS_INFINITY, _INFINITY = 0x007FFFFF, 0xFF800000
 """Numbers of both infinities in the ascending order of float32 values."""
 
-EXACT = 2**21
+EXACT = 2**20
 """Distinct logits of a task up to which all are counted exactly."""
-IN_TRAINING = 2**16
-"""The same for scores of training, which are merged at each line of metrics, and saved in checkpoints."""
+IN_TRAINING = 2**14
+"""The same for scores of training, which are merged at each line of metrics, and saved in checkpoints.
+
+Beyond it, AUC is off by less than 1e-5 and average precision by less than 1e-4."""
 GATHERED_AT = 3 * 2**15
 """Least number of counts that are collected before they are sorted; their arrays fit memory that is reused."""
 PARTS = 20
@@ -270,17 +272,41 @@ def _gathered(numbers: Numbers, counts: Columns, limit: int) -> tuple[Numbers, C
 
     If there are more than `limit`, neighbours are merged into half as many.
     """
-    from persia_cli.kernels.counting import add_equal, condense
-
     # Number and place as one integer: several times as fast as a stable argsort.
-    keys = np.sort(numbers.astype(np.uint64) << np.uint64(32) | np.arange(len(numbers), dtype=np.uint64))
-    found, sums = np.empty(len(keys), np.uint32), np.empty((2, len(keys)))
-    count = add_equal(keys, *counts, found, *sums)
-    found, sums = found[:count], sums[:, :count]
-    if count > limit:
-        left = condense(found, *sums, limit // 2, np.empty(count))
-        found, sums = found[-left:], sums[:, -left:]
-    return found.copy(), sums.copy()
+    places = np.flatnonzero(counts.any(axis=0)).astype(np.uint64)
+    keys = numbers[places].astype(np.uint64) << np.uint64(32) | places
+    keys.sort()
+    numbers, places = (keys >> np.uint64(32)).astype(np.uint32), keys & np.uint64(0xFFFFFFFF)
+    if not len(numbers):
+        return numbers, np.empty((2, 0))
+    starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
+    numbers, counts = numbers[starts], np.add.reduceat(np.take(counts, places, axis=1), starts, axis=1)
+    return (numbers, counts) if len(numbers) <= limit else _merged(numbers, counts, limit // 2)
+
+
+def _merged(numbers: Numbers, counts: Columns, cells: int) -> tuple[Numbers, Columns]:
+    """Merge ascending numbers into at most `cells` + 1 of them; each has the number at its middle.
+
+    Errors are small where few pairs of a negative and a positive get equal numbers, for AUC, and where few samples do
+    compared with those above them, for average precision. So each cell has an equal part of a sum that rises towards
+    the lowest number: a quarter each by the share of negatives and of positives passed, half by the logarithm of the
+    weight passed. Cells go by the middle of a number's part, so a number with more than its part of the sum stays
+    alone. A cell ends between probabilities below 1/2 and above, so accuracy stays exact.
+    """
+    numbers, counts = numbers[::-1], counts[:, ::-1]
+    passed = np.cumsum(counts, axis=1)
+    depth = np.log(passed.sum(axis=0))
+    depth -= depth[0]
+    ends = depth * (0.5 / depth[-1])
+    for each in passed:
+        if each[-1] > 0.0:
+            ends += each * (0.25 / each[-1])
+    begins = np.r_[0.0, ends[:-1]]
+    cell = 2 * np.minimum(((begins + ends) / 2 * cells).astype(np.int64), cells - 1) + (numbers < _SIGN)
+    firsts = np.flatnonzero(np.r_[True, cell[1:] != cell[:-1]])
+    lasts = np.r_[firsts[1:], len(cell)] - 1
+    middle = np.clip(np.searchsorted(ends, (begins[firsts] + ends[lasts]) / 2), firsts, lasts)
+    return numbers[middle][::-1], np.add.reduceat(counts, firsts, axis=1)[:, ::-1]
 
 
 def _sums_of_numbers(p: Columns, y: Columns, w: Columns) -> list[float]:

@@ -23,8 +23,6 @@ from persia_cli.plan.text_fields import csv_fields
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.sample_table import batch_of_table, columns_of_batch
 
-SAMPLES = "samples.arrow"
-"""The file in a run directory."""
 NUMBER = 256
 """Number of samples, if the data has enough."""
 _FIELDS = b"persia.fields"

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.data.read.batch import Batch
-from persia_cli.kernels.unpack import unpack
 
 MAX_IDS = np.iinfo(np.uint32).max
 """Maximum number of ids of a batch, by the type of its offsets."""
@@ -60,6 +59,9 @@ class PackedReader:
         self._size, self._dense, self._sparse = size, len(dense), len(ids)
         self._places = (*_places(dense), *_places(ids))
         self._end = max(each.begin + each.size * each.dtype.itemsize for each in (*dense, *ids))
+        from persia_cli.kernels.unpack import unpack  # numba, which roles and commands that import this do not need
+
+        self._unpack = unpack
 
     @classmethod
     def of(cls, dense: Sequence[PackedColumn], ids: Sequence[PackedColumn]) -> Self | None:
@@ -76,7 +78,7 @@ class PackedReader:
             raise ValueError(f"the body has {len(body)} bytes, and its columns end at {self._end}")
         dense = np.empty(self._size * self._dense, np.float32)
         ids = np.empty(self._size * self._sparse, np.uint64)
-        if not unpack(np.frombuffer(body, np.uint8), *self._places, self._size, dense, ids):
+        if not self._unpack(np.frombuffer(body, np.uint8), *self._places, self._size, dense, ids):
             return None
         return Batch(
             dense=dense.reshape(self._size, self._dense),

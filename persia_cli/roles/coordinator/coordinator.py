@@ -16,7 +16,6 @@ from persia_cli.control.evaluation_tracker import tracker_of
 from persia_cli.control.membership import RunningClock
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import PersiaError, UserError
-from persia_cli.kernels.needed import SCORING
 from persia_cli.loggers.process import Loggers, names_of
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
 from persia_cli.observe.moment import MOMENT
@@ -105,10 +104,7 @@ class Coordinator:
 
     def _build(self, job: Job, bind: str, on_failure: ExitStack) -> None:
         """Create the record, the context and the components."""
-        # A replica that can connect expects answers, so all slow work comes before `serve`.
-        from persia_cli.kernels.warm import warm  # numba, which commands that import this module do not need
-
-        warm(SCORING)
+        # A replica that can connect expects answers, so all slow reads of checkpoints come before `serve`.
         run, events = self._run, self._events
         grid = StepGrid(job.train_rows, run.train.batch_size, run.cluster.nn_workers)
         metrics = on_failure.enter_context(closing(Journal(self._run_dir / METRICS)))

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from persia_cli.config.record import SAMPLES
 from persia_cli.data.read.scan import scan
 from persia_cli.errors import CheckpointError, PersiaError
 from persia_cli.export import plain
@@ -20,7 +21,7 @@ from persia_cli.export.output import Output
 from persia_cli.export.plain import write_plain
 from persia_cli.export.verification import LabelProof, Proof
 from persia_cli.observe.saved_run import find_model
-from persia_cli.plan.kept_samples import SAMPLES, encoded_samples, read_samples
+from persia_cli.plan.kept_samples import encoded_samples, read_samples
 from persia_cli.serving.description import Form
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows

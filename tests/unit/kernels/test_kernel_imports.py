@@ -29,16 +29,39 @@ print(sum(sum(file.rows.all_tables.values()) for file in files if file.rows), "p
             ("kernels.warm", "store.checkpoints.row_files", "store.batch_rows"),
             ("torch", "hydra", "rich", "typer", "zmq"),
         ),
-        (("roles.data_loader", "roles.coordinator", "engines.local"), ("numba", "llvmlite", "torch", "hydra", "rich")),
+        (
+            ("roles.data_loader", "roles.coordinator.coordinator", "engines.local"),
+            ("numba", "llvmlite", "torch", "hydra", "rich"),
+        ),
+        (("roles.coordinator.coordinator",), ("pyarrow.compute", "pyarrow.parquet")),
         (("engines.kernels",), ("numba", "llvmlite")),
     ],
-    ids=["the store", "roles without kernels", "asking for kernels"],
+    ids=["the store", "roles without kernels", "the coordinator", "asking for kernels"],
 )
 def test_they_import_nothing_heavy(modules, heavy):
     names = ", ".join(f"persia_cli.{name}" for name in modules)
     program = f"import sys; import {names}; print([name for name in {heavy} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+MERGE = """
+import sys
+import numpy as np
+from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.wire.job_messages import ScoreCounts
+codes = np.arange(2**31, 2**31 + 9_000, dtype=np.uint64)
+scores = ScoreHistogram(1, limit=1_000)
+for _ in range(2):
+    scores.merge_encoded(ScoreCounts(codes, np.ones(9_000), np.zeros((1, 7))))
+print(scores.auc() is not None, "numba" in sys.modules)
+"""
+"""A merge of the scores of two reports, as the coordinator does it at each line of metrics."""
+
+
+def test_lines_of_metrics_need_no_numba():
+    done = subprocess.run([sys.executable, "-c", MERGE], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
 
 
 def test_a_save_does_not_wait_for_pandas(tmp_path):
