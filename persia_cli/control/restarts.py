@@ -13,6 +13,9 @@ NEVER_AGAIN = (UserError.exit_code, PreemptedError.exit_code)
 """Exit codes after which a new process would end in the same way: a user's mistake, and a job that was saved."""
 
 
+SILENT = "was killed, since it was silent"
+"""A phrase for the death of a process that the coordinator has killed."""
+
 LOST_WITH_SUPERVISOR = -signal.SIGHUP
 """The exit code of a process that was killed together with the supervisor that held its memory."""
 

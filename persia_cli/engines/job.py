@@ -287,6 +287,11 @@ def was_cut_off(log: Sequence[str]) -> bool:
     return bool(errors) and NO_ANSWER.search(errors[-1]) is not None
 
 
+def was_silent(run_dir: Path, pid: int) -> bool:
+    """Return whether the coordinator has killed a process of its machine, since it was silent."""
+    return any(event.get("killed") == pid for event in read_journal(run_dir / EVENTS))
+
+
 def recorded_failure(run_dir: Path) -> PersiaError | None:
     """Return the failure that the coordinator recorded, if there is one."""
     with understanding(run_dir):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from persia_cli.config.schema import ENGINES, LocalCluster
 from persia_cli.control.membership import RunningClock
+from persia_cli.control.restarts import SILENT
 from persia_cli.disk import own_folder, writing
 from persia_cli.engines.driver import drive
 from persia_cli.engines.job import (
@@ -17,6 +18,7 @@ from persia_cli.engines.job import (
     address_in,
     recorded_failure,
     was_cut_off,
+    was_silent,
 )
 from persia_cli.engines.kernels import Compiling
 from persia_cli.engines.key_files import key_file_of
@@ -197,6 +199,8 @@ class Processes:
         except DiskError as refused:
             return refused  # the disk is full, so the replica could not write its error
         stopped = f"was stopped ({signal.Signals(code - SIGNALLED).name})" if code > SIGNALLED else ""
+        if was_silent(self._plan.run_dir, started.process.pid):
+            stopped = SILENT
         text = started.given_up_because or f"{name} {stopped or started.ended_how}"
         death = KilledError(text, name) if code < 0 and not self._saves else kind(text)
         tail = "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:]) or "  (nothing)"

@@ -126,6 +126,7 @@ def test_one_that_is_silent_is_killed_and_its_rule_applies(name: str, tmp_path: 
         assert job.process.poll() is None, job.output
         [recovery] = events_of(job, "recovered")
         assert recovery["replica"] == name
+        assert "silent" in recovery["cause"]
         assert ("checkpoint" in recovery) == (name in ("nn-worker-0", "coordinator-0"))
         assert name not in running(pids)
 

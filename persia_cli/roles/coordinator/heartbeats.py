@@ -57,4 +57,4 @@ class Heartbeats:
         self._context.stall.restart(now)
         limit_s = self._context.run.cluster.silence_timeout_s
         text = f"{silence(member, limit_s)} (cluster.silence_timeout_s), so it is killed"
-        self._context.events.write(event="warning", text=text)
+        self._context.events.write(event="warning", text=text, killed=member.process.pid)

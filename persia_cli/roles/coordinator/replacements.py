@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from persia_cli.control.membership import Member
-from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, NEVER_AGAIN, RestartPolicy, ended_how
+from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, NEVER_AGAIN, SILENT, RestartPolicy, ended_how
 from persia_cli.errors import RoleError, WireError
 from persia_cli.plan.replacement import WITH_MEMORY, may_be_replaced
 from persia_cli.roles.coordinator.context import JobContext
@@ -76,7 +76,7 @@ class Replacements:
         how = ended_how(message.exit_code)
         member = self._membership.members.get((message.role, message.index))
         if member is not None and member.killed_s is not None:
-            how = "was killed, since it was silent"
+            how = SILENT
         if member is not None and not member.died and member.process != message.process:
             present = f"process {member.process.pid} on {member.host}"
             raise WireError(f"the process that ended, {message.process.pid}, is not that of {name}, {present}")
