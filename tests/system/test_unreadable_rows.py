@@ -1,6 +1,7 @@
 """A row that cannot be read ends a training with all that was trained before it saved; a resumed run goes on there."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,14 @@ def ended(words: Sequence[str], run_dir: Path) -> str:
     return str(failed.value)
 
 
+def resume_corrected(run_dir: Path) -> None:
+    """Resume a run after its data was corrected, which the user confirms."""
+    refused = CliRunner().invoke(app, ["resume", str(run_dir)])
+    (accepted,) = re.findall(r"dataset\.accept_changed=\w+", str(refused.exception))
+    resumed = CliRunner().invoke(app, ["resume", str(run_dir), accepted])
+    assert resumed.exit_code == 0, resumed.output
+
+
 def lines(run_dir: Path, split: str) -> list[dict[str, Any]]:
     return [line for line in read_journal(run_dir / METRICS) if line["split"] == split]
 
@@ -79,8 +88,7 @@ def test_what_was_trained_before_it_is_saved(words: list[str], tmp_path: Path) -
     assert f"persia resume {run_dir}" in error
     assert finished_steps(run_dir / CHECKPOINTS) == [BEFORE]
     write(tmp_path / "train.parquet", ROWS)
-    resumed = CliRunner().invoke(app, ["resume", str(run_dir)])
-    assert resumed.exit_code == 0, resumed.output
+    resume_corrected(run_dir)
     assert [line["samples"] for line in lines(run_dir, "train")][-1] == ROWS
     assert len(lines(run_dir, "eval")) == 1
     if "mode=sync" in words:
@@ -98,8 +106,7 @@ def test_a_row_of_an_evaluation_costs_no_training(every: str, tmp_path: Path) ->
     assert finished_steps(run_dir / CHECKPOINTS) == [step]
     assert f"persia resume {run_dir}" in error
     write(tmp_path / "eval.parquet", 96)
-    resumed = CliRunner().invoke(app, ["resume", str(run_dir)])
-    assert resumed.exit_code == 0, resumed.output
+    resume_corrected(run_dir)
     assert [line["step"] for line in lines(run_dir, "eval")] == ([STEPS] if every == "null" else [8, 16, STEPS])
 
 

@@ -167,7 +167,7 @@ def test_impossible_settings_are_refused_in_a_sentence(source, asked, sentence):
 def test_more_rows_than_fit_are_refused_before_anything_starts(source):
     (line,) = refused([*words("user", "item"), "embedding.capacity=50"], path=str(source))
     assert "(user, item)" in line
-    assert "embedding.memory" in line
+    assert "embedding.capacity" in line
 
 
 def test_vectors_take_the_place_of_a_saved_table(source, tmp_path):
