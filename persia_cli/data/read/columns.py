@@ -13,6 +13,7 @@ from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.split import PART_NAMES, ColumnSplit, EvalSplit, LastSplit, PredictSplit, TimeSplit
 from persia_cli.data.read.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
 from persia_cli.data.read.column_kinds import wrong_ids, wrong_numbers
+from persia_cli.data.read.csv_files import WITH_ZERO
 from persia_cli.data.read.times import READ_AS_TIMES, TIMES, NotATimeError, microseconds
 from persia_cli.data.read.values import INTEGER
 
@@ -64,17 +65,17 @@ def column_problems(
     return list(dict.fromkeys(problems))
 
 
-def booleans_as_text(dataset: ParquetDataset, schema: Any) -> list[str]:
-    """Return a sentence for each column of a CSV file that is to be hashed as text, but was read as true and false.
+def changed_as_text(dataset: ParquetDataset, schema: Any) -> list[str]:
+    """Return a sentence for each column of a CSV file that is to be hashed as text, but lost how it was written.
 
-    True would be hashed as true, but as True in a file whose column also holds text.
+    True would be hashed as true, and 1.0 as 1, but as True and 1.0 in a file whose column also holds text.
     """
     hashed = {feature.column_name for feature in dataset.sparse if feature.ids == "text"}
     return [
         f"column {field.name} is hashed as text, but has {WORDS[class_of(field.type)]} alone here, which can be "
         f"written in several ways; declare that it is text: dataset.csv.text=[{field.name}]"
         for field in schema
-        if field.name in hashed and class_of(field.type) == "boolean"
+        if field.name in hashed and (class_of(field.type) == "boolean" or field.metadata == WITH_ZERO)
     ]
 
 
@@ -274,8 +275,8 @@ def _no_id(column: str, kind: Any, held: Class, is_text: bool, rule: str) -> str
         return f"column {column} is {kind}, but {rule}"
     if held == "float" and is_text:
         return (
-            f"column {column} has numbers that are not written as integers, such as 1.0, 1.5 or 1E5, and {rule}: write "
-            f"integers, or texts (in CSV: dataset.csv.text=[{column}])"
+            f"column {column} has numbers that are not written as integers, such as 1.5, 1E5, or both 1.0 and 1, and "
+            f"{rule}: write integers, or texts (in CSV: dataset.csv.text=[{column}])"
         )
     return None
 

@@ -45,7 +45,7 @@ def silent(path: str, done: int, total: int) -> None:
     """Ignore the progress."""
 
 
-_VERSION = 6
+_VERSION = 7
 PREFIX = "persia-"
 """The names of all files in the folder that Persia has written, and may remove, begin with this."""
 _UNREAD = b"persia.unread_rows"

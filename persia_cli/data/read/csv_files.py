@@ -1,7 +1,7 @@
 """CSV to tables; the type of a column is found from the whole file.
 
-A column holds integers if every field is an integer as usually written (7, not 07); else numbers if every field is one;
-else true and false if every field is one of these; else dates if every field is one (2024-01-31), or timestamps
+A column holds integers if every field is an integer as usually written (7, not 07), or if every field is one with `.0`,
+as pandas writes a column of integers with missing values; else numbers if every field is one; else true and false if every field is one of these; else dates if every field is one (2024-01-31), or timestamps
 (2024-01-31T12:30:00Z, all with a zone or all without); else text. Fields that are null markers are left out of this.
 Blanks around a number, a null marker or a column's name do not belong to it; blanks around text do.
 """
@@ -27,13 +27,22 @@ _BLANKS = " \t"
 _SHOWN = 5
 """Names of a header that a message shows."""
 _GUESSED = (",", ";", "\t", "::", "|")
+WITH_ZERO = {b"persia.written": b"1.0"}
+"""The mark of a column of integers that are written with `.0`."""
 _INTEGER = r"^[ \t]*(?:0|-?[1-9][0-9]*)[ \t]*$"
+_WHOLE = r"^[ \t]*(?:0|-?[1-9][0-9]*)\.0[ \t]*$"
 _FRACTION = r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _NUMBER = rf"^[ \t]*(?:{_FRACTION}|-?(?:nan|NaN|inf|Infinity))[ \t]*$"
 _BOOLEAN = r"^(?:true|True|TRUE|false|False|FALSE)$"
-_NUMBERS = ((_INTEGER, pa.int64()), (_INTEGER, pa.uint64()), (_NUMBER, pa.float64()), (_BOOLEAN, pa.bool_()))
+_NUMBERS = (
+    (_INTEGER, pa.int64()),
+    (_INTEGER, pa.uint64()),
+    (_WHOLE, pa.int64()),
+    (_NUMBER, pa.float64()),
+    (_BOOLEAN, pa.bool_()),
+)
 Held = Literal["integer", "number", "boolean"]
-_HELD: dict[Held, int] = {"integer": 2, "number": 3, "boolean": 4}
+_HELD: dict[Held, int] = {"integer": 3, "number": 4, "boolean": 5}
 """The first of _NUMBERS that a column of requests may have; ids are integers, as those of a file are."""
 _DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _CLOCK = r"[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?"
@@ -79,7 +88,8 @@ def read_csv(file: TextFile, form: CsvFormat, reject: Reject, scratch: Path) -> 
                     left[number] = _narrowed(left[number], column.drop_null())
     kinds = [known[0][1] if known else pa.string() for known in left]
     types = [kind if has_values else pa.null() for kind, has_values in zip(kinds, filled, strict=True)]
-    schema = pa.schema(list(zip(names, types, strict=True)))
+    marks = [WITH_ZERO if known and known[0][0] == _WHOLE else None for known in left]
+    schema = pa.schema([pa.field(*each, metadata=mark) for *each, mark in zip(names, types, marks, strict=True)])
     with pa.OSFile(str(scratch)) as source, pa.ipc.open_stream(source) as batches:
         for batch in batches:
             yield pa.Table.from_arrays([_cast(*each) for each in zip(batch, types, strict=True)], schema=schema)
@@ -156,7 +166,8 @@ def _cast(texts: Any, kind: Any) -> Any:
         return pa.nulls(len(texts))
     with suppress(pa.ArrowInvalid):
         return texts.cast(kind)
-    return pc.utf8_trim(texts, _BLANKS).cast(kind)
+    trimmed = pc.utf8_trim(texts, _BLANKS)
+    return (pc.replace_substring_regex(trimmed, r"\.0$", "") if pa.types.is_integer(kind) else trimmed).cast(kind)
 
 
 def _narrowed(kinds: list[tuple[str, Any]], values: Any) -> list[tuple[str, Any]]:
@@ -179,8 +190,7 @@ def numbers_of(texts: Any, held: Held) -> Any:
 
     If no type of those in `held` fits, they stay texts, without the blanks around them.
     """
-    trimmed = pc.utf8_trim(texts, _BLANKS)
     for pattern, kind in _NUMBERS[: _HELD[held]]:
         if _fits(texts.drop_null(), pattern, kind):
-            return trimmed.cast(kind)
-    return trimmed
+            return _cast(texts, kind)
+    return pc.utf8_trim(texts, _BLANKS)

@@ -18,7 +18,7 @@ from persia_cli.data.read.bad_rows import BadRows
 from persia_cli.data.read.bad_values import bad_rows_allowed
 from persia_cli.data.read.column_kinds import with_kinds
 from persia_cli.data.read.columns import (
-    booleans_as_text,
+    changed_as_text,
     classes,
     column_problems,
     label_columns,
@@ -249,7 +249,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     for file, schema in zip(found.files, found.schemas, strict=True):
         findings.check(settled, file, schema, partial(_meant_as_numbers, dataset, kind, filesystem, found, file))
         if kind == "csv":
-            for problem in booleans_as_text(settled, schema):
+            for problem in changed_as_text(settled, schema):
                 findings.of_file(file.name, problem)
     findings.raise_if_any()
     settled = with_widths(settled, filesystem, found.groups, found.schemas)

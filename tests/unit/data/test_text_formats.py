@@ -109,6 +109,17 @@ def test_an_integer_id_of_a_text_file_is_what_is_written_as_one(
         assert found.tolist() == [text_id("u", text) for text in texts]
 
 
+def test_integers_that_pandas_wrote_with_a_zero_are_integers(tmp_path: Path) -> None:
+    """So it writes a column of integers that has missing values, in some of several files."""
+    for name, values in (("a", ["7.0", "", "-8.0", " 9007199254740993.0"]), ("b", ["7", "8"])):
+        write_csv(tmp_path / f"{name}.csv", [{"y": 1, "d": 0.5, "c": value} for value in values])
+    data = dataset(tmp_path, split={"kind": "predict"})
+    assert read(data, "eval").ids.tolist() == [7, NULL_ID, 2**64 - 8, 2**53 + 1, 7, 8]
+    (tmp_path / "b.csv").write_text("y,d,c\n1,0.5,7.0\n1,0.5,x\n")
+    with pytest.raises(DataError, match=r"a\.csv: column c .*dataset\.csv\.text=\[c\]"):
+        scan(data)
+
+
 FORM = {"delimiter": ";", "header": ["y", "c", "d", "n"], "quote": "'", "nulls": ["NA"], "text": ["n"]}
 TEXTS: dict[str, tuple[str, dict[str, Any], list[float], list[tuple[str, str] | int]]] = {
     "blanks": ("y, d, c, n\n1, 0.5, 42, a\n0,\t-2 ,7 ,a\n", {"sparse": ["c", "n"]}, [0.5, -2.0],
