@@ -1,8 +1,9 @@
 """CSV to tables; the type of a column is found from the whole file.
 
 A column holds integers if every field is an integer as usually written (7, not 07), or if every field is one with `.0`,
-as pandas writes a column of integers with missing values; else numbers if every field is one; else true and false if every field is one of these; else dates if every field is one (2024-01-31), or timestamps
-(2024-01-31T12:30:00Z, all with a zone or all without); else text. Fields that are null markers are left out of this.
+as pandas writes a column of integers with missing values; else numbers if every field is one; else true and false if
+every field is one of these; else dates if every field is one (2024-01-31), or timestamps (2024-01-31T12:30:00Z, all
+with a zone or all without); else text. Fields that are null markers are left out of this.
 Blanks around a number, a null marker or a column's name do not belong to it; blanks around text do.
 """
 

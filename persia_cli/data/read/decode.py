@@ -178,7 +178,7 @@ def decode_ids(
         try:
             single = _flat_ids(column, feature)
         except NotAnIdError as bad:
-            raise _no_id(bad, feature, where, bad.index, remedy) from bad
+            raise _no_id(bad, feature, where, bad.indices, remedy) from bad
         single = single if rows is None else single[rows]
         if feature.padding is not None or feature.drops_nulls:
             return _without_dropped(Ids(single, np.arange(single.size + 1)), column, feature)
@@ -191,7 +191,7 @@ def decode_ids(
             pieces.append(_list_ids(chunk, feature))
         except NotAnIdError as bad:
             before = sum(lengths.size for _, lengths in pieces)
-            raise _no_id(bad, feature, where, before + _row_of(chunk, bad.index), remedy) from bad
+            raise _no_id(bad, feature, where, before + _rows_of(chunk, bad.indices), remedy) from bad
     values = np.concatenate([piece[0] for piece in pieces]) if pieces else np.empty(0, np.uint64)
     lengths = np.concatenate([piece[1] for piece in pieces]) if pieces else np.empty(0, np.int64)
     ids = _without_dropped(Ids(values, _offsets(lengths)), column, feature)
@@ -212,7 +212,7 @@ def decode_query_ids(column: Any, name: str, where: object, rows: Rows) -> NDArr
         values = id_values(column, name, None, np.uint64(NULL_ID))
     except NotAnIdError as bad:
         text = f"{where}: {bad} in {_place(where, bad.index)} of dataset.group_by, column {name}"
-        raise BadValueError(text, np.array([bad.index])) from bad
+        raise BadValueError(text, bad.indices) from bad
     return values if rows is None else values[rows]
 
 
@@ -360,9 +360,9 @@ def _lengths(chunk: Any) -> NDArray[np.int64]:
     return lengths
 
 
-def _row_of(chunk: Any, value: int) -> int:
-    """Return the row of a list array that holds its value number `value`."""
-    return int(np.searchsorted(np.cumsum(_lengths(chunk)), value, side="right"))
+def _rows_of(chunk: Any, values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows of a list array that hold its values of these numbers."""
+    return np.searchsorted(np.cumsum(_lengths(chunk)), values, side="right")
 
 
 def _place(where: object, row: int) -> str:
@@ -371,12 +371,15 @@ def _place(where: object, row: int) -> str:
     return f"row {row} (from 0)" if place_of is None else str(place_of(row))
 
 
-def _no_id(bad: NotAnIdError, feature: SparseFeature, where: object, row: int, remedy: str) -> BadValueError:
+def _no_id(
+    bad: NotAnIdError, feature: SparseFeature, where: object, rows: NDArray[np.int64], remedy: str
+) -> BadValueError:
+    place = _place(where, int(rows[0]))
     text = (
-        f"{where}: {bad} in {_place(where, row)} of column {feature.column_name}, so sparse feature {feature.name} has "
-        f"no id there; {remedy}"
+        f"{where}: {bad} in {place} of column {feature.column_name}, so sparse feature {feature.name} has no id there; "
+        f"{remedy}"
     )
-    return BadValueError(text, np.array([row]))
+    return BadValueError(text, rows)
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

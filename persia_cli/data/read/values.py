@@ -28,11 +28,16 @@ INTEGER = re.compile(r"-?[0-9]{1,20}\Z", re.ASCII)
 
 
 class NotAnIdError(Exception):
-    """A value that cannot be an id, and its index in the array."""
+    """A value that cannot be an id, and its index in the array; `indices` int64 are those of all that are known."""
 
-    def __init__(self, index: int, value: object, reason: str) -> None:
+    def __init__(self, index: int, value: object, reason: str, indices: NDArray[np.int64] | None = None) -> None:
         super().__init__(f"{value} {reason}")
-        self.index = index
+        self.indices = np.array([index]) if indices is None else indices
+
+    @property
+    def index(self) -> int:
+        """The index of the value."""
+        return int(self.indices[0])
 
 
 def id_values(array: Any, table: str, made: Made, missing: np.uint64) -> NDArray[np.uint64]:
@@ -56,7 +61,7 @@ def id_values(array: Any, table: str, made: Made, missing: np.uint64) -> NDArray
         array = _parsed(array) if kind == "text" else _integers(array)
     values: NDArray[np.uint64] = array.fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64)
     if not is_hashed and (clash := values == np.uint64(NULL_ID)).any():
-        raise NotAnIdError(int(np.argmax(clash)), NULL_ID, "is the id that stands for null")
+        raise NotAnIdError(int(np.argmax(clash)), NULL_ID, "is the id that stands for null", np.flatnonzero(clash))
     if not array.null_count:
         return values
     return np.where(array.is_valid().to_numpy(zero_copy_only=False), values, missing)
@@ -85,7 +90,7 @@ def _chunks(column: Any, table: str, made: Made, missing: np.uint64) -> NDArray[
         try:
             parts.append(id_values(chunk, table, made, missing))
         except NotAnIdError as bad:
-            bad.index += done
+            bad.indices = bad.indices + done
             raise
         done += len(chunk)
     return parts[1] if len(parts) == 2 else np.concatenate(parts)
@@ -132,7 +137,7 @@ def whole_floats(array: Any) -> Any:
         first = int(np.argmin(good))
         large = np.isfinite(values[first]) and np.trunc(values[first]) == values[first]
         reason = f"is beyond the whole numbers that {array.type} can represent" if large else "is not a whole number"
-        raise NotAnIdError(first, f"{values[first]:.17g}" if large else values[first], reason)
+        raise NotAnIdError(first, f"{values[first]:.17g}" if large else values[first], reason, np.flatnonzero(~good))
     return pa.array(np.where(absent, 0.0, values).astype(np.int64), mask=absent)
 
 
@@ -160,9 +165,9 @@ def _parsed(texts: Any) -> Any:
         with suppress(pa.ArrowInvalid):
             low = pc.if_else(negative, texts, None).cast(pa.int64()).view(pa.uint64())
             return pc.coalesce(low, pc.if_else(negative, None, texts).cast(pa.uint64()))
-    wrong = (place for place, text in enumerate(texts.to_pylist()) if text is not None and not _is_integer(text))
-    first = next(wrong, 0)
-    raise NotAnIdError(first, repr(texts[first].as_py()), "is not an integer")
+    found = enumerate(texts.to_pylist())
+    wrong = np.array([place for place, text in found if text is not None and not _is_integer(text)] or [0])
+    raise NotAnIdError(int(wrong[0]), repr(texts[int(wrong[0])].as_py()), "is not an integer", wrong)
 
 
 def _is_integer(text: str) -> bool:

@@ -1,5 +1,6 @@
 """Rows with values that cannot be used: left out with weight 0, at their place in the order of samples."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.config.schema import ParquetDataset
+from persia_cli.data.read.bad_values import leaving_out
 from persia_cli.data.read.batch import Batch
+from persia_cli.data.read.decode import Ids, decode_ids
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.label_check import label_ends
+from persia_cli.data.read.row_groups import RowGroupReader
+from persia_cli.data.read.slices import RowPiece
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
 
@@ -68,6 +73,35 @@ def test_one_more_than_allowed_is_an_error(wrong: str, tmp_path: Path) -> None:
     assert read(dataset(tmp_path, wrong, max_bad_rows=1)).bad == BAD
     with pytest.raises(DataError, match=f"column {wrong}"):
         read(dataset(tmp_path, wrong))
+
+
+@pytest.mark.parametrize("kind", ["float", "text", "list"])
+def test_many_bad_ids_of_a_row_group_are_found_at_once(kind: str, tmp_path: Path) -> None:
+    rows = 2000
+    bad = np.arange(5, rows, 2)
+    ids: list[Any] = [1.5 if row in set(bad.tolist()) else 7.0 for row in range(rows)]
+    if kind != "float":
+        ids = ["x" if value == 1.5 else "7" for value in ids]
+    column = pa.array([["7", value] for value in ids] if kind == "list" else ids)
+    pq.write_table(pa.table({"u": column, "y": [0, 1] * (rows // 2)}), tmp_path / "a.parquet")
+    settings = {"kind": "parquet", "path": str(tmp_path / "a.parquet"), "labels": ["y"], "max_bad_rows": rows}
+    settings |= {"sparse": [{"name": "u", "ids": "integer"}], "split": {"kind": "eval"}}
+    facts = inspect(ParquetDataset.model_validate(settings))
+    found, settled = facts.found, facts.settled
+    assert found is not None
+    assert settled is not None
+    with RowGroupReader(found.filesystem) as reader:
+        piece = RowPiece(found.groups[0], 0, reader.read(found.groups[0], ["u"]), None)
+    decodings = []
+
+    def decode(each: RowPiece) -> Ids:
+        decodings.append(each)
+        return decode_ids(each.table.column("u"), settled.sparse[0], kind == "list", each, None, Counter())
+
+    _, left_out, why = leaving_out(piece, rows, decode)
+    assert left_out.tolist() == bad.tolist()
+    assert "row 5" in why
+    assert len(decodings) == 2
 
 
 def test_a_wrong_label_is_found_in_the_footers(tmp_path: Path) -> None:
