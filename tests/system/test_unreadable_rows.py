@@ -100,12 +100,12 @@ def test_what_was_trained_before_it_is_saved(words: list[str], tmp_path: Path) -
 def test_a_row_of_an_evaluation_costs_no_training(every: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     write(tmp_path / "train.parquet", ROWS)
-    write(tmp_path / "eval.parquet", 96, 70)
+    write(tmp_path / "eval.parquet", ROWS, BAD)  # the plan reads the first 256
     error = ended(words_of(tmp_path, "cluster=embedded", f"eval.every_steps={every}"), run_dir)
     step = STEPS if every == "null" else int(every)
     assert finished_steps(run_dir / CHECKPOINTS) == [step]
     assert f"persia resume {run_dir}" in error
-    write(tmp_path / "eval.parquet", 96)
+    write(tmp_path / "eval.parquet", ROWS)
     resume_corrected(run_dir)
     assert [line["step"] for line in lines(run_dir, "eval")] == ([STEPS] if every == "null" else [8, 16, STEPS])
 
