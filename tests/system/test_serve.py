@@ -29,7 +29,7 @@ from tests.support.large_model import DIM, ids_of, logits_of, write_large_model
 from tests.support.small_model import LARGE, write_small_model
 
 INFER = "/v2/models/shop/infer"
-READY_S = 60.0
+READY_S = 120.0
 INPUTS = [
     tensor("user", "UINT64", [LARGE]),
     tensor("item", "INT64", [4, 5, 99]),

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +137,6 @@ def test_bodies_of_every_size_are_answered_or_refused(guarded: Guarded) -> None:
 
 @pytest.mark.timeout(600)
 def test_malformed_bodies_over_tls_get_a_sentence(guarded: Guarded) -> None:
-    connection = guarded.over_http()
-
     @settings(max_examples=3000, suppress_health_check=list(HealthCheck), deadline=None)
     @given(sent=altered() | made_up())
     def require_sentence(sent: tuple[str, bytes, dict[str, str]]) -> None:
@@ -150,8 +148,8 @@ def test_malformed_bodies_over_tls_get_a_sentence(guarded: Guarded) -> None:
         if answer.status != 200:
             assert len(Response(answer.status, {}, content).json()["error"]) > 10
 
-    require_sentence()
-    connection.close()
+    with closing(guarded.over_http()) as connection:
+        require_sentence()
 
 
 CLIENTS = 6

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,6 +23,10 @@ pytestmark = pytest.mark.slow
 HEAD_S, LATE_S = 5.0, 10.0
 """Seconds for a request's head, and what a slow machine may add."""
 HEAD = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = (
+    b"POST /v2/models/shop/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"%x\r\n%s\r\n" % (len(BODY), BODY)
+)
 GROWTH = 60 * 2**20
 """Bytes that a worker may grow by, of which most are buffers of the system."""
 
@@ -61,6 +66,15 @@ def test_heads_are_bounded_in_size_and_time(model: Path, tmp_path: Path) -> None
         before = worker.memory_info().rss
         kept = stack.enter_context(connected(server))
         assert ask(kept) == b"HTTP/1.1 200 OK"
+        refused = stack.enter_context(connected(server))
+        refused.sendall(b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n")
+        found = b""
+        while not found.endswith(b"}"):
+            found += refused.recv(65536)
+        assert found.startswith(b"HTTP/1.1 404 ")
+        refused.sendall(b"a")  # its body
+        begun = stack.enter_context(connected(server))
+        begun.sendall(HEAD + b"\r\nGE")
         begin = time.monotonic()
         late = [stack.enter_context(connected(server)) for _ in range(200)]
         for number, client in enumerate(late):
@@ -73,14 +87,45 @@ def test_heads_are_bounded_in_size_and_time(model: Path, tmp_path: Path) -> None
                     endless.sendall(part)
                 pytest.fail("an endless head is read")
             assert server.ask("GET", "/v2/health/live").status == 200
+        trailed = stack.enter_context(connected(server))
+        trailed.sendall(CHUNKED + b"0\r\nX-A: ".ljust(2**18, b"a"))
+        assert answer_of(trailed).startswith(b"HTTP/1.1 400 ")
         for client in late:
             assert answer_of(client) == b""
+        assert answer_of(begun).endswith(b'{"live":true}')
         assert HEAD_S - 1 < time.monotonic() - begin < HEAD_S + LATE_S
         large = stack.enter_context(connected(server))
         assert ask(large, HEAD + b"X-A: " + b"a" * 40_000 + b"\r\n") == b"HTTP/1.1 200 OK"
         # A connection that has had its answer stays open for longer.
-        assert ask(kept) == b"HTTP/1.1 200 OK"
+        assert ask(kept) == ask(refused) == b"HTTP/1.1 200 OK"
         assert worker.memory_info().rss - before < GROWTH
+
+
+def test_a_client_that_sends_requests_ahead_takes_no_memory(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path / "ahead", "--workers", "1") as server, connected(server) as client:
+        [worker] = server.workers()
+        before, found = worker.memory_info().rss, b""
+
+        def send() -> None:
+            with suppress(ConnectionError):
+                client.sendall((HEAD + b"\r\n") * 200_000)
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        while found.count(b'{"live":true}') < 500:
+            part = client.recv(65536)
+            assert part
+            found += part
+        assert worker.memory_info().rss - before < GROWTH
+        client.shutdown(socket.SHUT_RDWR)
+        sender.join()
+
+
+def test_headers_after_a_body_are_not_those_of_the_request(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path / "trailers", "--workers", "1") as server, connected(server) as client:
+        client.sendall(CHUNKED + b"0\r\nContent-Encoding: br\r\nAuthorization: Bearer a\r\n\r\n")
+        answer = answer_of(client)
+        assert answer.startswith(b"HTTP/1.1 200 "), answer
 
 
 def open_of(worker: psutil.Process) -> int:
@@ -102,7 +147,7 @@ def test_connections_beyond_the_maximum_are_refused(model: Path, tmp_path: Path)
     with serving(model, tmp_path / "few", "--workers", "1", "--connections", "4") as server, ExitStack() as stack:
         for number in range(6):
             client = stack.enter_context(connected(server))
-            assert ask(client).split()[1] == (b"200" if number < 3 else b"503")
+            assert ask(client).split()[1] == (b"200" if number < 4 else b"503")
 
 
 def test_a_load_balancer_sees_the_end_before_it_comes(model: Path, tmp_path: Path) -> None:

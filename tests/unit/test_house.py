@@ -88,6 +88,7 @@ NOWHERE = {"cloudpickle", "click", "conf", "dill", "marshal", "pickle", "recipes
 NO_PUBLIC_NAME = {
     "torch._dynamo.callback.callback_handler",
     "torch.distributed.distributed_c10d._set_pg_timeout",
+    "uvicorn.protocols.http.flow_control.FlowControl",
     "uvicorn.protocols.http.httptools_impl.HttpToolsProtocol",
 }
 """Private names of libraries that have no public counterpart."""

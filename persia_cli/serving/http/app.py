@@ -82,12 +82,14 @@ class ServingApp:
         about, model = answers.server_metadata(), answers.model_metadata(self._model)
         status, config = answers.model_status(self._model), answers.model_config(self._model)
         known, test_page = answers.in_json({"models": [self._model.name]}), page()
+        row = example_row(predictor.fields, read_golden(predictor.folder, self._model))
+        self._example = answers.in_json({"instances": [row]})  # while the folder has this model
         self._model_routes = {
             ("v2", ""): _Route("model", lambda: model),
             ("v2", "/ready"): _Route("model_ready", lambda: self._ready(name=self._model.name)),
             ("v2", "/config"): _Route("config", lambda: config),
             ("v2", "/stats"): _Route("stats", lambda: answers.model_stats(self._model, self.metrics.inferences())),
-            ("v2", "/example"): _Route("example", self._example),
+            ("v2", "/example"): _Route("example", lambda: self._example),
             ("v2", "/infer"): _Route("infer", work=self._infer),
             ("v1", ""): _Route("status", lambda: status),
             ("v1", ":predict"): _Route("predict", work=self._predict),
@@ -125,7 +127,7 @@ class ServingApp:
     def warm_up(self) -> None:
         """Read and answer the example, so that no request is the first: modules are loaded when they are needed."""
         try:
-            question = self._reader.rows(self._example().body)
+            question = self._reader.rows(self._example.body)
             self._predictor.predict(self._predictor.fields.batch(question.columns))
         except (DataError, RefusedRequestError) as error:
             log.debug("the example is refused: %s", error)
@@ -209,10 +211,6 @@ class ServingApp:
     def _ready(self, **about: str) -> HttpAnswer:
         is_ready = not self._is_ending()
         return answers.in_json({**about, "ready": is_ready})._replace(status=200 if is_ready else 503)
-
-    def _example(self) -> HttpAnswer:
-        golden = read_golden(self._predictor.folder, self._model)
-        return answers.in_json({"instances": [example_row(self._predictor.fields, golden)]})
 
     def _predict(self, body: bytes, headers: Headers) -> HttpAnswer:
         question = self._reader.rows(body)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from persia_cli.serving.http.settings import ServerSettings
 from persia_cli.serving.http.token_file import TokenFile, read_token
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import ask
-from tests.support.small_model import LARGE
+from tests.support.small_model import LARGE, write_small_model
 
 OLD, NEW = "the-secret-of-the-shop", "another-secret-of-it"
 
@@ -52,8 +53,10 @@ def test_the_page_is_open_and_has_nothing_from_elsewhere(predictor: Predictor, t
         assert policy[f"{tag}-src"] == f"'sha256-{digest}'"
 
 
-def test_the_example_has_the_ids_and_numbers_of_a_golden_sample(predictor: Predictor) -> None:
-    app = ServingApp(predictor, ServerSettings(str(predictor.folder)))
+def test_the_example_has_the_ids_and_numbers_of_a_golden_sample(tmp_path: Path) -> None:
+    model = write_small_model(tmp_path / "shop")
+    app = ServingApp(Predictor.open(model), ServerSettings(str(model)))
+    shutil.rmtree(model)  # another export may take its place
     assert ask(app, "GET", "/v1/models").json() == {"models": ["shop"]}
     example = ask(app, "GET", "/v2/models/shop/example").json()
     assert example == {"instances": [{"user": 1, "item": 4, "words": [], "price": 0.5}]}
