@@ -16,6 +16,12 @@ MODEL, NETWORK, FEATURES, GOLDEN, ROWS = "model.json", "dense.onnx", "features.y
 """Names of the files of an exported model, and of its folder of rows."""
 Form = Literal["float32", "bfloat16", "float16", "int8", "int4"]
 """The dtypes of rows in files."""
+Missing = Literal["zeros", "init", "rare"]
+"""The vector of an id without a row.
+
+Zeros; or its first value in training; or the row of rare ids, which preparation replaces by one id, and zeros in a
+table without such a row.
+"""
 Trained = Literal["float32", "bfloat16", "float16", "int8"]
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]

@@ -13,10 +13,10 @@ from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.predictions import predictions
 from persia_cli.errors import DataError, UserError
 from persia_cli.kernels import hashing
-from persia_cli.serving.description import NETWORK, ModelDescription, read_description, require_files
+from persia_cli.serving.description import NETWORK, Missing, ModelDescription, read_description, require_files
 from persia_cli.serving.fields import read_fields
 from persia_cli.serving.network import FrozenNetwork
-from persia_cli.serving.row_reader import GroupReader, Inputs, Missing
+from persia_cli.serving.row_reader import GroupReader, Inputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import mmap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,8 @@ from persia_cli.kernels import hashing
 from persia_cli.kernels.frozen_index import WORDS
 from persia_cli.kernels.frozen_rows import CHUNK, FORMS, Frozen, FrozenFeatures, find_row, read_frozen
 from persia_cli.kernels.pool import MODES, pool_forward, sequence_forward
-from persia_cli.serving.description import FrozenFeature, FrozenGroup, ModelDescription
+from persia_cli.serving.description import FrozenFeature, FrozenGroup, Missing, ModelDescription
 
-Missing = Literal["zeros", "init", "rare"]
-"""The vector of an id without a row.
-
-Zeros; or its first value in training; or the row of rare ids, which preparation replaces by one id, and zeros in a
-table without such a row.
-"""
 Inputs = dict[str, NDArray[Any]]
 
 

@@ -1,10 +1,7 @@
 """The metrics of a server, for Prometheus."""
 
-import re
 import threading
 from bisect import bisect_left
-from collections import Counter as Counts
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -17,17 +14,7 @@ LOGGED, NOT_LOGGED = "persia_logged_requests_total", "persia_not_logged_requests
 INFERENCES = ("infer", "predict")
 """Routes of requests for predictions."""
 BOUNDS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-_REQUESTS = re.compile(r'persia_requests_total\{route="(?P<route>\w+)",status="(?P<status>\d+)"\}')
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-
-
-class _Family(NamedTuple):
-    """A metric, in the format of Prometheus."""
-
-    name: str
-    text: str
-    kind: str = "counter"
-    labels: tuple[str, ...] = ()
 
 
 class Counter:
@@ -57,24 +44,26 @@ class Counter:
             self._values[-1] += seconds
 
 
-class _Counters:
-    """The counters of a metric, by the values of its labels."""
+class _Family:
+    """A metric, in the format of Prometheus, and its counters by the values of its labels."""
 
-    def __init__(self, memory: ServerMemory, part: int, family: _Family, lock: threading.Lock) -> None:
-        self.family = family
-        self._memory, self._part, self._lock = memory, part, lock
+    def __init__(
+        self, memory: ServerMemory, part: int, lock: threading.Lock, name: str, text: str, kind: str,
+        labels: tuple[str, ...],
+    ) -> None:  # fmt: skip
+        self.name, self.text, self.kind = name, text, kind
+        self._memory, self._part, self._lock, self._labels = memory, part, lock, labels
         self._known: dict[tuple[object, ...], Counter] = {}
 
     def labels(self, *values: object) -> Counter:
         """Return the counter with these values of its labels."""
         found = self._known.get(values)
         if found is None:
-            pairs = zip(self.family.labels, values, strict=True)
+            pairs = zip(self._labels, values, strict=True)
             name = ",".join(f'{label}="{str(value).translate(_ESCAPED)}"' for label, value in pairs)
-            width = len(BOUNDS_S) + 2 if self.family.kind == "histogram" else 1
             with self._lock:
-                values_in_part = self._memory.counter(self._part, f"{self.family.name}{{{name}}}", width)
-            found = self._known[values] = Counter(values_in_part, self._lock)
+                own = self._memory.counter(self._part, f"{self.name}{{{name}}}")
+            found = self._known[values] = Counter(own, self._lock)
         return found
 
 
@@ -97,9 +86,9 @@ class ServingMetrics:
         self.workers = self._add("persia_workers", "Workers that answer requests", kind="gauge").labels()
         self._by_answer: dict[tuple[str, int], tuple[Counter, Counter]] = {}
 
-    def _add(self, name: str, text: str, *labels: str, kind: str = "counter") -> _Counters:
-        self._families.append(_Family(name, text, kind, labels))
-        return _Counters(self._memory, self._part, self._families[-1], self._lock)
+    def _add(self, name: str, text: str, *labels: str, kind: str = "counter") -> _Family:
+        self._families.append(_Family(self._memory, self._part, self._lock, name, text, kind, labels))
+        return self._families[-1]
 
     def count_answer(self, route: str, status: int, seconds: float) -> None:
         """Count an answered request."""
@@ -110,15 +99,18 @@ class ServingMetrics:
         known[1].observe(seconds)
 
     def inferences(self) -> "InferenceCounts":
-        """Return the number of predicted samples, of requests for them that were answered, and of refused ones."""
-        found: Counts[str] = Counts()
-        for name, values in self._memory.sums().items():
-            asked = _REQUESTS.fullmatch(name)
-            if name == "persia_samples_total{}":
-                found["samples"] += round(values[0])
-            elif asked and asked["route"] in INFERENCES:
-                found["answered" if asked["status"] == "200" else "refused"] += round(values[0])
-        return InferenceCounts(found["samples"], found["answered"], found["refused"])
+        """Return the counts of requests for predictions, of all processes."""
+        asked = [f'persia_requests_total{{route="{route}",status="' for route in INFERENCES]
+        answered = self._sum(*(f"{each}200" for each in asked))
+        return InferenceCounts(self._sum("persia_samples_total"), answered, self._sum(*asked) - answered)
+
+    def log_counts(self) -> "LogCounts":
+        """Return the counts of the request log, of all processes."""
+        return LogCounts(self._sum(LOGGED), self._sum(NOT_LOGGED))
+
+    def _sum(self, *begins: str) -> int:
+        """Return the sum of all counters whose names begin with one of these."""
+        return round(sum(float(values[0]) for name, values in self._memory.sums().items() if name.startswith(begins)))
 
     def text(self) -> bytes:
         """Return the metrics of all processes in the text format of Prometheus."""
@@ -160,11 +152,3 @@ class LogCounts(NamedTuple):
 
     logged: int
     missed: int
-
-
-def log_counts(sums: Mapping[str, NDArray[np.float64]]) -> LogCounts:
-    """Return the counts of the request log among all counters."""
-    return LogCounts(
-        *(round(sum(values[0] for name, values in sums.items() if name.startswith(f"{metric}{{")))
-          for metric in (LOGGED, NOT_LOGGED))
-    )  # fmt: skip

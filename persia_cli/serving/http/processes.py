@@ -9,6 +9,7 @@
 """
 
 import logging
+import math
 import multiprocessing
 import resource
 import signal
@@ -21,7 +22,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from persia_cli.errors import PersiaError, RoleError, UserError, count
-from persia_cli.serving.http.metrics import LogCounts, ServingMetrics, log_counts
+from persia_cli.serving.http.metrics import LogCounts, ServingMetrics
 from persia_cli.serving.http.settings import FINISH_S, LOG_S, ServerSettings, WorkerFailed, WorkerReady
 from persia_cli.serving.http.shared import ServerMemory
 
@@ -29,12 +30,12 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.1
 """Seconds between two looks at signals."""
-BEAT_S, HUNG_BEATS = 2.0, 15
-"""Seconds between two looks at a worker's beat, and how many looks may find none. A worker beats each second."""
+HUNG_LOOKS = 300
+"""Looks that may find no beat of a worker, which beats each second: pauses of the whole machine count for nothing."""
 START_S = 300.0
 """Seconds that a worker may take to start."""
 LATE_S = 2.0
-"""Seconds after the deadline of its end after which a worker is killed."""
+"""Seconds after which a worker is killed that should have ended."""
 LONGEST_WAIT_S = 30.0
 """Longest time from a failed start to the next one; the first is a second, and each is twice the one before."""
 BACKLOG = 2048
@@ -61,7 +62,7 @@ def serve(
     try:
         with _signals(server):
             server.run()
-        return log_counts(memory.sums())
+        return server.metrics.log_counts()
     finally:
         server.kill()
         memory.close()
@@ -90,23 +91,19 @@ class _WorkerProcess:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
-        self.begin = time.monotonic()
         self.ready: WorkerReady | None = None
         self.is_old = False
         """True if another is to take its place."""
-        self.kill_at: float | None = None
-        """When it is killed, since it was asked to end."""
-        self.beats, self.still = 0, 0
-
-    @property
-    def is_ending(self) -> bool:
+        self.is_ending = False
         """True once it was asked to end."""
-        return self.kill_at is not None
+        self.kill_at = time.monotonic() + START_S
+        self.beats, self.still = 0, 0
+        """Its last known beat, and the number of looks since that one."""
 
     def end(self) -> None:
         """Let it finish its requests and end; it is killed if it has not begun."""
         self.kill_at = time.monotonic() + FINISH_S + LOG_S + LATE_S
-        self.is_old = False
+        self.is_old, self.is_ending = False, True
         self.news.close()
         if self.ready is None:
             self.process.kill()
@@ -121,12 +118,11 @@ class _Supervisor:
     ) -> None:  # fmt: skip
         self._settings, self._listener, self._memory, self._number = settings, listener, memory, number
         self._on_ready = on_ready
-        self._metrics = ServingMetrics(memory, part=0)
+        self.metrics = ServingMetrics(memory, part=0)
         self._workers: list[_WorkerProcess] = []
         self._model: str | None = None
         """Digest of the model that workers are to have."""
         self._wait_s, self._not_before = 0.0, 0.0
-        self._next_beat = 0.0
         self._end_at: float | None = None
         self.is_reloading = False
         """True if SIGHUP has come."""
@@ -187,7 +183,7 @@ class _Supervisor:
             elif worker in self._workers:
                 self._remove(worker)
         self._kill_late()
-        self._metrics.workers.set(sum(each.ready is not None and not each.is_ending for each in self._workers))
+        self.metrics.workers.set(sum(each.ready is not None and not each.is_ending for each in self._workers))
 
     def _take_news(self, worker: _WorkerProcess) -> None:
         try:
@@ -198,7 +194,7 @@ class _Supervisor:
             worker.process.join(LATE_S)
             self._remove(worker, news)
             return
-        worker.ready, self._wait_s = news, 0.0
+        worker.ready, worker.kill_at, self._wait_s = news, math.inf, 0.0
         if self._model is None:
             self._on_ready()
         elif news.model != self._model:
@@ -226,7 +222,7 @@ class _Supervisor:
             return
         how = _end_of(worker.process)
         if worker.ready is not None:
-            self._metrics.failures.labels("hung" if worker.still >= HUNG_BEATS else "died").inc()
+            self.metrics.failures.labels("hung" if worker.still >= HUNG_LOOKS else "died").inc()
             log.warning("worker %s %s; another is started", worker.process.pid, how)
             return
         sentence = (failure and failure.sentence) or f"a worker {how} before it was ready"
@@ -235,7 +231,7 @@ class _Supervisor:
 
     def _start_failed(self, error: PersiaError) -> None:
         """Leave the other workers as they are, and try again later; raises the error if there are no others."""
-        self._metrics.failures.labels("start").inc()
+        self.metrics.failures.labels("start").inc()
         if all(each.is_ending for each in self._workers):
             raise error
         self._wait_s = min(LONGEST_WAIT_S, 2 * self._wait_s or 1.0)
@@ -247,24 +243,14 @@ class _Supervisor:
     def _kill_late(self) -> None:
         """Kill workers that hang, or do not start or end in time."""
         now = time.monotonic()
-        has_beat = now >= self._next_beat
-        if has_beat:
-            self._next_beat = now + BEAT_S
         for worker in self._workers:
-            if worker.kill_at is not None and now > worker.kill_at:
-                log.warning("worker %s does not end; it is killed", worker.process.pid)
-                worker.process.kill()
-                worker.kill_at = now + LATE_S
-            if worker.ready is None and not worker.is_ending and now > worker.begin + START_S:
-                worker.process.kill()
-            if worker.ready is None or not has_beat:
-                continue
-            beats = self._memory.beats(worker.part)
-            worker.still = worker.still + 1 if beats == worker.beats else 0
+            beats = int(self._memory.beats[worker.part])
+            worker.still = worker.still + 1 if worker.ready is not None and beats == worker.beats else 0
             worker.beats = beats
-            if worker.still == HUNG_BEATS and not worker.is_ending:
+            if now > worker.kill_at or worker.still == HUNG_LOOKS:
                 log.warning("worker %s hangs; it is killed", worker.process.pid)
                 worker.process.kill()
+                worker.kill_at = now + LATE_S
 
 
 def _end_of(process: BaseProcess) -> str:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from persia_cli.serving.row_reader import Missing
+from persia_cli.serving.description import Missing
 
 MAX_CONNECTIONS = 900
 """Maximum number of connections of a worker. Processes may commonly have 1,024 files and connections."""

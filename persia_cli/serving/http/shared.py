@@ -7,7 +7,6 @@ touches it; it ends with the last process. A part outlives its process, and the 
 import logging
 import mmap
 import os
-from collections.abc import Iterator
 from multiprocessing.reduction import DupFd
 from typing import Any
 
@@ -16,12 +15,19 @@ from numpy.typing import NDArray
 
 log = logging.getLogger(__name__)
 
-PART = 2**17
-"""64-bit words of a part. Pages that are not written take no memory."""
-USED, BEATS, OPEN, ENDING = range(4)
-"""Indices of 64-bit words of a part: words in use, beats of the process, its connections + 1, if the server ends."""
-FIRST = 8
-"""First word of the counters: each has a word with the sizes of its name and values, then these."""
+COUNTERS, NAME, VALUES = 4096, 512, 15
+"""Counters of a part, bytes of a name, and values of a counter: those of a histogram."""
+_PART = np.dtype(
+    [
+        ("beats", np.int64),
+        ("open", np.int64),  # connections + 1, or 0
+        ("is_ending", np.int64),
+        ("used", np.int64),  # counters
+        ("names", f"S{NAME}", COUNTERS),
+        ("values", np.float64, (COUNTERS, VALUES)),
+    ]
+)
+"""Part of a process. Pages that are not written take no memory."""
 
 
 class ServerMemory:
@@ -29,11 +35,14 @@ class ServerMemory:
 
     def __init__(self, parts: int, file: int | None = None) -> None:
         """Create the memory, or attach that of another process by its file."""
+        size = _PART.itemsize * parts
         if file is None:
             file = os.memfd_create("persia-serve", os.MFD_CLOEXEC)
-            os.ftruncate(file, 8 * PART * parts)
+            os.ftruncate(file, size)
         self._file, self.parts = file, parts
-        self._words = np.frombuffer(mmap.mmap(file, 8 * PART * parts), np.int64).reshape(parts, PART)
+        self._all = np.frombuffer(mmap.mmap(file, size), _PART)
+        self.beats: NDArray[np.int64] = self._all["beats"]
+        """[parts]: numbers that grow while a process works."""
 
     def __reduce__(self) -> Any:
         """Pass it to a process that is being spawned."""
@@ -46,66 +55,47 @@ class ServerMemory:
     @property
     def is_ending(self) -> bool:
         """True once the server is to end."""
-        return bool(self._words[0, ENDING])
+        return bool(self._all["is_ending"][0])
 
     def set_ending(self) -> None:
         """Note that the server is to end."""
-        self._words[0, ENDING] = 1
-
-    def beat(self, part: int) -> None:
-        """Note that a process works."""
-        self._words[part, BEATS] += 1
-
-    def beats(self, part: int) -> int:
-        """Return a number that grows while a process works."""
-        return int(self._words[part, BEATS])
+        self._all["is_ending"][0] = 1
 
     def set_open(self, part: int, connections: int | None) -> None:
         """Note how many connections a process has; None if it accepts none."""
-        self._words[part, OPEN] = 0 if connections is None else connections + 1
+        self._all["open"][part] = 0 if connections is None else connections + 1
 
     def least_open(self) -> int:
         """Return the connections of the process that accepts connections and has the fewest."""
-        found = self._words[1:, OPEN]
+        found = self._all["open"]
         return int(found[found > 0].min(initial=2**31)) - 1
 
-    def counter(self, part: int, name: str, width: int = 1) -> NDArray[np.float64]:
-        """Return the values of a counter in a part, where it is created unless it exists.
+    def counter(self, part: int, name: str) -> NDArray[np.float64]:
+        """Return the values [VALUES] of a counter in a part, where it is created unless it exists.
 
         One thread at a time may call this. A counter for which there is no space counts, and no other process sees it.
         """
-        for known, values in self._counters(part):
-            if known == name:
-                return values
-        words, text = self._words[part], name.encode()
-        begin = int(words[USED]) or FIRST
-        middle = begin + 1 + -(-len(text) // 8)
-        if middle + width > PART:
+        own, text = self._all[part], name.encode()
+        used, values = int(own["used"]), own["values"]
+        [found] = np.nonzero(own["names"][:used] == text)
+        if not found.size and (used == COUNTERS or len(text) > NAME):
             log.warning("there is no space to count %s", name)
-            return np.zeros(width)
-        words[begin] = len(text) << 32 | width
-        words[begin + 1 : middle].view(np.uint8)[: len(text)] = np.frombuffer(text, np.uint8)
-        words[USED] = middle + width  # at last, since others read on
-        new: NDArray[np.float64] = words[middle : middle + width].view(np.float64)
-        return new
+            return np.zeros(VALUES)
+        if not found.size:
+            own["names"][used] = text
+            own["used"] = used + 1  # at last, since others read on
+        place = int(found[0]) if found.size else used
+        counter: NDArray[np.float64] = values[place]
+        return counter
 
     def sums(self) -> dict[str, NDArray[np.float64]]:
         """Return the counters by name, summed over all parts."""
         found: dict[str, NDArray[np.float64]] = {}
-        for part in range(self.parts):
-            for name, values in self._counters(part):
-                found[name] = found[name] + values if name in found else values.copy()
+        for own in self._all:
+            used = int(own["used"])
+            for name, values in zip(own["names"][:used].tolist(), own["values"][:used], strict=True):
+                found[name.decode()] = found.get(name.decode(), 0.0) + values
         return found
-
-    def _counters(self, part: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
-        words, begin = self._words[part], FIRST
-        end = int(words[USED])
-        while begin < end:
-            size, width = divmod(int(words[begin]), 2**32)
-            middle = begin + 1 + -(-size // 8)
-            name = words[begin + 1 : middle].view(np.uint8)[:size].tobytes().decode()
-            yield name, words[middle : middle + width].view(np.float64)
-            begin = middle + width
 
 
 def _attached(parts: int, file: Any) -> ServerMemory:

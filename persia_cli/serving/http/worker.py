@@ -91,7 +91,8 @@ class _WorkerServer(uvicorn.Server):
         certificate, key = settings.tls or (None, None)
         super().__init__(uvicorn.Config(
             app, http=BoundedProtocol, lifespan="off", ws="none", log_config=None, access_log=False,
-            server_header=False, proxy_headers=False, limit_concurrency=settings.most_connections,
+            server_header=False, proxy_headers=False,
+            limit_concurrency=settings.most_connections + 1,  # so many are too many
             timeout_keep_alive=IDLE_S, timeout_graceful_shutdown=FINISH_S, ssl_certfile=certificate, ssl_keyfile=key,
             callback_notify=self._beat, timeout_notify=1,
         ))  # fmt: skip
@@ -121,6 +122,6 @@ class _WorkerServer(uvicorn.Server):
         self.should_exit = True
 
     async def _beat(self) -> None:
-        self._memory.beat(self._part)
+        self._memory.beats[self._part] += 1
         if self._acceptor is not None:
             self._acceptor.note()

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from persia_cli.data.read.reserved_ids import RARE_ID
 from persia_cli.errors import UserError
 from persia_cli.kernels import hashing
-from persia_cli.serving.description import ROWS, FrozenFeature, FrozenGroup
+from persia_cli.serving.description import ROWS, FrozenFeature, FrozenGroup, Missing
 from persia_cli.serving.predictor import Predictor
 from persia_cli.serving.row_forms import encoded
-from persia_cli.serving.row_reader import GroupReader, Missing, pooled_name, sequence_names
+from persia_cli.serving.row_reader import GroupReader, pooled_name, sequence_names
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.layout import (
