@@ -251,7 +251,7 @@ def words_of_many(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         *("dataset.sparse=[user, age, item, tags]", "dataset.dense=[]", "dataset.group_by=user", "mode=sync"),
         *("dataset.split={kind: files, train: [train.parquet], eval: [eval.parquet]}", "optimizer=adagrad", *MODEL),
         *("train.batch_size=128", "train.steps=4", "train.log_every_steps=1", "embedding.memory=16MiB"),
-        *("eval.retrieval=[10]"),
+        "eval.retrieval=[10]",
     ]
 
 
