@@ -84,7 +84,7 @@ EVENT_KINDS: dict[str, Event] = {
     ),
     "ending": Event(("signal", "replica", "grace_s"), "a signal arrived: the model is saved, then the job ends"),
     "note": Event(("text",), "a message for the user, once per cause"),
-    "warning": Event(("text",), "a warning for the user, once per cause"),
+    "warning": Event(("text", "killed"), "a warning, once per cause; `killed` is the pid of a silent replica"),
     "bad_rows": Event(
         ("rows", "text"), "rows are left out: how many so far (`dataset.max_bad_rows`), and the reason of one of them"
     ),

@@ -122,7 +122,7 @@ def test_a_column_twice_is_found_before_the_conversion(persia, monkeypatch, tmp_
 
 def test_inspection_has_the_checks_of_training(persia, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PERSIA_CACHE_DIR", str(tmp_path / "cache"))
-    Path("a.csv").write_text("u,y\n" + "".join(f"{row % 3}.0,{row % 2}\n" for row in range(200)))
+    Path("a.csv").write_text("u,y\n" + "".join(f"{row % 3}E0,{row % 2}\n" for row in range(200)))
     ended = persia("data", "inspect", "a.csv", "--write", "d.yaml")
     refused = persia("train", "dataset=d.yaml", "--dry-run").err.splitlines()[-1].removeprefix("error: ")
     assert f"note      training refuses this: {refused}" in ended.err.splitlines()

@@ -8,6 +8,7 @@ import pytest
 
 from persia_cli.commands.submit import render
 from persia_cli.config.compose import compose_run
+from persia_cli.storage.credentials import VARIABLE
 
 
 def test_the_plan(persia) -> None:
@@ -43,8 +44,11 @@ def test_the_plan(persia) -> None:
         ("logs", "{}"),
     ],
 )
-def test_no_command_prints_the_secrets_of_a_uri(persia, words: tuple[str, ...]) -> None:
+def test_no_command_prints_the_secrets_of_a_uri(
+    persia, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
     """Those that take folders only read the URI as a path, and name it in their error."""
+    monkeypatch.setenv(VARIABLE, "{}")  # where a job's command keeps them
     ended = persia(*(word.format("s3://AKIA:p4ss/word@bucket/x?secret_key=h1dden") for word in words))
     assert "bucket/x" in ended.out + ended.err
     assert not [each for each in ("AKIA", "p4ss", "h1dden") if each in ended.out + ended.err]
