@@ -60,7 +60,9 @@ def test_a_run_begins_there_and_keeps_the_numbers(tmp_path: Path) -> None:
     assert bias.numpy() == pytest.approx(expected, rel=1e-6)
     # The samples change after the training; it goes on, and is evaluated, as it began.
     words_of(tmp_path, rate=0.5)
-    for command in (["resume", run_dir, "train.steps=6"], ["eval", run_dir]):
+    refused = CliRunner().invoke(app, ["resume", str(run_dir), "train.steps=6"])
+    accepted = str(refused.exception).rpartition(" ")[2]
+    for command in (["resume", run_dir, "train.steps=6", accepted], ["eval", run_dir]):
         done = CliRunner().invoke(app, [str(word) for word in command])
         assert done.exit_code == 0, done.output
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["model"]["output_bias"] == saved

@@ -87,9 +87,11 @@ def test_training_ends_early_and_keeps_the_best(tmp_path: Path) -> None:
 
 
 def test_the_model_is_saved_before_an_evaluation_that_fails(tmp_path: Path) -> None:
-    """Planning does not read the rows: an id that is no integer ends the job at its first evaluation."""
-    for name, odd in (("train", "7"), ("eval", "none")):
-        pq.write_table(pa.table({"y": [0, 1] * 50, "u": [odd, *["3", "5"] * 49, "8"]}), tmp_path / f"{name}.parquet")
+    """Planning reads the first row groups alone: a later id that is no integer ends the job at its first evaluation."""
+    for name, rows, odd in (("train", 100, "7"), ("eval", 400, "none")):
+        ids = [*["3", "5"] * (rows // 2 - 1), "8", odd]
+        table = pa.table({"y": [0, 1] * (rows // 2), "u": ids})
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=100)
     data = {
         "path": str(tmp_path),
         "labels": "[y]",

@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[Damage, list[str], str]] = {
     "another seed": (nothing, ["seed=4"], "seed=4: the run was trained with 0"),
     "other data": (nothing, ["dataset.generator.train_rows=641"], "dataset.generator.train_rows"),
     "an unknown key": (nothing, ["train.stepps=4"], "stepps"),
-    "too little memory": (nothing, ["embedding.capacity=48"], " fit; give embedding.memory"),
+    "too little memory": (nothing, ["embedding.capacity=48"], " fit; give embedding.capacity"),
     "two ranks in a process": (nothing, ["cluster.nn_workers=2"], "exactly one NN worker"),
     "no device": (nothing, ["train.device=cuda:7"], "cuda"),
     "no folder for checkpoints": (nothing, ["checkpoint.path=/proc/nowhere"], "cannot be used"),
