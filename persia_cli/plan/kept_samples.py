@@ -1,4 +1,4 @@
-"""What an export needs of a run's data: some samples, and the rules for fields of requests.
+"""The part of a run's data that an export needs: some samples, and the rules for fields of requests.
 
 A run keeps them in its directory from its start, and with its record in every checkpoint, since the data may be gone
 or replaced when the model is exported.

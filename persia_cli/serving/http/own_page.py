@@ -27,7 +27,7 @@ def require_own_page(headers: Mapping[bytes, bytes], host: str, is_near: bool) -
             "start the server with --token-file", CLOSE,
         )  # fmt: skip
     origin = headers.get(b"origin", b"").decode("latin-1").lower()
-    # A proxy may have replaced Host; then the browser itself says whose page it is.
+    # A proxy may have replaced Host. The header Sec-Fetch-Site, which pages cannot set, is right all the same.
     is_own = origin.partition("://")[2] == asked or headers.get(b"sec-fetch-site") == b"same-origin"
     if origin and not is_own:
         raise RefusedRequestError(403, f"this server answers to its own page, not to one of {origin[:100]}", CLOSE)
