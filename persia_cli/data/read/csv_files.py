@@ -21,13 +21,15 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.read.bad_rows import Reject, ignore
-from persia_cli.data.read.text import CONVERT, Layout, TextFile, header_of, not_utf8, read_rows, texts_of
+from persia_cli.data.read.text import BLANK, CONVERT, Layout, TextFile, header_of, not_utf8, read_rows, texts_of
 from persia_cli.errors import DataError
 
 _BLANKS = " \t"
 _SHOWN = 5
 """Names of a header that a message shows."""
 _GUESSED = (",", ";", "\t", "::", "|")
+_LOOKED_AT = 1000
+"""Rows that a delimiter is guessed from."""
 WITH_ZERO = {b"persia.written": b"1.0"}
 """The mark of a column of integers that are written with `.0`."""
 _INTEGER = r"^[ \t]*(?:0|-?[1-9][0-9]*)[ \t]*$"
@@ -98,11 +100,32 @@ def read_csv(file: TextFile, form: CsvFormat, reject: Reject, scratch: Path) -> 
 
 
 def guessed_delimiter(file: TextFile, form: CsvFormat) -> str | None:
-    """Return the delimiter that divides the first row of a file best, if its own one does not divide it at all."""
+    """Return the delimiter that divides the first rows of a file best; None if its own one does, or if none does.
+
+    Its own one does not if it leaves the header whole or its quotes open, or if the first rows have different numbers
+    of fields where another one divides all of them, and the header more often.
+    """
     own = layout_of(file.path, form)
-    found = {each: len(header_of(file, replace(own, delimiter=each))) for each in (own.delimiter, *_GUESSED)}
-    best = max(found, key=lambda each: found[each])
-    return best if found[own.delimiter] == 1 < found[best] else None
+    found = {each: _divided(file, replace(own, delimiter=each)) for each in (own.delimiter, *_GUESSED)}
+    fields, is_regular = found[own.delimiter]
+    if fields > 1 and is_regular:
+        return None
+    others = {each: known for each, known in found.items() if known[0] > max(fields, 1) and (fields < 2 or known[1])}
+    return max(others, key=lambda each: others[each][::-1], default=None)
+
+
+def _divided(file: TextFile, layout: Layout) -> tuple[int, bool]:
+    """Return the number of fields of a file's header, and True if as many are in each of the first rows."""
+    try:
+        fields = len(header_of(file, layout))
+        rows = next(read_rows(TextFile(file.path, filesystem=file.filesystem), layout, ignore))
+    except (DataError, StopIteration):  # such as a quote that is not closed before another delimiter
+        return 0, False
+    return fields, all(
+        not flaw and number == fields
+        for number, flaw in zip(rows.fields[:_LOOKED_AT].tolist(), rows.flaws[:_LOOKED_AT].tolist(), strict=True)
+        if flaw != BLANK
+    )
 
 
 def header_flaw(file: TextFile, form: CsvFormat) -> str | None:
@@ -141,7 +164,17 @@ def column_names(file: TextFile, form: CsvFormat) -> list[str]:
     """Return the names of the columns of a file; raises DataError for a header that cannot be read."""
     if form.header is not True:
         return list(form.header)
-    return [name.strip(_BLANKS) for name in header_of(file, layout_of(file.path, form))]
+    try:
+        return [name.strip(_BLANKS) for name in header_of(file, layout_of(file.path, form))]
+    except DataError as error:
+        if (delimiter := guessed_delimiter(file, form)) is None:
+            raise
+        raise DataError(f"{error}, or set dataset.csv.delimiter={shown_delimiter(delimiter)}") from error
+
+
+def shown_delimiter(delimiter: str) -> str:
+    """Return a delimiter as settings take it."""
+    return "tab" if delimiter == "\t" else f"'{delimiter}'"
 
 
 def _texts(

@@ -26,7 +26,7 @@ from persia_cli.data.read.columns import (
     uses,
 )
 from persia_cli.data.read.converted import Progress, as_parquet, line_of, silent, unread_rows
-from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw
+from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw, shown_delimiter
 from persia_cli.data.read.dense_transforms import column_scales, far_vectors, fit, is_fitted, rescaled
 from persia_cli.data.read.files import DataFile, Format, find_all, format_of, locate_all, without_rows
 from persia_cli.data.read.hive import HiveColumns
@@ -239,8 +239,10 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
             if all(use.column in schema.names for use in uses(dataset)):
                 continue
             if (delimiter := guessed_delimiter(text, dataset.csv)) is not None:
-                shown = "tab" if delimiter == "\t" else f"'{delimiter}'"
-                findings.of_file(file.name, f"its header has one column; set dataset.csv.delimiter={shown}")
+                shown = shown_delimiter(delimiter)
+                findings.of_file(
+                    file.name, f"another character seems to divide its columns; set dataset.csv.delimiter={shown}"
+                )
             elif (flaw := header_flaw(text, dataset.csv)) is not None:
                 findings.of_file(file.name, flaw)
         findings.raise_if_any()

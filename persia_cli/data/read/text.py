@@ -31,7 +31,8 @@ _STAND_IN = "\x1f"
 """Takes the place of a delimiter of two characters for pyarrow."""
 _SHOWN = 60
 CONVERT = "convert it from its encoding, for instance as iconv -f WINDOWS-1252 -t UTF-8 does"
-_BLANK = 1
+BLANK = 1
+"""The flaw of an empty line."""
 _FLAWS = (
     "",
     "the line is empty",
@@ -177,7 +178,7 @@ def read_rows(
                 continue
             if stop is not None and base + end >= stop:
                 rows = _part(rows, 0, int(np.searchsorted(rows.starts[:-1], stop - base)))
-            if is_header and (known := np.flatnonzero(rows.flaws != _BLANK)).size:
+            if is_header and (known := np.flatnonzero(rows.flaws != BLANK)).size:
                 rows, is_header = _part(rows, int(known[0]) + 1, len(rows.fields)), False
             yield rows
             base, line = base + end, next_line
@@ -230,7 +231,7 @@ def header_of(file: TextFile, layout: Layout) -> list[str]:
     """Return the fields of a file's first row that is not empty; raises DataError if there is none."""
     plain = replace(layout, header=False, nulls=())
     for rows in read_rows(TextFile(file.path, filesystem=file.filesystem), plain, ignore):
-        for row in np.flatnonzero(rows.flaws != _BLANK)[:1].tolist():
+        for row in np.flatnonzero(rows.flaws != BLANK)[:1].tolist():
             width = int(rows.fields[row])
             bad = BadRows(0)
             _, columns = texts_of(
@@ -253,7 +254,7 @@ def texts_of(
     Texts are Arrow strings, which need not be UTF-8. Other rows are rejected.
     """
     flaws = rows.flaws
-    is_row = flaws != _BLANK if layout.blank_lines else np.ones(len(flaws), np.bool_)
+    is_row = flaws != BLANK if layout.blank_lines else np.ones(len(flaws), np.bool_)
     if layout.comment:
         is_row &= np.frombuffer(rows.data, np.uint8)[rows.starts[:-1]] != ord(layout.comment)
     right = (flaws == 0) & (rows.fields == width)

@@ -76,8 +76,8 @@ def test_lines_of_json_are_those_of_the_file(tmp_path: Path) -> None:
         ("a.csv", "y,d,c\n1,2,x\n".encode("utf-16-be"), "convert it, as iconv -f UTF-16BE -t UTF-8 does"),
         ("a.jsonl", '{"y": 1}'.encode("utf-16-le"), "convert it, as iconv -f UTF-16LE -t UTF-8 does"),
         ("a.csv", "\n\n\n", "the file has no header, only blank lines"),
-        ("a.csv", "y\td\tc\n1\t2\tx\n", "its header has one column; set dataset.csv.delimiter=tab"),
-        ("a.tsv", "y, d, c\n1,2,x\n", "its header has one column; set dataset.csv.delimiter=','"),
+        ("a.csv", "y\td\tc\n1\t2\tx\n", "another character seems to divide its columns; set dataset.csv.delimiter=tab"),
+        ("a.tsv", "y, d, c\n1,2,x\n", "another character seems to divide its columns; set dataset.csv.delimiter=','"),
         ("a.csv", "y,d,c\n1,abc,x\n", "column d holds strings, but a dense feature is a number"),
         ("a.csv", "y,e,c\n1,2,x\n", "there is no column d (dense column of dataset.dense)"),
         (

@@ -139,13 +139,31 @@ def test_training_reads_all_rows_of_any_suggestion(tmp_path: Path, names: list[s
         read_all(found)
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["plain", "bom"])
+@pytest.mark.parametrize("quoted", ["text", "header", "nothing"])
 @pytest.mark.parametrize(("delimiter", "written"), [(";", ";"), ("\t", "\t"), ("|", "|"), (",", None)])
-def test_the_delimiter_of_csv_is_found(tmp_path: Path, cache: Path, delimiter: str, written: str | None) -> None:
-    rows = [["user", "shop", "clicked"], *([f"u{n % 5}", f"{n % 3},5", str(n % 2)] for n in range(40))]
-    quoted = [[f'"{each}"' if delimiter == "," and "," in each else each for each in row] for row in rows]
-    (tmp_path / "a.csv").write_text("".join(delimiter.join(row) + "\n" for row in quoted))
+def test_the_delimiter_of_csv_is_found(
+    tmp_path: Path, cache: Path, delimiter: str, written: str | None, quoted: str, mark: str, end: str
+) -> None:
+    word = 'sa"d, or; glad' if quoted == "text" else "glad"
+    rows = [["user", "shop", "mood", "clicked"]]
+    rows += [[f"u{n % 5}", f"{n % 3},5", word if n % 2 else "well", str(n % 2)] for n in range(40)]
+
+    def field(text: str, row: int) -> str:
+        is_quoted = (quoted == "text" and not text.isdigit()) or (quoted == "header" and not row) or delimiter in text
+        return '"' + text.replace('"', '""') + '"' if is_quoted else text
+
+    lines = (delimiter.join(field(text, row) for text in fields) + end for row, fields in enumerate(rows))
+    (tmp_path / "a.csv").write_text(mark + "".join(lines), newline="")
     found = look(tmp_path / "a.csv")
     dataset = read_all(found)
     assert dataset.csv.delimiter == written
-    assert [each.name for each in dataset.sparse] == ["user"]
+    assert [each.name for each in dataset.sparse] == ["user", "mood"]
+    assert word in dict(found.profile.columns["mood"].top)
     assert "decimal comma" in found.roles["shop"].reason
+
+
+def test_a_comma_in_the_header_divides_no_rows(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "a.csv").write_text("price (in €, net);user;clicked\n" + "3.5;u1;1\n0.25;u2;0\n" * 20)
+    assert yaml.safe_load(look(tmp_path / "a.csv").suggestion)["csv"] == {"delimiter": ";"}
