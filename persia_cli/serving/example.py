@@ -8,7 +8,6 @@ from persia_cli.serving.golden import Golden
 
 EXACT = 2**53
 """Largest integer that JSON numbers represent exactly in all programs."""
-SOME_TIME = "2024-01-31T12:30:00Z"
 
 
 def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
@@ -21,7 +20,7 @@ def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
     single = () if fields.csv is None else fields.csv.columns
     row: dict[str, Any] = {}
     for name, datatype, shape in fields.inputs():
-        plain = SOME_TIME if name in fields.time_names else None if datatype == "BYTES" else 0
+        plain = fields.times.get(name, None if datatype == "BYTES" else 0)
         row[name] = plain if len(shape) == 1 else [None] if name in single else []
     if not batch.size:
         return row

@@ -20,7 +20,7 @@ from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.read.batch import Batch, assemble
 from persia_cli.data.read.decode import Ids, decode_dense, decode_ids
 from persia_cli.data.read.ids import seed_of
-from persia_cli.data.read.times import FORM
+from persia_cli.data.read.time_texts import example_of
 from persia_cli.errors import CheckpointError, DataError, one_line
 from persia_cli.serving.columns import WHERE, MadeColumns, arrow_column, rows_of, with_lists
 from persia_cli.serving.description import FEATURES
@@ -29,8 +29,7 @@ from persia_cli.serving.request_texts import CsvFields
 
 INTEGERS = (np.dtype(np.int64), np.dtype(np.uint64))
 SINGLE = np.dtype(np.float32)
-WANTED = {"text": "texts", "time": f"times such as {FORM}", "integer": "whole numbers", None: "whole numbers"}
-"""Values that a request has for ids of each source."""
+SOME_TIME = "2024-01-31T12:30:00Z"
 Datatype = Literal["FP32", "FP64", "INT64", "UINT64", "BYTES"]
 RAW_TYPES: dict[str, Datatype] = {
     "integer": "INT64", "number": "FP64", "absence": "FP64", "text": "BYTES", "texts": "BYTES", "hexadecimal": "BYTES",
@@ -117,10 +116,11 @@ class RequestFields(Node):
         return list(found.values())
 
     @cached_property
-    def time_names(self) -> frozenset[str]:
-        """The names of fields that take dates, timestamps or texts of these."""
-        sparse = {each.column_name for each in self.sparse if each.ids == "time"}
-        return frozenset(sparse | {each.name for each in self.dense if each.values == "time"})
+    def times(self) -> dict[str, str]:
+        """An example for each field that takes dates, timestamps or texts of these."""
+        read = {each.name: each.format for each in self.dense if each.values == "time"}
+        read |= {each.column_name: each.format for each in self.sparse if each.ids == "time"}
+        return {name: SOME_TIME if form is None else example_of(form) for name, form in read.items()}
 
     @cached_property
     def names(self) -> dict[str, None]:
@@ -251,7 +251,9 @@ class RequestFields(Node):
         if isinstance(column, np.ndarray) and column.dtype in INTEGERS and self._has_plain_ids(feature):
             return Ids(column.view(np.uint64), None)
         is_list = feature.name in self.lists
-        name, wanted = feature.column_name, WANTED[feature.ids]
+        name = feature.column_name
+        times = f"times such as {self.times[name]}" if feature.ids == "time" else ""
+        wanted = times or ("texts" if feature.ids == "text" else "whole numbers")
         try:
             given = arrow_column(column, name, is_list)
             return decode_ids(given, feature, is_list, WHERE, None, Counter(), f"give {wanted}, or null")

@@ -8,6 +8,7 @@ a data set of these columns equals the predicted one, to the bit.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from persia_cli.data.read.arrow_types import class_of, is_list
 from persia_cli.data.read.decode import decode_ids
 from persia_cli.data.read.dense_transforms import numbers_of
 from persia_cli.data.read.lists import with_values
-from persia_cli.data.read.times import NotATimeError, microseconds
+from persia_cli.data.read.times import NotATimeError, from_format, microseconds
 from persia_cli.data.read.values import NotAnIdError, float_values, id_values, texts_of
 from persia_cli.errors import DataError
 from persia_cli.serving.columns import WHERE, arrow_column
@@ -95,8 +96,8 @@ def _has_lists(reader: Reader, fields: RequestFields) -> bool:
 
 def _form(readers: list[Reader]) -> tuple[Any, Callable[[Any], Any]]:
     """Return the Arrow type of a column's values, and a function that makes them of an array."""
-    if all(_is_time(each) for each in readers):
-        return pa.timestamp("us", "UTC"), _times
+    if all(_is_time(each) for each in readers) and len({each.format for each in readers}) == 1:
+        return pa.timestamp("us", "UTC"), partial(_times, readers[0].format)
     ids = [each for each in readers if isinstance(each, SparseFeature) and each.buckets is None]
     if any(map(_is_time, readers)):
         return pa.string(), _texts
@@ -128,9 +129,9 @@ def _read(reader: Reader, column: Any, as_lists: bool) -> bytes:
     return ids.values.tobytes() + (b"" if ids.offsets is None else ids.offsets.tobytes())
 
 
-def _times(array: Any) -> Any:
+def _times(form: str | None, array: Any) -> Any:
     try:
-        return microseconds(array).cast(pa.timestamp("us", "UTC"))
+        return microseconds(from_format(array, form)).cast(pa.timestamp("us", "UTC"))
     except NotATimeError as error:
         raise DataError(f"{WHERE}: {error}") from error
 

@@ -16,7 +16,6 @@ from persia_cli.bench.load.order import SentRequest
 from persia_cli.data.read.batch import Batch
 from persia_cli.errors import UserError
 from persia_cli.serving.description import ModelInput
-from persia_cli.serving.example import SOME_TIME
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.golden import read_golden
 from persia_cli.serving.http.answers import inferred
@@ -86,7 +85,7 @@ def pool_of(predictor: Predictor) -> Pool:
             values[each.name] = known[each.name]
         else:
             made_up.append(each.name)
-            form = "{:08x}" if each.name in hexadecimal else SOME_TIME if each.name in fields.time_names else "word-{}"
+            form = "{:08x}" if each.name in hexadecimal else fields.times.get(each.name, "word-{}")
             values[each.name] = _made_up(each, form, samples, draw)
     return Pool(samples, values, made_up)
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from persia_cli.config.schema.base import NUMBER, Count, Node, Number, Values
+from persia_cli.config.schema.time_format import TimeFormat
 
 TimePart = Literal["hour", "weekday", "day"]
 
@@ -31,7 +32,9 @@ class SparseFeature(Node):
     text with a separator has integers where another feature of its table has."""
     transform: TimePart | None = None
     """Ids from times: their `hour` (0-23) or `weekday` (0-6, Monday is 0) in UTC, or their `day` since 1970-01-01."""
-
+    format: TimeFormat | None = None
+    """The form of times in texts or numbers: `"%d/%m/%Y %H:%M"` as in strptime, with months by name (`%b`), AM or PM
+    (`%p`); or `seconds`, `milliseconds`, `microseconds` or `nanoseconds` since 1970. By default ISO 8601 texts."""
     separator: Annotated[str, Field(min_length=1)] | None = None
     """What divides the ids in a text, such as `"|"`: each text is a list, and an empty text or null an empty
     list. Blanks around an id do not belong to it. Texts in lists are split too."""
@@ -47,6 +50,8 @@ class SparseFeature(Node):
     def _buckets_are_of_numbers(self) -> Self:
         if self.transform is not None and (self.ids != "time" or self.buckets is not None or self.padding is not None):
             raise ValueError(f"transform: {self.transform} of {self.name} is of times: leave out ids, buckets, padding")
+        if self.format is not None and self.ids != "time":
+            raise ValueError(f"the format of {self.name} is of times: leave out ids: {self.ids}")
         if isinstance(self.buckets, tuple) and list(self.buckets) != sorted(set(self.buckets)):
             raise ValueError(f"the boundaries of {self.name}'s buckets must be ascending")
         if self.buckets is not None and self.ids == "text":
@@ -83,10 +88,12 @@ class SparseFeature(Node):
 
 
 def _feature(value: Any) -> Any:
-    """Return the keys of a feature that may be written as its name; a part of times is made of times."""
+    """Return the keys of a feature that may be written as its name; parts and formats of times are of times."""
     given = {"name": value} if isinstance(value, str) else value
-    is_part = isinstance(given, dict) and given.get("transform") is not None and given.get("ids") is None
-    return {**given, "ids": "time"} if is_part else given
+    if not isinstance(given, dict) or given.get("ids") is not None:
+        return given
+    is_time = given.get("transform") is not None or given.get("format") is not None
+    return {**given, "ids": "time"} if is_time else given
 
 
 Sparse = Annotated[SparseFeature, BeforeValidator(_feature)]
@@ -107,6 +114,8 @@ class DenseFeature(Node):
     """`log1p`: sign(x) log(1 + |x|); `standardise`: (x - mean) / deviation, of the training rows, the default of times;
     `piecewise`: one number for each of some `bins`: how far the value is through it (arXiv 2203.05556); `hour`,
     `weekday` (Monday is 0) or `day` of times in UTC, standardised."""
+    format: TimeFormat | None = None
+    """The form of times in texts or numbers, as for sparse features."""
     mean: Number | None = None
     """Mean for `standardise`; by default that of the training rows, which is kept in the run's configuration."""
     deviation: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = None
@@ -122,8 +131,9 @@ class DenseFeature(Node):
     def _times_are_standardised(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
-        if given.get("transform") in get_args(TimePart) and given.get("values") is None:
-            return {**given, "values": "time"}
+        is_time = given.get("transform") in get_args(TimePart) or given.get("format") is not None
+        if is_time and given.get("values") is None:
+            given = {**given, "values": "time"}
         if given.get("values") == "time" and given.get("transform") is None:
             return {**given, "transform": "standardise"}
         return given
@@ -136,6 +146,8 @@ class DenseFeature(Node):
             raise ValueError(f"mean and deviation of {self.name} are for transform: standardise")
         if self.part is not None and self.values != "time":
             raise ValueError(f"transform: {self.transform} of {self.name} is of times: leave out values: {self.values}")
+        if self.format is not None and self.values != "time":
+            raise ValueError(f"the format of {self.name} is of times: leave out values: {self.values}")
         if self.values == "time" and self.transform == "log1p":
             raise ValueError(f"transform: log1p of {self.name} is of numbers; leave it out: times are standardised")
         if (self.bins is None) == (self.transform == "piecewise"):

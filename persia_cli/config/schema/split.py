@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from persia_cli.config.schema.base import MOST, NUMBER, Amount, Node, Values
+from persia_cli.config.schema.time_format import TimeFormat
 
 
 def _iso(value: Any) -> Any:
@@ -131,6 +132,8 @@ class TimeSplit(_Split):
     column: str
     """Column of dates, timestamps, texts such as 2024-02-01 or 2024-02-01T12:00:00, or integers. Times without a zone
     are UTC."""
+    format: TimeFormat | None = None
+    """The form of times in texts or numbers, as for sparse features; without it, integers are compared unchanged."""
     eval_from: Time | None = None
     """Time of the first evaluation samples."""
     eval_fraction: Fraction | None = None
@@ -149,7 +152,8 @@ class TimeSplit(_Split):
         """Return the split that evaluates on the test samples; None if there are none."""
         if self.test_from is None and self.test_fraction is None:
             return None
-        return TimeSplit(kind="time", column=self.column, eval_from=self.test_from, eval_fraction=self.test_fraction)
+        held = {"eval_from": self.test_from, "eval_fraction": self.test_fraction}
+        return self.model_copy(update={**held, "test_from": None, "test_fraction": None})
 
     @model_validator(mode="after")
     def _has_one_rule(self) -> Self:
@@ -206,6 +210,8 @@ class LastSplit(_Split):
     """Column of the groups; a group with one sample trains, and so do nulls."""
     order: str
     """Column of times or integers that orders the samples of a group; of equal ones the later row is the last."""
+    format: TimeFormat | None = None
+    """The form of times in texts or numbers of `order`, as for sparse features."""
     test: bool = False
     """True: the last one is read by `persia eval --test` only, and the one before it evaluates."""
 

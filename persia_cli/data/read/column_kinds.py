@@ -9,6 +9,7 @@ from typing import Literal
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.read.arrow_types import NUMBERS, WORDS, Class
+from persia_cli.data.read.time_texts import classes_of
 from persia_cli.data.read.times import FORM, READ_AS_TIMES, TIMES
 
 _TIMES = {*(WORDS[each] for each in TIMES), "times"}
@@ -64,7 +65,7 @@ def wrong_ids(feature: SparseFeature, held: Class, is_text: bool) -> str | None:
     A date in a text file is the text that is written there.
     """
     what = f"column {feature.column_name} holds {WORDS.get(held, held)}, but sparse feature {feature.name} has"
-    if feature.ids == "time" and held not in READ_AS_TIMES:
+    if feature.ids == "time" and held not in READ_AS_TIMES | classes_of(feature.format):
         remedy = " or train with ids: integer" if held in NUMBERS else " or take it out"
         return f"{what} ids: time; {_GIVE_TIMES},{remedy}"
     if held in TIMES and feature.ids == "integer":
@@ -78,7 +79,7 @@ def wrong_ids(feature: SparseFeature, held: Class, is_text: bool) -> str | None:
 def wrong_numbers(feature: DenseFeature, held: Class) -> str | None:
     """Return a sentence if values of this class are not those that a dense feature is made of."""
     what = f"column {feature.name} holds {WORDS.get(held, held)}, but dense feature {feature.name} has"
-    if feature.values == "time" and held not in READ_AS_TIMES:
+    if feature.values == "time" and held not in READ_AS_TIMES | classes_of(feature.format):
         return f"{what} values: time; {_GIVE_TIMES}, or train with values: number"
     if feature.values == "time" and feature.transform == "log1p":
         return f"dense feature {feature.name} is a time, and log1p is of numbers; leave it out: times are standardised"

@@ -14,7 +14,8 @@ from persia_cli.config.schema.split import PART_NAMES, ColumnSplit, EvalSplit, L
 from persia_cli.data.read.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
 from persia_cli.data.read.column_kinds import wrong_ids, wrong_numbers
 from persia_cli.data.read.csv_files import WITH_ZERO
-from persia_cli.data.read.times import READ_AS_TIMES, TIMES, NotATimeError, microseconds
+from persia_cli.data.read.time_texts import classes_of
+from persia_cli.data.read.times import READ_AS_TIMES, TIMES, NotATimeError, from_format, microseconds
 from persia_cli.data.read.values import INTEGER
 
 QUERY = "query"
@@ -92,8 +93,7 @@ def classes(dataset: ParquetDataset, schema: Any) -> dict[str, str]:
     Columns that hold only nulls are left out: they fit any other.
     """
     hashed = {feature.column_name for feature in dataset.sparse if feature.ids == "text"}
-    timed = {feature.column_name for feature in dataset.sparse if feature.ids == "time"}
-    timed |= {feature.name for feature in dataset.dense_features if feature.values == "time"}
+    timed = _read_as_times(dataset)
     found, counts = {}, Counter(schema.names)
     for name in dict.fromkeys(use.column for use in uses(dataset) if counts[use.column] == 1):
         kind = plain_type(schema.field(name).type)
@@ -103,10 +103,25 @@ def classes(dataset: ParquetDataset, schema: Any) -> dict[str, str]:
         held = "numbers" if values in NUMBERS else WORDS.get(values, str(kind))
         if name in hashed and not (is_list(kind) and values == "list"):
             held = "what can be hashed"
-        elif name in timed and values in READ_AS_TIMES:
+        elif values in timed.get(name, ()):
             held = "times"
         found[name] = f"lists of {held}" if is_list(kind) else held
     return found
+
+
+def _read_as_times(dataset: ParquetDataset) -> dict[str, frozenset[Class]]:
+    """Return the columns that features read as times, with the classes that they may have.
+
+    A column with a format that others read as numbers or texts keeps its contents, which these need.
+    """
+    readers = [(each.column_name, each.ids == "time", each.format) for each in dataset.sparse]
+    readers += [(each.name, each.values == "time", each.format) for each in dataset.dense_features]
+    others = {name for name, is_time, _ in readers if not is_time}
+    return {
+        name: READ_AS_TIMES | classes_of(form)
+        for name, is_time, form in readers
+        if is_time and not (form and name in others)
+    }
 
 
 def prepare_command(dataset: ParquetDataset) -> str:
@@ -249,14 +264,17 @@ def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) -> s
             f"column {use.column} holds structs, whose fields are not read; write each as a separate column, as "
             f'DuckDB does by SELECT *, "{use.column}".{inner} AS {use.column}_{inner}'
         )
-    cut = any(each.buckets is not None and each.column_name == use.column for each in dataset.sparse)
+    cut = any(
+        (each.buckets is not None or each.format is not None) and each.column_name == use.column
+        for each in dataset.sparse
+    )
     rule = "a sparse feature is an id or a list of ids, integers or strings"
     if (wrong := _no_id(use.column, kind, held, is_text and not cut, rule)) is not None:
         return wrong
     for feature in dataset.sparse:
         if feature.column_name != use.column:
             continue
-        allowed = READ_AS_TIMES if feature.ids == "time" else NUMBERS | TIMES | {"null"}
+        allowed = READ_AS_TIMES | classes_of(feature.format) if feature.ids == "time" else NUMBERS | TIMES | {"null"}
         if feature.buckets is not None and (held not in allowed or is_list(plain)):
             return f"column {use.column} is {kind}, but buckets are made of numbers, one per row"
         if (wrong := _wrong_settings(feature, held, is_list(plain))) is not None:
@@ -286,7 +304,7 @@ def _wrong_settings(feature: SparseFeature, held: Class, has_lists: bool) -> str
     if feature.separator is not None and not has_lists and held not in ("text", "integer", "null"):
         return f"and separator is of texts; leave it out of {feature.name}"
     if feature.ids == "time" or held in TIMES:
-        wrong = None if feature.padding is None else _wrong_time(feature.padding)
+        wrong = None if feature.padding is None else _wrong_time(feature.padding, feature.format)
         return wrong and f"and padding of {feature.name}: {wrong}"
     may_be_text = feature.ids == "text" or held == "text" or (feature.separator is not None and not has_lists)
     if isinstance(feature.padding, str) and not may_be_text and not INTEGER.match(feature.padding):
@@ -294,10 +312,10 @@ def _wrong_settings(feature: SparseFeature, held: Class, has_lists: bool) -> str
     return None
 
 
-def _wrong_time(value: str | int) -> str | None:
+def _wrong_time(value: str | int, form: str | None = None) -> str | None:
     """Return a clause on a value that is no time."""
     try:
-        microseconds(pa.array([str(value)]))
+        microseconds(from_format(pa.array([str(value)]), form))
     except NotATimeError as error:
         return str(error)
     return None
@@ -308,7 +326,7 @@ def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any, is_text: bool) ->
     if (isinstance(split, TimeSplit) and use.column == split.column) or (
         isinstance(split, LastSplit) and use.column == split.order
     ):
-        if held in ("date", "timestamp", "integer", "text"):
+        if held in {"date", "timestamp", "integer", "text"} | classes_of(split.format):
             return None
         return f"column {use.column} is {kind}, but times are dates, timestamps, integers or texts such as 2024-02-01"
     if not isinstance(split, ColumnSplit):

@@ -13,11 +13,12 @@ from persia_cli.config.schema.features import DenseFeature, Label, SparseFeature
 from persia_cli.config.schema.loss import Link
 from persia_cli.data.read.arrow_types import class_of, is_list, plain_type
 from persia_cli.data.read.bad_values import BadValueError
-from persia_cli.data.read.dense_transforms import CORRECT_TIMES, bucket_ids, numbers_of, transform
+from persia_cli.data.read.dense_transforms import bucket_ids, numbers_of, transform
 from persia_cli.data.read.ids import text_id
 from persia_cli.data.read.lists import WrongLengthError, split_texts, vectors
 from persia_cli.data.read.reserved_ids import NULL_ID, PADDING_ID
-from persia_cli.data.read.times import NotATimeError, part_of
+from persia_cli.data.read.times import NotATimeError, from_format, part_of
+from persia_cli.data.read.times import remedy as correct_times
 from persia_cli.data.read.values import INTEGER, NotAnIdError, float_values, id_values
 
 Rows = NDArray[np.int64] | None
@@ -218,13 +219,17 @@ def decode_query_ids(column: Any, name: str, where: object, rows: Rows) -> NDArr
 
 def _flat_ids(array: Any, feature: SparseFeature) -> NDArray[np.uint64]:
     """Return an id for each value of an array without lists; that of a null is `NULL_ID` if it is to be dropped."""
+    try:
+        return _ids_of(from_format(array, feature.format), feature)
+    except NotATimeError as bad:
+        raise NotAnIdError(bad.index, bad.value, bad.reason, bad.indices) from bad
+
+
+def _ids_of(array: Any, feature: SparseFeature) -> NDArray[np.uint64]:
     missing = _null_id(feature)
     if feature.buckets is not None:
         assert isinstance(feature.buckets, tuple)
-        try:
-            return bucket_ids(numbers_of(array, feature), feature.buckets, missing)
-        except NotATimeError as bad:
-            raise NotAnIdError(bad.index, bad.value, bad.reason) from bad
+        return bucket_ids(numbers_of(array, feature), feature.buckets, missing)
     if _pads_integers_by_text(array.type, feature):
         texts = array.cast(plain_type(array.type)).cast(pa.large_string())
         is_padding = pc.fill_null(pc.equal(texts, feature.padding), False)
@@ -279,7 +284,8 @@ def _padding_id(column: Any, feature: SparseFeature) -> np.uint64 | None:
     if feature.ids == "text" or (feature.ids is None and is_text):
         return np.uint64(text_id(feature.table_name, str(feature.padding)))
     if feature.ids == "time":
-        return np.uint64(id_values(pa.array([str(feature.padding)]), "", "time", np.uint64(NULL_ID))[0])
+        padding = from_format(pa.array([str(feature.padding)]), feature.format)
+        return np.uint64(id_values(padding, "", "time", np.uint64(NULL_ID))[0])
     try:
         return np.uint64(int(feature.padding) % 2**64)
     except ValueError:
@@ -309,8 +315,8 @@ def _transformed(column: Any, feature: DenseFeature, where: object, rows: Rows) 
         numbers = numbers_of(column, feature)
     except NotATimeError as bad:
         place = _place(where, bad.index)
-        text = f"{where}: {bad} in {place} of dense column {feature.name}; {CORRECT_TIMES}"
-        raise BadValueError(text, np.array([bad.index])) from bad
+        text = f"{where}: {bad} in {place} of dense column {feature.name}; {correct_times(feature.format)}"
+        raise BadValueError(text, bad.indices) from bad
     with np.errstate(over="ignore", invalid="ignore"):
         values = transform(numbers, feature).astype(np.float32)
     return values if rows is None else values[rows]
@@ -375,6 +381,7 @@ def _no_id(
     bad: NotAnIdError, feature: SparseFeature, where: object, rows: NDArray[np.int64], remedy: str
 ) -> BadValueError:
     place = _place(where, int(rows[0]))
+    remedy = correct_times(feature.format) if feature.ids == "time" and remedy == CORRECT_IDS else remedy
     text = (
         f"{where}: {bad} in {place} of column {feature.column_name}, so sparse feature {feature.name} has no id there; "
         f"{remedy}"

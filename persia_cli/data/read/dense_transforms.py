@@ -13,7 +13,7 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, RowGroupStream, statistics_of
 from persia_cli.data.read.splits import Selector
-from persia_cli.data.read.times import FORM, NotATimeError, time_numbers
+from persia_cli.data.read.times import NotATimeError, from_format, remedy, time_numbers
 from persia_cli.data.read.values import float_values
 from persia_cli.errors import DataError
 
@@ -21,7 +21,6 @@ Floats = NDArray[np.float64]
 Fitted = DenseFeature | SparseFeature
 """A feature whose transform or buckets need statistics."""
 
-CORRECT_TIMES = f"write it as {FORM}, or leave it empty"
 FAR = 20.0
 """An absolute value above this is far from 1: it dominates the other inputs of a network."""
 TAIL = 10.0
@@ -39,6 +38,7 @@ def numbers_of(column: Any, feature: DenseFeature | SparseFeature) -> Floats:
 
     Raises NotATimeError for a text that is no time where the feature is of times.
     """
+    column = from_format(column, feature.format)
     if isinstance(feature, DenseFeature):
         return time_numbers(column, feature.part) if feature.values == "time" else float_values(column)
     return time_numbers(column) if feature.ids == "time" else float_values(column)
@@ -260,7 +260,7 @@ def _training_values(
             values = numbers_of(table.column(names[key]), feature)
         except NotATimeError as error:
             place = group.place_of(error.index)
-            raise DataError(f"{group}: {error} in {place} of column {names[key]}; {CORRECT_TIMES}") from error
+            raise DataError(f"{group}: {error} in {place} of column {names[key]}; {remedy(feature.format)}") from error
         values = values if rows is None else values[rows]
         found[key] = values[np.isfinite(values)]
     return found

@@ -75,7 +75,7 @@ class Selector:
     def parts_in(self, first_row: int, table: Any) -> NDArray[np.int8] | None:
         """Return the part of each row of a table, as `rows` has it, where times, hashes or groups make the split."""
         if isinstance(self.split, TimeSplit):
-            return parts_by_time(self.split, table.column(self.split.column))
+            return parts_by_time(self.split, first_row, table.column(self.split.column))
         if isinstance(self.split, HashSplit):
             return parts_by_hash(self.split, first_row, table)
         return None if self.parts is None else self.parts[first_row : first_row + table.num_rows]

@@ -12,11 +12,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.features import TimePart
+from persia_cli.config.schema.time_format import UNITS
 from persia_cli.data.read.arrow_types import Class, class_of
+from persia_cli.data.read.time_texts import classes_of, example_of, written
 
 TIMES: frozenset[Class] = frozenset({"date", "timestamp"})
 """The classes of columns whose values are times."""
-READ_AS_TIMES = TIMES | {"text", "null"}
+READ_AS_TIMES: frozenset[Class] = frozenset({*TIMES, "text", "null"})
 """The classes of columns that can be read as times."""
 FORM = "2024-01-31 or 2024-01-31T12:30:00Z"
 
@@ -29,11 +31,50 @@ _BLANKS = " \t"
 
 
 class NotATimeError(Exception):
-    """A value that cannot be a time, and its index in the array."""
+    """Values that cannot be times: the first, and the indices, int64, of those that were found."""
 
-    def __init__(self, index: int, value: object) -> None:
-        self.index, self.value, self.reason = index, value, f"is not a date or time such as {FORM}"
+    def __init__(self, indices: NDArray[np.int64], value: object, form: str | None = None) -> None:
+        self.indices, self.value, self.reason = indices, value, f"is not {described(form)}"
         super().__init__(f"{value} {self.reason}")
+
+    @property
+    def index(self) -> int:
+        """The index of the first value."""
+        return int(self.indices[0])
+
+
+def described(form: str | None) -> str:
+    """Return what a time of a format is, for people."""
+    if form is None:
+        return f"a date or time such as {FORM}"
+    return f"a number of {form} since 1970" if form in UNITS else f"a time of the format {form}"
+
+
+def remedy(form: str | None) -> str:
+    """Return what to do about a text that is no time of a format."""
+    if form is None:
+        return f"write it as {FORM}, give the format of the times, such as format: '%m/%d/%Y', or leave it empty"
+    return f"correct it or the format, write it as {example_of(form)}, or leave it empty"
+
+
+def from_format(column: Any, form: str | None) -> Any:
+    """Return an array, or a chunked one, with timestamps in place of texts and numbers that are in a format.
+
+    Dates and timestamps are unchanged, and all arrays without a format. Raises NotATimeError.
+    """
+    if form is None or class_of(column.type) in TIMES | {"null"}:
+        return column
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    if class_of(array.type) not in READ_AS_TIMES | classes_of(form):
+        raise TypeError(f"{array.type} is no time; give {described(form)}")
+    micros, wrong = written(array, form)
+    absent = array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    if (wrong := wrong & ~absent).any():
+        indices = np.flatnonzero(wrong)
+        raise NotATimeError(indices, repr(array[int(indices[0])].as_py()), form)
+    made = pa.array(micros, mask=absent).cast(pa.timestamp("us", "UTC"))
+    return pa.chunked_array([made]) if isinstance(column, pa.ChunkedArray) else made
 
 
 def microseconds(array: Any) -> Any:
@@ -86,7 +127,7 @@ def _scaled(array: Any, numbers: Any, factor: int) -> Any:
     most = (2**63 - 1) // factor
     if (far := (values > most) | (values < -most)).any():
         first = int(np.argmax(far))
-        raise NotATimeError(first, values[first])
+        raise NotATimeError(np.array([first]), values[first])
     return _masked(array, values * factor)
 
 
@@ -105,7 +146,7 @@ def _parsed(texts: Any) -> Any:
         try:
             _of_texts(plain.slice(place, 1))
         except pa.ArrowInvalid as error:
-            raise NotATimeError(place, repr(texts[place].as_py())) from error
+            raise NotATimeError(np.array([place]), repr(texts[place].as_py())) from error
     raise TypeError("the texts are no times")
 
 

@@ -124,7 +124,7 @@ def _times(array: Any) -> Any:
     try:
         return microseconds(array)
     except NotATimeError as error:
-        raise NotAnIdError(error.index, error.value, error.reason) from error
+        raise NotAnIdError(error.index, error.value, error.reason, error.indices) from error
 
 
 def whole_floats(array: Any) -> Any:

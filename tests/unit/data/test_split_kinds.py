@@ -160,7 +160,11 @@ def test_every_row_is_counted_in_one_part(tmp_path: Path, split: dict[str, Any])
         ([1, 2], {"eval_from": "2024-02-01"}, "eval_from is 2024-02-01T00:00:00, but the column holds integers"),
         ([START, START], {"eval_from": 5}, "eval_from is 5, but the column holds times"),
         ([START, None], {"eval_from": "2024-02-01"}, "column ts has nulls"),
-        (["x", "y"], {"eval_from": "2024-02-01"}, "column ts has a value that is no time"),
+        (
+            ["x", "y"],
+            {"eval_from": "2024-02-01"},
+            "'x' is not a date or time such as .* in row 0 .*of column ts; write it as 2024",
+        ),
         ([0.5, 1.5], {"eval_from": 1}, "column ts is double, but times are dates"),
         ([1, 2], {"eval_from": 9}, "leaves nothing to evaluate on of .* from 1 to 2"),
         ([1, 2], {"eval_from": 0}, "leaves nothing to train on"),

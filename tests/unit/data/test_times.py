@@ -14,7 +14,7 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.read.facts import inspect
 from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.data.read.scan import scan
-from persia_cli.data.read.times import NotATimeError, microseconds, time_numbers
+from persia_cli.data.read.times import NotATimeError, from_format, microseconds, time_numbers
 from persia_cli.errors import DataError
 from tests.support.samples import read
 
@@ -139,6 +139,86 @@ def test_files_of_one_folder_may_hold_dates_and_timestamps(tmp_path: Path) -> No
     with pytest.raises(DataError, match=r"column d holds strings here and dates in .*; make the files agree"):
         read(dataset(folder))
     assert read(dataset(folder, sparse=[{"name": "d", "ids": "time"}])).ids[10:].tolist() == batch.ids[:5].tolist()
+
+
+FORMATS = (
+    "%m/%d/%Y", "%d/%m/%Y %H:%M:%S", "%Y-%m-%d %H:%M", "%d-%b-%Y", "%d.%m.%Y", "%Y%m%d", "%Y/%m/%d", "%b %d, %Y",
+    "%a %d %B %y %I:%M:%S %p", "%y%m%d%H", "%Y-%m-%dT%H:%M:%S.%f%z",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_texts_in_a_format_are_the_times_that_strptime_reads(form: str) -> None:
+    rng, epoch = np.random.default_rng(3), datetime(1970, 1, 1, tzinfo=UTC)
+    seconds = rng.integers(-30_000_000, 3_000_000_000, 500).tolist()
+    texts = [(epoch + timedelta(seconds=each, microseconds=each % 7)).strftime(form) for each in seconds]
+    if "%H:%M" not in form and "%I" not in form:
+        texts += [text.replace("/0", "/").removeprefix("0").replace("-0", "-") for text in texts[:50] if "/" in form]
+    read_ = [datetime.strptime(text, form) for text in texts]
+    known = [each if each.tzinfo else each.replace(tzinfo=UTC) for each in read_]
+    found = microseconds(from_format(pa.array([*texts, None]), form)).to_pylist()
+    assert found == [*((each - epoch) // timedelta(microseconds=1) for each in known), None]
+
+
+def test_numbers_in_a_format() -> None:
+    noon = 1_706_702_400_000_000
+    for form, values in (("seconds", [1_706_702_400, None]), ("seconds", [1_706_702_400.0, np.nan]),
+                         ("milliseconds", ["1706702400000", None]), ("nanoseconds", [noon * 1000, None]),
+                         ("%y%m%d%H", [24_01_31_12, None])):  # fmt: skip
+        assert microseconds(from_format(pa.array(values), form)).to_pylist() == [noon, None]
+    assert microseconds(from_format(DATE, "%d/%m/%Y")).to_pylist() == microseconds(DATE).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "says"),
+    [
+        ("%m/%d/%Y", "2/30/2024", "is not a time of the format %m/%d/%Y in row 1.*write it as 01/31/2024"),
+        ("%m/%d/%Y", "31/1/2024", "'31/1/2024' is not a time"),
+        ("%d/%m/%Y", "31/1/24", "'31/1/24' is not a time"),
+        ("seconds", "noon", "'noon' is not a number of seconds since 1970 in row 1 of .*column d"),
+        (None, "31/1/2024", r"row 1 of .*column d.*"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["dense", "sparse", "split"])
+def test_a_text_that_does_not_fit_is_named_with_its_row(
+    kind: str, form: str | None, text: str, says: str, tmp_path: Path
+) -> None:
+    good = datetime(2024, 1, 5).strftime(form or "%Y-%m-%d") if form != "seconds" else "1706702400"
+    write(tmp_path, pa.array([good, text, good, good]))
+    dense = {"name": "d", "values": "time", "mean": 0.0, "deviation": 1.0, "format": form}
+    changes: dict[str, dict[str, Any]] = {
+        "dense": {"sparse": [], "dense": [dense]},
+        "sparse": {"sparse": [{"name": "d", "ids": "time", "format": form}]},
+        "split": {"split": {"kind": "time", "column": "d", "eval_fraction": 0.5, "format": form}},
+    }
+    with pytest.raises(DataError, match=says):
+        read(dataset(tmp_path, **changes[kind]))
+    if kind != "split":
+        weights = read(dataset(tmp_path, **changes[kind], max_bad_rows=1)).weights
+        assert weights is not None
+        assert weights.tolist() == [1, 0, 1, 1]
+
+
+def test_a_column_with_a_format_may_also_be_read_as_it_is(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", pa.array([14102100, 14102223]))
+    hour = {"name": "hour", "column": "d", "transform": "hour", "format": "%y%m%d%H"}
+    found = read(dataset(folder, sparse=["d", hour]))
+    assert found.ids.tolist() == [14102100, 14102223, 0, 23]
+    split = {"kind": "time", "column": "d", "eval_from": "2014-10-22", "format": "%y%m%d%H"}
+    assert inspect(dataset(folder, split=split)).eval_rows == 1
+    write(folder, pa.array([datetime(2014, 10, 21, 7)]), "b.parquet")  # such as a log of requests
+    assert read(dataset(folder, sparse=[hour])).ids.tolist() == [0, 23, 7]
+
+
+def test_formats_that_determine_no_time_are_refused(tmp_path: Path) -> None:
+    for form, says in (("%H:%M", "does not determine a time: give a year"), ("%Q", "%Q is given twice, or is no field"),
+                       ("%d %Y", "a month before a day"), ("%Y-%m-%d %I", "%p with %I")):  # fmt: skip
+        with pytest.raises(ValueError, match=says):
+            dataset(tmp_path, sparse=[{"name": "d", "format": form}])
+    for changes in ({"sparse": [{"name": "d", "ids": "text", "format": "%Y"}]},
+                    {"dense": [{"name": "d", "values": "number", "format": "%Y"}]}):  # fmt: skip
+        with pytest.raises(ValueError, match="the format of d is of times"):
+            dataset(tmp_path, **changes)
 
 
 def test_parts_are_of_times_alone(tmp_path: Path) -> None:

@@ -14,7 +14,10 @@ from persia_cli.config.schema.features import DenseFeature
 from persia_cli.data.read.scan import scan
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
+from persia_cli.serving.example import example_row
 from persia_cli.serving.fields import RequestFields, read_fields, write_fields
+from persia_cli.serving.golden import Golden
+from persia_cli.serving.sample_columns import SampleColumns
 from tests.support.runs import make_run
 
 DAYS = [date(2024, 1, 5), None, date(1969, 12, 31)]
@@ -96,3 +99,27 @@ def test_texts_are_the_dates_of_the_files(run: Run, fields: RequestFields) -> No
 def test_other_texts_are_refused_with_what_to_write(change: dict[str, Any], says: str, fields: RequestFields) -> None:
     with pytest.raises(DataError, match=says):
         fields.batch({name: values[:1] for name, values in GIVEN.items()} | change)
+
+
+def test_requests_write_times_as_training_data_does(tmp_path: Path) -> None:
+    times = ["7/1/2015 9:30 PM", "12/31/2015 12:05 AM", None]
+    pq.write_table(pa.table({"click": [0, 1, 0], "when": times}), tmp_path / "data.parquet")
+    form = "%m/%d/%Y %I:%M %p"
+    sparse = [{"name": part, "column": "when", "transform": part, "format": form} for part in ("hour", "weekday")]
+    dense = [{"name": "when", "format": form, "mean": 0.0, "deviation": 1.0}]
+    declared = {"path": str(tmp_path / "data.parquet"), "dense": dense, "fill": -1.0, "split": {"kind": "predict"}}
+    model = scan(make_run(sparse, dataset=declared | {"shuffle": False}).dataset).settled
+    write_fields(tmp_path, RequestFields.of(model, frozenset()))
+    fields = read_fields(tmp_path)
+    source = open_source(model, "eval", 0)
+    expected = source.read(0, 0, 3)
+    source.close()
+    batch = fields.batch({"when": times})
+    np.testing.assert_array_equal(batch.ids, expected.ids)
+    np.testing.assert_array_equal(batch.dense, expected.dense)
+    assert batch.ids[:2].tolist() == [21, 0]
+    assert fields.batch({"when": [example_row(fields, Golden(batch, np.empty(0)))["when"]]}).ids[0] == 12
+    logged = SampleColumns(fields).arrays({"when": times}, 3)[0]
+    np.testing.assert_array_equal(fields.batch({"when": logged}).ids, expected.ids)
+    with pytest.raises(DataError, match=r"'2015-07-01' is not a time of the format .* in sample 0"):
+        fields.batch({"when": ["2015-07-01"]})
