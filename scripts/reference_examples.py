@@ -79,6 +79,7 @@ EXAMPLES: Json = {
     "embedding.tables.NAME.weight_bound": 10,
     "eval.every_epochs": 1,
     "eval.retrieval": [10, 100],
+    "eval.users": 5000,
     "init_from.path": "runs/old",
     "init_from.skip": ["shop", "optimizer"],
     "init_from.tables": {"user": "member"},

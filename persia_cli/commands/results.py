@@ -15,7 +15,7 @@ from persia_cli.engines.job import JobResult
 from persia_cli.engines.resumed import newest_of
 from persia_cli.errors import count
 from persia_cli.observe import staleness
-from persia_cli.observe.advice import advice, judging_metric
+from persia_cli.observe.advice import advice
 from persia_cli.observe.exchange import bytes_per_sample, lookups, table_counters
 from persia_cli.observe.history import QUALITY
 from persia_cli.plan.job import JobPlan
@@ -47,7 +47,7 @@ def show_results(plan: JobPlan, result: JobResult) -> None:
         labelled(err(), "data", plan.facts.source)
     if evaluation:
         show_evaluation(out(), evaluation, plan)
-        for text in undefined(evaluation):
+        for text in [] if plan.run.is_for_retrieval else undefined(evaluation):
             labelled(err(), "note", text)
         if plan.job.task == "train" and (sentence := worse_than_the_mean(plan.run, evaluation)):
             labelled(err(), "note", sentence)
@@ -149,7 +149,7 @@ def worse_than_the_mean(run: Run, line: Mapping[str, Any]) -> str | None:
 def _against_bad_probabilities(run: Run, label: int) -> str:
     """Return what to change where the probabilities of a label are worse than their mean."""
     better = keys_of(AUC_MINUS_LOG_LOSS, run.dataset.label_names)[label]
-    if judging_metric(run) == better:
+    if run.judging_metric == better:
         return "train longer if NE still falls; else use more regularisation (model.dropout, l2) or a lower rate"
     return (
         f"choose it by checkpoint.best_by={better}, or train with more regularisation (model.dropout, l2) or a lower "

@@ -108,7 +108,7 @@ class LoggerFeed(threading.Thread):
 
     def _end(self) -> None:
         phases = [event["phase"] for event in read_journal(self._run_dir / EVENTS) if event.get("phase") in ENDS]
-        found = metrics_in(self._run_dir, self._run.headline)
+        found = metrics_in(self._run_dir, self._run.judging_metric)
         summary = {"steps": found.steps, "samples_per_s": found.samples_per_s} | found.quality if found else {}
         self._logger.end(phases[-1] if phases else "stopped", metrics_of(summary))
 

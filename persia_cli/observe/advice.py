@@ -36,7 +36,7 @@ def advice(run: Run, steps: int, metrics: Sequence[Line]) -> str | None:
     if dropped and run.embedding.cold is not None:
         more = f"such as embedding.cold.size={2 * run.embedding.cold.size}"
         return f"{dropped:,} rows were lost, because their space on disks was used up: give them more, {more}"
-    metric = judging_metric(run)
+    metric = run.judging_metric
     points = _points(metric, metrics)
     if len(points) < 2:
         return None
@@ -52,12 +52,6 @@ def advice(run: Run, steps: int, metrics: Sequence[Line]) -> str | None:
     if points[-1] is best and best.quality - points[-2].quality > GAIN and best.step >= steps:
         return f"{metric} was still improving at the last evaluation: train longer, by persia resume RUN {_longer(run)}"
     return None
-
-
-def judging_metric(run: Run) -> str:
-    """Return the metric by which a run's evaluations are compared."""
-    early = run.train.early_stop
-    return run.checkpoint.best_by or (early.metric if early else run.headline)
 
 
 def _points(metric: str, metrics: Sequence[Line]) -> list[_Point]:

@@ -12,7 +12,7 @@ from typing import Any
 from persia_cli.config import record
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Link, Run
-from persia_cli.config.schema.metric import HEADLINES, headlines, is_of_retrieval
+from persia_cli.config.schema.metric import HEADLINES, is_of_retrieval
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal, understanding
 from persia_cli.observe.outcome import judged_by, speed_of
@@ -116,10 +116,10 @@ class RunHistory:
 
     @property
     def judged(self) -> Line | None:
-        """The evaluation that counts for the run: the one it chose itself, else the first of the best AUC, or RMSE."""
+        """The evaluation that counts for the run: the one it chose itself, else the best by its metric."""
         best = self.last_event("best")
-        main, chosen = headlines(self.links)[0], best["step"] if best else None
-        return dict(judged_by(self.evaluations, main, chosen)) if self.evaluations else None
+        chosen = best["step"] if best else None
+        return dict(judged_by(self.evaluations, self.run.judging_metric, chosen)) if self.evaluations else None
 
     @property
     def reliability(self) -> Line | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from persia_cli.config.schema import Bce, Bpr, Esmm, Focal, InBatchSoftmax, Pairwise, ParquetDataset, Run
-from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, keys_of
+from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, is_of_retrieval, keys_of
 from persia_cli.errors import DataError
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ def _of_evaluation(run: Run, rows: int, found: "LabelEnds", trains: bool) -> Ite
 def _of_metric(key: str, metric: str, found: "LabelEnds") -> Iterator[str]:
     """Yield the reason why a metric, which a key names, is undefined for the evaluation rows, if it is."""
     names = list(found.ends)
+    if is_of_retrieval(metric):
+        yield from _of_label(key, "pr_auc", names[0], found.ends[names[0]])
     for base in (*_TWO_CLASSES, "pr_auc", "calibration", "r2"):
         if metric in (keys := keys_of(base, names)):
             name = names[keys.index(metric)]

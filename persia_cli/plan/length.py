@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MAX_ROWS = 5_000_000
 """Training rows above which one pass over the data is enough; click models overfit in the second."""
 MAX_EPOCHS = 20
+LIST, USERS = 10, 2000
+"""Length of the lists by which a retrieval model is judged, and the number of users that have one."""
 PATIENCE = 2
 """Epochs without improvement after which training ends."""
 
@@ -43,6 +45,8 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
     if is_judged and evaluation_interval(run, facts.train_rows) is None:
         run = run.model_copy(update={"eval": run.eval.model_copy(update={"every_epochs": 1})})
     compares = is_judged and training_steps(run, facts.train_rows) > steps
+    if compares:
+        run = _with_ranking(run, facts)
     metric = run.checkpoint.best_by or defined(run, facts, run.judging_metric) if compares else None
     if run.train.stop_early == "auto":
         stop = None
@@ -54,6 +58,15 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
         best_by = run.train.early_stop.metric if run.train.early_stop else metric
         run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update={"best_by": best_by})})
     return run
+
+
+def _with_ranking(run: Run, facts: "DatasetFacts") -> Run:
+    """Return the run with evaluations that rank items, if its loss is of retrieval and nothing else is to decide."""
+    if not run.is_for_retrieval or run.eval.retrieval or run.checkpoint.best_by or run.train.early_stop:
+        return run
+    ranking = {"retrieval": (LIST,), "users": run.eval.users or USERS}
+    ranked = run.model_copy(update={"eval": run.eval.model_copy(update=ranking)})
+    return run if defined(ranked, facts, ranked.judging_metric) == "loss" else ranked
 
 
 def _with_epochs(run: Run, steps: int, most: int) -> Run:

@@ -92,6 +92,17 @@ class AskingUsers:
             self.found.append(found[newest])
         return found
 
+    def keep(self, count: int) -> Numbers:
+        """Keep at most so many queries, always the same ones; return the new number of each, -1 for the others."""
+        chosen = np.random.default_rng(0).permutation(len(self.numbers))[:count]
+        places = np.full(len(self.numbers), -1)
+        places[np.sort(chosen)] = np.arange(chosen.size)
+        self.numbers = {id_: place for id_, number in self.numbers.items() if (place := int(places[number])) >= 0}
+        stays = [np.flatnonzero(places[found] >= 0) for found in self.found]
+        self.samples = [batch.take(rows) for batch, rows in zip(self.samples, stays, strict=True)]
+        self.found = [places[found[rows]] for found, rows in zip(self.found, stays, strict=True)]
+        return places
+
     def known(self, batch: Batch) -> Numbers:
         """Return the query of each sample of training, -1 for those of none."""
         if batch.query_ids is None:
@@ -106,13 +117,14 @@ class AskingUsers:
         return join(self.samples).take(newest)
 
 
-def ask(run: Run, keep_seen: bool, progress: Progress = lambda: None) -> Question:
+def ask(run: Run, keep_seen: bool | None, progress: Progress = lambda: None, limit: int | None = None) -> Question:
     """Read both splits of a run's data once, for a two-tower network.
 
     A query's relevant items are those of its evaluation samples with a label of 1/2 or more. As in lists of `persia
     recommend`, items of its training samples and of lists in its own sample are hidden, unless `keep_seen`: they are
     not ranked, and do not count as relevant. A query without another relevant item does not count. Samples with a null
-    item are left out, and those with a null query have no query. Raise DataError if no query is left.
+    item are left out, and those with a null query have no query. `limit` is the maximum number of queries; None: all.
+    With None for `keep_seen`, nothing is hidden if no query would be left otherwise. Raise DataError if none is left.
     """
     names = items_of(run.model)
     features = [number for number, feature in enumerate(sparse_features(run)) if feature.name in names]
@@ -125,6 +137,9 @@ def ask(run: Run, keep_seen: bool, progress: Progress = lambda: None) -> Questio
         relevant.append(np.stack([queries.add(batch, positive), items[positive]]))
     if not queries.numbers:
         raise DataError("no evaluation sample is positive, so there is nothing to retrieve; give dataset.split others")
+    if limit is not None and limit < len(queries.numbers):
+        kept = queries.keep(limit)
+        relevant = [np.stack([kept[asking], items])[:, kept[asking] >= 0] for asking, items in relevant]
     for batch in samples_with_items(run, "train", features, progress):
         items = catalogue.add(item_keys(batch, features), batch)
         bought.append(items[_positive(batch)])
@@ -142,7 +157,11 @@ def ask(run: Run, keep_seen: bool, progress: Progress = lambda: None) -> Questio
     hidden = Pairs(*np.empty((2, 0), np.int64))
     if not keep_seen:
         hidden = distinct_pairs(*np.concatenate([trained, _in_lists(run, users, every, features)], axis=1))
-        wanted = _without(new, hidden, places.size)
+        unseen = _without(new, hidden, places.size)
+        if keep_seen is None and not len(unseen.queries):
+            hidden = Pairs(*np.empty((2, 0), np.int64))
+        else:
+            wanted = unseen
     if not len(wanted.queries):
         raise DataError(
             "every positive evaluation sample is of an item that its user has seen before, so there is nothing new to "

@@ -112,7 +112,12 @@ def sequences(folder: Path) -> list[str]:
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)], ids=["one_rank", "two_ranks"])
 def test_sasrec_learns_the_order_of_films_from_the_items_of_a_batch(ranks: int, tmp_path: Path) -> None:
     where = [] if ranks == 1 else ["cluster=local", f"cluster.nn_workers={ranks}"]
-    run = train([*sequences(tmp_path), *where], tmp_path / "run").run_dir
+    result = train([*sequences(tmp_path), *where], tmp_path / "run")
+    run, lines = result.run_dir, lines_of(result.run_dir)
+    [*_, chosen] = [event for event in result.events if event["event"] == "best"]
+    assert chosen["metric"] == "recall@10"
+    assert chosen["value"] == max(line["recall@10"] for line in lines.values())
+    assert not [event for event in result.events if event["event"] == "warning"], "positive samples alone are right"
     ended = persia("eval", run, "--retrieval", "--approximate")
     assert ended.exit_code == 0, ended.output
     [kept] = (run / "evals").glob("*/retrieval.json")

@@ -122,7 +122,9 @@ class Evaluation(Node):
     """Epochs between evaluations during training, instead of `every_steps`."""
     retrieval: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_in_order)] | None = None
     """Evaluations rank all items for each user too, by a network of two sides: lengths k of the list in recall@k,
-    ndcg@k and hr@k."""
+    ndcg@k and hr@k. Where `in_batch_softmax` is the loss, and evaluations decide by no other metric, 10."""
+    users: Count | None = None
+    """Users that `retrieval` ranks items for, always the same ones; null: all, or 2,000 where it is not set."""
 
     @model_validator(mode="after")
     def _has_one_interval(self) -> Self:
@@ -277,9 +279,16 @@ class Run(Node):
     @property
     def headline(self) -> str:
         """The metric that compares evaluations by default."""
-        if len(self.losses) > 1 or isinstance(self.losses[0], InBatchSoftmax):
+        if self.is_for_retrieval and self.eval.retrieval:
+            return f"recall@{self.eval.retrieval[0] if 10 not in self.eval.retrieval else 10}"
+        if len(self.losses) > 1 or self.is_for_retrieval:
             return "loss"
         return "gauc" if isinstance(self.losses[0], Bpr) else headlines(self.links)[0]
+
+    @property
+    def is_for_retrieval(self) -> bool:
+        """True if the loss is of the rank of an item among others, so that probabilities and AUC are not its aim."""
+        return len(self.losses) == 1 and isinstance(self.losses[0], InBatchSoftmax)
 
     def _require(self, key: str, metric: str) -> None:
         """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""

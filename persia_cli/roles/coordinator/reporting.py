@@ -83,7 +83,12 @@ class Reporting:
                 self._events.write(event="warning", text=text + " and ".join(consequences))
 
     def _warn_of_one_class(self, line: dict[str, Any]) -> None:
-        """Warn, once for each label, that the samples of an evaluation are all positive or all negative."""
+        """Warn, once for each label, that the samples of an evaluation are all positive or all negative.
+
+        A loss of retrieval needs positive ones alone.
+        """
+        if self._run.is_for_retrieval:
+            return
         for metric in [name for name, value in line.items() if name.partition("_")[0] == "auc" and value is None]:
             if line["eval_samples"] and self._undefined.isdisjoint((metric, f"ne{metric.removeprefix('auc')}")):
                 self._undefined.add(metric)

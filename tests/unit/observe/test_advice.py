@@ -11,7 +11,10 @@ from tests.support.runs import make_run
 
 def made(best_by: str | None = None, **train: Any) -> Run:
     checkpoint = {"best_by": best_by}
-    return make_run(train={"batch_size": 32, "epochs": 3} | train, eval={"every_epochs": 1}, checkpoint=checkpoint)
+    focal = {"click": {"kind": "focal"}}  # judged by AUC alone
+    return make_run(
+        train={"batch_size": 32, "epochs": 3, "losses": focal} | train, eval={"every_epochs": 1}, checkpoint=checkpoint
+    )
 
 
 def curves(losses: list[float], aucs: list[float]) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import JobPlan, plan_job
-from persia_cli.plan.length import MAX_ROWS
+from persia_cli.plan.length import MAX_ROWS, USERS
 from persia_cli.plan.spent_schedules import spent_schedules, unreached
 from tests.support.runs import SGD, make_facts, make_run
 
@@ -110,6 +110,20 @@ def test_the_metric_that_decides_is_one_that_the_loss_improves() -> None:
     assert metric({"click": {"kind": "pairwise"}}) == "auc"
     assert metric({"click": {"kind": "bpr"}}, group_by="user") == "gauc"
     assert metric({}, labels=["click", "buy"]) == "loss"
+
+
+def test_a_retrieval_loss_is_judged_by_the_lists_of_some_users() -> None:
+    def of(run_changes: dict[str, Any] | None = None, **facts: Any) -> tuple[Any, ...]:
+        train = {"batch_size": 32, "losses": {"click": {"kind": "in_batch_softmax"}}}
+        towers = {"kind": "two_tower", "dim": 8, "hidden": [4], "width": 4, "user": ["a"], "item": ["b"]}
+        run = planned(make_run(**({"model": towers, "train": train} | (run_changes or {}))), **facts).run
+        return run.judging_metric, run.checkpoint.best_by, run.eval.retrieval, run.eval.users
+
+    assert of() == ("recall@10", "recall@10", (10,), USERS)
+    assert of({"eval": {"users": 50}}) == ("recall@10", "recall@10", (10,), 50)
+    assert of({"eval": {"retrieval": [50, 20]}}) == ("recall@20", "recall@20", (20, 50), None)
+    assert of({"checkpoint": {"best_by": "loss"}}) == ("loss", "loss", None, None)
+    assert of(train_rows=MAX_ROWS + 1) == ("loss", None, None, None), "one pass compares nothing"
 
 
 def test_without_evaluations_during_training_nothing_is_compared() -> None:

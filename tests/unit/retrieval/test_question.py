@@ -98,6 +98,19 @@ def test_it_is_that_of_plain_loops(
     assert asked.popularity.tolist() == counts
 
 
+@pytest.mark.parametrize("by_user", [True, False])
+def test_of_many_users_always_the_same_are_asked(by_user: bool, tmp_path: Path) -> None:
+    run = run_of(tmp_path, by_user)
+    whole, some = ask(run, False), ask(run, False, limit=4)
+    asking = {mood for _, _, mood, _ in as_rows(some.users)}
+    assert 0 < len(asking) <= 4 < whole.users.size
+    for which in ("relevant", "hidden"):
+        assert pairs(some, which) == {(mood, item) for mood, item in pairs(whole, which) if mood in asking}
+    assert some.popularity.tolist() == whole.popularity.tolist()
+    assert as_rows(ask(run, False, limit=4).users) == as_rows(some.users)
+    assert as_rows(ask(run, False, limit=1000).users) == as_rows(whole.users)
+
+
 def test_an_untrained_model_finds_no_more_than_chance(tmp_path: Path) -> None:
     """Each of 100 queries has one of 4,000 relevant items; those come first in the data, before all others."""
     run = run_of(tmp_path, True)
@@ -135,3 +148,4 @@ def test_without_a_positive_sample_nothing_is_asked(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing new to retrieve.*--keep-seen"):
         ask(run, False)
     assert ask(run, True).seen_share == 1.0
+    assert pairs(ask(run, None), "relevant") == pairs(ask(run, True), "relevant"), "an evaluation of a training"
