@@ -15,7 +15,7 @@ from persia_cli.data.inspect.column import distinct_together, profile_columns
 from persia_cli.data.inspect.files import open_files
 from persia_cli.data.inspect.profile import DatasetProfile
 from persia_cli.data.inspect.queries import Progress, Queries
-from persia_cli.data.inspect.roles import Guess, roles_of
+from persia_cli.data.inspect.roles import Guess, name_of_buckets, roles_of
 from persia_cli.data.inspect.split_rule import split_rule_of
 from persia_cli.data.inspect.suggestion import suggest_dataset
 from persia_cli.data.read import facts
@@ -63,7 +63,7 @@ def inspect_data(
         split_rule = split_rule_of(queries, known.split if known else None)
         separators = {each.column_name: each.separator for each in known.sparse if each.separator} if known else {}
         profile = DatasetProfile(source, split_rule, *profile_columns(queries, split_rule.sql(queries), separators))
-        roles = roles_of(profile, known)
+        roles = roles_of(profile, known, queries)
         table_rows = _table_rows(queries, profile, roles)
     is_local = "://" not in path and not path.startswith(BUILTIN)
     place = str(Path(path).absolute()) if is_local else path
@@ -123,8 +123,11 @@ def read_description(path: str) -> ParquetDataset | None:
 def _table_rows(queries: Queries, profile: DatasetProfile, roles: dict[str, Guess]) -> dict[str, int]:
     """Return the number of distinct ids of each table, over all columns that read it."""
     members: dict[str, dict[str, str | None]] = {}
+    buckets = {name_of_buckets(name, roles): guess.buckets for name, guess in roles.items() if guess.buckets}
     for name, guess in roles.items():
-        if guess.role == "sparse" and profile.columns[name].distinct is not None:
+        has_ids = guess.role == "sparse" or guess.buckets == 0
+        if has_ids and profile.columns[name].distinct is not None:
             members.setdefault(guess.table or name, {})[name] = guess.separator
     alone = {table: profile.columns[next(iter(names))].distinct or 0 for table, names in members.items()}
-    return alone | {table: distinct_together(queries, names) for table, names in members.items() if len(names) > 1}
+    together = {table: distinct_together(queries, names) for table, names in members.items() if len(names) > 1}
+    return alone | together | buckets

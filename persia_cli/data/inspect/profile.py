@@ -37,6 +37,8 @@ class NumberFigures:
     mean: float | None = None
     median: float | None = None
     """From a sample of the rows; None for integers."""
+    deviation: float | None = None
+    """Standard deviation, from a sample of the rows; None for integers."""
     not_finite: int = 0
     is_binary: bool = False
     """True if 0 and 1 both occur, and no other number."""

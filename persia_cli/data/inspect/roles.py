@@ -1,8 +1,8 @@
 """The probable role of each column of a data set: label, dense, sparse, or unused."""
 
-import json
 import math
 import re
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,9 +11,11 @@ import yaml
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit
+from persia_cli.data.inspect.amounts import FEW, SURE, Amount, amounts_of
 from persia_cli.data.inspect.hints import FILLERS
 from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, NumberFigures
-from persia_cli.data.read.dense_transforms import LARGE
+from persia_cli.data.inspect.queries import Queries
+from persia_cli.data.read.dense_transforms import TAIL
 from persia_cli.data.read.values import INTEGER
 
 Role = Literal["label", "dense", "sparse", "weight", "split", "unused"]
@@ -28,10 +30,12 @@ ROW_NUMBER_FRACTION = 0.95
 _FEW_ROWS = 1000
 _LEAST_ROWS = 20
 """Rows from which on a column without any repeated value only identifies rows."""
-_ROWS_PER_ID = 20
-"""Rows per distinct whole number from which on floats are ids: pandas writes ids so where there are nulls."""
-_SKEWED = 20.0
-"""Multiple of the median from which on the largest numbers need a logarithm."""
+_NEAR = 3.0
+"""Absolute value up to which numbers are near 1, if they deviate from each other by _LEAST_DEVIATION at least."""
+_LEAST_DEVIATION = 0.25
+_EACH = 64
+"""Distinct values up to which each has an id, next to the number; more are in buckets."""
+_BUCKETS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +54,41 @@ class Guess:
     """The separator of the ids in a text."""
     padding: str | int | None = None
     """The value that fills lists up."""
+    buckets: int | None = None
+    """Ids of a dense column next to its numbers: so many buckets, 0 for an id of each value."""
     doubt: str = ""
     """A question that the data leaves open, and the setting for one of its answers."""
 
 
-def roles_of(profile: DatasetProfile, known: ParquetDataset | None) -> dict[str, Guess]:
+def roles_of(profile: DatasetProfile, known: ParquetDataset | None, queries: Queries) -> dict[str, Guess]:
     """Return the role of each column, from the data set's own configuration or else from its name, type and values."""
     if known is not None:
         return {name: _known(name, known) for name in profile.columns}
     labels = _labels(profile)
+    amounts = _amounts(profile, labels, queries)
     guesses = {}
     for column in profile.columns.values():
-        guesses[column.name] = labels.get(column.name) or _guess(column, profile)
+        guesses[column.name] = labels.get(column.name) or _guess(column, profile, amounts.get(column.name))
     return guesses | _shared(profile, guesses)
+
+
+def _amounts(profile: DatasetProfile, labels: dict[str, Guess], queries: Queries) -> dict[str, Amount]:
+    """Return what columns of whole numbers are used for."""
+    label = next(((name, _label_sql(guess)) for name, guess in labels.items()), None)
+    columns = [
+        column
+        for column in profile.columns.values()
+        if column.name not in labels and column.numbers and column.numbers.is_whole and not column.numbers.is_binary
+    ]
+    return amounts_of(queries, columns, profile.split_rule.sql(queries), label)
+
+
+def name_of_buckets(name: str, columns: Collection[str]) -> str:
+    """Return a name, which no column has, for the buckets of a column."""
+    made = f"{name}_bucket"
+    while made in columns:
+        made += "s"
+    return made
 
 
 def _known(name: str, dataset: ParquetDataset) -> Guess:
@@ -107,7 +133,15 @@ def _two_values(column: ColumnProfile) -> Guess | None:
     return None
 
 
-def _guess(column: ColumnProfile, profile: DatasetProfile) -> Guess:
+def _label_sql(guess: Guess) -> str:
+    """Return SQL of the number that a label is made of its value `y`."""
+    if guess.positive is None:
+        return "y"
+    quoted = str(guess.positive).replace("'", "''")
+    return f"(y::VARCHAR = '{quoted}')"
+
+
+def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None) -> Guess:
     split, name, numbers = profile.split_rule.split, column.name.lower(), column.numbers
     if isinstance(split, ColumnSplit) and column.name == split.column:
         return Guess("split", "says train or eval")
@@ -131,8 +165,11 @@ def _guess(column: ColumnProfile, profile: DatasetProfile) -> Guess:
         return Guess("unused", "it numbers the rows")
     if column.hints.has_decimal_comma:
         return Guess("unused", "numbers with a decimal comma: write them with a point, and inspect again")
+    if numbers and numbers.is_binary:
+        noun = "true and false" if column.type == "bool" else "0 and 1"
+        return Guess("dense", noun) if column.is_complete else Guess("sparse", f"{noun}, and null, which has an id too")
     if column.kind == "number":
-        return _number(column, profile.rows)
+        return _number(column, amount)
     if column.distinct == 1 and column.kind != "list" and not column.nulls:
         return Guess("unused", "always the same")
     if column.hints.separator is not None:
@@ -142,12 +179,14 @@ def _guess(column: ColumnProfile, profile: DatasetProfile) -> Guess:
             separator=column.hints.separator,
             doubt="each text is a list: take out the separator if it is one id",
         )
+    if amount is not None and (amount.use == "number" or amount.is_named):
+        return _amount(column, amount)
     if column.kind != "list" and _tells_rows_apart(column, profile.rows):
         return Guess("unused", f"nearly every row has a different {'text' if column.kind == 'text' else 'id'}")
     values = "text, hashed when it is read" if _is_text(column) else "integers"
     if column.kind == "list":
-        return Guess("sparse", f"lists of {values}", padding=_padding(column), doubt=_doubt(column))
-    return Guess("sparse", values, doubt=_doubt(column))
+        return Guess("sparse", f"lists of {values}", padding=_padding(column), doubt=_fillers(column))
+    return _amount(column, amount) if amount is not None else Guess("sparse", values, doubt=_doubt(column))
 
 
 def _time(column: ColumnProfile) -> str:
@@ -179,20 +218,16 @@ def _padding(column: ColumnProfile) -> str | int | None:
     return filler[0] if _is_text(column) else int(filler[0])
 
 
+def _fillers(column: ColumnProfile) -> str:
+    filler = column.hints.filler
+    return f"{filler[0]} in {filler[1]:.0%} of them: set padding: {filler[0]} if it stands for none" if filler else ""
+
+
 def _doubt(column: ColumnProfile) -> str:
-    """Return what a column of text may be instead of ids: a label of two texts, or numbers with texts for null."""
-    if column.kind != "text":
-        filler = column.hints.filler
-        return (
-            f"{filler[0]} in {filler[1]:.0%} of them: set padding: {filler[0]} if it stands for none" if filler else ""
-        )
+    """Return what a column of text may be instead of ids: numbers with texts for null."""
     values = [value for value, _ in column.top]
-    positive = next((value for value in values if value.lower() in POSITIVE), None)
-    if column.distinct == len(values) == 2 and positive is not None:
-        label = json.dumps({"name": column.name, "positive": positive}, ensure_ascii=False)
-        return f"if it is the label, take it out here: labels: [{label}]"
     words = [value for value in values if not _is_number(value)]
-    if words and len(words) < len(values) and all(word.lower() in FILLERS for word in words):
+    if column.kind == "text" and words and len(words) < len(values) and all(word.lower() in FILLERS for word in words):
         return f"if these are numbers but for {' and '.join(words)}, say so in dataset.csv.nulls, and inspect again"
     return ""
 
@@ -203,34 +238,51 @@ def _is_number(text: str) -> bool:
     return False
 
 
-def _number(column: ColumnProfile, rows: int) -> Guess:
+def _number(column: ColumnProfile, amount: Amount | None) -> Guess:
     numbers = column.numbers
     if numbers is None or numbers.mean is None or numbers.least == numbers.greatest:
         return Guess("unused", "always the same")
     if column.name.lower() in WEIGHTS and column.is_complete and numbers.least is not None and numbers.least >= 0:
         return Guess("weight", "a usual name of weights")
-    if numbers.is_binary:
-        noun = "true and false" if column.type == "bool" else "0 and 1"
-        is_complete = column.is_complete
-        return Guess("dense", noun) if is_complete else Guess("sparse", f"{noun}, and null, which has an id too")
-    if column.distinct and 2 < column.distinct <= rows / _ROWS_PER_ID:
-        return Guess("sparse", "whole numbers, few of them", doubt="whole numbers: list it in dense if it is an amount")
-    return Guess("dense", "numbers with a fraction", transform=_transform(numbers))
+    if amount is not None:
+        return _amount(column, amount)
+    return Guess("dense", "numbers with a fraction", transform=_transform(numbers, numbers.deviation or 0.0))
+
+
+def _amount(column: ColumnProfile, amount: Amount) -> Guess:
+    """Return the guess for whole numbers."""
+    numbers, values = column.numbers, len(amount.values.numbers)
+    assert numbers is not None
+    if amount.use == "ids":
+        if values > ROW_NUMBER_FRACTION * amount.values.rows.sum() >= _LEAST_ROWS:
+            return Guess("unused", "nearly every row has a different id")
+        doubt = "if this is an amount, list it in dense" if values > FEW and amount.score > -SURE else ""
+        return Guess("sparse", "integers", doubt=doubt)
+    transform = _transform(numbers, amount.values.deviation)
+    if amount.use == "number":
+        return Guess("dense", "amounts", transform=transform)
+    return Guess(
+        "dense",
+        "amounts or ids",
+        transform=transform,
+        buckets=0 if values <= _EACH else _BUCKETS,
+        doubt="" if values <= FEW else "if these are codes, list it in sparse alone",
+    )
 
 
 def _is_text(column: ColumnProfile) -> bool:
     return column.kind == "text" or "string" in column.type or "binary" in column.type
 
 
-def _transform(numbers: NumberFigures) -> str | None:
-    """Return the transform that brings large numbers near 1: log1p if the largest are far from the middle."""
+def _transform(numbers: NumberFigures, deviation: float) -> str | None:
+    """Return the transform that brings numbers near 1, if they are not: log1p if the largest are far from the mean."""
     assert numbers.least is not None
     assert numbers.greatest is not None
     largest = max(abs(numbers.least), abs(numbers.greatest))
-    if largest <= LARGE:
+    if largest <= _NEAR and deviation >= _LEAST_DEVIATION:
         return None
-    middle = max(abs(numbers.median or 0.0), 1.0)
-    return "log1p" if largest > _SKEWED * middle else "standardise"
+    is_far = not 0.0 < deviation < math.inf or largest > abs(numbers.mean or 0.0) + TAIL * deviation
+    return "log1p" if is_far else "standardise"
 
 
 def _tells_rows_apart(column: ColumnProfile, rows: int) -> bool:

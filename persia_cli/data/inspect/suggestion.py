@@ -1,18 +1,22 @@
 """A suggested `dataset.yaml` for files that have none; users read and correct it."""
 
 import json
+from collections.abc import Collection
 
 import yaml
 
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.config.schema.split import ColumnSplit, FileSplit
 from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile
-from persia_cli.data.inspect.roles import Guess
+from persia_cli.data.inspect.roles import Guess, name_of_buckets
+from persia_cli.errors import count
 from persia_cli.store.layout import DENSE_TABLE
 
 LONG = 100
 """Lists longer than this are cut to a length that 99 % of them do not exceed."""
 _WIDTH = 100
+_COMMENT = 50
+"""Column, at most, at which the comments of a list are aligned."""
 _NO_LABEL = "???  # no column of 0 and 1 was found; {name: NAME, positive: VALUE} makes one of another"
 
 
@@ -24,6 +28,7 @@ def suggest_dataset(
         role: [name for name, guess in guesses.items() if guess.role == role]
         for role in ("label", "dense", "sparse", "weight", "unused")
     }
+    ids = [name for name, guess in guesses.items() if guess.role == "sparse" or guess.buckets is not None]
     lines = [
         "# Suggested by `persia data inspect` from names, types and values: correct what is guessed wrong.",
         "kind: parquet",
@@ -31,10 +36,9 @@ def suggest_dataset(
         *([f"format: {wanted}"] if wanted != "auto" else []),
         *([f"csv: {_flow(form.model_dump(mode='json', exclude_defaults=True))}"] if form != CsvFormat() else []),
         f"labels: {_entries(of_role['label'], guesses, profile.columns) if of_role['label'] else _NO_LABEL}",
-        f"dense: {_entries(of_role['dense'], guesses, profile.columns)}",
-        "sparse:" if of_role["sparse"] else "sparse: []",
-        *(_feature(profile.columns[name], guesses[name]) for name in of_role["sparse"]),
-        f"weight: {_quoted(of_role['weight'][0]) if of_role['weight'] else 'null'}",
+        *_listed("dense", [_number(profile.columns[name], guesses[name]) for name in of_role["dense"]]),
+        *_listed("sparse", [_feature(profile.columns[name], guesses[name], guesses) for name in ids]),
+        *(f"weight: {_quoted(name)}  # if these do not weigh samples, list it in dense" for name in of_role["weight"]),
         f"split: {_split(profile)}",
     ]
     if any(not profile.columns[name].is_complete for name in of_role["dense"]):
@@ -47,10 +51,34 @@ def suggest_dataset(
     return "\n".join(lines) + "\n"
 
 
-def _feature(column: ColumnProfile, guess: Guess) -> str:
-    about = f"{column.distinct or 0:,} ids"
+def _listed(key: str, items: list[tuple[str, str]]) -> list[str]:
+    """Return the lines of a list of items in YAML, each with a comment."""
+    width = min(_COMMENT, max((len(item) for item, _ in items), default=0))
+    lines = [f"  - {item:<{width}}  # {_on_one_line(comment)}" for item, comment in items]
+    return [f"{key}:", *lines] if items else [f"{key}: []"]
+
+
+def _number(column: ColumnProfile, guess: Guess) -> tuple[str, str]:
+    """Return a dense column in YAML, and a comment."""
+    settings = {"name": _quoted(column.name)}
+    if guess.transform is not None:
+        settings["transform"] = guess.transform
+    if column.lengths is not None:
+        settings["width"] = str(column.lengths.greatest)
+    numbers = column.numbers
+    has_range = numbers is not None and numbers.least is not None and not numbers.is_binary
+    about = f"{numbers.least:,.6g} … {numbers.greatest:,.6g}" if numbers and has_range else guess.reason
+    return _item(settings), "; ".join(filter(None, (about, guess.doubt)))
+
+
+def _feature(column: ColumnProfile, guess: Guess, columns: Collection[str]) -> tuple[str, str]:
+    """Return a sparse feature in YAML, and a comment."""
+    about = "more than a thousand ids" if column.distinct is None else count(column.distinct, "id")
     table = guess.table or (f"{column.name} ids" if column.name == DENSE_TABLE else column.name)
     settings = {"name": _quoted(column.name)}
+    if guess.buckets:
+        settings = {"name": _quoted(name_of_buckets(column.name, columns)), "column": _quoted(column.name)}
+        return _item(settings | {"buckets": str(guess.buckets)}), "the same number in parts"
     if table != column.name:
         settings["table"] = _quoted(table)
     if guess.separator is not None or column.lengths is not None:
@@ -61,9 +89,14 @@ def _feature(column: ColumnProfile, guess: Guess) -> str:
         settings["padding"] = _quoted(guess.padding) if isinstance(guess.padding, str) else str(guess.padding)
     if column.lengths is not None and column.lengths.greatest > LONG:
         settings["max_length"] = str(column.lengths.covering(0.99))
-    item = "{" + ", ".join(f"{key}: {value}" for key, value in settings.items()) + "}"
-    item = item if len(settings) > 1 else settings["name"]
-    return f"  - {item:<24}  # {_on_one_line('; '.join(filter(None, (about, guess.doubt))))}"
+    more = guess.doubt if guess.buckets is None else "next to the number"
+    return _item(settings), "; ".join(filter(None, (about, more)))
+
+
+def _item(settings: dict[str, str]) -> str:
+    """Return a mapping in YAML; a name alone stands for itself."""
+    together = ", ".join(f"{key}: {value}" for key, value in settings.items())
+    return f"{{{together}}}" if len(settings) > 1 else settings["name"]
 
 
 def _on_one_line(text: str) -> str:
@@ -90,10 +123,6 @@ def _entries(names: list[str], guesses: dict[str, Guess], columns: dict[str, Col
         guess = guesses[name]
         if guess.positive is not None:
             entries.append({"name": name, "positive": guess.positive})
-        elif guess.transform is not None:
-            entries.append({"name": name, "transform": guess.transform})
-        elif (lengths := columns[name].lengths) is not None:
-            entries.append({"name": name, "width": lengths.greatest})
         else:
             entries.append(name)
     return _flow(entries)
