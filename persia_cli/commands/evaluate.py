@@ -23,6 +23,7 @@ EXAMPLES = examples(
     "persia eval runs/criteo-20261121-081500 cluster.embedding_servers=3  # on three servers",
     "persia eval runs/criteo-20261121-081500 --data day_23                # on other files",
     "persia eval runs/criteo-20261121-081500 --step 3000                  # the model of that step",
+    "persia eval runs/criteo-20261121-081500 --test --json                # the test samples, one JSON object",
     "persia eval runs/movies-20261121-081500 --retrieval --at 10 --at 100    # rank all items for each user",
     "persia eval runs/criteo-20261121-081500 --importance                 # the features that matter most",
 )
@@ -87,23 +88,26 @@ def evaluate(
     for word, is_given in {"--at": at, "--keep-seen": keep_seen, "--approximate": approximate}.items():
         if is_given and not retrieval:
             raise UserError(f"{word} belongs to --retrieval; give both, or none")
-    if as_json and not importance:
-        raise UserError("--json belongs to --importance; give both, or none")
     if importance and retrieval:
         raise UserError("--importance and --retrieval are two evaluations; give one at a time")
     for word in words or []:
         if "=" not in word and not word.startswith("~"):
             raise UserError(f"'{word}' is not KEY=VALUE; other samples are given by --data {word}")
-    if test and (data or retrieval):
-        raise UserError("--test scores the run's own test samples; leave out --data and --retrieval")
+    if test and data:
+        raise UserError("--test scores the run's own test samples; leave out --data")
     model = find_model(place_of(run), step)
     plan = plan_saved(model, "evaluate", [*(words or []), *(other_data(data, "eval") if data else [])], test=test)
     if retrieval:
+        from persia_cli.commands.screen import say_json
         from persia_cli.retrieval.evaluation import judge
+        from persia_cli.store.checkpoints.manifest import step_of
 
         cuts = sorted(set(at or plan.run.eval.retrieval or (10,)))
         judged = judge(plan.run, model.checkpoint, cuts, keep_seen, approximate)
-        _show(judged)
+        if as_json:
+            say_json({"step": step_of(model.checkpoint), "keep_seen": keep_seen} | asdict(judged))
+        else:
+            _show(judged)
         _keep(judged, model, plan, keep_seen)
         return
     if importance:
@@ -115,7 +119,7 @@ def evaluate(
             found = permutation_importance(plan.run, model.checkpoint, progress)
         say_json(asdict(found)) if as_json else _show_importance(found)
         return
-    carry_out(claimed(plan), [f"conf={model.config}"])
+    carry_out(claimed(plan), [f"conf={model.config}"], as_json=as_json)
 
 
 def _show(judged: "RetrievalMetrics") -> None:

@@ -31,6 +31,7 @@ from persia_cli.observe.saved_run import SavedModel, find_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import COORDINATOR, Job, JobPlan, Replica, Task, plan_job
 from persia_cli.plan.saved_model import require_same_widths, require_saved_model, require_space
+from persia_cli.plan.split_line import split_line
 from persia_cli.store.checkpoints.manifest import checkpoints_of, finished_steps, read_manifest
 
 FOLDERS: dict[Task, str] = {"evaluate": "evals", "predict": "predictions"}
@@ -41,10 +42,16 @@ WARM_UP = 20
 STEPS = 200
 
 
-def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None, shows_plan: bool = True) -> None:
+def carry_out(
+    plan: JobPlan,
+    words: Sequence[str],
+    trace: Path | None = None,
+    shows_plan: bool = True,
+    as_json: bool = False,
+) -> None:
     """Run the job to its end and print its results; `words` are the user's, for the proposed commands.
 
-    The replicas' traces are joined into the file `trace`, even if the job fails.
+    The replicas' traces are joined into the file `trace`, even if the job fails. `as_json` is of an evaluation.
     """
     launch = engine_of(plan.run, plan.job.task == "train")
     if plan.job.task == "train" and plan.run.cluster.kind not in ENGINES:
@@ -62,7 +69,7 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None, sh
     try:
         with ended_in_words(plan, words):
             result = launch_with_rollback(plan, follow_job, lambda text: labelled(err(), ROLLBACK, text))
-            show_results(plan, result)
+            show_results(plan, result, as_json)
     finally:
         if trace:
             take_trace(plan, trace)
@@ -113,8 +120,8 @@ def _on_test(run: Run) -> Run:
     split = run.dataset.split.of_test() if isinstance(run.dataset, ParquetDataset) else None
     if split is None:
         raise UserError(
-            "dataset.split sets no samples aside for a test; give it test (of files and columns), test_from or "
-            "test_fraction, and train again"
+            "dataset.split sets no samples aside for a test, and they must not be trained on: give it some and train "
+            f"again{split_line(run, 'test')}"
         )
     return run.model_copy(update={"dataset": run.dataset.model_copy(update={"split": split})})
 

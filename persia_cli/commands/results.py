@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from persia_cli.commands.output import OUTPUT
-from persia_cli.commands.screen import err, key_values, labelled, out, propose, say, size
+from persia_cli.commands.screen import err, key_values, labelled, out, propose, say, say_json, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.config.schema import Bce, Run
 from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, is_of_retrieval, keys_of
@@ -32,7 +32,7 @@ LOSSES = {
 """Counters of the tables that are reported at the end, and their meaning."""
 
 
-def show_results(plan: JobPlan, result: JobResult) -> None:
+def show_results(plan: JobPlan, result: JobResult, as_json: bool = False) -> None:
     """Print the best evaluation, else the last, and after training the saved files and the next command."""
     if plan.job.task == "predict":
         show_scores(out(), next(event for event in reversed(result.events) if event["event"] == "scored"))
@@ -46,7 +46,10 @@ def show_results(plan: JobPlan, result: JobResult) -> None:
     if plan.facts.stand_in:
         labelled(err(), "data", plan.facts.source)
     if evaluation:
-        show_evaluation(out(), evaluation, plan)
+        if as_json:
+            say_json(without_time(evaluation))
+        else:
+            show_evaluation(out(), evaluation, plan)
         for text in [] if plan.run.is_for_retrieval else undefined(evaluation):
             labelled(err(), "note", text)
         if plan.job.task == "train" and (sentence := worse_than_the_mean(plan.run, evaluation)):

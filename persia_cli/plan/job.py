@@ -30,6 +30,7 @@ from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.labels import require_labels
 from persia_cli.plan.length import evaluation_interval, training_steps, with_length
 from persia_cli.plan.network import require_network
+from persia_cli.plan.split_line import split_line
 from persia_cli.plan.trace_steps import traced_steps
 from persia_cli.plan.training import check_settings
 from persia_cli.plan.warm_start import WarmStart
@@ -254,7 +255,7 @@ def plan_job(
     if task == "evaluate" and isinstance(run.dataset, ParquetDataset) and isinstance(run.dataset.split, PredictSplit):
         raise DataError("dataset.split.kind=predict reads no labels: it is for persia predict")
     if task == "evaluate" and not facts.eval_rows:
-        raise DataError("the data set has no evaluation samples; give dataset.split an evaluation part")
+        raise DataError(f"the data set has no evaluation samples{split_line(run, 'eval')}")
     if task != "predict" and trains_on_queries(run) and not has_query_ids(run):
         raise ConfigError("train.losses: kind=bpr pairs the samples of one query, a user say; set dataset.group_by")
     if isinstance(run.model, CustomModel) and not local_path(run.model.file).is_file():

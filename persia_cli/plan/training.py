@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from persia_cli.config.schema import AsyncMode, Bpr, Branches, Esmm, InBatchSoftmax, Pairwise, Poisson, Run
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.errors import ConfigError
+from persia_cli.plan.split_line import split_line
 
 
 def check_settings(run: Run, eval_rows: int) -> None:
@@ -15,12 +16,12 @@ def check_settings(run: Run, eval_rows: int) -> None:
 
 def _reasons(run: Run, eval_rows: int) -> Iterator[str]:
     if not eval_rows and (key := next(iter(run.judging_metrics), None)):
-        yield f"{key} compares evaluations, and the data set has none; give dataset.split an evaluation part"
+        yield f"{key} compares evaluations, and the data set has none{split_line(run, 'eval')}"
     if run.eval.every_steps is None and run.eval.every_epochs is None:
         for key, metric in run.judging_metrics.items():
             yield f"{key}={metric} compares evaluations during training; set eval.every_epochs=1"
     if not eval_rows and run.eval.retrieval:
-        yield "eval.retrieval is of evaluation samples; give dataset.split an evaluation part"
+        yield f"eval.retrieval is of evaluation samples{split_line(run, 'eval')}"
     for name, table in run.embedding.tables.items():
         if not table.trainable and run.init_from is None:
             yield (

@@ -118,7 +118,6 @@ def test_what_cannot_be_is_refused_in_a_sentence(run: JobResult, tmp_path: Path)
     of_one_class = pd.read_parquet(run.run_dir.parent / "eval.parquet").assign(like=1.0)
     of_one_class.to_parquet(tmp_path / "rows.parquet")
     for given, sentence in (
-        (("--json",), "--json belongs to --importance"),
         (("--importance", "--retrieval"), "one at a time"),
         (("--importance", "--data", str(tmp_path)), "auc_like is not defined"),
     ):

@@ -88,6 +88,21 @@ def test_metrics_are_those_of_loops_over_predictions(keep: bool, tmp_path: Path)
         assert printed(ended.output, by) == sizes | content[by]
 
 
+def test_test_samples_are_ranked_for_as_evaluation_samples_would_be(tmp_path: Path) -> None:
+    given, draw = words(tmp_path), np.random.default_rng(9)
+    every = pd.read_parquet(tmp_path / "eval.parquet")
+    every.sample(40, random_state=draw).to_parquet(tmp_path / "test.parquet")
+    [at] = [number for number, word in enumerate(given) if word.startswith("dataset.split=")]
+    given[at] = given[at].replace("}", ", test: [test.parquet]}")
+    run = train([*given, "train.steps=15"], tmp_path / "run").run_dir
+    tested = persia("eval", run, "--retrieval", "--test", "--json")
+    other = "dataset.split={kind: files, train: [train.parquet], eval: [test.parquet]}"
+    evaluated = persia("eval", run, "--retrieval", "--json", other)
+    assert tested.exit_code == evaluated.exit_code == 0, tested.output + evaluated.output
+    assert json.loads(tested.stdout) == json.loads(evaluated.stdout)
+    assert json.loads(tested.stdout) != json.loads(persia("eval", run, "--retrieval", "--json").stdout)
+
+
 FILMS, LENGTH, NEXT = 60, 4, 7
 """Distance in this data from a film that a user has watched to the next; all films are equally popular."""
 

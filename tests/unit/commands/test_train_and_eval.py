@@ -36,6 +36,9 @@ def test_train_then_eval_then_refuse_a_second_run(persia) -> None:
     recorded = next(line for line in reversed(lines) if line["split"] == "eval")
     assert {key: result[key] for key in QUALITY} == {key: json.dumps(recorded[key]) for key in QUALITY}
 
+    as_json = json.loads(persia("eval", "run", "--json").out)
+    assert {key: as_json[key] for key in QUALITY} == {key: recorded[key] for key in QUALITY}
+
     for words in (("run",), ("run", "cluster.embedding_servers=3"), ("run/checkpoints/step-6",)):
         evaluated = persia("eval", *words)
         assert evaluated.code == 0, evaluated.err
