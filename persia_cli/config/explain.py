@@ -11,6 +11,8 @@ from pydantic_core import ErrorDetails
 from persia_cli.config import expected
 from persia_cli.config.schema import Node
 
+CANDIDATE = "# labels: "
+"""Beginning of the lines that follow `labels: ???`, each for a column that may be the label."""
 _LONGEST_VALUE = 60
 _POS_WEIGHTS = ("pos_weight", "scale_pos_weight", "class_weight", "class_weights")
 """Names by which other programs have `pos_weight`."""
@@ -146,6 +148,18 @@ def needs_a_value(path: str, annotation: Any) -> str:
         return f"{path}: needs {expected.expectation(annotation)}"
     remedy = "" if "[" in path else f"; give {path}=..."  # members of lists have no key on the command line
     return f"{path}: needs a value ({expected.expectation(annotation)}){remedy}"
+
+
+def label_to_choose(text: str) -> str:
+    """Return the sentence for `labels: ???` in the YAML of a data set, with the candidates that it lists."""
+    lines = text.splitlines()
+    number = next((number for number, line in enumerate(lines, 1) if line.startswith("labels:")), 1)
+    candidates = [line.removeprefix("# ") for line in lines if line.startswith(CANDIDATE)]
+    found = expected.any_of(candidates) if candidates else "labels: [NAME] or labels: [{name: NAME, positive: VALUE}]"
+    return (
+        f"the label is not chosen; write {found} in line {number}, and leave the column that you choose out of dense "
+        "and sparse"
+    )
 
 
 def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from persia_cli.config.explain import label_to_choose
 from persia_cli.config.record import checked, load_yaml
 from persia_cli.config.schema import Dataset, Node
 from persia_cli.config.schema.dataset import BUILTIN
@@ -41,6 +42,8 @@ def read_dataset_file(name: str) -> dict[str, Any]:
         raise ConfigError(f"{name}: expected the keys of a data set, such as kind, path and labels")
     if "dataset" in values or "defaults" in values:
         raise ConfigError(f"dataset={name}: this file is a configuration; use it as conf={name}")
+    if values.get("labels") == "???":
+        raise ConfigError(f"{name}: {label_to_choose(path.read_text(encoding='utf-8'))}")
     found: dict[str, Any] = checked(_File, {"dataset": values}, name).dataset.model_dump(mode="json")
     if "path" in found:
         given = found["path"]

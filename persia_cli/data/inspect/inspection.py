@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import ValidationError
 
-from persia_cli.config.explain import explain
+from persia_cli.config.explain import explain, label_to_choose
 from persia_cli.config.schema.dataset import BUILTIN, CsvFormat, ParquetDataset
+from persia_cli.config.schema.features import Label
 from persia_cli.data.inspect.column import distinct_together, profile_columns
 from persia_cli.data.inspect.files import open_files
+from persia_cli.data.inspect.leaks import Leak, leaks_of
 from persia_cli.data.inspect.profile import DatasetProfile
 from persia_cli.data.inspect.queries import Progress, Queries
 from persia_cli.data.inspect.roles import Guess, name_of_buckets, roles_of
@@ -64,6 +66,9 @@ def inspect_data(
         separators = {each.column_name: each.separator for each in known.sparse if each.separator} if known else {}
         profile = DatasetProfile(source, split_rule, *profile_columns(queries, split_rule.sql(queries), separators))
         roles = roles_of(profile, known, queries)
+        leaks = _leaks(queries, profile, known, roles)
+        if known is None:
+            roles |= {name: _with_leak(roles[name], leak) for name, leak in leaks.items()}
         table_rows = _table_rows(queries, profile, roles)
     is_local = "://" not in path and not path.startswith(BUILTIN)
     place = str(Path(path).absolute()) if is_local else path
@@ -71,13 +76,48 @@ def inspect_data(
         suggestion = suggest_dataset(profile, roles, place, source.form, wanted)
     else:
         suggestion = to_yaml(known.model_copy(update={"path": place}))
-    notes = (*_digits(profile, roles), *_as_training(yaml.safe_load(suggestion)))
+    notes = (*_leak_notes(leaks, known), *_digits(profile, roles), *_as_training(suggestion))
     return Inspection(profile, known, roles, table_rows, suggestion, notes)
 
 
-def _as_training(keys: dict[str, Any]) -> Iterator[str]:
-    """Yield what training refuses in a data set, or else what it warns of; nothing without a label."""
-    if "???" in keys["labels"]:
+def _leaks(
+    queries: Queries, profile: DatasetProfile, known: ParquetDataset | None, roles: dict[str, Guess]
+) -> dict[str, Leak]:
+    """Return the columns that give the label away, or may; empty without a label of two classes."""
+    names = known.labels if known else [name for name, guess in roles.items() if guess.role == "label"]
+    label = next(iter(names), None)
+    if isinstance(label, str) and label in roles:
+        label = Label(name=label, positive=roles[label].positive, at_least=roles[label].at_least)
+    if not isinstance(label, Label) or label.name not in profile.columns:
+        return {}
+    numbers = profile.columns[label.name].numbers
+    if label.positive is None and label.at_least is None and (numbers is None or not numbers.is_binary):
+        return {}
+    names = [
+        name
+        for name, column in profile.columns.items()
+        if roles[name].role in ("dense", "sparse", "weight") or column.kind == "time" or column.hints.time
+    ]
+    return leaks_of(queries, profile, label, profile.split_rule.sql(queries), names)
+
+
+def _with_leak(guess: Guess, leak: Leak) -> Guess:
+    """Return the guess for a column that gives the label away: it is left out, or has a doubt."""
+    if leak.is_sure:
+        return Guess("unused", leak.text)
+    return replace(guess, doubt="; ".join(filter(None, (guess.doubt, leak.text))))
+
+
+def _leak_notes(leaks: dict[str, Leak], known: ParquetDataset | None) -> Iterator[str]:
+    for name, leak in leaks.items():
+        yield f"column {name}{' is left out' if leak.is_sure and known is None else ''}: {leak.text}"
+
+
+def _as_training(suggestion: str) -> Iterator[str]:
+    """Yield what training refuses in a data set, or else what it warns of."""
+    keys: dict[str, Any] = yaml.safe_load(suggestion)
+    if keys["labels"] == "???":
+        yield label_to_choose(suggestion)
         return
     try:
         dataset = ParquetDataset.model_validate(keys)

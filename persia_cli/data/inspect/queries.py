@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 from fsspec import AbstractFileSystem
+from numpy.typing import NDArray
 from pyarrow.fs import LocalFileSystem
 
 from persia_cli.data.inspect.files import SourceFiles
@@ -93,7 +94,7 @@ class Queries:
 
         `split` is SQL of `tables` for 0 where a row trains, 1 where it evaluates, and else NULL; the latter rows are
         left out. The table `sample` has the rows of `data` that a hash of their number picks, the same each time, with
-        the columns `sampled`.
+        the columns, or SQL of them, that `sampled` lists.
         """
         named = ", ".join(f"{self.column(name)} AS {short}" for short, name in columns.items())
         self.run(
@@ -108,7 +109,16 @@ class Queries:
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
         """Run a query and report progress meanwhile; raises DataError for a file that cannot be read."""
-        future = self._thread.submit(lambda: self._database.execute(sql).fetchall())
+        found: list[tuple[Any, ...]] = self._run(lambda: self._database.execute(sql).fetchall())
+        return found
+
+    def arrays(self, sql: str) -> dict[str, NDArray[Any]]:
+        """Run a query whose answer has no nulls, and return its columns by name."""
+        found: dict[str, NDArray[Any]] = self._run(lambda: self._database.execute(sql).fetchnumpy())
+        return found
+
+    def _run(self, query: Callable[[], Any]) -> Any:
+        future = self._thread.submit(query)
         try:
             while not wait([future], _POLL_S).done:
                 self.report(self._database.query_progress() / 100)

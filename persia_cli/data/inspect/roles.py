@@ -10,9 +10,11 @@ from typing import Literal
 import yaml
 
 from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.features import Label
 from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.data.inspect.amounts import FEW, SURE, Amount, amounts_of
 from persia_cli.data.inspect.hints import FILLERS
+from persia_cli.data.inspect.labels import candidates_of, chosen_of, is_usual, positive_sql
 from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, NumberFigures
 from persia_cli.data.inspect.queries import Queries
 from persia_cli.data.read.dense_transforms import TAIL
@@ -20,8 +22,6 @@ from persia_cli.data.read.values import INTEGER
 
 Role = Literal["label", "dense", "sparse", "weight", "split", "unused"]
 
-LABELS = ("label", "labels", "target", "y", "click", "clicked", "clk", "is_click", "buy", "bought", "purchase",
-          "purchased", "conversion", "converted", "like", "liked")  # fmt: skip
 WEIGHTS = ("weight", "weights", "sample_weight")
 TIMES = ("timestamp", "time", "date", "datetime", "ts", "time_stamp")
 POSITIVE = ("yes", "true", "y", "t", "1", "positive", "click", "clicked", "bought")
@@ -48,6 +48,8 @@ class Guess:
     """Column whose table this column's ids belong to."""
     positive: str | int | None = None
     """The positive value of a label whose values are not 0 and 1."""
+    at_least: int | None = None
+    """The least positive number of a label."""
     transform: str | None = None
     """The transform that brings a dense column's numbers near 1."""
     separator: str | None = None
@@ -74,7 +76,9 @@ def roles_of(profile: DatasetProfile, known: ParquetDataset | None, queries: Que
 
 def _amounts(profile: DatasetProfile, labels: dict[str, Guess], queries: Queries) -> dict[str, Amount]:
     """Return what columns of whole numbers are used for."""
-    label = next(((name, _label_sql(guess)) for name, guess in labels.items()), None)
+    rules = {name: Label(name=name, positive=guess.positive, at_least=guess.at_least) for name, guess in labels.items()}
+    is_text = {name: profile.columns[name].kind == "text" for name in rules}
+    label = next(((name, positive_sql(rule, is_text[name])) for name, rule in rules.items()), None)
     columns = [
         column
         for column in profile.columns.values()
@@ -107,45 +111,18 @@ def _known(name: str, dataset: ParquetDataset) -> Guess:
 
 
 def _labels(profile: DatasetProfile) -> dict[str, Guess]:
-    """Return the columns of 0 and 1 that have a usual name of labels, or else the first column of 0 and 1."""
-    zeros_and_ones = [column for column in profile.columns.values() if column.numbers and column.numbers.is_binary]
-    binary = [column.name for column in zeros_and_ones if column.is_complete]
-    named = [name for name in binary if name.lower() in LABELS]
-    other = {name: guess for name, column in profile.columns.items() if (guess := _two_values(column)) is not None}
-    if named:
-        return {name: Guess("label", "0 and 1, with a usual label name") for name in named}
-    if other and (not binary or any(name.lower() in LABELS for name in other)):
-        return dict([next(((n, g) for n, g in other.items() if n.lower() in LABELS), next(iter(other.items())))])
-    return {name: Guess("label", "the first column of 0 and 1") for name in binary[:1]}
-
-
-def _two_values(column: ColumnProfile) -> Guess | None:
-    """Return a label's guess for a column of -1 and 1, or of 1 and 2 or no and yes with a usual name of labels."""
-    if column.distinct != 2 or column.nulls or column.kind not in ("integer", "text"):
-        return None
-    values = {value for value, _ in column.top}
-    is_called_so = column.name.lower() in LABELS
-    if values == {"-1", "1"} or (values == {"1", "2"} and is_called_so):
-        return Guess("label", "two numbers", positive=max(map(int, values)))
-    positive = next((value for value in values if value.lower() in POSITIVE), None)
-    if column.kind == "text" and positive is not None and is_called_so:
-        return Guess("label", "two words, with a usual label name", positive=positive)
-    return None
-
-
-def _label_sql(guess: Guess) -> str:
-    """Return SQL of the number that a label is made of its value `y`."""
-    if guess.positive is None:
-        return "y"
-    quoted = str(guess.positive).replace("'", "''")
-    return f"(y::VARCHAR = '{quoted}')"
+    """Return the column that is the label by its name, place and values; empty if none is clearly the one."""
+    found = chosen_of(candidates_of(profile), profile)
+    if found is None:
+        return {}
+    return {found.name: Guess("label", found.reason, positive=found.positive, at_least=found.at_least)}
 
 
 def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None) -> Guess:
     split, name, numbers = profile.split_rule.split, column.name.lower(), column.numbers
     if isinstance(split, ColumnSplit) and column.name == split.column:
         return Guess("split", "says train or eval")
-    if numbers and numbers.is_binary and not column.is_complete and name in LABELS:
+    if numbers and numbers.is_binary and not column.is_complete and is_usual(column.name):
         return Guess("unused", "a label without a value in some rows: leave these rows out, or declare several labels")
     if column.kind == "vector":
         return _vector(column)

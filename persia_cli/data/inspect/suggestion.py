@@ -5,8 +5,10 @@ from collections.abc import Collection
 
 import yaml
 
+from persia_cli.config.explain import CANDIDATE
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.config.schema.split import ColumnSplit, FileSplit
+from persia_cli.data.inspect.labels import candidates_of, comparable
 from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile
 from persia_cli.data.inspect.roles import Guess, name_of_buckets
 from persia_cli.errors import count
@@ -17,7 +19,6 @@ LONG = 100
 _WIDTH = 100
 _COMMENT = 50
 """Column, at most, at which the comments of a list are aligned."""
-_NO_LABEL = "???  # no column of 0 and 1 was found; {name: NAME, positive: VALUE} makes one of another"
 
 
 def suggest_dataset(
@@ -35,7 +36,7 @@ def suggest_dataset(
         f"path: {_quoted(path)}",
         *([f"format: {wanted}"] if wanted != "auto" else []),
         *([f"csv: {_flow(form.model_dump(mode='json', exclude_defaults=True))}"] if form != CsvFormat() else []),
-        f"labels: {_entries(of_role['label'], guesses, profile.columns) if of_role['label'] else _NO_LABEL}",
+        *_labels(of_role["label"], guesses, profile),
         *_listed("dense", [_number(profile.columns[name], guesses[name]) for name in of_role["dense"]]),
         *_listed("sparse", [_feature(profile.columns[name], guesses[name], guesses) for name in ids]),
         *(f"weight: {_quoted(name)}  # if these do not weigh samples, list it in dense" for name in of_role["weight"]),
@@ -49,6 +50,21 @@ def suggest_dataset(
             *(_on_one_line(f"#   {name}: {guesses[name].reason}") for name in of_role["unused"]),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _labels(names: list[str], guesses: dict[str, Guess], profile: DatasetProfile) -> list[str]:
+    """Return the lines of the label, with the reason, or else those of the candidates to choose from."""
+    if names:
+        reasons = "; ".join(guesses[name].reason for name in names)
+        return [f"labels: {_entries(names, guesses)}  # {_on_one_line(reasons)}"]
+    candidates = comparable(candidates_of(profile))
+    if not candidates:
+        return ["labels: ???  # no column has two values; {name: NAME, positive: VALUE} makes a label of another"]
+    asked = " ".join(f"{each.name}?" for each in candidates)
+    return [
+        f"labels: ???  # {_on_one_line(asked)} Write one of these lines in its place:",
+        *(f"{CANDIDATE}{_flow([each.entry])}" for each in candidates),
+    ]
 
 
 def _listed(key: str, items: list[tuple[str, str]]) -> list[str]:
@@ -111,18 +127,20 @@ def _split(profile: DatasetProfile) -> str:
         return f"{{kind: column, column: {column}, train: {train}, eval: {evaluation}}}"
     if isinstance(split, FileSplit):
         return f"{{kind: files, train: {_names(list(split.train))}, eval: {_names(list(split.eval))}}}"
-    times = [name for name, column in profile.columns.items() if column.kind == "time"]
+    times = [name for name, column in profile.columns.items() if column.kind == "time" and column.is_complete]
     later = f"; for later rows: {{kind: time, column: {_quoted(times[0])}, eval_fraction: 0.1}}" if times else ""
     return f"{{kind: every, n: 10}}  # every tenth row evaluates{later}"
 
 
-def _entries(names: list[str], guesses: dict[str, Guess], columns: dict[str, ColumnProfile]) -> str:
+def _entries(names: list[str], guesses: dict[str, Guess]) -> str:
     """Return columns as a YAML list; those with more than a name are mappings."""
     entries: list[str | dict[str, str | int]] = []
     for name in names:
         guess = guesses[name]
         if guess.positive is not None:
             entries.append({"name": name, "positive": guess.positive})
+        elif guess.at_least is not None:
+            entries.append({"name": name, "at_least": guess.at_least})
         else:
             entries.append(name)
     return _flow(entries)

@@ -22,7 +22,7 @@ def shop(tmp_path: Path) -> Path:
     """Samples whose `item` and `last_items` share their ids."""
     row = np.arange(2000)
     columns = {
-        "bought": row % 4 == 0,
+        "bought": (row + row // 100) % 4 == 0,
         "price": row / 7.0,
         "item": row % 100,
         "last_items": pa.array([list(range(number % 90)) for number in row.tolist()]),
