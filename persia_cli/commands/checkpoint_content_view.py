@@ -9,6 +9,7 @@ from persia_cli.checkpoint.description import Description
 from persia_cli.commands.checkpoint_view import UNKNOWN, moment
 from persia_cli.commands.screen import key_values, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_rows
+from persia_cli.observe.outcome import correction
 
 SHOWN = 2
 """Number of the most changed rows of a table on a terminal."""
@@ -60,6 +61,8 @@ def _show_head(console: Console, found: Description) -> None:
     into = "" if found.epoch is None else f": {found.epoch:,} epochs and {found.samples_into_epoch:,} samples"
     labelled(console, "position", f"step {found.step:,}, {found.samples:,} samples{into}; seed {found.seed}")
     labelled(console, "model", f"{found.model}, {found.mode}, {found.optimizer} for rows")
+    for each in found.progress["calibration"]:
+        labelled(console, "calibrated", f"{each['label']} by {correction(each)}")
     labelled(console, "size", f"{size(found.nbytes)}, {found.rows:,} rows")
 
 

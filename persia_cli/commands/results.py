@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import Any
 
+import msgspec
 from rich.console import Console
 
 from persia_cli.commands.output import OUTPUT
@@ -18,8 +19,10 @@ from persia_cli.observe import staleness
 from persia_cli.observe.advice import advice
 from persia_cli.observe.exchange import bytes_per_sample, lookups, table_counters
 from persia_cli.observe.history import QUALITY
+from persia_cli.observe.outcome import as_used, calibration_at, correction
 from persia_cli.plan.job import JobPlan
-from persia_cli.store.checkpoints.manifest import checkpoints_of
+from persia_cli.storage.places import place_of
+from persia_cli.store.checkpoints.manifest import calibration_of, checkpoints_of
 from persia_cli.store.checkpoints.retention import best_checkpoint
 
 LOSSES = {
@@ -43,13 +46,18 @@ def show_results(plan: JobPlan, result: JobResult, as_json: bool = False) -> Non
         propose(err(), f"persia export {quote(str(run_dir))} -o {quote(plan.run.name)}")
         return
     evaluation = best_of(result) or last_of(result.metrics, plan.job.scored_part)
+    corrections = corrections_in(plan, result, evaluation)
     if plan.facts.stand_in:
         labelled(err(), "data", plan.facts.source)
     if evaluation:
+        evaluation = dict(as_used(evaluation, result.events))
         if as_json:
             say_json(without_time(evaluation))
         else:
             show_evaluation(out(), evaluation, plan)
+        for each in corrections:
+            of = "" if len(plan.run.dataset.label_names) == 1 else f"{each['label']} "
+            labelled(err(), "calibrated", f"{of}by {correction(each)}")
         for text in [] if plan.run.is_for_retrieval else undefined(evaluation):
             labelled(err(), "note", text)
         if plan.job.task == "train" and (sentence := worse_than_the_mean(plan.run, evaluation)):
@@ -83,6 +91,15 @@ def show_results(plan: JobPlan, result: JobResult, as_json: bool = False) -> Non
         propose(err(), f"persia report {quote(str(plan.run_dir.parents[1]))}")
 
 
+def corrections_in(plan: JobPlan, result: JobResult, evaluation: Mapping[str, Any] | None) -> Sequence[dict[str, Any]]:
+    """Return the corrections of the model whose evaluation is shown: fitted by it, or loaded with the model."""
+    if plan.job.task == "train":
+        event = calibration_at(evaluation["step"], result.events) if evaluation else None
+        return event["labels"] if event else []
+    found: list[dict[str, Any]] = msgspec.to_builtins(calibration_of(plan.run, place_of(plan.job.load or "")))
+    return found
+
+
 def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) -> None:
     """Print the metrics of an evaluation, the last or the best of the job: a table on a terminal, else every digit."""
     if not console.is_terminal:
@@ -93,8 +110,9 @@ def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) ->
     kind = "test " if line.get("split") == "test" else ""
     table = columns(f"{plan.facts.eval_rows:,} {kind}samples", *figures.values())
     best = f"best by {line['best_by']}, step {line['step']:,}" if "best_by" in line else ""
+    calibrated = "calibrated" if line.get("calibrated") else ""
     for suffix in suffixes:
-        name = "  ".join(word for word in (suffix.lstrip("_"), best) if word)
+        name = "  ".join(word for word in (suffix.lstrip("_"), best, calibrated) if word)
         table.add_row(name, *(_figure(line[key + suffix]) if key + suffix in line else "" for key in figures))
     print_whole(console, table)
     if keys := [key for key in line if is_of_retrieval(key)]:

@@ -15,7 +15,7 @@ from persia_cli.config.schema import Link, Run
 from persia_cli.config.schema.metric import HEADLINES, is_of_retrieval
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal, understanding
-from persia_cli.observe.outcome import judged_by, speed_of
+from persia_cli.observe.outcome import as_used, calibration_at, correction, judged_by, speed_of
 from persia_cli.observe.recoveries import recoveries_in
 from persia_cli.plan.columns import label_names
 
@@ -116,10 +116,14 @@ class RunHistory:
 
     @property
     def judged(self) -> Line | None:
-        """The evaluation that counts for the run: the one it chose itself, else the best by its metric."""
+        """The evaluation that counts for the run: the one it chose itself, else the best by its metric.
+
+        Its metrics are those of the saved model, `as_used`.
+        """
         best = self.last_event("best")
         chosen = best["step"] if best else None
-        return dict(judged_by(self.evaluations, self.run.judging_metric, chosen)) if self.evaluations else None
+        judged = judged_by(self.evaluations, self.run.judging_metric, chosen) if self.evaluations else None
+        return None if judged is None else dict(as_used(judged, self.events))
 
     @property
     def reliability(self) -> Line | None:
@@ -216,6 +220,8 @@ def key_metrics(history: RunHistory) -> dict[str, str]:
         metrics |= {key + of: f"{line[key]:.4f}" for key in line if is_of_retrieval(key)}
     if judged:
         metrics["evaluated at step"] = f"{judged['step']:,}"
+        for each in (calibration_at(judged["step"], history.events) or {"labels": ()})["labels"]:
+            metrics["calibrated" if len(history.labels) == 1 else f"calibrated, {each['label']}"] = correction(each)
     best = history.last_event("best")
     if best is not None:
         metrics[f"best {best['metric']}"] = f"{best['value']:.4f} at step {best['step']:,}"

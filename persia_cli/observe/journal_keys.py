@@ -101,6 +101,11 @@ EVENT_KINDS: dict[str, Event] = {
         ("step", "labels"),
         "calibration curve of an evaluation, in up to 20 bins per label: `predicted`, `observed` and `weight`",
     ),
+    "calibrated": Event(
+        ("step", "labels", "metrics"),
+        "a slope and a shift were fitted on an evaluation (`train.calibrate`): `task`, `label`, `slope`, `shift` and "
+        "`log_loss` before and after, of each label; the metrics that the evaluation has with them",
+    ),
     "best": Event(("metric", "step", "value"), "the best evaluation so far"),
     "stopped_early": Event(("step", "text"), "`train.stop_early` ended training"),
     "saved": Event(("path", "step", "trigger", "nbytes", "rows", "parent"), "a checkpoint is complete"),

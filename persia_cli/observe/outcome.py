@@ -44,17 +44,23 @@ def metrics_in(run_dir: Path, metric: str) -> JobMetrics | None:
     The evaluation that counts is the one that the job chose itself (`train.stop_early`, `checkpoint.best_by`), else the
     one with the best `metric`.
     """
-    best = [event["step"] for event in read_journal(run_dir / EVENTS) if event["event"] == "best"]
-    return metrics_of(read_journal(run_dir / METRICS), metric, best[-1] if best else None)
+    events = read_journal(run_dir / EVENTS)
+    best = [event["step"] for event in events if event["event"] == "best"]
+    return metrics_of(read_journal(run_dir / METRICS), metric, best[-1] if best else None, events)
 
 
-def metrics_of(metrics: Sequence[Line], metric: str, chosen: int | None = None) -> JobMetrics | None:
-    """Return the metrics of a job from its lines of metrics; `chosen` is the step of the evaluation that it chose."""
+def metrics_of(
+    metrics: Sequence[Line], metric: str, chosen: int | None = None, events: Sequence[Line] = ()
+) -> JobMetrics | None:
+    """Return the metrics of a job from its lines of metrics; `chosen` is the step of the evaluation that it chose.
+
+    They are those of the model as it is used, after the corrections in the job's `events`.
+    """
     training = [line for line in metrics if line["split"] == "train"]
     if not training:
         return None
     evaluations = [line for line in metrics if line["split"] == "eval"]
-    judged = judged_by(evaluations, metric, chosen) if evaluations else training[-1]
+    judged = as_used(judged_by(evaluations, metric, chosen), events) if evaluations else training[-1]
     return JobMetrics(
         samples_per_s=speed_of(training),
         quality=quality_in(judged, metric),
@@ -62,6 +68,29 @@ def metrics_of(metrics: Sequence[Line], metric: str, chosen: int | None = None) 
         steps=training[-1]["step"],
         staleness_max=max(line["staleness_max"] for line in training),
     )
+
+
+def calibration_at(step: int, events: Sequence[Line]) -> Line | None:
+    """Return the event of the corrections that were fitted on the last evaluation of a step; None without any."""
+    for event in reversed(events):
+        if event["event"] == "reliability" and event["step"] == step:
+            return None
+        if event["event"] == "calibrated" and event["step"] == step:
+            return event
+    return None
+
+
+def as_used(line: Line, events: Sequence[Line]) -> Line:
+    """Return the line of an evaluation in training with the metrics of the saved model, whose logits are corrected."""
+    event = calibration_at(line["step"], events) if line["split"] == "eval" else None
+    return line if event is None else dict(line) | event["metrics"] | {"calibrated": True}
+
+
+def correction(found: Mapping[str, Any]) -> str:
+    """Return a correction of a label, and what it changes, as text."""
+    before, after = found["log_loss"]
+    numbers = f"slope {found['slope']:.4g}, shift {found['shift']:.4g}"
+    return f"{numbers}: log loss {before:.4f} -> {after:.4f} on the evaluation samples"
 
 
 def speed_of(training: Sequence[Line]) -> float | None:

@@ -6,6 +6,7 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import structs
 
@@ -14,6 +15,7 @@ from persia_cli.config.schema.loss import task_weights
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
+from persia_cli.observe.calibration import calibrated
 from persia_cli.observe.cold_metrics import cold_metrics
 from persia_cli.observe.evaluation_reports import EvaluationReports, RankReport, merged_scores
 from persia_cli.observe.journal import METRICS, Journal
@@ -26,7 +28,7 @@ from persia_cli.observe.table_notes import TableNotes
 from persia_cli.plan.columns import has_query_ids, label_names
 from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
 from persia_cli.wire.message import TableTotals
-from persia_cli.wire.reports import FINISHED, SENT_AGAIN, IntervalMetrics, ReplicaUsage, latest, together
+from persia_cli.wire.reports import FINISHED, SENT_AGAIN, Calibration, IntervalMetrics, ReplicaUsage, latest, together
 
 Array = np.ndarray[Any, Any]
 
@@ -55,16 +57,19 @@ class RunRecord:
         state: RecordState | None = None,
         metrics: Journal | None = None,
         scored_part: str = "eval",
+        calibrates: bool = False,
     ) -> None:
         """Begin the record of a model that has been trained for `step` steps and `samples` samples so far.
 
         A resumed run continues from the `state` of its record. `metrics` is the journal of its lines, if it is open;
-        `scored_part` is the split of its lines of evaluations.
+        `scored_part` is the split of its lines of evaluations, each of which is fitted a correction if it `calibrates`.
         """
         self._metrics = metrics or Journal(run_dir / METRICS)
         self._events = events
         self._grid = grid
         self._labels = label_names(run)
+        self._losses = dict(zip(self._labels, run.losses, strict=True))
+        self._calibrates, self._calibration = calibrates, tuple[Calibration, ...]()
         self._links, self._task_weights = run.links, task_weights(run.losses)
         self._cluster = run.cluster
         self._has_queries = has_query_ids(run)
@@ -95,11 +100,13 @@ class RunRecord:
         if state is not None:
             self._progressive, self._ids, self._unknown = state.scores, state.look_ups, state.unknown
             self._tables_before, self._recent = state.tables, state.recent
+            self._calibration = state.calibration
 
     def state(self) -> RecordState:
         """Return the state from which a resumed run continues the record."""
         totals = together([self._tables_before, *self._tables])
-        return RecordState(self._progressive, self._ids, self._unknown, totals, self._metrics.nbytes, self._recent)
+        counts = self._ids, self._unknown, totals, self._metrics.nbytes
+        return RecordState(self._progressive, *counts, self._recent, self._calibration)
 
     def note(self, name: str, usage: ReplicaUsage, incarnation: int = 1) -> None:
         """Store the latest usage of a replica's process, and notify the user once of each problem in it."""
@@ -190,7 +197,7 @@ class RunRecord:
         intervals = [report.metrics for report in reports]
         first = intervals[0]
         scores = merged_scores(reports, len(self._labels), IN_TRAINING)
-        self._step = first.last
+        self._step, self._calibration = first.last, ()
         self._samples = self._grid.samples_before(self._step)
         self._progressive.merge(scores)
         self._ids += sum(interval.ids for interval in intervals)
@@ -221,6 +228,8 @@ class RunRecord:
             line |= interval.retrieval
         self._write_reliability(done.scores)
         samples = sum(interval.samples for interval in done.intervals)
+        if self._calibrates:
+            self._calibrate(done.scores, samples)
         ids, unknown = (sum(getattr(each, name) for each in done.intervals) for name in ("ids", "unknown"))
         line |= {"eval_samples": samples, "unknown": _fraction(unknown, ids)}
         return line | self._moment(done.intervals, done.seconds)
@@ -255,6 +264,13 @@ class RunRecord:
         tasks = enumerate(self._links.items())
         labels = {label: reliability(scores, task) for task, (label, link) in tasks if link == "logistic"}
         self._events.write(event="reliability", step=self._step, labels=labels)
+
+    def _calibrate(self, scores: ScoreHistogram, samples: int) -> None:
+        """Fit corrections of the present model's labels; write those that improve it, and its metrics with them."""
+        self._calibration, metrics = calibrated(self._losses, scores, samples)
+        if self._calibration:
+            labels = msgspec.to_builtins(self._calibration)
+            self._events.write(event="calibrated", step=self._step, labels=labels, metrics=metrics)
 
     def write_roles(self) -> None:
         """Write the gaps of the trace, usage and counters of every process, and the summed counters of each table."""

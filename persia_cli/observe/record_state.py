@@ -17,7 +17,7 @@ from persia_cli.storage.places import Place, put
 from persia_cli.store.checkpoints.manifest import Manifest, kind_of, verified_folder
 from persia_cli.wire.job_messages import ScoreCounts
 from persia_cli.wire.message import TableTotals
-from persia_cli.wire.reports import SavedFile
+from persia_cli.wire.reports import Calibration, SavedFile
 
 RECORD = "record"
 """Folder of a checkpoint that holds the state of the record."""
@@ -41,6 +41,8 @@ class RecordState(NamedTuple):
     """Size of the file of metrics."""
     recent: RecentScores
     """Scores of the last lines of training, at most `WINDOW`."""
+    calibration: tuple[Calibration, ...] = ()
+    """Corrections by the evaluation of the present model; none if it has been trained since."""
 
 
 def save_scores(folder: Place, scores: ScoreHistogram, recent: RecentScores) -> SavedFile:
@@ -95,7 +97,8 @@ def load_state(folder: Place, manifest: Manifest, tasks: int) -> RecordState:
     except (OSError, SafetensorError, TypeError, ValueError, KeyError, WireError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; use another checkpoint") from error
     tables = TableTotals(evicted=progress.evicted, hits=progress.hits, misses=progress.misses)
-    return RecordState(scores, progress.look_ups, progress.unknown, tables, progress.metrics_bytes, recent)
+    counts = progress.look_ups, progress.unknown, tables, progress.metrics_bytes
+    return RecordState(scores, *counts, recent, progress.calibration)
 
 
 def _histograms(tensors: Mapping[str, Any]) -> dict[str, ScoreCounts]:

@@ -86,6 +86,16 @@ class ScoreHistogram:
         self._sums = np.zeros((tasks, SUMS))
         self._counts = [_LogitCounts(limit) for _ in range(tasks)]
 
+    @classmethod
+    def of_counts(cls, logits: NDArray[np.float32], negatives: Columns, positives: Columns) -> Self:
+        """Return the scores of one task, given distinct finite logits and their weighted counts, all [n]."""
+        found, z, weights = cls(1), logits.astype(np.float64), negatives + positives
+        losses = negatives * np.logaddexp(0.0, z) + positives * np.logaddexp(0.0, -z)
+        parts = losses, weights, weights * predictions(z, "logistic"), positives
+        found._sums[0, : len(parts)] = [each.sum() for each in parts]
+        found._counts[0].add(ascending_numbers(logits), np.stack([negatives, positives]))
+        return found
+
     def add(self, logits: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> None:
         """Count n samples: logits [n, T] (as float32), labels [n, T], weights [n] or None for ones.
 

@@ -24,6 +24,7 @@ _USED = (
     "mode",
     "train.batch_size",
     "train.accumulate",
+    "train.calibrate",
     "train.threads",
     "train.losses",
     "train.precision",

@@ -94,7 +94,7 @@ class ItemLists:
         users, items = side_of(batch, 0, self._towers.vectors), self._vectors
         hidden, top = self._hidden(batch), min(top, len(items))
         numbers = self._near.lists(users, hidden, top) if self._near else best_items(users, items, hidden, top)
-        return numbers, scores_of(users, items, numbers) / np.float32(self._towers.temperature)
+        return numbers, self._towers.logits(scores_of(users, items, numbers))
 
     def _hidden(self, batch: Batch) -> Pairs:
         """Return pairs of a place in the batch and an item: those seen in training, and those in lists of the row."""

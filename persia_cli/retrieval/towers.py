@@ -10,6 +10,7 @@ from torch import nn
 
 from persia_cli.config.schema import Run
 from persia_cli.data.read.batch import Batch
+from persia_cli.model.calibration import NAME
 from persia_cli.model.two_sides import TwoSides
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place
@@ -38,8 +39,12 @@ class Towers:
         assert isinstance(network, TwoSides)
         self._network, self._rows_of = network, rows_of
         self._staging = Staging(group_shapes(embedding_layout(run)), device, by_kernels=True)
-        self.temperature = network.temperature
-        """Number that a product of two vectors is divided by to give the logit."""
+
+    def logits(self, products: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the logits of products of two vectors, corrected as those of the network."""
+        logits = products / np.float32(self._network.temperature)
+        factors = getattr(self._network, NAME, None)
+        return logits if factors is None else logits * factors[0].numpy() + factors[1].numpy()
 
     def vectors(self, batch: Batch) -> Vectors:
         """Return the vectors of a batch's samples; the network is in evaluation mode then."""

@@ -1,7 +1,7 @@
 """The dense network of one rank: training, evaluation, saving, loading."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from torch import nn
 from persia_cli.config.schema import Run
 from persia_cli.kernels.memory import Empty
 from persia_cli.model.build import build_model
+from persia_cli.model.calibration import Factors, factors_of
 from persia_cli.observe.trace import Trace
 from persia_cli.plan.columns import dense_count, label_names
 from persia_cli.plan.embedding import embedding_layout
@@ -38,6 +39,7 @@ from persia_cli.training.parts import StepParts
 from persia_cli.training.shared_weights import SharedWeights
 from persia_cli.training.step import TRAINING, DenseStep, Scored, StepSettings
 from persia_cli.wire.messages import GroupRows
+from persia_cli.wire.reports import Calibration
 
 
 class DenseTrainer:
@@ -75,6 +77,7 @@ class DenseTrainer:
         self.parameters = sum(weight.numel() for weight in self._module.parameters())
         self._optimizer = dense_optimizer(run.optimizer.dense, self._module) if trains else None
         self._feature_groups = len(layout.feature_groups)
+        self._factors: Factors | None = None
         self._shared = None
         if layout.dense_group is not None:
             l2 = penalties(run.optimizer.dense, self._module)
@@ -151,9 +154,17 @@ class DenseTrainer:
         """The dense network."""
         return self._module
 
+    def calibrate(self, calibration: Sequence[Calibration]) -> None:
+        """Correct the logits of all evaluations from now on; the loss stays that of the network's own."""
+        self._factors = factors_of(calibration, self._tasks)
+
     def evaluate(self, step: int, samples: Samples, groups: list[GroupRows]) -> Scored:
         """Score one step's samples; nothing changes."""
-        return self._step.evaluate(step, samples, groups[: self._feature_groups])
+        scored = self._step.evaluate(step, samples, groups[: self._feature_groups])
+        if self._factors is None:
+            return scored
+        slopes, shifts = self._factors
+        return Scored(scored.logits * slopes + shifts, scored.loss_sum)
 
     def refresh(self, weights: GroupRows) -> None:
         """Set the dense weights to those that the embedding servers store."""

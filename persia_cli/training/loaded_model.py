@@ -13,13 +13,14 @@ from persia_cli.config.schema import Run
 from persia_cli.data.read.batch import Batch
 from persia_cli.errors import UserError
 from persia_cli.model.build import build_model
+from persia_cli.model.calibration import calibrate, factors_of
 from persia_cli.model.outputs import split_output
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.storage.places import Place
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.checkpoints.chain import RowFile, read_chain
-from persia_cli.store.checkpoints.manifest import verified_folder
+from persia_cli.store.checkpoints.manifest import calibration_of, verified_folder
 from persia_cli.store.checkpoints.row_files import load_shard
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.shard import Shard
@@ -32,10 +33,16 @@ from persia_cli.wire.messages import GroupRows
 
 
 def load_network(run: Run, checkpoint: Place) -> nn.Module:
-    """Return a saved network in evaluation mode; raises CheckpointError for a damaged one, or one of another model."""
+    """Return a saved network in evaluation mode, with corrected logits; raises CheckpointError for a damaged one.
+
+    It is also raised for one of another model.
+    """
     prepare_torch(run.train.threads)
-    network = build_model(run.model, input_shape(run, embedding_layout(run)), run.seed)
+    shape = input_shape(run, embedding_layout(run))
+    network = build_model(run.model, shape, run.seed)
     load_weights(verified_folder(checkpoint, "dense"), network)
+    if (factors := factors_of(calibration_of(run, checkpoint), shape.tasks)) is not None:
+        calibrate(network, factors)
     return network.eval()
 
 

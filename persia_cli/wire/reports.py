@@ -161,6 +161,18 @@ class TrackedMetric(Record, frozen=True, forbid_unknown_fields=True):
     since: Count
 
 
+class Calibration(Record, frozen=True, forbid_unknown_fields=True):
+    """The correction of a label's logits: each is multiplied by the slope, then the shift is added, in float32."""
+
+    task: Count
+    """The label's number."""
+    label: str
+    slope: float
+    shift: float
+    log_loss: tuple[float, float]
+    """Of the evaluation samples it is fitted on, before and after."""
+
+
 class TrackedPlateau(Record, frozen=True, forbid_unknown_fields=True):
     """The state of a plateau schedule of dense weights or of rows."""
 

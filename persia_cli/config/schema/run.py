@@ -72,6 +72,12 @@ class Training(Node):
     """Torch threads of each NN worker."""
     losses: dict[str, LossOfLabel] = Field(default_factory=dict)
     """Loss of each label, by the label's name; labels that are not named have `bce` of weight 1."""
+    calibrate: Changeable[Literal["auto", "off"]] = "auto"
+    """Correct the logits of each label by a slope and a shift that are fitted on the evaluation samples.
+
+    `auto`: where that lowers their log loss by more than chance, but not with a `pos_weight`. The two numbers are saved
+    with the model, and its predictions have them; training and its evaluations do not. `off`: never.
+    """
     task_weights: Literal["given", "uncertainty"] = "given"
     """How losses of several labels are weighed: by their weights alone, or also by a learnt uncertainty of each
     (arXiv 1705.07115)."""

@@ -362,6 +362,7 @@ class Checkpointing:
             tracked=[_tracked_metric(best) for best in self._tracker.tracked],
             plateaus=tuple(TrackedPlateau(p.of, _tracked_metric(p.best), p.reductions) for p in self._tracker.plateaus),
             evaluation_due=evaluation_due,
+            calibration=state.calibration,
         )
 
 

@@ -115,7 +115,9 @@ class Coordinator:
         tasks = len(label_names(run))
         state = load_state(place_of(job.load), resumed, tasks) if resumed and job.load else None
         self._record = RunRecord(
-            self._run_dir, events, run, grid, step, samples, state, metrics, scored_part=job.scored_part
+            *(self._run_dir, events, run, grid, step, samples, state, metrics),
+            scored_part=job.scored_part,
+            calibrates=job.task == "train" and run.train.calibrate == "auto",
         )
         tracker = tracker_of(run, metric_aims(run))
         if resumed:

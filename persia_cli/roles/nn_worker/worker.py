@@ -27,7 +27,7 @@ from persia_cli.roles.nn_worker.rendezvous import RankStore
 from persia_cli.roles.nn_worker.retrieval import RetrievalOfRows
 from persia_cli.roles.session import COMPILING, HEARTBEAT_S, CoordinatorSession, Work
 from persia_cli.storage.places import place_of
-from persia_cli.store.checkpoints.manifest import verified_folder
+from persia_cli.store.checkpoints.manifest import calibration_of, verified_folder
 from persia_cli.training.compiling import watched_compiling
 from persia_cli.training.dense_trainer import DenseTrainer
 from persia_cli.training.device import device_of, devices_are_apart, explained_full_memory, peak_memory
@@ -150,7 +150,7 @@ class NNWorker:
             self._retrieval = RetrievalOfRows(
                 run, run.eval.retrieval, trainer, world, self._pipeline, self._session.work
             )
-        self._load(job, trainer)
+        self._load(run, job, trainer)
         self._session.work.end()
         self._pipeline.call(self._pipeline.open)
         self._pipeline.call(lambda: self._session.ready(self._on_instruction, trainer.parameters))
@@ -159,11 +159,13 @@ class NNWorker:
         finally:
             trainer.close()
 
-    def _load(self, job: Job, trainer: DenseTrainer) -> None:
-        """Load the initial dense weights of the job, if it has any."""
+    def _load(self, run: Run, job: Job, trainer: DenseTrainer) -> None:
+        """Load the initial dense weights of the job, if it has any, and corrections unless it trains."""
         if job.load:
             self._session.work.begin("reading the dense weights")
             trainer.load(verified_folder(place_of(job.load), DENSE))
+            if job.task != "train":
+                trainer.calibrate(calibration_of(run, place_of(job.load)))
         elif job.warm and job.warm.dense and job.warm.checkpoint:
             self._session.work.begin("reading the dense weights")
             trainer.take(verified_folder(place_of(job.warm.checkpoint), DENSE), job.warm.states)

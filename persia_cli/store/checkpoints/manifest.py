@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from xxhash import xxh128
 
+from persia_cli.config.schema import Run
 from persia_cli.control.phases import Trigger
 from persia_cli.control.position import TrainingData
 from persia_cli.errors import CheckpointError
@@ -23,9 +24,9 @@ from persia_cli.storage.places import Place, inside, place_of, put, reading, siz
 from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.wire.message import Count
-from persia_cli.wire.reports import Digest, Positive, Record, SavedFile, TrackedMetric, TrackedPlateau
+from persia_cli.wire.reports import Calibration, Digest, Positive, Record, SavedFile, TrackedMetric, TrackedPlateau
 
-FORMAT_VERSION = 12
+FORMAT_VERSION = 13
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"
@@ -70,6 +71,8 @@ class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
     """True if the model was saved before its evaluation at this step."""
     plateaus: tuple[TrackedPlateau, ...] = ()
     train_data: TrainingData | None = None
+    calibration: tuple[Calibration, ...] = ()
+    """Corrections of the model's labels, fitted by its evaluation; none if it has not been evaluated."""
 
 
 class Parent(Record, frozen=True, forbid_unknown_fields=True):
@@ -337,6 +340,11 @@ def verified_folder(folder: Place, part: str) -> Place:
     for file in files:
         verify(folder / file.folder / file.name, file)
     return folder / (files[0].folder if files else part)
+
+
+def calibration_of(run: Run, checkpoint: Place) -> tuple[Calibration, ...]:
+    """Return the corrections of a saved model's labels that a run applies; raises CheckpointError."""
+    return read_manifest(checkpoint).progress.calibration if run.train.calibrate == "auto" else ()
 
 
 def kind_of(file: SavedFile) -> str:
