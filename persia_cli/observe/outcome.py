@@ -54,7 +54,7 @@ def metrics_of(
 ) -> JobMetrics | None:
     """Return the metrics of a job from its lines of metrics; `chosen` is the step of the evaluation that it chose.
 
-    They are those of the model as it is used, after the corrections in the job's `events`.
+    They are those of the saved model, with the corrections in the job's `events`.
     """
     training = [line for line in metrics if line["split"] == "train"]
     if not training:

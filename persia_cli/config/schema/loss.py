@@ -34,7 +34,7 @@ class Bce(_Loss):
     """Label smoothing: a label y counts as (1 - smoothing) y + smoothing / 2 in the loss, and as itself elsewhere."""
     pos_weight: Positive = 1.0
     """Factor of the loss of positive samples, for labels that are rarely positive. Predictions are then too high by
-    about this factor in the odds; metrics such as log loss and calibration do not use it."""
+    about this factor in the odds, and `train.calibrate` leaves them so; metrics do not use it."""
 
     @property
     def is_plain(self) -> bool:
