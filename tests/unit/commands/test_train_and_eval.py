@@ -34,6 +34,8 @@ def test_train_then_eval_then_refuse_a_second_run(persia) -> None:
     result = figures(trained.out)
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     recorded = next(line for line in reversed(lines) if line["split"] == "eval")
+    events = [json.loads(line) for line in Path("run/events.jsonl").read_text().splitlines()]
+    recorded |= next((event["metrics"] for event in events if event["event"] == "calibrated"), {})
     assert {key: result[key] for key in QUALITY} == {key: json.dumps(recorded[key]) for key in QUALITY}
 
     as_json = json.loads(persia("eval", "run", "--json").out)
@@ -42,7 +44,8 @@ def test_train_then_eval_then_refuse_a_second_run(persia) -> None:
     for words in (("run",), ("run", "cluster.embedding_servers=3"), ("run/checkpoints/step-6",)):
         evaluated = persia("eval", *words)
         assert evaluated.code == 0, evaluated.err
-        assert {key: figures(evaluated.out)[key] for key in QUALITY} == {key: result[key] for key in QUALITY}
+        found = {key: float(figures(evaluated.out)[key]) for key in QUALITY}
+        assert found == pytest.approx({key: float(result[key]) for key in QUALITY}, rel=1e-12)
     assert len(list(Path("run/evals").iterdir())) == 3
 
     again = persia("train", *SMALL, "--run-dir", "run")
