@@ -170,7 +170,7 @@ def _show_drift(console: Console, found: Inspection) -> None:
     shown = columns("column", "training mean", "evaluation mean", "unseen ids", "of look-ups", "stability")
     for name, column in found.profile.columns.items():
         guess, drift = found.roles[name], column.drift
-        if guess.role in ("split", "unused") or drift.stability is None:
+        if guess.role in ("split", "time", "unused") or drift.stability is None:
             continue
         is_sparse = guess.role == "sparse"
         shown.add_row(

@@ -13,6 +13,7 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.inspect.hints import filler_of, numeric_hints, text_hints
 from persia_cli.data.inspect.profile import ColumnProfile, Drift, Hints, Kind, LengthFigures, NumberFigures
 from persia_cli.data.inspect.queries import Queries
+from persia_cli.data.inspect.times import figures_of
 from persia_cli.data.read.arrow_types import class_of, is_list, is_number, is_text, plain_type
 
 TOP = 5
@@ -49,7 +50,7 @@ def profile_columns(
     profiles = {}
     for start in range(0, len(columns), AT_ONCE):
         part = columns[start : start + AT_ONCE]
-        sampled = [column.sql for column in part if column.kind not in ("time", "other", "vector")]
+        sampled = [column.sql for column in part if column.kind not in ("other", "vector")]
         queries.select({column.sql: column.name for column in part}, split, sampled)
         figures: list[dict[int | None, Figures]] = [{0: {}, 1: {}} for _ in part]
         for split_number, rows, *found in queries.run(
@@ -151,13 +152,14 @@ class _Column:
         bins = _bins(parts) if self.kind == "list" else None
         has_numbers = self.kind in ("number", "integer")
         numbers = _number_figures(every, sample) if has_numbers else None
-        hints = self._text_hints(every)
+        hints = self._time_hints() if self.kind == "time" else self._text_hints(every)
         if (separator := self._separator or hints.separator) is not None and self._element == pa.string():
             self.divide(separator)
         ids = self._ids(every)
         top = () if ids is None else tuple((_text(id_), occurrences / ids["count"]) for id_, occurrences in ids["top"])
         if numbers is not None:
-            hints = numeric_hints(numbers, every["count"], None if ids is None else ids["ids"])
+            distinct = None if ids is None else ids["ids"]
+            hints = numeric_hints(self.name, numbers, every["count"], distinct, self._sampled)
         return ColumnProfile(
             name=self.name,
             type=self._type,
@@ -182,7 +184,13 @@ class _Column:
         """Return what texts look like, but for a filler."""
         if self.kind != "text" or self._element != pa.string() or not every["count"]:
             return Hints()
-        return text_hints(lambda sql: self._run(f"SELECT {sql} FROM", "sample"))
+        return text_hints(self._sampled)
+
+    def _time_hints(self) -> Hints:
+        """Return what times look like."""
+        is_zoned = getattr(self._element, "tz", None) is not None
+        found = self._sampled(f"epoch_us(v::{'TIMESTAMPTZ' if is_zoned else 'TIMESTAMP'})")  # of nanoseconds too
+        return Hints(time=figures_of(np.array(found, np.int64)[:, 0])) if found else Hints()
 
     def _ids(self, every: Figures) -> Figures | None:
         """Count the ids; None for a column without ids, and for numbers with a fraction or too many whole ones."""
@@ -214,6 +222,10 @@ class _Column:
         """Return the finite numbers of the sampled rows in each split."""
         found = np.array(self._run("SELECT split, v FROM", "sample"), np.float64).reshape(-1, 2)
         return [found[found[:, 0] == split, 1] for split in (0, 1)]
+
+    def _sampled(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return expressions of the values `v` of the sampled rows."""
+        return self._run(f"SELECT {sql} FROM", "sample")
 
     def _run(self, select: str, table: str, condition: str = "") -> list[tuple[Any, ...]]:
         return self._queries.run(f"{select} {self.values(table)} {condition}")

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 
+from persia_cli.config.schema.features import TimePart
 from persia_cli.control.position import SplitName
 from persia_cli.data.inspect.files import SourceFiles
 from persia_cli.data.inspect.split_rule import SplitRule
@@ -63,11 +64,25 @@ class LengthFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class TimeHint:
+    """What is known of a column of times, from a sample of its values."""
+
+    format: str | None = None
+    """The format of texts or numbers; None for dates, timestamps and ISO 8601."""
+    others: tuple[str, ...] = ()
+    """Other formats that all values fit too."""
+    parts: tuple[TimePart, ...] = ()
+    """Parts of the times that recur."""
+    divides: bool = False
+    """True if the latest rows can evaluate and test: their times differ from the others'."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hints:
     """Hints from the values of a column."""
 
-    time: str | None = None
-    """The kind of times that all values may be."""
+    time: TimeHint | None = None
+    """Present if all values are times."""
     numbers_rows: bool = False
     """True if the values are integers without gaps, each once."""
     separator: str | None = None

@@ -7,26 +7,24 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import yaml
-
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import Label
 from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.data.inspect.amounts import FEW, SURE, Amount, amounts_of
 from persia_cli.data.inspect.hints import FILLERS
 from persia_cli.data.inspect.labels import candidates_of, chosen_of, is_usual, positive_sql
-from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, NumberFigures
+from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, NumberFigures, TimeHint
 from persia_cli.data.inspect.queries import Queries
 from persia_cli.data.read.dense_transforms import TAIL
 from persia_cli.data.read.values import INTEGER
 
-Role = Literal["label", "dense", "sparse", "weight", "split", "unused"]
+Role = Literal["label", "dense", "sparse", "weight", "split", "time", "unused"]
 
 WEIGHTS = ("weight", "weights", "sample_weight")
-TIMES = ("timestamp", "time", "date", "datetime", "ts", "time_stamp")
 POSITIVE = ("yes", "true", "y", "t", "1", "positive", "click", "clicked", "bought")
 ROW_NUMBER_FRACTION = 0.95
 """Distinct ids per row from which on a column only identifies rows."""
+_OF_PEOPLE = re.compile(r"birth|born|(^|_)dob($|_)", re.IGNORECASE)
 _FEW_ROWS = 1000
 _LEAST_ROWS = 20
 """Rows from which on a column without any repeated value only identifies rows."""
@@ -58,6 +56,8 @@ class Guess:
     """The value that fills lists up."""
     buckets: int | None = None
     """Ids of a dense column next to its numbers: so many buckets, 0 for an id of each value."""
+    time: TimeHint | None = None
+    """What is known of times."""
     doubt: str = ""
     """A question that the data leaves open, and the setting for one of its answers."""
 
@@ -119,7 +119,7 @@ def _labels(profile: DatasetProfile) -> dict[str, Guess]:
 
 
 def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None) -> Guess:
-    split, name, numbers = profile.split_rule.split, column.name.lower(), column.numbers
+    split, numbers = profile.split_rule.split, column.numbers
     if isinstance(split, ColumnSplit) and column.name == split.column:
         return Guess("split", "says train or eval")
     if numbers and numbers.is_binary and not column.is_complete and is_usual(column.name):
@@ -128,16 +128,10 @@ def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None
         return _vector(column)
     if column.kind == "other":
         return Guess("unused", f"{column.type} is neither numbers nor ids")
-    if column.kind == "time":
-        return Guess("unused", _time(column))
-    if column.count == 0 and (numbers is None or numbers.mean is None):
-        return Guess("unused", "it has no values")
-    if column.hints.time is not None and column.kind == "text":
-        return Guess("unused", _time(column))
     if column.hints.time is not None:
-        return Guess("unused", f"{column.hints.time}: split by it, or prepare hours and days")
-    if name in TIMES or name.endswith(("_at", "_time", "_timestamp", "_date")):
-        return Guess("unused", "a time: split by it, or prepare hours and days")
+        return _time(column)
+    if column.kind == "time" or (column.count == 0 and (numbers is None or numbers.mean is None)):
+        return Guess("unused", "it has no values")
     if column.hints.numbers_rows and not column.nulls:
         return Guess("unused", "it numbers the rows")
     if column.hints.has_decimal_comma:
@@ -166,12 +160,11 @@ def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None
     return _amount(column, amount) if amount is not None else Guess("sparse", values, doubt=_doubt(column))
 
 
-def _time(column: ColumnProfile) -> str:
-    """Return what can be made of a column of dates, timestamps or texts of them."""
-    parts = ("weekday",) if column.type.startswith("date") else ("hour", "weekday")
-    made = [{"name": f"{column.name}_{part}", "column": column.name, "transform": part} for part in parts]
-    features = yaml.safe_dump(made, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False).strip()
-    return f"a time: split by it, or take parts of it: sparse: {features}"
+def _time(column: ColumnProfile) -> Guess:
+    if _OF_PEOPLE.search(column.name):
+        return Guess("unused", "a date of birth: write ages as numbers")
+    reason = "a time: later ones never occur in training, so parts of it are features"
+    return Guess("time", reason, time=column.hints.time)
 
 
 def _vector(column: ColumnProfile) -> Guess:

@@ -91,9 +91,9 @@ def _by_column(queries: Queries) -> ColumnSplit | None:
         begins = " OR ".join(f"starts_with(lower(v), '{word}')" for word in ("train", *EVALUATING))
         values = f"SELECT DISTINCT {queries.column(name)}::VARCHAR AS v FROM {queries.tables}"
         found = queries.run(f"{values} WHERE {begins} ORDER BY v LIMIT 1000")
-        train, evaluation = _pair([value for (value,) in found])
+        train, evaluation, test = _parts([value for (value,) in found])
         if train and evaluation:
-            return ColumnSplit(kind="column", column=name, train=train, eval=evaluation)
+            return ColumnSplit(kind="column", column=name, train=train, eval=evaluation, test=test)
     return None
 
 
@@ -103,16 +103,18 @@ def _by_name(source: SourceFiles) -> FileSplit | None:
         return None  # patterns of a split by files are relative to a folder
     root = PurePosixPath(location.path)
     tops = {PurePosixPath(file.name).relative_to(root).parts[:1] for file in source.files}
-    train, evaluation = _pair(sorted(top[0] for top in tops if top))
+    train, evaluation, test = _parts(sorted(top[0] for top in tops if top))
     if not train or not evaluation:
         return None
     word = next(word for word in EVALUATING if evaluation.lower().startswith(word))
-    return FileSplit(kind="files", train=(f"{train[:5]}*",), eval=(f"{evaluation[: len(word)]}*",))
+    tests = (f"{test[:4]}*",) if test else ()
+    return FileSplit(kind="files", train=(f"{train[:5]}*",), eval=(f"{evaluation[: len(word)]}*",), test=tests)
 
 
-def _pair(names: list[str]) -> tuple[str | None, str | None]:
-    """Return the names of the training and of the evaluation split by their usual beginnings."""
+def _parts(names: list[str]) -> tuple[str | None, str | None, str | None]:
+    """Return the names of the training, the evaluation and the test split by their usual beginnings."""
     train, *others = (
         next((name for name in names if name.lower().startswith(word)), None) for word in ("train", *EVALUATING)
     )
-    return train, next(filter(None, others), None)
+    evaluation = next(filter(None, others), None)
+    return train, evaluation, others[-1] if others[-1] != evaluation else None

@@ -1,6 +1,7 @@
 """A suggested `dataset.yaml` for files that have none; users read and correct it."""
 
 import json
+import re
 from collections.abc import Collection
 
 import yaml
@@ -9,11 +10,14 @@ from persia_cli.config.explain import CANDIDATE
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.config.schema.split import ColumnSplit, FileSplit
 from persia_cli.data.inspect.labels import candidates_of, comparable
-from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile
+from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, TimeHint
 from persia_cli.data.inspect.roles import Guess, name_of_buckets
 from persia_cli.errors import count
 from persia_cli.store.layout import DENSE_TABLE
 
+USUAL = re.compile(r"^(time_?stamp|time|date|date_?time|ts)$", re.IGNORECASE)
+"""Names of the time of a row."""
+_FEW_ROWS = 100
 LONG = 100
 """Lists longer than this are cut to a length that 99 % of them do not exceed."""
 _WIDTH = 100
@@ -27,9 +31,11 @@ def suggest_dataset(
     """Return YAML for `dataset`; `path` is the place of the files, `wanted` and `form` are their format."""
     of_role = {
         role: [name for name, guess in guesses.items() if guess.role == role]
-        for role in ("label", "dense", "sparse", "weight", "unused")
+        for role in ("label", "dense", "sparse", "weight", "time", "unused")
     }
     ids = [name for name, guess in guesses.items() if guess.role == "sparse" or guess.buckets is not None]
+    times = {name: guess.time for name, guess in guesses.items() if guess.time is not None}
+    parts = [item for name, time in times.items() for item in _parts(name, time, guesses)]
     lines = [
         "# Suggested by `persia data inspect` from names, types and values: correct what is guessed wrong.",
         "kind: parquet",
@@ -38,12 +44,13 @@ def suggest_dataset(
         *([f"csv: {_flow(form.model_dump(mode='json', exclude_defaults=True))}"] if form != CsvFormat() else []),
         *_labels(of_role["label"], guesses, profile),
         *_listed("dense", [_number(profile.columns[name], guesses[name]) for name in of_role["dense"]]),
-        *_listed("sparse", [_feature(profile.columns[name], guesses[name], guesses) for name in ids]),
+        *_listed("sparse", [_feature(profile.columns[name], guesses[name], guesses) for name in ids] + parts),
         *(f"weight: {_quoted(name)}  # if these do not weigh samples, list it in dense" for name in of_role["weight"]),
-        f"split: {_split(profile)}",
+        f"split: {_split(profile, times)}",
     ]
     if any(not profile.columns[name].is_complete for name in of_role["dense"]):
         lines.append("fill: 0.0  # in place of null and non-finite dense values")
+    of_role["unused"] += of_role["time"]
     if of_role["unused"]:
         lines += [
             "# Not used:",
@@ -120,16 +127,41 @@ def _on_one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def _split(profile: DatasetProfile) -> str:
+def _parts(name: str, time: TimeHint, guesses: dict[str, Guess]) -> list[tuple[str, str]]:
+    """Return the features that are made of a column of times, in YAML, each with a comment."""
+    found = []
+    for part in time.parts:
+        made = f"{name}_{part}"
+        while made in guesses:
+            made += "s"
+        item = _flow({"name": made, "column": name, "transform": part} | _format(time))
+        doubt = guesses[name].doubt
+        found.append((item, f"in UTC{'; ' if doubt else ''}{doubt}{_doubt(time)}"))
+    return found
+
+
+def _format(time: TimeHint) -> dict[str, str]:
+    return {} if time.format is None else {"format": time.format}
+
+
+def _doubt(time: TimeHint) -> str:
+    others = " and ".join(map(repr, time.others))
+    return f"; all values fit {others} too: correct the format if it is another" if others else ""
+
+
+def _split(profile: DatasetProfile, times: dict[str, TimeHint]) -> str:
     split = profile.split_rule.split
-    if isinstance(split, ColumnSplit):
-        column, train, evaluation = _quoted(split.column), _quoted(str(split.train)), _quoted(str(split.eval))
-        return f"{{kind: column, column: {column}, train: {train}, eval: {evaluation}}}"
-    if isinstance(split, FileSplit):
-        return f"{{kind: files, train: {_names(list(split.train))}, eval: {_names(list(split.eval))}}}"
-    times = [name for name, column in profile.columns.items() if column.kind == "time" and column.is_complete]
-    later = f"; for later rows: {{kind: time, column: {_quoted(times[0])}, eval_fraction: 0.1}}" if times else ""
-    return f"{{kind: every, n: 10}}  # every tenth row evaluates{later}"
+    if isinstance(split, ColumnSplit | FileSplit):
+        return _flow(split.model_dump(mode="json", exclude_defaults=True))
+    able = [name for name, time in times.items() if time.divides and profile.columns[name].is_complete]
+    if able:
+        first, *others = sorted(able, key=lambda name: USUAL.search(name) is None)
+        rule = {"kind": "time", "column": first} | _format(times[first]) | {"eval_fraction": 0.1, "test_fraction": 0.1}
+        other = f"; other times: {', '.join(others)}" if others else ""
+        return f"{_flow(rule)}  # the latest rows{_on_one_line(other)}{_doubt(times[first])}"
+    if profile.rows < _FEW_ROWS:
+        return "{kind: every, n: 10}  # every tenth row evaluates; so few rows have none for a test"
+    return "{kind: hash, eval_fraction: 0.1, test_fraction: 0.1}  # rows at random"
 
 
 def _entries(names: list[str], guesses: dict[str, Guess]) -> str:

@@ -49,7 +49,7 @@ def written(array: Any, form: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]
 
 def _by_fields(array: Any, form: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     texts = pc.utf8_upper(pc.utf8_trim_whitespace(array.cast(pa.string())))
-    found = pc.extract_regex(texts, _pattern(form))
+    found = pc.extract_regex(texts, pattern_of(form))
     given = set(fields_of(form))
 
     def text(name: str) -> Any:
@@ -94,7 +94,8 @@ def _offsets(zones: Any) -> NDArray[np.int64]:
     return seconds
 
 
-def _pattern(form: str) -> str:
+def pattern_of(form: str) -> str:
+    """Return the regular expression of texts, in capitals, that fit a format, with a group for each field."""
     pieces = re.split("%(.)", form)
     for place, name in enumerate(fields_of(form)):
         pieces[2 * place + 1] = f"(?P<{name}>{FIELDS[name]})"
