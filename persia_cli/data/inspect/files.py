@@ -33,6 +33,7 @@ class SourceFiles:
     schema: Any
     constants: tuple[dict[str, Any], ...]
     """Columns named by the folders of each file, as Arrow scalars."""
+    format: Format
     form: CsvFormat
     """The format of CSV files, with a delimiter that was guessed."""
     left_out: str
@@ -93,7 +94,7 @@ def open_files(
     if twice:
         raise DataError(f"{files[0].name}: there are several columns {twice[0]}; give each a different name")
     return SourceFiles(
-        path, filesystem, files, tuple(rows), row_groups, schema, tuple(constants), form, others, tuple(unread)
+        path, filesystem, files, tuple(rows), row_groups, schema, tuple(constants), kind, form, others, tuple(unread)
     )
 
 

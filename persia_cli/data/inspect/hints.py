@@ -5,12 +5,17 @@ from typing import Any
 
 from persia_cli.data.inspect.profile import Hints, NumberFigures, TimeHint
 from persia_cli.data.inspect.times import formats_of_numbers, formats_of_texts, hint_of
+from persia_cli.data.read.csv_files import NUMBER
 
 FILLERS = ("0", "-1", "-999", "", "na", "n/a", "nan", "null", "none", "nil", "-", "?", ".", "missing", "unknown", "pad",
            "<pad>", "[pad]", "\\n")  # fmt: skip
 """Values, in lower case, that often stand for none."""
 LEAST_FILLED = 0.05
 """Part of all values from which on one of FILLERS is reported."""
+_MOST_WORDS = 5
+"""Different texts, at most, among numbers."""
+_MOSTLY, _HALF = 0.95, 0.5
+"""Part of the texts that are numbers where the others may be any words, and where all of those are FILLERS."""
 SEPARATORS = {**{each: f"contains(v, '{each}')" for each in "|;,"}, " ": r"regexp_full_match(v, '\d+( +\d+)+')"}
 """Separators of ids, each with SQL for a text that has it; blanks count between numbers alone."""
 _LEAST_DIVIDED = 0.1
@@ -34,13 +39,19 @@ def numeric_hints(name: str, numbers: NumberFigures, count: int, distinct: int |
 def text_hints(run: Run) -> Hints:
     """Return the hints of a column of text."""
     counts = ", ".join(f"count(*) FILTER ({sql})" for sql in SEPARATORS.values())
-    first, last, is_decimal, size, *divided = run(
+    is_number = f"regexp_matches(v, '{NUMBER}')"
+    first, last, is_decimal, size, numbers, *divided = run(
         "min(v), max(v), "
-        f"bool_and(regexp_full_match(v, '{_DECIMAL_COMMA}')) AND bool_or(contains(v, ',')), count(*), {counts}"
+        f"bool_and(regexp_full_match(v, '{_DECIMAL_COMMA}')) AND bool_or(contains(v, ',')), count(*), "
+        f"count(*) FILTER ({is_number}), {counts}"
     )[0]
     time = _time(run, "v", formats_of_texts((first, last))) if size else None
     if time is not None or is_decimal:
         return Hints(time=time, has_decimal_comma=bool(is_decimal) and time is None)
+    if _HALF * size <= numbers < size:
+        [(words,)] = run(f"list_sort(list(DISTINCT trim(v, ' \t')) FILTER (NOT {is_number}))[:{_MOST_WORDS + 1}]")
+        if len(words) <= _MOST_WORDS and (numbers >= _MOSTLY * size or are_fillers(words)):
+            return Hints(words=tuple(words))
     for separator, number in zip(SEPARATORS, divided, strict=True):
         if size and number >= _LEAST_DIVIDED * size and _divides(run, separator):
             return Hints(separator=separator)
@@ -49,6 +60,11 @@ def text_hints(run: Run) -> Hints:
 
 def _time(run: Run, sql: str, formats: Sequence[str | None]) -> TimeHint | None:
     return hint_of([value for (value,) in run(sql)], formats) if formats else None
+
+
+def are_fillers(words: Sequence[str]) -> bool:
+    """Return True if there are words, and all of them often stand for none."""
+    return bool(words) and all(word.lower() in FILLERS for word in words)
 
 
 def _divides(run: Run, separator: str) -> bool:

@@ -14,6 +14,7 @@ from persia_cli.config.schema.dataset import BUILTIN, CsvFormat, ParquetDataset
 from persia_cli.config.schema.features import Label
 from persia_cli.data.inspect.column import distinct_together, profile_columns
 from persia_cli.data.inspect.files import open_files
+from persia_cli.data.inspect.hints import are_fillers
 from persia_cli.data.inspect.leaks import Leak, leaks_of
 from persia_cli.data.inspect.profile import DatasetProfile
 from persia_cli.data.inspect.queries import Progress, Queries
@@ -54,10 +55,31 @@ def inspect_data(
 ) -> Inspection:
     """Read all rows; `form` is the format of CSV files where the folder's own description gives none.
 
-    `wanted` is the format of files whose names do not show it.
+    `wanted` is the format of files whose names do not show it. CSV files with texts for none among numbers, such as
+    `?`, are read twice, the second time with these as null.
 
     Raises DataError for files that cannot be read, or a description that is not valid.
     """
+    found = _inspected(path, progress, form, converting, wanted)
+    source = found.profile.source
+    nulls = tuple(sorted(_words_for_none(found.profile))) if found.known is None and source.format == "csv" else ()
+    if not nulls:
+        return found
+    form = source.form.model_copy(update={"nulls": (*source.form.nulls, *nulls)})
+    return _inspected(path, progress, form, converting, wanted)
+
+
+def _words_for_none(profile: DatasetProfile) -> set[str]:
+    """Return the texts that stand for none in columns of numbers, but for those that may be one of a label's two."""
+    columns = profile.columns.values()
+    found = {word for column in columns if are_fillers(column.hints.words) for word in column.hints.words}
+    return found - {value for column in columns if column.distinct == 2 for value, _ in column.top}
+
+
+def _inspected(
+    path: str, progress: Progress, form: CsvFormat | None, converting: Converting, wanted: Literal["auto"] | Format
+) -> Inspection:
+    """Read all rows once."""
     known = read_description(path)
     form = form or (known.csv if known else CsvFormat())
     source = open_files(path, form, converting, wanted)
@@ -130,7 +152,7 @@ def _as_training(suggestion: str) -> Iterator[str]:
 
 def _digits(profile: DatasetProfile, roles: dict[str, Guess]) -> Iterator[str]:
     """Yield a sentence for each column of ids of a Parquet file whose texts seem to be digits."""
-    if profile.source.files[0].source is not None:
+    if profile.source.format != "parquet":
         return
     for name, column in profile.columns.items():
         is_text = roles[name].role == "sparse" and column.kind == "text" and column.top

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,7 +10,7 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import Label
 from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.data.inspect.amounts import FEW, SURE, Amount, amounts_of
-from persia_cli.data.inspect.hints import FILLERS
+from persia_cli.data.inspect.files import SourceFiles
 from persia_cli.data.inspect.labels import candidates_of, chosen_of, is_usual, positive_sql
 from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, NumberFigures, TimeHint
 from persia_cli.data.inspect.queries import Queries
@@ -157,7 +156,9 @@ def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None
     values = "text, hashed when it is read" if _is_text(column) else "integers"
     if column.kind == "list":
         return Guess("sparse", f"lists of {values}", padding=_padding(column), doubt=_fillers(column))
-    return _amount(column, amount) if amount is not None else Guess("sparse", values, doubt=_doubt(column))
+    return (
+        _amount(column, amount) if amount is not None else Guess("sparse", values, doubt=_doubt(column, profile.source))
+    )
 
 
 def _time(column: ColumnProfile) -> Guess:
@@ -193,19 +194,17 @@ def _fillers(column: ColumnProfile) -> str:
     return f"{filler[0]} in {filler[1]:.0%} of them: set padding: {filler[0]} if it stands for none" if filler else ""
 
 
-def _doubt(column: ColumnProfile) -> str:
-    """Return what a column of text may be instead of ids: numbers with texts for null."""
-    values = [value for value, _ in column.top]
-    words = [value for value in values if not _is_number(value)]
-    if column.kind == "text" and words and len(words) < len(values) and all(word.lower() in FILLERS for word in words):
-        return f"if these are numbers but for {' and '.join(words)}, say so in dataset.csv.nulls, and inspect again"
-    return ""
-
-
-def _is_number(text: str) -> bool:
-    with suppress(ValueError):
-        return math.isfinite(float(text))
-    return False
+def _doubt(column: ColumnProfile, source: SourceFiles) -> str:
+    """Return what a column of text may be instead of ids: numbers, but for some words."""
+    if not column.hints.words:
+        return ""
+    words = " and ".join(map(repr, column.hints.words))
+    remedy = (
+        "if they stand for none, add them to csv.nulls"
+        if source.format == "csv"
+        else f"write numbers and null, as pandas.to_numeric(table[{column.name!r}], errors='coerce') returns"
+    )
+    return f"numbers but for {words}: {remedy}"
 
 
 def _number(column: ColumnProfile, amount: Amount | None) -> Guess:

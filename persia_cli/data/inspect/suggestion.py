@@ -41,7 +41,7 @@ def suggest_dataset(
         "kind: parquet",
         f"path: {_quoted(path)}",
         *([f"format: {wanted}"] if wanted != "auto" else []),
-        *([f"csv: {_flow(form.model_dump(mode='json', exclude_defaults=True))}"] if form != CsvFormat() else []),
+        *_csv(form),
         *_labels(of_role["label"], guesses, profile),
         *_listed("dense", [_number(profile.columns[name], guesses[name]) for name in of_role["dense"]]),
         *_listed("sparse", [_feature(profile.columns[name], guesses[name], guesses) for name in ids] + parts),
@@ -72,6 +72,13 @@ def _labels(names: list[str], guesses: dict[str, Guess], profile: DatasetProfile
         f"labels: ???  # {_on_one_line(asked)} Write one of these lines in its place:",
         *(f"{CANDIDATE}{_flow([each.entry])}" for each in candidates),
     ]
+
+
+def _csv(form: CsvFormat) -> list[str]:
+    """Return the line of a format of CSV that is not the usual one."""
+    keys = form.model_dump(mode="json", exclude_defaults=True)
+    comment = "  # these texts mean null, in every column" if "nulls" in keys else ""
+    return [f"csv: {_flow(keys)}{comment}"] if keys else []
 
 
 def _listed(key: str, items: list[tuple[str, str]]) -> list[str]:

@@ -35,13 +35,14 @@ WITH_ZERO = {b"persia.written": b"1.0"}
 _INTEGER = r"^[ \t]*(?:0|-?[1-9][0-9]*)[ \t]*$"
 _WHOLE = r"^[ \t]*(?:0|-?[1-9][0-9]*)\.0[ \t]*$"
 _FRACTION = r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-_NUMBER = rf"^[ \t]*(?:{_FRACTION}|-?(?:nan|NaN|inf|Infinity))[ \t]*$"
+NUMBER = rf"^[ \t]*(?:{_FRACTION}|-?(?:nan|NaN|inf|Infinity))[ \t]*$"
+"""The fields that are numbers."""
 _BOOLEAN = r"^(?:true|True|TRUE|false|False|FALSE)$"
 _NUMBERS = (
     (_INTEGER, pa.int64()),
     (_INTEGER, pa.uint64()),
     (_WHOLE, pa.int64()),
-    (_NUMBER, pa.float64()),
+    (NUMBER, pa.float64()),
     (_BOOLEAN, pa.bool_()),
 )
 Held = Literal["integer", "number", "boolean"]
@@ -131,7 +132,7 @@ def _divided(file: TextFile, layout: Layout) -> tuple[int, bool]:
 def header_flaw(file: TextFile, form: CsvFormat) -> str | None:
     """Return a sentence on a header that names no columns, or one of them twice; None for others."""
     names = column_names(file, form)
-    numbers = [name for name in names if re.fullmatch(_NUMBER, name)]
+    numbers = [name for name in names if re.fullmatch(NUMBER, name)]
     if form.header is True and numbers and not _are_names(numbers):
         made = ",".join(f"c{number}" for number in range(len(names)))
         shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
@@ -208,7 +209,7 @@ def _narrowed(kinds: list[tuple[str, Any]], values: Any) -> list[tuple[str, Any]
     """Return the kinds that all values fit; what fits as an integer is a number, too."""
     found: list[tuple[str, Any]] = []
     for pattern, kind in kinds:
-        if (found and pattern == _NUMBER) or _fits(values, pattern, kind):
+        if (found and pattern == NUMBER) or _fits(values, pattern, kind):
             found.append((pattern, kind))
     return found
 

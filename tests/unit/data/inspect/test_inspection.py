@@ -246,7 +246,7 @@ def test_columns_of_every_arrow_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "doubt"),
     [
-        (["NA", "1", "2.5", "NA"] * 10, "if these are numbers but for NA, say so in dataset.csv.nulls, and inspect ag"),
+        (["NA", "1", "2.5", "NA"] * 10, "numbers but for 'NA': write numbers and null, as pandas.to_numeric("),
         (["red", "blue", "green"] * 20, ""),
         (["7up", "1", "NA"] * 10, ""),
     ],

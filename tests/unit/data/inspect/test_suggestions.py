@@ -167,3 +167,30 @@ def test_the_delimiter_of_csv_is_found(
 def test_a_comma_in_the_header_divides_no_rows(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "a.csv").write_text("price (in €, net);user;clicked\n" + "3.5;u1;1\n0.25;u2;0\n" * 20)
     assert yaml.safe_load(look(tmp_path / "a.csv").suggestion)["csv"] == {"delimiter": ";"}
+
+
+@pytest.mark.parametrize(
+    ("words", "is_number"),
+    [(["?"], True), (["NA", "", " "], True), (["-"], True), (["?"] * 25, True), (["10+"], False), (["never"], False)],
+)
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_words_for_none_among_numbers_are_null(
+    tmp_path: Path, cache: Path, words: list[str], is_number: bool, quote: str
+) -> None:
+    fields = [*(f"{each:.2f}" for each in draw(1).random(50 - len(words)) * 9), *words]
+    rows = [f"{quote}{fields[n % 50]}{quote},{'ab?'[n % 3]},{n % 2}" for n in range(200)]
+    (tmp_path / "a.csv").write_text("\n".join(["charges,plan,clicked", *rows]) + "\n")
+    found = look(tmp_path / "a.csv")
+    dataset = read_all(found)
+    assert [each.name for each in dataset.dense_features] == (["charges"] if is_number else [])
+    assert found.profile.columns["charges"].nulls == (4 * len(words) if is_number else 0)
+    assert ("csv.nulls" in found.roles["charges"].doubt) is not is_number
+    assert [each.name for each in dataset.sparse if each.name != "charges"] == ["plan"]
+
+
+def test_a_word_that_may_be_a_label_is_never_null(tmp_path: Path, cache: Path) -> None:
+    rows = [f"{n / 7 if n % 50 else '-'},{n % 9},{'+-'[n % 2]}" for n in range(200)]
+    (tmp_path / "a.csv").write_text("\n".join(["charges,user,label", *rows]) + "\n")
+    found = look(tmp_path / "a.csv")
+    assert found.profile.columns["label"].nulls == 0
+    assert "'-'" in found.suggestion
