@@ -22,6 +22,8 @@ PENALTY = math.log(100.0)
 Two numbers that are fitted to a model without fault reach it once in 100 times: twice the rise is then distributed as
 chi-squared with two degrees of freedom.
 """
+OF_RANKS = ("auc", "pr_auc")
+"""Metrics that no correction changes."""
 MAX_CELLS = 2**14
 """Cells of neighbouring logits; with more logits, numbers are fitted to the mean of each cell, which is faster."""
 MAX_ITERATIONS, MIN_PART = 50, 1e-9
@@ -42,7 +44,7 @@ def is_calibrated(loss: Loss) -> bool:
 def calibrated(
     losses: Mapping[str, Loss], scores: ScoreHistogram, samples: int
 ) -> tuple[tuple[Calibration, ...], dict[str, float | None]]:
-    """Return the corrections of labels that lower the log loss, and the metrics with them by key.
+    """Return the corrections of labels that lower the log loss, and the metrics that they change by key.
 
     `losses` are those of the labels, in the order of tasks. However much the `samples` weigh, they count as no more
     than their number.
@@ -61,7 +63,7 @@ def calibrated(
         assert after is not None
         if (before - after) * min(scores.weight(task), samples) > PENALTY:
             found.append(Calibration(task, label, float(slope), float(shift), (before, after)))
-            names = (name for name in QUALITY if name in FIGURES[loss.LINK])
+            names = [name for name in QUALITY if name in FIGURES[loss.LINK] and name not in OF_RANKS]
             metrics |= {keys_of(name, list(losses))[task]: QUALITY[name](with_them) for name in names}
     return tuple(found), metrics
 

@@ -104,7 +104,7 @@ EVENT_KINDS: dict[str, Event] = {
     "calibrated": Event(
         ("step", "labels", "metrics"),
         "a slope and a shift were fitted on an evaluation (`train.calibrate`): `task`, `label`, `slope`, `shift` and "
-        "`log_loss` before and after, of each label; the metrics that the evaluation has with them",
+        "`log_loss` before and after, of each label; the metrics of the evaluation that they change",
     ),
     "best": Event(("metric", "step", "value"), "the best evaluation so far"),
     "stopped_early": Event(("step", "text"), "`train.stop_early` ended training"),

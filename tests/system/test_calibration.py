@@ -131,7 +131,7 @@ def test_an_evaluation_has_the_metrics_after(folder: Path) -> None:
     expected = lines(folder / "run")[-1]
     assert float(raw["log_loss_click"]) == pytest.approx(expected["log_loss_click"], rel=1e-9)
     assert expected["log_loss_click"] > 1.2 * metrics["log_loss_click"]
-    assert metrics["auc_click"] == pytest.approx(expected["auc_click"], abs=1e-6)
+    assert float(shown["auc_click"]) == pytest.approx(expected["auc_click"], abs=1e-6)
 
 
 def test_the_end_of_a_training_has_them_too(folder: Path) -> None:

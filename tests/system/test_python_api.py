@@ -210,7 +210,7 @@ def test_a_sweep_returns_its_points(folder: Path) -> None:
     assert list(found.points["train.batch_size"]) == [512, 1024]
     assert (len(found.settings), list(found.points["state"])) == (2, ["done", "done"])
     assert [run.state for run in found.runs] == ["done", "done"]
-    assert found.runs[0].metrics.log_loss.iloc[-1] == found.points.log_loss[0]
+    assert found.runs[0].metrics.loss.iloc[-1] == found.points.loss[0]
     assert persia.sweep(resume="sweep", metric="auc").points.equals(found.points)
 
 

@@ -39,7 +39,7 @@ def test_train_then_eval_then_refuse_a_second_run(persia) -> None:
     assert {key: result[key] for key in QUALITY} == {key: json.dumps(recorded[key]) for key in QUALITY}
 
     as_json = json.loads(persia("eval", "run", "--json").out)
-    assert {key: as_json[key] for key in QUALITY} == {key: recorded[key] for key in QUALITY}
+    assert {key: as_json[key] for key in QUALITY} == pytest.approx({key: recorded[key] for key in QUALITY}, rel=1e-12)
 
     for words in (("run",), ("run", "cluster.embedding_servers=3"), ("run/checkpoints/step-6",)):
         evaluated = persia("eval", *words)
