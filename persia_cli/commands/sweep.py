@@ -22,6 +22,8 @@ EXAMPLES = examples(
 )
 DAY_S = 86_400.0
 TRIALS = 20
+LEAST, SEEDS = 3, 3
+"""The best so many trials, at least, are repeated, and the number of seeds by default: one trial is best by luck."""
 
 
 def sweep(
@@ -61,7 +63,12 @@ def sweep(
     ] = False,
     repeat: Annotated[
         str | None,
-        typer.Option("--repeat", metavar="KxN", help="Train the best K trials again, on N other seeds each."),
+        typer.Option(
+            "--repeat",
+            metavar="KxN",
+            help="Train the best K trials and the defaults again, on N other seeds each, and choose by the mean.",
+            show_default="3x3",
+        ),
     ] = None,
     folds: Annotated[
         bool, typer.Option("--folds", help="Evaluate on each fold of dataset.split in turn, and average.")
@@ -133,9 +140,11 @@ def _search(
             f"{'--baseline' if baseline else '--folds'} is for every combination of values, not for --search"
         )
     trials = trials or TRIALS
-    found = re.fullmatch("([1-9][0-9]*)x([1-9][0-9]*)", repeat or "")
-    if repeat and (found is None or int(found[1]) > trials or int(found[2]) < 2):
+    least = min(LEAST, trials)
+    found = re.fullmatch("([1-9][0-9]*)x([1-9][0-9]*)", repeat or f"{least}x{SEEDS}")
+    if found is None or not least <= int(found[1]) <= trials or int(found[2]) < 2:
         raise UserError(
-            f"--repeat {repeat}: expected the best so many of {count(trials, 'trial')} by at least 2 seeds, such as 3x5"
+            f"--repeat {repeat}: expected at least the best {least} of {count(trials, 'trial')} by at least 2 seeds, "
+            "such as 3x5"
         )
-    return SearchRequest(sampler, trials, prune, *((int(found[1]), int(found[2])) if found else (0, 0)))
+    return SearchRequest(sampler, trials, prune, int(found[1]), int(found[2]))

@@ -28,7 +28,7 @@ from persia_cli.sweeps.folder import (
     write_settings,
 )
 from persia_cli.sweeps.frontier import draw
-from persia_cli.sweeps.plan import SweepPlan, compare_settings, quality_of, spots, tasks_of
+from persia_cli.sweeps.plan import SweepPlan, chosen_row, compare_settings, fallen, quality_of, spots, tasks_of, verdict
 from persia_cli.sweeps.points import name_setting, settings_of
 from persia_cli.sweeps.processes import Sweep
 from persia_cli.sweeps.search import Search
@@ -54,8 +54,8 @@ def _number_of_points(plan: SweepPlan) -> str:
     text = f"{count(len(plan.grid), 'point')}, {count(len(settings), 'setting')}"
     if search is not None:
         pruned = ", the worse ones ended early" if search.prune else ""
-        again = f", then the best {search.best} on {search.seeds} other seeds" if search.best else ""
-        text = f"{count(search.trials, 'trial')} by {search.sampler} for {plan.metric}{pruned}{again}"
+        again = f", then the best {search.best} and the defaults on {search.seeds} other seeds" if search.best else ""
+        text = f"the defaults and {count(search.trials, 'trial')} by {search.sampler} for {plan.metric}{pruned}{again}"
     return text + (f", {len(plan.before)} finished before" if plan.before else "")
 
 
@@ -122,7 +122,12 @@ def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> N
         propose(err(), f"persia sweep --resume {folder}")
         raise typer.Exit(PersiaError.exit_code)
     judged = [row for row in rows if row.main_metric]
-    best = rows[0] if plan.space else max(judged, key=quality_of, default=rows[0])
+    best = chosen_row(plan, rows) if plan.space else max(judged, key=quality_of, default=rows[0])
+    if plan.space:
+        for text in fallen(plan, rows, outcomes):
+            labelled(err(), "repeat", text)
+        if sentence := verdict(plan, rows):
+            labelled(err(), "gain", sentence)
     if best.main_metric and (len(rows) > 1 or best.main_metric.error is not None):
         label = "best" if plan.space or len(rows) > 1 else "mean"
         labelled(err(), label, f"{name_setting(best.setting)}: {tuned(plan.metric, best.main_metric)}")
@@ -140,6 +145,7 @@ def _as_object(
         "baseline": plan.baseline,
         "metric": plan.metric,
         "search": plan.ask.search and asdict(plan.ask.search),
+        "chosen": dict(chosen_row(plan, rows).setting) if plan.space and rows else None,
         "settings": [as_object(row) for row in rows],
         "points": [point_object(each) for each in outcomes],
         "picture": str(picture) if picture else None,

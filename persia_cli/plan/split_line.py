@@ -37,8 +37,4 @@ def split_line(run: Run, lacking: Literal["eval", "test"]) -> str:
 def _flow(value: Any) -> str:
     import yaml
 
-    return (
-        yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True)
-        .strip()
-        .replace("'???'", "???")
-    )
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True).strip()

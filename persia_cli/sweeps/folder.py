@@ -71,12 +71,12 @@ class SearchRequest:
     """True: trials whose evaluations are worse than those of others end early."""
     best: int = 0
     seeds: int = 0
-    """So many of the best settings are trained again, on so many other seeds each."""
+    """So many of the best settings, and the defaults, are trained again, on so many other seeds each."""
 
     @property
     def total(self) -> int:
         """The number of points, if no two trials are equal."""
-        return self.trials + self.best * self.seeds
+        return 1 + self.trials + (self.best + 1) * self.seeds
 
 
 @dataclass(frozen=True)

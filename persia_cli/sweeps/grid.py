@@ -17,6 +17,7 @@ from persia_cli.config.expected import keys
 from persia_cli.config.schema import EverySplit, ParquetDataset, Run
 from persia_cli.errors import ConfigError, count
 from persia_cli.sweeps.points import FOLD, REPEATS, Axis, NumberRange, Point, combine, key_of, point_of
+from persia_cli.sweeps.usual_space import usual_space
 
 MAX_POINTS = 10_000
 
@@ -135,6 +136,11 @@ class Space:
         """The axes with more than one value."""
         return [axis for axis in self.axes if axis.swept]
 
+    @property
+    def defaults(self) -> Point:
+        """The point without the searched keys: the configuration as it is."""
+        return self.fits.fitted(Point(tuple(axis.arguments[0] for axis in self.axes if not axis.swept), ()))
+
     def point(self, values: Mapping[str, str]) -> Point:
         """Return the point with these values of the swept axes, by key."""
         words = (f"{axis.word}={values[axis.key]}" if axis.swept else axis.arguments[0] for axis in self.axes)
@@ -142,20 +148,22 @@ class Space:
 
 
 def compose_space(arguments: Sequence[str], folders: Sequence[Path] = ()) -> tuple[Space, list[GridRun]]:
-    """Return what a search chooses from, and runs that together have each choice, and the ends of each span.
+    """Return what a search chooses from, and runs: its defaults first, then some that together have each choice, and
+    the ends of each span.
 
-    Raises ConfigError as `compose_grid` does.
+    Without a searched key it chooses from those of `usual_space`. Raises ConfigError as `compose_grid` does.
     """
     axes = _axes([_searched(word) for word in arguments])
+    if not any(axis.swept for axis in axes):
+        usual = usual_space(compose_run(arguments, folders), {axis.key for axis in axes})
+        axes = _axes([_searched(word) for word in [*arguments, *usual]])
     swept = [axis for axis in axes if axis.swept]
-    if not swept:
-        raise ConfigError("--search needs a key to search, such as 'optimizer.dense.lr=tag(log,interval(1e-4,1e-1))'")
     if repeated := [axis.key for axis in swept if axis.key in REPEATS]:
         raise ConfigError(f"{repeated[0]} cannot be searched, since its best value is luck; see --repeat and --folds")
     space = Space(axes, _Fits(axes, folders))
     longest = max(len(axis.arguments) for axis in axes)
     words = [[axis.arguments[min(number, len(axis.arguments) - 1)] for axis in axes] for number in range(longest)]
-    return space, _composed([space.fits.fitted(point_of(axes, each)) for each in words], folders)
+    return space, _composed([space.defaults, *(space.fits.fitted(point_of(axes, each)) for each in words)], folders)
 
 
 def _searched(word: str) -> Axis:

@@ -9,12 +9,12 @@ from pathlib import Path
 from persia_cli.config.expected import any_of
 from persia_cli.config.explain import did_you_mean, nearest
 from persia_cli.config.record import CONFIG, read_run
-from persia_cli.config.schema import Dataset, HybridMode
+from persia_cli.config.schema import Dataset, HybridMode, Run
 from persia_cli.config.schema.metric import AIMS, aim_of, goodness, headlines
 from persia_cli.data.read.facts import DatasetFacts
 from persia_cli.engines.job import timed
 from persia_cli.engines.readiness import require_ready
-from persia_cli.errors import ConfigError, UserError
+from persia_cli.errors import ConfigError, UserError, count
 from persia_cli.observe.outcome import JobMetrics, metrics_in
 from persia_cli.plan.columns import metric_aims
 from persia_cli.plan.job import JobPlan, plan_job
@@ -31,7 +31,16 @@ from persia_cli.sweeps.folder import (
 )
 from persia_cli.sweeps.frontier import Spot
 from persia_cli.sweeps.grid import GridRun, Space, compose_grid, compose_space
-from persia_cli.sweeps.points import SEED, Point, Setting, baselines, default_baseline, settings_of, short_name
+from persia_cli.sweeps.points import (
+    SEED,
+    Point,
+    Setting,
+    baselines,
+    default_baseline,
+    name_setting,
+    settings_of,
+    short_name,
+)
 from persia_cli.sweeps.processes import Task
 
 FindFacts = Callable[[Dataset], DatasetFacts]
@@ -74,12 +83,12 @@ class SweepPlan:
 
 def prepare(ask: SweepRequest, folder: Path | None, facts_of: FindFacts) -> SweepPlan:
     """Check every point of a new sweep; raises ConfigError or UserError naming the point."""
-    grid, first, space = _checked(ask, facts_of)
+    grid, first, space, settled = _checked(ask, facts_of)
     if folder is not None and folder.exists():
         raise UserError(f"{folder} exists already; name another folder, or continue with --resume {folder}")
     chosen = folder or timed(Path("sweeps"), f"{grid[0].run.name}-")
     baseline, against = _baselines(grid, ask.baseline, ask.search)
-    metric = choose_metric(grid, ask.metric)
+    metric = choose_metric(grid, settled, ask.metric)
     return SweepPlan(ask, chosen, grid, first, baseline, against, metric, [], True, folder is None, space)
 
 
@@ -98,12 +107,12 @@ def resumed(
         raise UserError(
             f"this sweep began in {ask.working_dir}, and its arguments may name files there; resume it there"
         )
-    grid, first, space = _checked(ask, facts_of)
+    grid, first, space, settled = _checked(ask, facts_of)
     if [digest(each.run) for each in grid] != digests:
         raise UserError(f"the configurations that {folder} began with have changed since; start a new sweep")
     name, against = _baselines(grid, baseline or ask.baseline, ask.search)
     points = {each.point.arguments for each in grid}
-    chosen = choose_metric(grid, metric or ask.metric)
+    chosen = choose_metric(grid, settled, metric or ask.metric)
     done = [
         replace(each, figures=metrics_in(folder / each.run_dir, chosen))  # the metric decides which evaluation counts
         for each in read_results(folder)
@@ -112,7 +121,7 @@ def resumed(
     return SweepPlan(ask, folder, grid, first, name, against, chosen, done, new=False, space=space)
 
 
-def choose_metric(grid: Sequence[GridRun], asked: str | None) -> str:
+def choose_metric(grid: Sequence[GridRun], settled: Sequence[Run], asked: str | None) -> str:
     """Return the metric to compare settings by: the requested one, or the first run's own, or AUC, or RMSE.
 
     A run's own default may be its loss, whose scale the settings can change, so that it compares none of them.
@@ -120,10 +129,10 @@ def choose_metric(grid: Sequence[GridRun], asked: str | None) -> str:
     """
     first = grid[0].run
     asks = first.checkpoint.best_by or first.train.early_stop
-    is_loss = first.judging_metric == "loss" and not asks
-    metric = asked or (headlines(first.links)[0] if is_loss else first.judging_metric)
-    for each in grid:
-        keys = metric_aims(each.run)
+    is_loss = settled[0].judging_metric == "loss" and not asks
+    metric = asked or (headlines(first.links)[0] if is_loss else settled[0].judging_metric)
+    for each, run in zip(grid, settled, strict=True):
+        keys = metric_aims(run)
         figures = [figure for figure in AIMS if any(key == figure or key.startswith(f"{figure}_") for key in keys)]
         there = [*dict.fromkeys([*keys, *figures])]
         if metric not in there:
@@ -135,8 +144,11 @@ def choose_metric(grid: Sequence[GridRun], asked: str | None) -> str:
     return metric
 
 
-def _checked(ask: SweepRequest, facts_of: FindFacts) -> tuple[list[GridRun], JobPlan, Space | None]:
-    """Compose and plan every point, or those that stand for a search; each data set is examined once."""
+def _checked(ask: SweepRequest, facts_of: FindFacts) -> tuple[list[GridRun], JobPlan, Space | None, list[Run]]:
+    """Compose and plan every point, or those that stand for a search; each data set is examined once.
+
+    The last of the results are the settled runs.
+    """
     if ask.search is not None and find_spec("optuna") is None:
         raise UserError("--search needs Optuna, which is not installed: pip install 'persia-cli[tune]'")
     folders = [Path(folder) for folder in ask.conf_dirs]
@@ -155,16 +167,16 @@ def _checked(ask: SweepRequest, facts_of: FindFacts) -> tuple[list[GridRun], Job
     if ask.search is not None and ask.search.prune:
         for each, plan in zip(grid, plans, strict=True):
             _require_evaluations(each.point, plan)
-    return grid, plans[0], space
+    return grid, plans[0], space, [plan.run for plan in plans]
 
 
 def _require_evaluations(point: Point, plan: JobPlan) -> None:
-    """Raise ConfigError if a job has no evaluation before its last step, by which it could end early."""
+    """Raise ConfigError if a job has too few evaluations before its last step to end early by one."""
     every = evaluation_interval(plan.run, plan.job.train_rows)
-    if not plan.job.eval_steps or every is None or every >= plan.job.steps:
+    if not plan.job.eval_steps or every is None or 3 * every >= plan.job.steps:
         raise ConfigError(
-            f"--prune compares evaluations during training, and there are none in {plan.job.steps:,} steps; set "
-            f"eval.every_steps (point {point.label})"
+            f"--prune compares evaluations from the third one on, and there are no three before the end of "
+            f"{plan.job.steps:,} steps; lower eval.every_steps (point {point.label})"
         )
 
 
@@ -172,7 +184,7 @@ def _baselines(
     grid: Sequence[GridRun], asked: str | None, search: SearchRequest | None
 ) -> tuple[str | None, dict[Setting, Setting]]:
     if search is not None:
-        return None, {}
+        return name_setting(()), {}
     settings = settings_of([each.point for each in grid])
     baseline = asked or default_baseline(settings)
     return baseline, baselines(settings, baseline) if baseline else {}
@@ -205,8 +217,8 @@ def compare_settings(plan: SweepPlan, outcomes: Sequence[PointOutcome]) -> list[
     def order(row: Row) -> tuple[bool, float]:
         return row.setting not in again, -quality_of(row) if row.main_metric else math.inf
 
-    rows = sorted(_rows(plan, settings, outcomes, {}), key=order)
-    against = dict.fromkeys(again, rows[0].setting) if again else {}
+    defaults = plan.space.defaults.setting
+    against = dict.fromkeys(again, defaults) if defaults in again else {}
     return sorted(_rows(plan, settings, outcomes, against), key=order)
 
 
@@ -224,17 +236,53 @@ def _rows(
 
 
 def repeats(plan: SweepPlan, outcomes: Sequence[PointOutcome]) -> list[Point]:
-    """Return the points that repeat the best trials of a search with other seeds, those of the best one first."""
+    """Return the points that repeat the defaults of a search, and its best trials, with other seeds."""
     search, first = plan.ask.search, plan.grid[0].run.seed + 1
     assert search is not None
+    assert plan.space is not None
     trials = [each for each in outcomes if each.state == "done" and not each.point.names_seed]
-    rows = [row for row in compare_settings(plan, trials) if row.main_metric]
-    by_setting = {each.point.setting: each.point.without(SEED) for each in trials}
+    rows = [row for row in compare_settings(plan, trials) if row.main_metric and row.setting]
+    by_setting = {each.point.setting: each.point for each in trials}
+    chosen = [plan.space.defaults, *(by_setting[row.setting] for row in rows[: search.best])]
     return [
         Point((*point.arguments, f"{SEED}={seed}"), (*point.swept, (SEED, str(seed))))
-        for point in (by_setting[row.setting] for row in rows[: search.best])
+        for point in (point.without(SEED) for point in chosen)
         for seed in range(first, first + search.seeds)
     ]
+
+
+def chosen_row(plan: SweepPlan, rows: Sequence[Row]) -> Row:
+    """Return the setting that a search recommends: the best by its mean, or the defaults if it does not beat them."""
+    defaults = next((row for row in rows if not row.setting and row.main_metric), None)
+    best = rows[0]
+    if defaults is None or best.difference is None or best.difference.is_not_zero is None:
+        return best
+    return best if best.difference.is_not_zero and quality_of(best) > quality_of(defaults) else defaults
+
+
+def verdict(plan: SweepPlan, rows: Sequence[Row]) -> str | None:
+    """Return a sentence on the best setting of a search against its defaults; None if they have no common seeds."""
+    best = next((row for row in rows if row.difference), None)
+    if best is None or best.difference is None or best.difference.error is None:
+        return None
+    gain = f"{best.difference.mean:+.4f} ± {best.difference.error:.4f} {plan.metric}"
+    of = f"standard error of {best.difference.count} pairs of equal seeds"
+    if chosen_row(plan, rows).setting:
+        return f"{name_setting(best.setting)}: {gain} over the defaults ({of})"
+    return f"no better than the defaults: the best, {name_setting(best.setting)}, has {gain} ({of}); keep the defaults"
+
+
+def fallen(plan: SweepPlan, rows: Sequence[Row], outcomes: Sequence[PointOutcome]) -> list[str]:
+    """Return a sentence for each repeated setting whose mean is worse than the trial that chose it."""
+    trials = {each.point.setting: each.figures for each in outcomes if not each.point.names_seed and each.figures}
+    found = []
+    for row in rows:
+        figures = trials.get(row.setting) if row.baseline is not None else None
+        trial = figures.quality.get(plan.metric) if figures else None
+        if trial is not None and row.main_metric and goodness(aim_of(plan.metric), trial) > quality_of(row):
+            of = f"in the mean of {count(row.finished, 'seed')}"
+            found.append(f"{name_setting(row.setting)} fell from {trial:.4f} to {row.main_metric.mean:.4f} {of}")
+    return found
 
 
 def quality_of(row: Row) -> float:

@@ -110,7 +110,7 @@ def point_of(axes: Sequence[Axis], arguments: Sequence[str]) -> Point:
 
 def name_setting(setting: Setting) -> str:
     """Return a setting as arguments."""
-    return " ".join(f"{key}={value}" for key, value in setting) or "all"
+    return " ".join(f"{key}={value}" for key, value in setting) or "defaults"
 
 
 def short_name(setting: Setting) -> str:

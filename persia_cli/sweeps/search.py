@@ -6,6 +6,8 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from persia_cli.config.schema.metric import aim_of
 from persia_cli.errors import UserError
 from persia_cli.observe.history import read_history
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
 STUDY = "study.db"
 """File of the study in a sweep's folder."""
 HALVING = 3
-"""Of the trials that reach evaluation 1, 3, 9 and so on, one in so many goes on."""
-RUNGS = frozenset(HALVING**power for power in range(32))
-"""The evaluations after which a trial may end early."""
+"""Of the trials that reach evaluation 3, 9 and so on, one in so many goes on."""
+RUNGS = frozenset(HALVING**power for power in range(1, 32))
+"""The evaluations after which a trial may end early; fewer than three show little."""
+DEFAULTS = "defaults"
+"""Attribute of the trial of the study that is the configuration as it is."""
 
 
 @dataclass
@@ -75,7 +79,10 @@ class Search:
         self._running: dict[Point, _Followed] = {}
         self._begun = len(list((plan.folder / "points").glob("*/")))
         self._failed = 0
+        self._defaults = plan.space.defaults
+        self._usual = self._params_of_defaults()
         self._settle()
+        self._add_defaults()
         self._again, self._failed = self._failed_before(), 0
 
     @property
@@ -84,7 +91,12 @@ class Search:
         return list(self._ended.values())
 
     def tasks(self) -> Iterator[Task | None]:
-        """Yield the points of the trials, then the best ones with other seeds; None to wait for the running ones."""
+        """Yield the defaults, the points of the trials, then the best ones and the defaults with other seeds.
+
+        None means to wait for the running ones.
+        """
+        if self._defaults not in self._ended:
+            yield self._task(self._defaults, str(self._run.seed))
         while self._started() < self._ask.trials:
             if (task := self._next()) is not None:
                 yield task
@@ -102,6 +114,7 @@ class Search:
         """Record the end of a point in the study; the caller has written the outcome."""
         if not outcome.error:
             self._ended[outcome.point] = outcome
+            self._add_defaults()
         followed = self._running.pop(outcome.point, None)
         if followed is not None:
             self._report(followed)
@@ -110,13 +123,16 @@ class Search:
 
     def _started(self) -> int:
         """Return the number of trials that run or have ended; of failed ones, those since this process began."""
-        return self._failed + len(self._trials("RUNNING", "COMPLETE", "PRUNED"))
+        trials = self._trials("RUNNING", "COMPLETE", "PRUNED")
+        return self._failed + sum(DEFAULTS not in trial.user_attrs for trial in trials)
 
     def _trials(self, *states: str) -> list["FrozenTrial"]:
         return [trial for trial in self._study.get_trials(deepcopy=False) if trial.state.name in states]
 
     def _next(self) -> Task | None:
         """Begin a trial; returns None if its point is being trained, or was."""
+        from optuna.trial import TrialState
+
         sampler = self._sampler()
         if self._again:
             self._study.enqueue_trial(self._again.pop(0))
@@ -125,6 +141,8 @@ class Search:
         point = self._point(trial.params)
         if point in self._ended:
             self._tell(trial.number, self._ended[point])
+        elif point == self._defaults:  # it is being trained: the study learns of it at its end
+            self._study.tell(trial.number, state=TrialState.FAIL)
         elif point in self._running:
             self._running[point].trials.append(trial)
         else:
@@ -141,7 +159,49 @@ class Search:
         seed = (self._run.seed * 1_000_003 + self._started()) % 2**32
         return TPESampler(seed=seed) if self._ask.sampler == "tpe" else RandomSampler(seed=seed)
 
+    def _params_of_defaults(self) -> dict[str, Any] | None:
+        """Return the values of the searched keys in the settled configuration; None if a key cannot have its value."""
+        found = {}
+        for axis in self._space.swept:
+            value: Any = self._plan.first.run.model_dump(mode="json")
+            for part in axis.key.split("."):
+                value = value.get(part) if isinstance(value, dict) else None
+            if axis.span is not None:
+                is_inside = isinstance(value, int | float) and axis.span.low <= value <= axis.span.high
+                found[axis.key] = value if is_inside else None
+            else:
+                texts = [value_of(word) for word in axis.arguments]
+                found[axis.key] = next((text for text in texts if yaml.safe_load(text) == value), None)
+        return None if None in found.values() else found
+
+    def _add_defaults(self) -> None:
+        """Add the result of the defaults to the study, once, so that the sampler begins from it."""
+        from optuna.trial import create_trial
+
+        outcome = self._ended.get(self._defaults)
+        value = outcome.figures.quality.get(self._plan.metric) if outcome and outcome.figures else None
+        is_there = any(DEFAULTS in trial.user_attrs for trial in self._trials("COMPLETE"))
+        if outcome is None or value is None or self._usual is None or is_there:
+            return
+        lines = Tail(self._plan.folder / outcome.run_dir / METRICS).new()
+        values = [found for line in lines if (found := self._value_in(line)) is not None]
+        self._study.add_trial(
+            create_trial(
+                params=self._usual,
+                distributions=self._distributions,
+                value=self._objective(value),
+                intermediate_values={number: self._objective(each) for number, each in enumerate(values, 1)},
+                user_attrs={DEFAULTS: True},
+            )
+        )
+
+    def _value_in(self, line: dict[str, Any]) -> float | None:
+        """Return the metric of a line, if that is of an evaluation during training."""
+        return quality_in(line, self._plan.metric).get(self._plan.metric) if line["split"] == "eval" else None
+
     def _point(self, params: dict[str, Any]) -> Point:
+        if params == self._usual:
+            return self._defaults
         spans = {axis.key: axis.span for axis in self._space.swept}
         return self._space.point({key: span.text(params[key]) if span else params[key] for key, span in spans.items()})
 
@@ -153,7 +213,7 @@ class Search:
     def _report(self, followed: _Followed) -> bool:
         """Report the new evaluations of a point; returns True if it is to end before it has trained all its steps."""
         for line in followed.tail.new():
-            value = quality_in(line, self._plan.metric).get(self._plan.metric) if line["split"] == "eval" else None
+            value = self._value_in(line)
             if value is not None and not followed.hopeless:
                 followed.evaluations += 1
                 objective, steps = self._objective(value), Job.from_json((followed.run_dir / JOB).read_bytes()).steps

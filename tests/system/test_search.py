@@ -32,12 +32,13 @@ STEPS = 300
 
 
 def trials(folder: Path) -> list[optuna.trial.FrozenTrial]:
-    return optuna.load_study(study_name="sweep", storage=f"sqlite:///{folder / 'study.db'}").trials
+    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{folder / 'study.db'}")
+    return [trial for trial in study.trials if "defaults" not in trial.user_attrs]
 
 
 @pytest.mark.timeout(400)
 def test_pruned_trials_train_fewer_steps_and_the_best_are_repeated(tmp_path: Path) -> None:
-    ended = sweep(tmp_path, *SEARCH, "--trials", "4", "--prune", "--repeat", "1x2", "--json", limit_s=350.0)
+    ended = sweep(tmp_path, *SEARCH, "--trials", "4", "--prune", "--repeat", "3x2", "--json", limit_s=350.0)
     assert ended.returncode == 0, ended.stderr
     told = json.loads(ended.stdout)
     points = told["points"]
@@ -54,27 +55,40 @@ def test_pruned_trials_train_fewer_steps_and_the_best_are_repeated(tmp_path: Pat
     assert best["auc"]["standard_error"] > 0
     counts = [trial.state.name for trial in trials(tmp_path / "out")]
     assert (counts.count("PRUNED"), len(counts)) == (len(pruned), 4)
-    assert "standard error" in ended.stderr
+    assert "over the defaults" in ended.stderr or "no better than the defaults" in ended.stderr
+    assert told["chosen"] in [setting["setting"] for setting in told["settings"]]
 
 
 @pytest.mark.timeout(400)
 def test_a_killed_search_goes_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "persia_cli", "sweep", *SEARCH, "train.log_every_steps=5", "--trials", "3"]
+    command = [
+        sys.executable,
+        "-m",
+        "persia_cli",
+        "sweep",
+        *SEARCH,
+        "train.log_every_steps=5",
+        "--trials",
+        "3",
+        "--repeat",
+        "3x2",
+    ]
     with (tmp_path / "output").open("wb") as output:
         process = subprocess.Popen(command, cwd=tmp_path, stdout=output, stderr=output)
     try:
         points = tmp_path / "out" / "points"
-        poll_for(lambda: process.poll() or len(list(points.glob(f"*/{METRICS}"))) == 2, LIMIT_S, "a second trial")
+        poll_for(lambda: process.poll() or len(list(points.glob(f"*/{METRICS}"))) == 3, LIMIT_S, "a second trial")
         os.kill(process.pid, signal.SIGKILL)
     finally:
         process.kill()
         process.wait()
-    [first] = results(tmp_path / "out")
+    before = results(tmp_path / "out")
+    assert len(before) == 2, "the defaults and the first trial"
     assert [trial.state.name for trial in trials(tmp_path / "out")] == ["COMPLETE", "RUNNING"]
     again = sweep(tmp_path, "--resume", "out")
     assert again.returncode == 0, again.stderr
-    assert results(tmp_path / "out")[0] == first
-    assert len(results(tmp_path / "out")) == 3
+    assert results(tmp_path / "out")[:2] == before
+    assert len(results(tmp_path / "out")) == 1 + 3 + (3 + 1) * 2
     interrupted, repeated = trials(tmp_path / "out")[1:3]
     assert [trial.state.name for trial in trials(tmp_path / "out")] == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
     assert interrupted.params == repeated.params

@@ -33,7 +33,7 @@ def test_the_points_are_listed_and_nothing_is_made(persia, tmp_path: Path) -> No
 
 def test_a_search_is_described_and_nothing_is_made(persia) -> None:
     words = ["optimizer.dense.lr=tag(log,interval(1e-4,1e-1))", "model.dim=4,8", "train.batch_size=interval(50,100)"]
-    asked = ["--search", "tpe", "--trials", "9", "--repeat", "2x3", "--dry-run"]
+    asked = ["--search", "tpe", "--trials", "9", "--repeat", "3x2", "--dry-run"]
     ended = persia("sweep", "dataset=tiny", "cluster=embedded", *words, *asked)
     assert ended.code == 0, ended.err
     assert ended.out.splitlines() == [
@@ -41,7 +41,8 @@ def test_a_search_is_described_and_nothing_is_made(persia) -> None:
         "model.dim: one of 4, 8",
         "train.batch_size: whole numbers from 50 to 100",
     ]
-    assert ended.err == "points    9 trials by tpe for auc_minus_log_loss, then the best 2 on 3 other seeds\n"
+    assert ended.err.startswith("points    the defaults and 9 trials by tpe for auc")
+    assert ended.err.endswith(", then the best 3 and the defaults on 2 other seeds\n")
 
 
 @pytest.mark.parametrize(
@@ -57,9 +58,9 @@ def test_a_search_is_described_and_nothing_is_made(persia) -> None:
         (["seed=1", "--resume", "nowhere"], "--resume takes settings and folder from the sweep itself"),
         (["model.dim=interval(4,8)"], "to draw from an interval, add --search tpe"),
         (["model.dim=4,8", "--trials", "3"], "--trials is for a search; add --search tpe"),
-        (["--search", "tpe"], "--search needs a key to search"),
+        (["model.dim=4,8", "--search", "tpe", "--repeat", "2x3"], "at least the best 3 of 20 trials"),
         (["model.dim=4,8", "--search", "tpe", "--repeat", "3"], "such as 3x5"),
-        (["model.dim=4,8", "--search", "tpe", "--prune", "train.epochs=1"], "set eval.every_steps (point model.dim=4)"),
+        (["model.dim=4,8", "--search", "tpe", "--prune", "train.epochs=1"], "lower eval.every_steps"),
         (["model.dim=4,8", "--search", "tpe", "--folds"], "--folds is for every combination of values"),
         (["--folds"], "--folds needs a split by row number"),
     ],

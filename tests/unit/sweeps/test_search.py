@@ -12,14 +12,16 @@ from persia_cli.commands.facts import facts_of
 from persia_cli.config.record import to_yaml
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import METRICS
-from persia_cli.observe.outcome import metrics_in
+from persia_cli.observe.outcome import JobMetrics, metrics_in
 from persia_cli.sweeps.folder import PointOutcome, SearchRequest, SweepRequest, read_results, write_results
-from persia_cli.sweeps.plan import SweepPlan, compare_settings, prepare, resumed
+from persia_cli.sweeps.plan import SweepPlan, chosen_row, compare_settings, fallen, prepare, resumed, verdict
+from persia_cli.sweeps.points import Point
 from persia_cli.sweeps.processes import Task
 from persia_cli.sweeps.search import STUDY, Search
 
 LR = "optimizer.dense.lr=tag(log,interval(1e-4,1e-1))"
-EVALUATIONS = 2
+EVALUATIONS = 4
+DEFAULT_LR = 0.02
 
 
 def planned(folder: Path, *words: str, metric: str = "auc", **asked: object) -> SweepPlan:
@@ -33,10 +35,13 @@ def planned(folder: Path, *words: str, metric: str = "auc", **asked: object) -> 
 
 
 def quality(task: Task, evaluation: int) -> float:
-    """The AUC of a task: best at a learning rate of 0.01, and a little better for other seeds."""
+    """The AUC of a task: best at a learning rate of 0.01, which is not that of the defaults.
+
+    Other seeds change it a little, differently for each setting.
+    """
     values = dict(task.point.swept)
-    lr = float(values.get("optimizer.dense.lr", 0.01))
-    return 0.9 - abs(lr - 0.01) - 0.1 / evaluation + 1e-4 * int(values.get("seed", 0))
+    lr, seed = float(values.get("optimizer.dense.lr", DEFAULT_LR)), int(values.get("seed", 0))
+    return 0.9 - abs(lr - 0.01) - 0.1 / evaluation - 1e-4 * (seed % 4) * (1 + lr)
 
 
 def write(task: Task, evaluations: int = EVALUATIONS) -> None:
@@ -91,10 +96,11 @@ def states(folder: Path) -> list[str]:
 
 def test_an_interrupted_search_chooses_what_an_undisturbed_one_does(tmp_path: Path) -> None:
     whole = Trained(planned(tmp_path / "whole", LR, "model.dim=4,8")).all()
-    assert len(whole) == 12
+    assert len(whole) == 1 + 12
+    assert whole[0].point.swept == (), "the defaults come first"
     first = Trained(planned(tmp_path / "parts", LR, "model.dim=4,8"))
     tasks = first.search.tasks()
-    before = first.train(islice(tasks, 10))
+    before = first.train(islice(tasks, 1 + 10))
     next(tasks)  # the eleventh is being trained when the process ends
 
     second = Trained(resumed(tmp_path / "parts", None, None, facts_of))
@@ -109,6 +115,7 @@ def test_an_interrupted_search_chooses_what_an_undisturbed_one_does(tmp_path: Pa
 def test_a_point_that_ended_while_nothing_followed_it_is_not_trained_again(tmp_path: Path, is_recorded: bool) -> None:
     first = Trained(planned(tmp_path / "s", LR, trials=3))
     tasks = first.search.tasks()
+    first.train(islice(tasks, 1))
     [before], other = first.train(islice(tasks, 1)), next(tasks)
     assert other is not None
     write(other)
@@ -121,18 +128,20 @@ def test_a_point_that_ended_while_nothing_followed_it_is_not_trained_again(tmp_p
         end = {"time": 2.0, "event": "phase", "phase": "done", "step": 40}
         (other.run_dir / "events.jsonl").write_text(json.dumps(end) + "\n")
     second = Trained(resumed(tmp_path / "s", None, None, facts_of))
-    assert len(second.outcomes) == 2
+    assert len(second.outcomes) == 3
     [third] = second.all()
     assert third.point not in (before.point, other.point)
-    assert states(tmp_path / "s") == ["COMPLETE"] * 3
-    assert [each.point for each in read_results(tmp_path / "s")] == [before.point, other.point, third.point]
+    assert states(tmp_path / "s") == ["COMPLETE"] * 4
+    assert [each.point for each in read_results(tmp_path / "s")][1:] == [before.point, other.point, third.point]
 
 
 def test_an_interrupted_trial_does_not_compete_with_its_repetition(tmp_path: Path) -> None:
     first = Trained(planned(tmp_path / "s", LR, trials=2, prune=True))
-    task = next(first.search.tasks())
+    tasks = first.search.tasks()
+    next(tasks)  # the defaults
+    task = next(tasks)
     assert task is not None
-    write(task, 1)
+    write(task, 3)
     better = (task.run_dir / METRICS).read_text().replace('"auc": 0.', '"auc": 0.99')
     (task.run_dir / METRICS).write_text(better)
     assert first.search.hopeless() == []
@@ -150,13 +159,14 @@ def test_a_damaged_study_is_named_and_may_be_removed(tmp_path: Path) -> None:
     (tmp_path / "s" / STUDY).unlink()
     again = Trained(resumed(tmp_path / "s", None, None, facts_of))
     assert again.all() == []
-    assert len(again.outcomes) == len(trained) == 3
+    assert len(again.outcomes) == len(trained) == 1 + 3
 
 
 def test_equal_points_are_trained_once_and_every_trial_is_told(tmp_path: Path) -> None:
     trained = Trained(planned(tmp_path / "s", "model.dim=4,8", trials=6, sampler="random")).all()
-    assert len({task.point for task in trained}) == len(trained) <= 2
-    assert states(tmp_path / "s") == ["COMPLETE"] * 6
+    assert len({task.point for task in trained}) == len(trained) <= 1 + 2
+    assert set(states(tmp_path / "s")) == {"COMPLETE"}
+    assert len(states(tmp_path / "s")) >= 6
 
 
 def test_trials_that_are_worse_end_early_but_never_after_their_last_step(tmp_path: Path) -> None:
@@ -165,9 +175,9 @@ def test_trials_that_are_worse_end_early_but_never_after_their_last_step(tmp_pat
     pruned = [outcome for outcome in read_results(tmp_path / "s") if outcome.pruned]
     assert states(tmp_path / "s").count("PRUNED") == len(pruned) > 2
     steps = [outcome.figures.steps for outcome in pruned if outcome.figures]
-    assert max(steps) == 10
+    assert set(steps) == {30}, "three evaluations, of four"
     rows = compare_settings(search.plan, search.outcomes)
-    assert len(rows) == 9 - len(pruned)  # a trial that has not trained to its end is not compared
+    assert len(rows) == 1 + 9 - len(pruned)  # a trial that has not trained to its end is not compared
 
 
 @pytest.mark.parametrize("metric", ["auc", "log_loss", "calibration"])
@@ -175,17 +185,61 @@ def test_the_best_trials_are_repeated_with_other_seeds_which_alone_count(tmp_pat
     search = Trained(planned(tmp_path / "s", LR, "seed=7", metric=metric, trials=5, best=2, seeds=3))
     tasks = search.all()
     again = [task for task in tasks if task.point.names_seed]
-    assert [task.seed for task in again] == ["8", "9", "10"] * 2
+    assert [task.seed for task in again] == ["8", "9", "10"] * 3
     assert all(task.point.arguments.count(f"seed={task.seed}") == 1 for task in again)
     assert all("seed=7" not in task.point.arguments for task in again)
-    rates = sorted(
-        (float(dict(task.point.swept)["optimizer.dense.lr"]) for task in tasks), key=lambda lr: abs(lr - 0.01)
-    )
-    assert {float(dict(task.point.swept)["optimizer.dense.lr"]) for task in again} == {rates[0], rates[4]}
+    assert [task.point.setting for task in again[:3]] == [()] * 3, "the defaults too"
+    rates = [float(dict(task.point.swept)["optimizer.dense.lr"]) for task in tasks if task.point.setting]
+    best = sorted(set(rates), key=lambda lr: abs(lr - 0.01))[:2]
+    assert {float(dict(task.point.swept)["optimizer.dense.lr"]) for task in again[3:]} == set(best)
 
-    first, second, third, *_ = compare_settings(search.plan, search.outcomes)
-    assert (first.finished, second.finished, third.finished) == (3, 3, 1)
-    assert first.main_metric is not None
-    assert first.main_metric.error == pytest.approx(1e-4 / 3**0.5)
-    assert (second.baseline, third.baseline) == (first.setting, None)
-    assert second.difference is not None
+    rows = compare_settings(search.plan, search.outcomes)
+    assert [row.finished for row in rows[:4]] == [3, 3, 3, 1]
+    assert {row.baseline for row in rows[:3] if row.setting} == {()}
+    assert rows[0].difference is not None
+    assert rows[0].difference.count == 3
+
+
+def outcomes(plan: SweepPlan, values: dict[float | None, list[float]]) -> list[PointOutcome]:
+    """Outcomes with these AUCs by learning rate (None: the defaults): of the trial, then of other seeds."""
+    assert plan.space is not None
+    found = []
+    for lr, aucs in values.items():
+        point = plan.space.defaults if lr is None else plan.space.point({"optimizer.dense.lr": str(lr)})
+        for seed, auc in enumerate(aucs):
+            repeated = Point((*point.arguments, f"seed={seed}"), (*point.swept, ("seed", str(seed)))) if seed else point
+            figures = JobMetrics(1.0, {"auc": auc, "log_loss": 0.5}, 10, 40, 1)
+            found.append(PointOutcome(repeated, str(seed), "points/x", 1.0, figures, None))
+    return found
+
+
+def test_the_best_by_the_mean_is_compared_with_the_defaults(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "s", LR, trials=3, best=2, seeds=3)
+    lucky, good = [0.8100, 0.7990, 0.7991, 0.7989], [0.8080, 0.8070, 0.8065, 0.8072]
+    done = outcomes(plan, {None: [0.8, 0.7980, 0.7971, 0.7985], 0.001: lucky, 0.01: good})
+    rows = compare_settings(plan, done)
+    assert [dict(row.setting).get("optimizer.dense.lr") for row in rows] == ["0.01", "0.001", None]
+    assert chosen_row(plan, rows) == rows[0]
+    told = verdict(plan, rows)
+    assert told is not None
+    assert told.startswith("optimizer.dense.lr=0.01: +0.0090 ± 0.0002 auc over the defaults")
+    assert fallen(plan, rows, done)[1] == ("optimizer.dense.lr=0.001 fell from 0.8100 to 0.7990 in the mean of 3 seeds")
+
+    done = outcomes(plan, {None: [0.8, 0.7980, 0.7971, 0.7985], 0.001: [0.81, 0.8030, 0.7965, 0.7981]})
+    rows = compare_settings(plan, done)
+    assert rows[0].setting, "it has the better mean, within the noise"
+    assert chosen_row(plan, rows).setting == ()
+    told = verdict(plan, rows)
+    assert told is not None
+    assert "no better than the defaults" in told
+
+
+def test_a_search_without_keys_has_the_usual_ones(tmp_path: Path) -> None:
+    plan = planned(tmp_path / "s", "model.dropout=0.1")
+    assert plan.space is not None
+    keys = [axis.key for axis in plan.space.swept]
+    assert {"optimizer.embedding.lr", "model.dim", "model.norm", "model.hidden"} == set(keys)
+    study = Trained(plan)
+    study.train(islice(study.search.tasks(), 1))
+    [trial] = optuna.load_study(study_name="sweep", storage=f"sqlite:///{tmp_path / 's' / STUDY}").trials
+    assert trial.params["model.norm"] == plan.first.run.model.norm, "the sampler begins from the defaults"
