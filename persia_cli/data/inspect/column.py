@@ -159,7 +159,7 @@ class _Column:
         top = () if ids is None else tuple((_text(id_), occurrences / ids["count"]) for id_, occurrences in ids["top"])
         if numbers is not None:
             distinct = None if ids is None else ids["ids"]
-            hints = numeric_hints(self.name, numbers, every["count"], distinct, self._sampled)
+            hints = numeric_hints(self.name, self.kind, numbers, every["count"], distinct, self._sampled)
         return ColumnProfile(
             name=self.name,
             type=self._type,

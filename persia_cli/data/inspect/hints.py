@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from persia_cli.data.inspect.profile import Hints, NumberFigures, TimeHint
+from persia_cli.data.inspect.profile import Hints, Kind, NumberFigures, TimeHint
 from persia_cli.data.inspect.times import formats_of_numbers, formats_of_texts, hint_of
 from persia_cli.data.read.csv_files import NUMBER
 
@@ -26,14 +26,14 @@ Run = Callable[[str], Sequence[tuple[Any, ...]]]
 """Runs the expressions of a SELECT over the texts `v` of the sampled rows."""
 
 
-def numeric_hints(name: str, numbers: NumberFigures, count: int, distinct: int | None, run: Run) -> Hints:
+def numeric_hints(name: str, kind: Kind, numbers: NumberFigures, count: int, distinct: int | None, run: Run) -> Hints:
     """Return the hints of `count` finite numbers; `distinct` is None if it is not known, and more than a few."""
-    if not numbers.is_whole or numbers.least is None or numbers.greatest is None:
+    if numbers.least is None or numbers.greatest is None:
         return Hints()
-    ends = (int(numbers.least), int(numbers.greatest))
-    formats = formats_of_numbers(name, ends) if distinct is None or distinct > 2 else []
-    has_no_gaps = ends[1] - ends[0] + 1 == count and (distinct is None or distinct == count)
-    return Hints(time=_time(run, "v::BIGINT", formats), numbers_rows=count > 2 and has_no_gaps)
+    ends = (numbers.least, numbers.greatest) if kind == "number" else (int(numbers.least), int(numbers.greatest))
+    formats = formats_of_numbers(name, ends, kind == "integer") if distinct is None or distinct > 2 else []
+    has_no_gaps = numbers.is_whole and ends[1] - ends[0] + 1 == count and (distinct is None or distinct == count)
+    return Hints(time=_time(run, formats), numbers_rows=count > 2 and has_no_gaps)
 
 
 def text_hints(run: Run) -> Hints:
@@ -45,7 +45,7 @@ def text_hints(run: Run) -> Hints:
         f"bool_and(regexp_full_match(v, '{_DECIMAL_COMMA}')) AND bool_or(contains(v, ',')), count(*), "
         f"count(*) FILTER ({is_number}), {counts}"
     )[0]
-    time = _time(run, "v", formats_of_texts((first, last))) if size else None
+    time = _time(run, formats_of_texts((first, last))) if size else None
     if time is not None or is_decimal:
         return Hints(time=time, has_decimal_comma=bool(is_decimal) and time is None)
     if _HALF * size <= numbers < size:
@@ -58,8 +58,8 @@ def text_hints(run: Run) -> Hints:
     return Hints()
 
 
-def _time(run: Run, sql: str, formats: Sequence[str | None]) -> TimeHint | None:
-    return hint_of([value for (value,) in run(sql)], formats) if formats else None
+def _time(run: Run, formats: Sequence[str | None]) -> TimeHint | None:
+    return hint_of([value for (value,) in run("v")], formats) if formats else None
 
 
 def are_fillers(words: Sequence[str]) -> bool:

@@ -1,8 +1,7 @@
 """Columns of times: the format that all their values fit, the features made of them, and whether they split rows."""
 
 import re
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
@@ -35,15 +34,20 @@ _PART, _PARTS = 0.1, (0.05, 0.2)
 
 def formats_of_texts(ends: Sequence[str]) -> list[str | None]:
     """Return the formats that the first and the last text of a column fit, the likeliest first; None is ISO 8601."""
-    if not any(each.isdigit() for each in ends[0]) or _times(ends, None) is not None:
-        return [None] if _times(ends, None) is not None else []
-    return [form for form, pattern in _patterns() if all(pattern.match(each.strip().upper()) for each in ends)]
+    if not any(letter.isdigit() for letter in ends[0]):
+        return []
+    if _times(ends, None) is not None:
+        return [None]
+    first = ends[0].strip().upper()
+    dates = [date for date in _DATES if re.match(pattern_of(date).removesuffix("$"), first)]
+    whole = ["".join(parts) for parts in product(dates, _CLOCKS, ("", " %z", "%z"))]
+    return [form for form in (*whole, *_DIGITS) if re.match(pattern_of(form), first) and _times(ends, form) is not None]
 
 
-def formats_of_numbers(name: str, ends: Sequence[int]) -> list[str | None]:
-    """Return the formats that the least and the greatest number of a column fit."""
-    units = UNITS if _CALLED.search(name) else ()
-    return [form for form in (*units, *_DIGITS) if _times(ends, form) is not None]
+def formats_of_numbers(name: str, ends: Sequence[float], is_integer: bool) -> list[str | None]:
+    """Return the formats that the least and the greatest number of a column fit; only integers have digits alone."""
+    units, digits = UNITS if _CALLED.search(name) else (), _DIGITS if is_integer else ()
+    return [form for form in (*units, *digits) if _times(ends, form) is not None]
 
 
 def hint_of(values: Sequence[Any], formats: Sequence[str | None]) -> TimeHint | None:
@@ -84,17 +88,7 @@ def _times(values: Sequence[Any], form: str | None) -> NDArray[np.int64] | None:
         return None
     try:
         times: NDArray[np.int64] = microseconds(from_format(pa.array(values), form)).to_numpy(zero_copy_only=False)
-    except (NotATimeError, TypeError):
+    except (NotATimeError, TypeError, OverflowError, pa.ArrowInvalid):
         return None
     low, high = _NARROW if is_plain or form in UNITS else _WIDE
     return times if ((times >= low) & (times < high)).all() else None
-
-
-@cache
-def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
-    return tuple((form, re.compile(pattern_of(form))) for form in _forms())
-
-
-def _forms() -> Iterator[str]:
-    yield from ("".join(parts) for parts in product(_DATES, _CLOCKS, ("", " %z", "%z")))
-    yield from _DIGITS

@@ -25,7 +25,7 @@ _CENTURY = 69
 
 def classes_of(form: str | None) -> frozenset[Class]:
     """Return the classes of columns, other than times and texts, that a format can be read from."""
-    return frozenset() if form is None else frozenset({"integer", "float"} if form in UNITS else {"integer"})
+    return frozenset() if form is None else frozenset({"integer", "float", "decimal"} if form in UNITS else {"integer"})
 
 
 def example_of(form: str) -> str:
@@ -42,7 +42,8 @@ def written(array: Any, form: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]
     if class_of(array.type) == "text":
         array = pc.if_else(pc.match_substring_regex(array, r"^-?\d{1,18}(\.\d*)?$"), array, None)
     numbers = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-    micros = np.floor(numbers * UNITS[form])
+    with np.errstate(over="ignore"):
+        micros = np.floor(numbers * UNITS[form])
     good = np.abs(micros) < _FAR
     return np.where(good, micros, 0.0).astype(np.int64), ~good
 

@@ -206,6 +206,9 @@ def test_a_column_with_a_format_may_also_be_read_as_it_is(tmp_path: Path) -> Non
     assert found.ids.tolist() == [14102100, 14102223, 0, 23]
     split = {"kind": "time", "column": "d", "eval_from": "2014-10-22", "format": "%y%m%d%H"}
     assert inspect(dataset(folder, split=split)).eval_rows == 1
+    last = {"kind": "last", "group": "e", "order": "d", "format": "%d%m%y"}
+    pq.write_table(pa.table({"y": [0, 1], "d": ["020115", "010215"], "e": [1, 1]}), tmp_path / "last.parquet")
+    assert read(dataset(tmp_path / "last.parquet", sparse=["e"], split=last), "eval").labels.tolist() == [[1]]
     write(folder, pa.array([datetime(2014, 10, 21, 7)]), "b.parquet")  # such as a log of requests
     assert read(dataset(folder, sparse=[hour])).ids.tolist() == [0, 23, 7]
 

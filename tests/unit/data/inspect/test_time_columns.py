@@ -55,6 +55,7 @@ def as_number(scale: int) -> Callable[[datetime], int]:
         ),
         ("seen_at", as_number(1), "seconds"),
         ("ts", as_number(1000), "milliseconds"),
+        ("unix", lambda time: time.timestamp() + 0.25, "seconds"),
         ("event_time", as_number(1_000_000), "microseconds"),
         ("seen", datetime.isoformat, None),
         ("seen", "%Y-%m-%d", None),
