@@ -46,7 +46,7 @@ def test_train_then_eval_then_refuse_a_second_run(persia) -> None:
         assert evaluated.code == 0, evaluated.err
         found = {key: float(figures(evaluated.out)[key]) for key in QUALITY}
         assert found == pytest.approx({key: float(result[key]) for key in QUALITY}, rel=1e-12)
-    assert len(list(Path("run/evals").iterdir())) == 3
+    assert len(list(Path("run/evals").iterdir())) == 4
 
     again = persia("train", *SMALL, "--run-dir", "run")
     assert (again.code, again.out) == (2, "")
