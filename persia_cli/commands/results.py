@@ -18,6 +18,7 @@ from persia_cli.errors import count
 from persia_cli.observe import staleness
 from persia_cli.observe.advice import advice
 from persia_cli.observe.exchange import bytes_per_sample, lookups, table_counters
+from persia_cli.observe.giveaway import giveaway
 from persia_cli.observe.history import QUALITY
 from persia_cli.observe.outcome import as_used, calibration_at, correction
 from persia_cli.plan.job import JobPlan
@@ -61,6 +62,8 @@ def show_results(plan: JobPlan, result: JobResult, as_json: bool = False) -> Non
         for text in [] if plan.run.is_for_retrieval else undefined(evaluation):
             labelled(err(), "note", text)
         if plan.job.task == "train" and (sentence := worse_than_the_mean(plan.run, evaluation)):
+            labelled(err(), "note", sentence)
+        if not plan.facts.stand_in and (sentence := giveaway(plan.run, evaluation)):
             labelled(err(), "note", sentence)
     elif training := last_of(result.metrics, "train"):
         say(out(), key_values(in_words(training)))

@@ -4,6 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 from typer.testing import CliRunner, Result
 
 from persia_cli.main import app
@@ -95,3 +99,26 @@ def test_the_best_model_is_scored_on_the_test_samples_at_the_end(tmp_path: Path)
     page = (run / "report.html").read_text()
     assert f'<span class="soft">AUC of the test</span><b>{tested["auc"]:.4f}</b>' in page
     assert f"{tested['auc']:.6f}" in page
+
+
+@pytest.mark.parametrize("given", ["{name: state}", "{name: copies, pooling: sum}", "clue"])
+def test_a_feature_that_gives_the_label_away_is_named(tmp_path: Path, given: str) -> None:
+    draw = np.random.default_rng(3)
+    y = draw.random(1200) < 0.4
+    columns = {
+        "plan": draw.choice(["basic", "pro"], y.size),
+        "state": np.where(y, draw.choice(["lost", "refunded"], y.size), "fine"),
+        "copies": [[int(each)] * 2 for each in y],
+        "clue": draw.random(y.size) + 2 * y,
+        "cancelled": y.astype(np.int8),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    trained = persia(
+        *("train", "conf=base", "mode=sync", "dataset=parquet", f"dataset.path={tmp_path / 'rows.parquet'}"),
+        *("dataset.labels=[cancelled]", "dataset.split={kind: every, n: 3}", *SMALL, "train.epochs=20"),
+        f"dataset.sparse=[plan{'' if given == 'clue' else f', {given}'}]",
+        *(["dataset.dense=[clue]"] if given == "clue" else []),
+        *("--run-dir", tmp_path / "run"),
+    )
+    name = given.removeprefix("{name: ").split(",")[0].rstrip("}")
+    assert f"{name} alone gives AUC 1.0000, so it is probably known only after cancelled" in trained.stderr

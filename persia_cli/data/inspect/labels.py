@@ -5,7 +5,7 @@ Candidates are columns of two values: 0 and 1, false and true, -1 and 1, or two 
 - for its name: 6 for a usual name of labels, alone or after `is_`; 5 for a name with such a word in it; 2 for one that
   begins with `is_`, .4 with `has_`; 3 less for one with a usual word of features, such as `gender`,
 - for its place: 2 as the last column, 1 as the first, not counting columns that number rows; half as much where the
-  name has no usual word of labels,
+  name has no usual word of labels, and none for a first column whose texts do not mean yes and no,
 - 3 less if it has nulls, for a label has a value in every row.
 
 The best candidate is the label if it scores at least .5, is at least 1.5 ahead of the next, and has no nulls. So a
@@ -141,6 +141,8 @@ def _candidate(column: ColumnProfile, place: int, where: str) -> Candidate | Non
     positive, chosen, is_clear = _positive(column, values)
     if column.name.lower() in VAGUE and not is_clear:
         by_name, named = 0, ""
+    if where == "the first column" and by_name < 5 and not is_clear:
+        place, where = 0, ""
     score = by_name + (place if by_name >= 5 else place / 2) - (0 if column.is_complete else 3)
     reason = " and ".join(filter(None, (named, where))) or "it has two values"
     nulls = "" if column.is_complete else f"{column.nulls:,} rows have no value"

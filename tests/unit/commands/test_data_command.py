@@ -132,3 +132,16 @@ def test_inspection_has_the_checks_of_training(persia, monkeypatch, tmp_path: Pa
 def test_digits_as_text_are_noted(persia) -> None:
     pq.write_table(pa.table({"u": [str(row % 9) for row in range(100)], "y": [0, 1] * 50}), "a.parquet")
     assert "{name: u, ids: integer}" in persia("data", "inspect", "a.parquet").err
+
+
+def test_training_asks_for_a_label_that_was_not_chosen(persia) -> None:
+    churn, target = ["Yes", "No", "No"] * 40, [1, 0, 0, 0] * 30
+    pq.write_table(pa.table({"Churn?": churn, "u": [7, 8, 9, 6, 5] * 24, "target": target}), "a.parquet")
+    asked = "write labels: [target] or labels: [{name: 'Churn?', positive: 'Yes'}] in line 4"
+    assert asked in persia("data", "inspect", "a.parquet", "--write", "d.yaml").err
+    refused = persia("train", "dataset=d.yaml", "--dry-run")
+    assert refused.code == 2
+    [line] = refused.err.splitlines()
+    assert asked in line
+    Path("e.yaml").write_text(Path("d.yaml").read_text().replace("labels: ???", "labels: [target]"))
+    assert "dataset.labels both name target" in persia("train", "dataset=e.yaml", "--dry-run").err
