@@ -149,7 +149,7 @@ def _figures(column: ColumnProfile, guess: Guess) -> str:
     filler = column.hints.filler
     padding = (
         ""
-        if filler is None or guess.role != "sparse"
+        if filler is None or guess.role != "sparse" or column.kind != "list"
         else f"{filler[0] or 'empty text'} may be padding: {filler[1]:.1%} "
     )
     return padding + _sizes(column, guess)

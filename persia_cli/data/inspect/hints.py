@@ -48,10 +48,14 @@ def text_hints(run: Run) -> Hints:
     time = _time(run, formats_of_texts((first, last))) if size else None
     if time is not None or is_decimal:
         return Hints(time=time, has_decimal_comma=bool(is_decimal) and time is None)
-    if _HALF * size <= numbers < size:
-        [(words,)] = run(f"list_sort(list(DISTINCT trim(v, ' \t')) FILTER (NOT {is_number}))[:{_MOST_WORDS + 1}]")
-        if len(words) <= _MOST_WORDS and (numbers >= _MOSTLY * size or are_fillers(words)):
-            return Hints(words=tuple(words))
+    if size and _HALF * size <= numbers:
+        words, has_fractions = run(
+            f"list_sort(list(DISTINCT trim(v, ' \t')) FILTER (NOT {is_number}))[:{_MOST_WORDS + 1}], "
+            f"bool_or({is_number} AND contains(v, '.'))"
+        )[0]
+        is_mostly = numbers >= _MOSTLY * size or are_fillers(words or ())
+        if len(words or ()) <= _MOST_WORDS and is_mostly and (words or has_fractions):
+            return Hints(are_numbers=True, words=tuple(words or ()))
     for separator, number in zip(SEPARATORS, divided, strict=True):
         if size and number >= _LEAST_DIVIDED * size and _divides(run, separator):
             return Hints(separator=separator)

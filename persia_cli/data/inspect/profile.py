@@ -89,8 +89,10 @@ class Hints:
     """The separator of the ids in a text."""
     has_decimal_comma: bool = False
     """True if all texts are numbers with a comma in place of a point."""
+    are_numbers: bool = False
+    """True if almost all texts are numbers; digits alone may be ids."""
     words: tuple[str, ...] = ()
-    """The few texts that are no numbers, where almost all others are."""
+    """The few texts that are no numbers there."""
     filler: tuple[str, float] | None = None
     """A value that may stand for none, and its part of all values."""
 

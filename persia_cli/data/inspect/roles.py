@@ -152,7 +152,8 @@ def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None
     if amount is not None and (amount.use == "number" or amount.is_named):
         return _amount(column, amount)
     if column.kind != "list" and _tells_rows_apart(column, profile.rows):
-        return Guess("unused", f"nearly every row has a different {'text' if column.kind == 'text' else 'id'}")
+        differs = f"nearly every row has a different {'text' if column.kind == 'text' else 'id'}"
+        return Guess("unused", _doubt(column, profile.source) or differs)
     values = "text, hashed when it is read" if _is_text(column) else "integers"
     if column.kind == "list":
         return Guess("sparse", f"lists of {values}", padding=_padding(column), doubt=_fillers(column))
@@ -196,15 +197,15 @@ def _fillers(column: ColumnProfile) -> str:
 
 def _doubt(column: ColumnProfile, source: SourceFiles) -> str:
     """Return what a column of text may be instead of ids: numbers, but for some words."""
-    if not column.hints.words:
+    if not column.hints.are_numbers:
         return ""
     words = " and ".join(map(repr, column.hints.words))
     remedy = (
         "if they stand for none, add them to csv.nulls"
-        if source.format == "csv"
-        else f"write numbers and null, as pandas.to_numeric(table[{column.name!r}], errors='coerce') returns"
+        if words and source.format == "csv"
+        else f"write numbers, as pandas.to_numeric(table[{column.name!r}], errors='coerce') returns"
     )
-    return f"numbers but for {words}: {remedy}"
+    return f"numbers as text{words and f', but for {words}'}: {remedy}"
 
 
 def _number(column: ColumnProfile, amount: Amount | None) -> Guess:

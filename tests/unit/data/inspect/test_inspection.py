@@ -243,10 +243,16 @@ def test_columns_of_every_arrow_type(tmp_path: Path) -> None:
     ParquetDataset.model_validate(yaml.safe_load(found.suggestion))
 
 
+def test_prices_as_text_are_not_left_out_in_silence(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"y": np.arange(40) % 2, "price": pa.array([f"{n / 7:.4f}" for n in range(40)])})
+    assert "pandas.to_numeric(" in look(tmp_path).suggestion
+
+
 @pytest.mark.parametrize(
     ("values", "doubt"),
     [
-        (["NA", "1", "2.5", "NA"] * 10, "numbers but for 'NA': write numbers and null, as pandas.to_numeric("),
+        (["NA", "1", "2.5", "NA"] * 10, "numbers as text, but for 'NA': write numbers, as pandas.to_numeric("),
+        (["1.5", "2.25", "3.5"] * 20, "numbers as text: write numbers, as pandas.to_numeric("),
         (["red", "blue", "green"] * 20, ""),
         (["7up", "1", "NA"] * 10, ""),
     ],
