@@ -84,7 +84,7 @@ def show_results(plan: JobPlan, result: JobResult, as_json: bool = False) -> Non
         labelled(err(), "best", str(chosen))
     labelled(err(), "metrics", str(result.run_dir / "metrics.jsonl"))
     is_real = plan.job.task == "train" and not plan.facts.stand_in
-    if is_real and (sentence := advice(plan.run, plan.job.steps, result.metrics)):
+    if is_real and (sentence := advice(plan.run, plan.job.steps, plan.job.train_rows, result.metrics)):
         labelled(err(), "advice", sentence)
     if plan.job.task == "train" and plan.run.cluster.kind == "hosts":  # the checkpoints may be on the first host only
         propose(err(), f"persia report {quote(str(result.run_dir))}")

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from persia_cli.config.schema import Run
-from persia_cli.observe.advice import advice
+from persia_cli.observe.advice import GAINS, advice
 from tests.support.runs import make_run
+
+ROWS = 10_000
 
 
 def made(best_by: str | None = None, **train: Any) -> Run:
@@ -33,6 +35,13 @@ def curves(losses: list[float], aucs: list[float]) -> list[dict[str, Any]]:
 FALLING = [0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
 RISING = [0.70, 0.72, 0.73]
 OVERFIT = [0.70, 0.74, 0.73, 0.71]
+LEVEL = curves(FALLING[:4], [0.740, 0.741, 0.741, 0.741])
+SETTINGS = {
+    "norm": "model.norm=batch",
+    "dropout": "model.dropout=0.2",
+    "rate": "optimizer.embedding.lr=0.03",
+    "dim": "model.dim=16",
+}
 
 
 @pytest.mark.parametrize(
@@ -41,13 +50,12 @@ OVERFIT = [0.70, 0.74, 0.73, 0.71]
         (FALLING[:3], RISING, {}, "auc was still improving at the last evaluation: train longer, by persia"),
         (FALLING[:3], RISING, {"steps": 300}, "persia resume RUN train.steps=600"),
         (FALLING[:4], OVERFIT, {}, "keep the best model, by checkpoint.best_by=auc"),
-        (FALLING[:4], OVERFIT, {"best_by": "auc"}, "more dropout may help, such as model.dropout=0.2"),
         ([0.5, 0.4, 0.9, 2.0], [0.70, 0.71, 0.66, 0.52], {}, "may help, such as optimizer.dense.lr=0.03"),
         ([0.50, 0.49, 0.48, 0.48, 0.47], [0.70, 0.66, 0.71, 0.67, 0.72], {}, "auc goes up and down"),
     ],
 )
 def test_clear_curves(losses: list[float], aucs: list[float], train: dict[str, Any], told: str) -> None:
-    said = advice(made(**train), 100 * len(losses), curves(losses, aucs))
+    said = advice(made(**train), 100 * len(losses), 10**6, curves(losses, aucs))
     assert told in said
 
 
@@ -65,7 +73,7 @@ def test_clear_curves(losses: list[float], aucs: list[float], train: dict[str, A
     ids=["no evaluation", "one", "undefined", "noise", "all learnt", "ended by a signal", "small swings"],
 )
 def test_nothing_clear(losses: list[float], aucs: list[Any], steps: int) -> None:
-    assert advice(made(), steps, curves(losses, aucs)) is None
+    assert advice(made(), steps, 10**6, curves(losses, aucs)) is None
 
 
 def test_rows_that_were_lost_come_first() -> None:
@@ -73,8 +81,42 @@ def test_rows_that_were_lost_come_first() -> None:
     cold = make_run(embedding={"cold": {"path": "/disk", "size": 2**30}})
     run = run.model_copy(update={"embedding": cold.embedding})
     lines = [{**line, "cold_dropped": line["step"]} for line in curves(FALLING[:3], RISING)]
-    told = advice(run, 300, lines)
+    told = advice(run, 300, ROWS, lines)
     assert told is not None
     assert told.startswith("300 rows were lost")
     assert told.endswith(f"embedding.cold.size={2**31}")
-    assert advice(run, 300, [{**line, "cold_dropped": 0} for line in lines]) == advice(made(), 300, lines)
+    none_lost = [{**line, "cold_dropped": 0} for line in lines]
+    assert advice(run, 300, ROWS, none_lost) == advice(made(), 300, ROWS, curves(FALLING[:3], RISING))
+
+
+def test_longer_training_of_a_metric_that_rises() -> None:
+    stopped = made(best_by="auc", stop_early={"metric": "log_loss", "patience": 2})
+    told = advice(stopped, 2000, 10**6, curves(FALLING[:3], RISING))
+    assert told is not None
+    assert "'train.stop_early={metric: auc, patience: 4}'" in told
+
+
+def test_only_what_has_gained_on_tables_of_the_size_is_advised_and_one_thing_alone() -> None:
+    overfit = curves(FALLING[:4], OVERFIT)
+    assert advice(made(best_by="auc"), 400, 10**6, overfit) is None, "nothing is measured for so many rows"
+    normed = make_run(
+        model={"kind": "ffnn", "dim": 8, "hidden": [4], "norm": "batch", "dropout": 0.2},
+        **{key: getattr(made(best_by="auc"), key).model_dump() for key in ("train", "eval", "checkpoint")},
+    )
+    found = [advice(run, 400, ROWS, lines) for run in (made(best_by="auc"), normed) for lines in (overfit, LEVEL)]
+    told = [sentence for sentence in found if sentence]
+    for sentence in told:
+        [change] = [key for key, setting in SETTINGS.items() if setting in sentence]
+        assert GAINS[change].auc > GAINS[change].error
+        assert f"{GAINS[change].auc:+.4f} ± {GAINS[change].error:.4f} AUC" in sentence
+    assert bool(told) == any(gain.auc > gain.error for gain in GAINS.values())
+
+
+def test_worse_probabilities_alone_are_no_reason() -> None:
+    """The log loss doubles while AUC holds; calibration repairs that."""
+    run = make_run(train={"batch_size": 32, "epochs": 3}, eval={"every_epochs": 1}, checkpoint={"best_by": "log_loss"})
+    lines = [
+        {**line, "log_loss": 0.3 + 0.1 * line["step"] / 100} if line["split"] == "eval" else line
+        for line in curves(FALLING[:4], [0.740, 0.741, 0.741, 0.741])
+    ]
+    assert "dropout" not in (advice(run, 400, ROWS, lines) or "")
