@@ -51,13 +51,13 @@ LEAST, LEAD = 0.5, 1.5
 MOST_NAMED = 5
 """Candidates that are named where none is chosen."""
 POSITIVE = {
-    "yes", "true", "y", "t", "1", "positive", "pos", "bad", "up", "click", "clicked", "bought", "purchased",
+    "yes", "true", "y", "t", "positive", "pos", "bad", "up", "click", "clicked", "bought", "purchased",
     "converted", "churn", "churned", "default", "defaulted", "fraud", "fraudulent", "cancelled", "canceled", "exited",
     "left", "attrited", "subscribed", "survived", "approved", "readmitted", "died", "dead", "deceased", "spam",
     "malignant", "success", "successful",
 }  # fmt: skip
 """Words of texts that are positive."""
-NEGATIVE = {"no", "not", "non", "false", "n", "f", "0", "negative", "neg", "none", "never"}
+NEGATIVE = {"no", "not", "non", "false", "n", "f", "negative", "neg", "none", "never"}
 """Words of texts that are negative, whatever else they hold."""
 
 
@@ -204,9 +204,9 @@ def _positive(column: ColumnProfile, values: list[tuple[str, float]]) -> tuple[s
 def _sign(text: str) -> int:
     """Return 1 for a text that is usually positive, -1 for one that is usually negative, and else 0."""
     words = set(words_of(text))
-    if words & NEGATIVE or text.startswith(("<", "-")):
+    if words & NEGATIVE or "<" in text or text.startswith("-"):
         return -1
-    return int(bool(words & POSITIVE) or text.startswith((">", "+")))
+    return int(bool(words & POSITIVE) or ">" in text or text.startswith("+"))
 
 
 def _ratings(profile: DatasetProfile) -> Iterator[Candidate]:

@@ -87,7 +87,7 @@ TABLES = {
         {"x": noise, "Purchase": texts("MM", "CH"), "Store": other(0.4, ("a", "b"))},
         [{"name": "Purchase", "positive": "MM"}],
     ),
-    "incomes": Table({"x": noise, "income": texts(">50K", "<=50K")}, [{"name": "income", "positive": ">50K"}]),
+    "incomes": Table({"x": noise, "income": texts("2. >50K", "1. <=50K")}, [{"name": "income", "positive": "2. >50K"}]),
     "good and bad": Table({"risk": texts("bad", "good"), "x": noise}, [{"name": "risk", "positive": "bad"}]),
     "the last column": Table({"row": unique, "plan": plan, "x": noise, "won": ones}, ["won"]),
     "several": Table(
