@@ -1,4 +1,4 @@
-"""How a column writes times: a unit of numbers since 1970, or the notation of strptime."""
+"""The format of a column of times: a unit of numbers since 1970, or the notation of strptime."""
 
 import re
 from typing import Annotated, Final

@@ -68,7 +68,7 @@ def figures_of(times: NDArray[np.int64], form: str | None = None, others: tuple[
 
 
 def _divides(times: NDArray[np.int64]) -> bool:
-    """Return True if the latest tenth of sorted times, and the tenth before it, can be told from the rest."""
+    """Return True if the latest tenth of sorted times, and the tenth before it, differ from the rest."""
     rows = times.size
     first = np.flatnonzero(np.diff(times)) + 1
     if first.size < 2:

@@ -6,11 +6,13 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
+from persia_cli.data.read.bad_values import bad_rows_allowed
 from persia_cli.data.read.row_groups import RowGroup, RowGroupReader, RowGroupStream, statistics_of
 from persia_cli.data.read.splits import Selector
 from persia_cli.data.read.times import NotATimeError, from_format, remedy, time_numbers
@@ -110,7 +112,7 @@ def fit(
             f"{first} is transformed by statistics of the training rows, but there are none here; train first, or give "
             "mean and deviation, the edges of bins, or the boundaries of buckets"
         )
-    moments, samples = _read(selector, filesystem, groups, train_rows, features)
+    moments, samples = _read(selector, filesystem, groups, train_rows, features, bad_rows_allowed(dataset))
     return dataset.model_copy(
         update={
             "dense": tuple(_with_edges(_with_moments(each, moments), samples) for each in dataset.dense),
@@ -179,15 +181,16 @@ def _read(
     groups: Sequence[RowGroup],
     train_rows: Sequence[int],
     features: Mapping[str, Fitted],
+    allowed: int = 0,
 ) -> tuple[dict[str, "_Moments"], dict[str, list[Floats]]]:
-    """Return moments and samples of features, over the training rows of row groups."""
+    """Return moments and samples of features, over the training rows of row groups, `allowed` bad ones left out."""
     moments = {key: _Moments() for key in features}
     samples: dict[str, list[Floats]] = {key: [] for key in features}
     every = -(-sum(train_rows) // SAMPLED_ROWS)
     with RowGroupReader(filesystem) as reader:
         for group, rows in zip(groups, train_rows, strict=True):
             if rows:
-                for key, values in _training_values(selector, reader, group, features).items():
+                for key, values in _training_values(selector, reader, group, features, allowed).items():
                     moments[key].add(values)
                     samples[key].append(values[::every])
     return moments, samples
@@ -250,17 +253,25 @@ def _training_values(
     reader: RowGroupReader,
     group: RowGroup,
     features: Mapping[str, Fitted],
+    allowed: int,
 ) -> dict[str, Floats]:
     names = {key: each.name if isinstance(each, DenseFeature) else each.column_name for key, each in features.items()}
     table = reader.read(group, list(dict.fromkeys([*names.values(), *selector.columns])))
     rows = selector.rows("train", group.first_row, table)
     found = {}
     for key, feature in features.items():
-        try:
-            values = numbers_of(table.column(names[key]), feature)
-        except NotATimeError as error:
-            place = group.place_of(error.index)
-            raise DataError(f"{group}: {error} in {place} of column {names[key]}; {remedy(feature.format)}") from error
+        column, bad = table.column(names[key]), 0
+        while True:
+            try:
+                values = numbers_of(column, feature)
+                break
+            except NotATimeError as error:
+                bad += error.indices.size
+                if bad > allowed:
+                    place = group.place_of(error.index)
+                    text = f"{group}: {error} in {place} of column {names[key]}; {remedy(feature.format)}"
+                    raise DataError(text) from error
+                column = pc.if_else(pa.array(np.isin(np.arange(len(column)), error.indices)), None, column)
         values = values if rows is None else values[rows]
         found[key] = values[np.isfinite(values)]
     return found
