@@ -20,7 +20,7 @@ Line = Mapping[str, Any]
 
 
 class Gain(NamedTuple):
-    """What a change of the defaults did to AUC, as measured: the mean over tables, and its standard error."""
+    """The measured effect of a change on AUC: the mean over tables, and its standard error."""
 
     auc: float
     error: float

@@ -138,7 +138,7 @@ class Space:
 
     @property
     def defaults(self) -> Point:
-        """The point without the searched keys: the configuration as it is."""
+        """The point without the searched keys: the unchanged configuration."""
         return self.fits.fitted(Point(tuple(axis.arguments[0] for axis in self.axes if not axis.swept), ()))
 
     def point(self, values: Mapping[str, str]) -> Point:

@@ -32,7 +32,7 @@ HALVING = 3
 RUNGS = frozenset(HALVING**power for power in range(1, 32))
 """The evaluations after which a trial may end early; fewer than three show little."""
 DEFAULTS = "defaults"
-"""Attribute of the trial of the study that is the configuration as it is."""
+"""Attribute of the trial of the study that is the unchanged configuration."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The settings that a search without any of its own chooses from: those that usually matter, around the run's own."""
+"""The keys that a search chooses from by default: those that usually matter, around the values of the run."""
 
 from collections.abc import Collection
 
@@ -10,7 +10,7 @@ RATE = 0.05
 
 
 def usual_space(run: Run, given: Collection[str]) -> list[str]:
-    """Return arguments of a search; keys that are given stay as they are."""
+    """Return arguments of a search; given keys stay unchanged."""
     rate = run.optimizer.embedding.lr if isinstance(run.optimizer.embedding.lr, float) else RATE
     found = {
         "optimizer.embedding.lr": f"tag(log,interval({rate / 10:g},{rate * 3:g}))",
