@@ -122,7 +122,7 @@ def throughput_target(run: Run, baseline: str, processor: Processor) -> float | 
         and run.model.dim == DIM
         and generator is not None
         and generator.cardinalities == CRITEO
-        and run.train.batch_size == BATCH
+        and run.train.batch == BATCH
         and isinstance(optimizer, Adagrad)
         and run.mode == HybridMode(kind="hybrid", staleness=STALENESS)
         and run.cluster.embedding_servers == SERVERS
@@ -157,12 +157,12 @@ def judge_modes(run: Run, results: Sequence[Result]) -> Iterator[Judged]:
     found = {(result.case, side.name): side for result in results for side in result.sides}
     hybrid, free = found.get((MODES_DELAY, "hybrid")), found[("0 ms", "hybrid")]
     staleness = run.mode.staleness if isinstance(run.mode, HybridMode) else None
-    step_ms = run.train.batch_size / free.median * 1e3
-    if hybrid and (run.train.batch_size, staleness) == (MODES_BATCH, MODES_STALENESS) and step_ms <= STEP_MS:
+    step_ms = run.train.batch / free.median * 1e3
+    if hybrid and (run.train.batch, staleness) == (MODES_BATCH, MODES_STALENESS) and step_ms <= STEP_MS:
         yield Judged("hybrid keeps of its undelayed speed", hybrid.ratios[UNDELAYED], KEEPS)
         yield Judged("hybrid is times sync", hybrid.ratios["sync"], TIMES_SYNC)
     between_hosts = found.get((HOSTS_LINK, "hybrid"))
-    if between_hosts and (run.train.batch_size, staleness) == (HOSTS_BATCH, MODES_STALENESS):
+    if between_hosts and (run.train.batch, staleness) == (HOSTS_BATCH, MODES_STALENESS):
         yield Judged("hybrid between hosts is times sync", between_hosts.ratios["sync"], TIMES_SYNC)
 
 

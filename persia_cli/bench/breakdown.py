@@ -59,9 +59,9 @@ def bytes_per_sample(run: Run) -> list[Hop]:
     )
     samples = 0
     try:
-        for step in range(min(BATCHES, -(-source.rows // run.train.batch_size))):
-            start = step * run.train.batch_size
-            batch = source.read(0, start, min(start + run.train.batch_size, source.rows))
+        for step in range(min(BATCHES, -(-source.rows // run.train.batch))):
+            start = step * run.train.batch
+            batch = source.read(0, start, min(start + run.train.batch, source.rows))
             samples += batch.size
             weights = 0 if batch.weights is None else batch.weights.nbytes
             inverse = keys = rows = 0
@@ -87,7 +87,7 @@ def bottleneck(run: Run, ours: Side, dense: Side | None, stages: Sequence[Stage]
     A thread that waits for its GPU counts as busy in the system's counters. So where the network is `on_gpu`, the NN
     worker is judged by the time that it waits for embeddings.
     """
-    step_ms = run.train.batch_size / ours.median * 1e3
+    step_ms = run.train.batch / ours.median * 1e3
     cores = len(os.sched_getaffinity(0))
     roles = _by_role(ours.cpu_ms)
     total, nn = sum(roles.values()), roles.get("nn-worker", 0.0)
@@ -123,7 +123,7 @@ def bottleneck(run: Run, ours: Side, dense: Side | None, stages: Sequence[Stage]
 
 
 def _step_ms(run: Run, side: Side) -> float:
-    return run.train.batch_size / side.median * 1e3
+    return run.train.batch / side.median * 1e3
 
 
 def _by_role(cpu_ms: dict[str, float]) -> dict[str, float]:

@@ -81,7 +81,7 @@ def measure_capacity(
     """
     if run.embedding.capacity is not None:
         raise UserError("the models share a budget in bytes; set embedding.memory in place of embedding.capacity")
-    rows = (rounds + 2) * turn_steps(steps) * run.train.batch_size
+    rows = (rounds + 2) * turn_steps(steps) * run.train.batch
     runs = {size_in_words(size): sized_run(run, size, rows) for size in sizes}
     capacity = sum(group.capacity for group in embedding_layout(next(iter(runs.values()))).feature_groups)
     if sizes[-1] // run.model.dim <= capacity:
@@ -113,7 +113,7 @@ def measure_capacity(
             ModelSize(
                 parameters=size,
                 ids=ids,
-                side=replace(side_of(name, taken[name], run.train.batch_size), auc=aucs[name]),
+                side=replace(side_of(name, taken[name], run.train.batch), auc=aucs[name]),
                 ratio=round_ratio(taken[name], taken[base]) if ids > capacity else None,
                 rows=after[name]["rows"],
                 evicted=after[name]["evicted"],
@@ -130,7 +130,7 @@ def measure_capacity(
         SKEW,
         run.embedding.memory,
         capacity,
-        run.train.batch_size,
+        run.train.batch,
         rounds,
         steps,
         measured,

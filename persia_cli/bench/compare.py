@@ -43,10 +43,10 @@ def compare(
     """
     _refuse(run, baselines)
     facts = inspect(run.dataset)
-    if ring * run.train.batch_size > facts.train_rows:
-        ring = facts.train_rows // run.train.batch_size
+    if ring * run.train.batch > facts.train_rows:
+        ring = facts.train_rows // run.train.batch
     if not ring:
-        raise UserError(f"the data set has no whole batch of train.batch_size={run.train.batch_size}")
+        raise UserError(f"the data set has no whole batch of train.batch_size={run.train.batch}")
     with terminating_interrupts(), _trainers(run, baselines, note) as trainers:
         for source in sources:
             yield _compare(run, facts, trainers, PRIVATE in baselines, source, steps, rounds, ring, note)
@@ -126,7 +126,7 @@ def _compare(
         )
         note(f"{source}: tracing")
         stages = stages_of(*job.finish())
-    sides = with_ratios([side_of(name, turns, run.train.batch_size) for name, turns in taken.items()])
+    sides = with_ratios([side_of(name, turns, run.train.batch) for name, turns in taken.items()])
     dense = next((side for side in sides if side.name == "dense"), None)
     return Result(
         source,

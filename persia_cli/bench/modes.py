@@ -74,7 +74,7 @@ def measure_modes(
         taken = take_turns(takers, rounds, note, _children_cpu_seconds, warm_up=False)
     sides: dict[NetworkLink, dict[str, Side]] = {each: {} for _, each in cases.values()}
     for name, (mode, each) in cases.items():
-        sides[each][mode] = side_of(mode, taken[name], run.train.batch_size)
+        sides[each][mode] = side_of(mode, taken[name], run.train.batch)
     return {
         each: Result(each.label, run.name, "samples/s", _with_ratios(found, sides[HERE]), rounds, steps)
         for each, found in sides.items()

@@ -82,7 +82,7 @@ class NullWorker:
         self._gradients = []
         self._frozen = [group.is_frozen for group in layout.feature_groups]
         for group in layout.feature_groups:
-            most = run.train.batch_size * len(layout.features_of(group.number))
+            most = run.train.batch * len(layout.features_of(group.number))
             values = rng.standard_normal((most, group.dim), np.float32) * np.float32(GRADIENT)
             encoded = encode_rows(values, group.wire)
             # The place where the kernels of an NN worker write them.

@@ -93,7 +93,7 @@ def portion_shape(run: Run) -> PortionShape:
     dataset, generator = run.dataset, run.dataset.generator
     weighted = isinstance(dataset, ParquetDataset) and dataset.weight is not None and not uses_stand_in(dataset)
     sizes = generator.cardinalities if generator else ()
-    return PortionShape(run.train.batch_size, dense_count(run), len(label_names(run)), weighted, sizes)
+    return PortionShape(run.train.batch, dense_count(run), len(label_names(run)), weighted, sizes)
 
 
 def table_sizes(run: Run) -> tuple[int, ...]:

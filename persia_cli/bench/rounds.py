@@ -129,7 +129,7 @@ def without_ends(run: Run, facts: DatasetFacts, steps: int, log_every_steps: int
 
     It is evaluated at its end if `facts` have rows for that, and saves no checkpoints; so it claims no place for them.
     """
-    per_epoch = -(-facts.train_rows // run.train.batch_size)
+    per_epoch = -(-facts.train_rows // run.train.batch)
     unsaved = {"every_steps": None, "every_minutes": None, "at_end": False, "path": None}
     train = {"steps": steps, "epochs": -(-steps // per_epoch), "log_every_steps": log_every_steps}
     return run.model_copy(

@@ -49,8 +49,8 @@ def measure_scaling(run: Run, most: int, steps: int, rounds: int, note: Callable
     """
     if run.cluster.kind == "local" and run.cluster.pin:
         raise UserError("this benchmark pins every replica to a processor; leave out cluster.pin")
-    if run.train.batch_size < most:
-        raise UserError(f"--most={most}: each NN worker needs a sample of train.batch_size={run.train.batch_size}")
+    if run.train.batch < most:
+        raise UserError(f"--most={most}: each NN worker needs a sample of train.batch_size={run.train.batch}")
     processors = sorted(os.sched_getaffinity(0))
     one = "with one of each"
     runs = {one: with_replicas(run, ROLES[0], 1, processors)}
@@ -59,13 +59,13 @@ def measure_scaling(run: Run, most: int, steps: int, rounds: int, note: Callable
     runs |= {names[case]: with_replicas(run, *case, processors) for case in cases}
     with idle_jobs(runs, steps, rounds, note) as jobs:
         taken = alternate(jobs, rounds, note)
-    base = side_of("1", taken[one], run.train.batch_size)
+    base = side_of("1", taken[one], run.train.batch)
     for role in ROLES:
         sides = [replace(base, ratios={SPEED_UP: 1.0, LINEAR: 1.0})]
         for case in cases:
             if case[0] == role:
                 speed_up = round_ratio(taken[names[case]], taken[one])
-                side = side_of(str(case[1]), taken[names[case]], run.train.batch_size)
+                side = side_of(str(case[1]), taken[names[case]], run.train.batch)
                 sides.append(replace(side, ratios={SPEED_UP: speed_up, LINEAR: speed_up / case[1]}))
         yield Result(role, run.name, "samples/s", sides, rounds, steps)
 

@@ -42,7 +42,7 @@ def measure_tier(run: Run, steps: int, rounds: int, ring: int, note: Callable[[s
     if run.cluster.kind != "local" or run.cluster.nn_workers > 1:
         raise UserError("the tier is measured in processes with one NN worker: use cluster=local cluster.nn_workers=1")
     facts = inspect(run.dataset)
-    ring = min(ring, facts.train_rows // run.train.batch_size)
+    ring = min(ring, facts.train_rows // run.train.batch)
     retain_freed_memory()
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -56,7 +56,7 @@ def measure_tier(run: Run, steps: int, rounds: int, ring: int, note: Callable[[s
     finally:
         sys.setswitchinterval(before)
     features = len(table_sizes(run))
-    sides = [side_of(name, turns, run.train.batch_size, features) for name, turns in taken.items()]
+    sides = [side_of(name, turns, run.train.batch, features) for name, turns in taken.items()]
     return Result("tier", run.name, "ids/s", with_ratios(sides), rounds, steps, stages=stages)
 
 
@@ -83,7 +83,7 @@ def _baselines(run: Run, ring: int, steps: int, note: Callable[[str], None]) -> 
     if needed > SPARE * available_bytes():
         raise UserError(f"FBGEMM's tables need {needed / 2**30:.1f} GiB, more than is free; use smaller tables")
     eps = 0.0 if isinstance(optimizer, Sgd) else optimizer.eps
-    tables = Fbgemm(shape.sizes, run.model.dim, optimizer.kind, shape.samples, optimizer.lr, eps)
+    tables = Fbgemm(shape.sizes, run.model.dim, optimizer.kind, shape.samples, optimizer.rate, eps)
     source = open_source(run.dataset, "train", run.seed, run.links)
     sizes = np.array(shape.sizes, np.uint64).reshape(-1, 1)
     batches = []

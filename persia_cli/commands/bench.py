@@ -95,10 +95,10 @@ def throughput(
     """
     from persia_cli.bench.throughput import measure
     from persia_cli.commands import bench_views as views
+    from persia_cli.commands.facts import settled_run
     from persia_cli.commands.screen import out, say
-    from persia_cli.config.compose import compose_run
 
-    run = compose_run(words or [], conf_dir or [])
+    run = settled_run(words or [], conf_dir or [])
     if baselines is not None:
         steps, rounds, ring = (8, 1, 4) if quick else (steps or 48, rounds, ring)
         _compare(run, baselines.split(","), source, steps, rounds, ring, quick, as_json)
@@ -189,8 +189,8 @@ def modes(
     from persia_cli.bench.modes import links_between_hosts, measure_modes
     from persia_cli.bench.modes_picture import draw_modes
     from persia_cli.commands import bench_views as views
+    from persia_cli.commands.facts import settled_run
     from persia_cli.commands.screen import err, labelled, out, propose
-    from persia_cli.config.compose import compose_run
     from persia_cli.errors import UserError
 
     if mbit is not None and mbit <= 0:
@@ -198,12 +198,12 @@ def modes(
     if hosts and mbit is not None:
         raise UserError(f"--mbit={mbit:g}: --hosts measures with its own bandwidths; leave one of the two out")
     _require_picture(plot)
-    run = compose_run(words or [], conf_dir or [])
+    run = settled_run(words or [], conf_dir or [])
     links = links_between_hosts(delay_ms) if hosts else [NetworkLink(delay_ms, math.inf if mbit is None else mbit)]
     steps, rounds = (20, 1) if quick else (steps, rounds)
     results = measure_modes(run, links, steps, rounds, views.noting(as_json))
     if plot is not None:
-        title = f"{run.name}, batches of {run.train.batch_size}; {this_machine().processor}"
+        title = f"{run.name}, batches of {run.train.batch}; {this_machine().processor}"
         draw_modes(plot, results, QUICK * quick + title)
     if as_json:
         views.print_json("modes", results.values(), quick, run)
@@ -229,10 +229,10 @@ def tier(
     from persia_cli.bench.machine import this_machine
     from persia_cli.bench.tier import measure_tier
     from persia_cli.commands import bench_views as views
+    from persia_cli.commands.facts import settled_run
     from persia_cli.commands.screen import err, labelled, out, propose
-    from persia_cli.config.compose import compose_run
 
-    run = compose_run(words or [], conf_dir or [])
+    run = settled_run(words or [], conf_dir or [])
     steps, rounds, ring = (20, 1, 4) if quick else (steps, rounds, ring)
     result = measure_tier(run, steps, rounds, ring, views.noting(as_json))
     if as_json:
@@ -267,12 +267,12 @@ def capacity(
     from persia_cli.bench.sizes import parse_sizes
     from persia_cli.commands import bench_views as views
     from persia_cli.commands.bench_size_views import show_capacity
+    from persia_cli.commands.facts import settled_run
     from persia_cli.commands.screen import err, labelled, out, propose
-    from persia_cli.config.compose import compose_run
 
     parsed = parse_sizes(sizes)
     _require_picture(plot)
-    run = compose_run(words or [], conf_dir or [])
+    run = settled_run(words or [], conf_dir or [])
     steps, rounds = (20, 1) if quick else (steps, rounds)
     result = measure_capacity(run, parsed, steps, rounds, views.noting(as_json))
     if plot is not None:
@@ -307,11 +307,11 @@ def scaling(
     from persia_cli.bench.scaling_picture import draw_scaling
     from persia_cli.commands import bench_views as views
     from persia_cli.commands.bench_size_views import show_scaling
+    from persia_cli.commands.facts import settled_run
     from persia_cli.commands.screen import err, labelled, out, propose
-    from persia_cli.config.compose import compose_run
 
     _require_picture(plot)
-    run = compose_run(words or [], conf_dir or [])
+    run = settled_run(words or [], conf_dir or [])
     steps, rounds = (20, 1) if quick else (steps, rounds)
     results = list(measure_scaling(run, most, steps, rounds, views.noting(as_json)))
     if plot is not None:

@@ -63,7 +63,7 @@ def show_scaling(run: Run, results: Sequence[Result], cores: int) -> None:
     labelled(
         out(),
         "measured",
-        f"{first.rounds} alternating rounds of {first.steps} steps of {run.train.batch_size} samples, medians; one "
+        f"{first.rounds} alternating rounds of {first.steps} steps of {run.train.batch} samples, medians; one "
         "replica of each other role, each pinned to a processor",
     )
     table = columns("role", "replicas", "samples/s", "speed-up", "of linear", *(f"{role} CPU us" for role in ROLES))
@@ -75,7 +75,7 @@ def show_scaling(run: Run, results: Sequence[Result], cores: int) -> None:
                 f"{side.median:,.0f}",
                 f"{side.ratios[SPEED_UP]:.3f}",
                 f"{side.ratios[LINEAR]:.3f}",
-                *(f"{cpu_us_per_sample(side, role, run.train.batch_size):.2f}" for role in ROLES),
+                *(f"{cpu_us_per_sample(side, role, run.train.batch):.2f}" for role in ROLES),
             )
     print_rows(out(), table)
     labelled(out(), "CPU us", "CPU time per sample of all replicas of the role, in microseconds")

@@ -73,7 +73,7 @@ def show_comparison(run: Run, result: Result) -> None:
     labelled(
         out(),
         "measured",
-        f"{result.rounds} alternating rounds of {result.steps} steps of {run.train.batch_size} samples, "
+        f"{result.rounds} alternating rounds of {result.steps} steps of {run.train.batch} samples, "
         f"{count(run.train.threads, 'torch thread')}, {run.mode.kind}, staleness {ours.staleness:.1f}; medians",
     )
     on_gpu = any(side.gpu_busy is not None for side in result.sides)
@@ -104,7 +104,7 @@ def show_tier(run: Run, result: Result) -> None:
     labelled(
         out(),
         "measured",
-        f"{result.rounds} alternating rounds of {result.steps} batches of {run.train.batch_size} samples, medians; "
+        f"{result.rounds} alternating rounds of {result.steps} batches of {run.train.batch} samples, medians; "
         f"{run.optimizer.embedding.kind}, {run.embedding.wire} wire; a client without a network pulls rows and pushes "
         "prepared gradients",
     )
@@ -162,7 +162,7 @@ def show_modes(run: Run, results: "Mapping[NetworkLink, Result]") -> None:
     labelled(
         out(),
         "measured",
-        f"{first.rounds} alternating runs of {first.steps} steps of {run.train.batch_size} samples, the first fifth "
+        f"{first.rounds} alternating runs of {first.steps} steps of {run.train.batch} samples, the first fifth "
         "not counted; medians, AUC a mean",
     )
     labelled(out(), "delay", DELAY)

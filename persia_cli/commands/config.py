@@ -54,14 +54,14 @@ def model(
     Also the memory that it takes in each NN worker while it trains, besides what forward keeps.
     """
 
+    from persia_cli.commands.facts import settled_run
     from persia_cli.commands.screen import err, labelled, out, say_json, size
     from persia_cli.commands.screen_tables import columns, print_rows
-    from persia_cli.config.compose import compose_run
     from persia_cli.engines.readiness import ask_torch
     from persia_cli.errors import ConfigError
     from persia_cli.plan.dense import dense_bytes
 
-    run = compose_run(words or [], conf_dir or [])
+    run = settled_run(words or [], conf_dir or [])
     [found] = ask_torch("persia_cli.training.summary", [run])
     if isinstance(found, str):
         raise ConfigError(found)
@@ -90,7 +90,7 @@ def model(
         labelled(
             err(),
             "graphs",
-            f"{size(graph)} more on a GPU for the steps in flight, estimated for batches of {run.train.batch_size:,} "
+            f"{size(graph)} more on a GPU for the steps in flight, estimated for batches of {run.train.batch:,} "
             "with one id per feature, all different",
         )
 

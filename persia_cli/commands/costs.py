@@ -35,8 +35,8 @@ def costs(
     from persia_cli.bench.machine import BUSY
     from persia_cli.commands.bench_views import noting
     from persia_cli.commands.cost_views import show_check, show_costs
+    from persia_cli.commands.facts import settled_run
     from persia_cli.commands.screen import err, paragraph, propose, say_json
-    from persia_cli.config.compose import compose_run
     from persia_cli.cost import check as checks
     from persia_cli.cost.measure import measure_costs
     from persia_cli.cost.measurements import write_measurements
@@ -44,7 +44,7 @@ def costs(
 
     if not output.absolute().parent.is_dir():
         raise UserError(f"--output {output}: its folder does not exist; create it, or name a file elsewhere")
-    run = compose_run(words or [], conf_dir or [])
+    run = settled_run(words or [], conf_dir or [])
     measured, others = measure_costs(run, noting(as_json), check)
     write_measurements(output, measured)
     checked = checks.check(measured, others)

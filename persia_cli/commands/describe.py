@@ -179,11 +179,14 @@ def _samples(plan: JobPlan) -> str:
 
 def model_words(run: Run) -> str:
     """Return the network in one line; of what follows its linear layers, what is not as usual."""
-    usual = Concatenated.model_fields
+    usual = {
+        key: type(run.model).model_fields[key].default for key in Concatenated.model_fields if hasattr(run.model, key)
+    }
+    usual |= {key: plain for key, plain in (("norm", "none"), ("dropout", 0.0)) if usual.get(key) == "auto"}
     settings = {
         key: value
         for key, value in run.model.model_dump(exclude={"kind", "dim"}).items()
-        if key not in usual or value != type(run.model).model_fields[key].default
+        if key not in usual or value != usual[key]
     }
     layers = [
         f"{key} {'-'.join(map(str, value))}" for key, value in settings.items() if isinstance(value, tuple | list)
@@ -198,7 +201,7 @@ def training_words(run: Run) -> str:
     rows, dense = run.optimizer.embedding, run.optimizer.dense
     parts = f" in {run.train.accumulate} parts" if run.train.accumulate > 1 else ""
     return (
-        f"{run.train.batch_size:,} samples{parts}; {mode}; "
+        f"{run.train.batch:,} samples{parts}; {mode}; "
         f"{_optimizer(rows)} for rows, {_optimizer(dense)} for dense weights; {_arithmetic(run)}seed {run.seed}"
     )
 
@@ -227,7 +230,7 @@ def _optimizer(optimizer: Optimizer | DenseOptimizer) -> str:
         changes.append(f"x {schedule.factor:g} on a plateau")
     penalties = {name: getattr(optimizer, name, 0.0) for name in ("l2", "weight_decay")}
     changes += [f"{name} {penalty:g}" for name, penalty in penalties.items() if penalty]
-    return f"{optimizer.kind} {optimizer.lr:g}" + (f" ({', '.join(changes)})" if changes else "")
+    return f"{optimizer.kind} {optimizer.rate:g}" + (f" ({', '.join(changes)})" if changes else "")
 
 
 def _roles(plan: JobPlan) -> str:

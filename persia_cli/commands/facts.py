@@ -1,15 +1,30 @@
 """Examine a data set, and show progress where that may take long."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from persia_cli.commands.progress_bar import ProgressBar, bytes_done
 from persia_cli.commands.screen import err, labelled
-from persia_cli.config.schema import Dataset, ParquetDataset
+from persia_cli.config.compose import compose_run
+from persia_cli.config.schema import Dataset, ParquetDataset, Run
 from persia_cli.data.read.converted import Progress, cache_folder
 from persia_cli.data.read.facts import DatasetFacts, inspect
+from persia_cli.errors import DataError
+from persia_cli.plan.settled import settled
 from persia_cli.storage.remote import without_secret
+
+
+def settled_run(words: Sequence[str], folders: Sequence[Path]) -> Run:
+    """Compose a run that is not trained, with values in place of `auto`: by its data, if they can be read."""
+    run = compose_run(words, folders)
+    if (without_data := settled(run, None)) is run:
+        return run
+    try:
+        return settled(run, facts_of(run.dataset))
+    except DataError:
+        labelled(err(), "note", "the data cannot be read; auto has the values for more than a million training rows")
+        return without_data
 
 
 def facts_of(dataset: Dataset) -> DatasetFacts:

@@ -91,7 +91,7 @@ class JobHere:
                 if begun not in (0, shown) and begun >= noted:
                     view.close()
                     plan, shown = plan_of(self._run_dir), begun
-                    follow = view.enter_context(following(err(), self._run_dir, plan.job, plan.run.train.batch_size))
+                    follow = view.enter_context(following(err(), self._run_dir, plan.job, plan.run.train.batch))
                 follow()
                 for line in log.new():
                     say(line)

@@ -63,7 +63,7 @@ def carry_out(
         warn_of_spent_schedules(plan)
 
     def follow_job(plan: JobPlan) -> JobResult:
-        with following(err(), plan.run_dir, plan.job, plan.run.train.batch_size) as follow:
+        with following(err(), plan.run_dir, plan.job, plan.run.train.batch) as follow:
             return launch(plan, follow)
 
     try:

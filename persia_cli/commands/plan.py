@@ -44,14 +44,14 @@ def plan(
     from dataclasses import asdict
 
     from persia_cli.commands.cost_views import show_plan
+    from persia_cli.commands.facts import settled_run
     from persia_cli.commands.screen import say_json
-    from persia_cli.config.compose import compose_run
     from persia_cli.cost.machines import read_machines
     from persia_cli.cost.measure import dense_weights
     from persia_cli.cost.measurements import read_measurements, require_same_subject
     from persia_cli.cost.prediction import measured_machine, predict
 
-    run = compose_run(words or [], conf_dir or [])
+    run = settled_run(words or [], conf_dir or [])
     wanted = None if samples_per_s is None else _speed(samples_per_s)
     measured = read_measurements(costs)
     require_same_subject(run, measured)

@@ -11,7 +11,7 @@ from persia_cli.commands.output import OUTPUT
 from persia_cli.commands.screen import err, key_values, labelled, out, propose, say, say_json, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.config.schema import Bce, Run
-from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, is_of_retrieval, keys_of
+from persia_cli.config.schema.metric import is_of_retrieval, keys_of
 from persia_cli.engines.job import JobResult
 from persia_cli.engines.resumed import newest_of
 from persia_cli.errors import count
@@ -172,7 +172,7 @@ def worse_than_the_mean(run: Run, line: Mapping[str, Any]) -> str | None:
 
 def _against_bad_probabilities(run: Run, label: int) -> str:
     """Return what to change where the probabilities of a label are worse than their mean."""
-    better = keys_of(AUC_MINUS_LOG_LOSS, run.dataset.label_names)[label]
+    better = keys_of("log_loss", run.dataset.label_names)[label]
     if run.judging_metric == better:
         return "train longer if NE still falls; else use more regularisation (model.dropout, l2) or a lower rate"
     return (
@@ -232,7 +232,7 @@ def unknown(events: Sequence[Mapping[str, Any]]) -> str:
 
 def traffic(plan: JobPlan, result: JobResult) -> str:
     """Return the bytes per sample between roles as text."""
-    found = bytes_per_sample(result.events, result.metrics, plan.run.train.batch_size)
+    found = bytes_per_sample(result.events, result.metrics, plan.run.train.batch)
     shown = [
         f"{each.link} {size(each.total)}" + (f" ({each.shared:.0%} in shared memory)" if each.shared else "")
         for each in found

@@ -118,6 +118,7 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     from persia_cli.plan.job import plan_job
     from persia_cli.plan.resumed import require_same_training, require_steps_left
     from persia_cli.plan.saved_model import require_space
+    from persia_cli.plan.settled import settled_as
     from persia_cli.storage.places import address_of
     from persia_cli.store.checkpoints.claim import require_writer
     from persia_cli.store.checkpoints.manifest import checkpoints_of, read_manifest
@@ -134,9 +135,7 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
             other = f"to go on from {model.checkpoint}, choose another --run-dir"
             raise UserError(f"{run_dir} has a newer checkpoint, {newest}; {other}")
     facts = facts_of(run.dataset)
-    if run.model.output_bias == "base_rate" and isinstance(model.run.model.output_bias, tuple):
-        begun = run.model.model_copy(update={"output_bias": model.run.model.output_bias})
-        run = run.model_copy(update={"model": begun})
+    run = settled_as(run, model.run)
     # A run records its data set completely: absolute paths, and what was left open settled by the files.
     meant = run if facts.settled is None else run.model_copy(update={"dataset": facts.settled})
     require_same_training(model.run, anchored(meant))

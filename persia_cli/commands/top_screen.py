@@ -156,7 +156,7 @@ class TopScreen(App[None]):
 
     def _metrics(self, history: RunHistory) -> str:
         """Return the last metrics of training, with those of the last evaluation in a second line."""
-        job, batch_size = read_job(self._run_dir / JOB), history.run.train.batch_size
+        job, batch_size = read_job(self._run_dir / JOB), history.run.train.batch
         lines = ["   ".join(live_parts(line, job, batch_size)) for line in history.training[-1:]]
         return "\n".join([*lines, *(f"evaluated: {quality_text(line)}" for line in history.evaluations[-1:])])
 

@@ -79,7 +79,7 @@ def measure_costs(
 
 def measure_case(case: Case, frequency: Frequency) -> MeasuredStep:
     """Train some turns of a job and return the CPU seconds of a step; the loader's are those of reading and sending."""
-    run, batch = case.run, case.run.train.batch_size
+    run, batch = case.run, case.run.train.batch
     facts = inspect(run.dataset)
     if facts.train_rows < batch:
         raise UserError(f"the data set has {facts.train_rows:,} training rows, and costs need {batch:,} in a batch")
@@ -107,7 +107,7 @@ def measure_case(case: Case, frequency: Frequency) -> MeasuredStep:
 def _reading_seconds(run: Run) -> float:
     """Return the CPU seconds of reading a batch."""
     source = open_source(run.dataset, "train", run.seed, run.links)
-    size = run.train.batch_size
+    size = run.train.batch
     try:
         batches = max(1, min(READ_BATCHES, source.rows // size - 1))
         source.read(0, 0, size)
@@ -163,7 +163,7 @@ def _changed(
     return run.model_copy(
         update={
             "model": model,
-            "train": run.train.model_copy(update={"batch_size": batch or run.train.batch_size}),
+            "train": run.train.model_copy(update={"batch_size": batch or run.train.batch}),
             "embedding": run.embedding.model_copy(update={"wire": wire}),
             "cluster": run.cluster.model_copy(update=changes),
         }

@@ -80,7 +80,7 @@ def require_same_subject(run: Run, measured: Measurements) -> None:
 def step_size(run: Run, frequency: Frequency, weights: int, layout: EmbeddingLayout | None = None) -> StepSize:
     """Return the size of a run's step, with unique rows by the curve of its ids."""
     layout = layout or embedding_layout(run)
-    part = run.train.batch_size / run.cluster.nn_workers
+    part = run.train.batch / run.cluster.nn_workers
     ids = id_values = rows = row_values = wire = 0.0
     for group in layout.feature_groups:
         for table in group.tables:
@@ -89,7 +89,7 @@ def step_size(run: Run, frequency: Frequency, weights: int, layout: EmbeddingLay
             id_values, row_values = id_values + number * group.dim, row_values + unique * group.dim
             wire += unique * row_bytes(group.dim, group.wire)
     return StepSize(
-        batch=run.train.batch_size,
+        batch=run.train.batch,
         ranks=run.cluster.nn_workers,
         servers=run.cluster.embedding_servers,
         dense=dense_count(run) + len(label_names(run)),

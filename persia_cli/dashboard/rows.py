@@ -112,6 +112,6 @@ def _objects(lines: Sequence[bytes], part: bytes) -> list[Line]:
 
 
 def _score(line: Line) -> Score:
-    quality = quality_in(line, "")
+    quality = quality_in(line)
     metric = next((name for name in ("auc", "rmse") if name in quality), "loss")
     return metric, quality[metric], line["step"]

@@ -82,7 +82,7 @@ class Drill:
             result.recovered_s = round(on[0] - result.at, 3) if on else None
             result.cause = "all processes had ended, and the job was started again"
         else:
-            result.take_recovery(events_of(result.run_dir), run.train.batch_size)
+            result.take_recovery(events_of(result.run_dir), run.train.batch)
         result.take_standstill(history.training)
         if result.problems:
             return

@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from persia_cli.config.schema import Run
-from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, aim_of, goodness, headlines
+from persia_cli.config.schema.metric import aim_of, goodness, headlines
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.observe.outcome import quality_in
 
@@ -96,7 +96,7 @@ def advice(run: Run, steps: int, rows: int, metrics: Sequence[Line]) -> str | No
 def _ranking(run: Run) -> str:
     """Return the metric of a run's model, without probabilities: where these alone get worse, calibration helps."""
     metric = run.judging_metric
-    of_probabilities = metric.startswith(("loss", "log_loss", "ne", "calibration", AUC_MINUS_LOG_LOSS))
+    of_probabilities = metric.startswith(("loss", "log_loss", "ne", "calibration"))
     return headlines(run.links)[0] if of_probabilities else metric
 
 
@@ -112,7 +112,7 @@ def _measured(run: Run) -> Iterator[tuple[str, str]]:
             changes["norm"] = "model.norm=batch"
         if isinstance(run.model.dropout, float) and run.model.dropout < 0.2:
             changes["dropout"] = "model.dropout=0.2"
-    changes["rate"] = f"optimizer.embedding.lr={_third(run.optimizer.embedding.lr)}"
+    changes["rate"] = f"optimizer.embedding.lr={_third(run.optimizer.embedding.rate)}"
     changes["dim"] = f"model.dim={2 * run.model.dim}"
     yield from ((name, setting) for name, setting in changes.items() if GAINS[name].auc > GAINS[name].error)
 
@@ -133,7 +133,7 @@ def _points(metric: str, metrics: Sequence[Line]) -> list[_Point]:
             if line["loss"] is not None:
                 losses.append((line["loss"], line["samples"] - samples))
             samples = line["samples"]
-        elif (measured := quality_in(line, metric).get(metric)) is not None and losses:
+        elif (measured := quality_in(line).get(metric)) is not None and losses:
             value = goodness(aim_of(metric), measured)
             scale = scale or abs(value) or 1.0
             count = sum(number for _, number in losses) or 1

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from persia_cli.config.schema.metric import AIMS, AUC_MINUS_LOG_LOSS, aim_of, goodness, is_of_retrieval, value_of
+from persia_cli.config.schema.metric import AIMS, aim_of, goodness, is_of_retrieval
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 
 MIN_STEPS = 50
@@ -63,7 +63,7 @@ def metrics_of(
     judged = as_used(judged_by(evaluations, metric, chosen), events) if evaluations else training[-1]
     return JobMetrics(
         samples_per_s=speed_of(training),
-        quality=quality_in(judged, metric),
+        quality=quality_in(judged),
         judged_step=judged["step"] if evaluations else None,
         steps=training[-1]["step"],
         staleness_max=max(line["staleness_max"] for line in training),
@@ -110,18 +110,16 @@ def judged_by(evaluations: Sequence[Line], metric: str, chosen: int | None) -> L
     of_step = [line for line in evaluations if line["step"] == chosen]
     if of_step:
         return of_step[-1]
-    scored = [(line, value) for line in evaluations if (value := quality_in(line, metric).get(metric)) is not None]
+    scored = [(line, value) for line in evaluations if (value := quality_in(line).get(metric)) is not None]
     return max(scored, key=lambda each: goodness(aim_of(metric), each[1]))[0] if scored else evaluations[-1]
 
 
-def quality_in(line: Line, metric: str) -> dict[str, float | None]:
-    """Return a line's metrics of quality, their means over labels, and `metric` if it combines two."""
+def quality_in(line: Line) -> dict[str, float | None]:
+    """Return a line's metrics of quality, and their means over labels."""
     found: dict[str, float | None] = {"loss": line.get("loss")}
     for name in AIMS:
         values = {key: value for key, value in line.items() if key == name or key.startswith(f"{name}_")}
         if values:
             defined = [value for value in values.values() if value is not None]
             found |= {name: fmean(defined) if len(defined) == len(values) else None} | values
-    if metric.startswith(AUC_MINUS_LOG_LOSS):
-        found[metric] = value_of(found, metric)
     return found | {key: value for key, value in line.items() if is_of_retrieval(key)}

@@ -161,7 +161,7 @@ def _unknown(history: RunHistory) -> Rows:
 
 
 def _exchanged(history: RunHistory) -> Rows:
-    found = bytes_per_sample(history.events, history.lines, history.run.train.batch_size)
+    found = bytes_per_sample(history.events, history.lines, history.run.train.batch)
     rows = [[each.link, f"{each.total:,.0f}", f"{each.shared:.0%}"] for each in found]
     return [["roles", "bytes per sample", "in shared memory"], *rows]
 

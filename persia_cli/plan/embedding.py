@@ -244,7 +244,7 @@ def _group(run: Run, number: int, kind: _Kind, tables: list[TableSpec], rows: in
         remembers_evictions=run.checkpoint.full_every > 1
         and (run.embedding.when_full != "refuse" or run.embedding.expire_after is not None),
         counts_uses=any(_counts_uses(run, table) for table in tables),
-        epoch_bits=epoch_bits_for(rows, run.train.batch_size * readers),
+        epoch_bits=epoch_bits_for(rows, run.train.batch * readers),
     )
 
 

@@ -30,6 +30,7 @@ from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.labels import require_labels
 from persia_cli.plan.length import evaluation_interval, training_steps, with_length
 from persia_cli.plan.network import require_network
+from persia_cli.plan.settled import settled
 from persia_cli.plan.split_line import split_line
 from persia_cli.plan.trace_steps import traced_steps
 from persia_cli.plan.training import check_settings
@@ -228,7 +229,7 @@ def all_replicas(run: Run) -> tuple[Replica, ...]:
 def job_batches(run: Run, job: Job) -> JobBatches:
     """Return the batches of the job."""
     rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
-    batch_size, ranks = run.train.batch_size, run.cluster.nn_workers
+    batch_size, ranks = run.train.batch, run.cluster.nn_workers
     grids = {split: StepGrid(count, batch_size, ranks) for split, count in rows.items() if count}
     return JobBatches(grids, job.steps, ranks)
 
@@ -249,7 +250,8 @@ def plan_job(
     """
     if facts.settled is not None:
         run = run.model_copy(update={"dataset": facts.settled})
-    evaluation = StepGrid(facts.eval_rows, run.train.batch_size, run.cluster.nn_workers)
+    run = settled(run, facts)
+    evaluation = StepGrid(facts.eval_rows, run.train.batch, run.cluster.nn_workers)
     if task == "train" and not facts.train_rows:
         raise DataError("the data set has no training samples: dataset.split.kind=eval is for persia eval")
     if task == "evaluate" and isinstance(run.dataset, ParquetDataset) and isinstance(run.dataset.split, PredictSplit):

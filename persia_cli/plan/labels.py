@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from persia_cli.config.schema import Bce, Bpr, Esmm, Focal, InBatchSoftmax, Pairwise, ParquetDataset, Run
-from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, is_of_retrieval, keys_of
+from persia_cli.config.schema.metric import AUC, is_of_retrieval, keys_of
 from persia_cli.errors import DataError
 
 if TYPE_CHECKING:
     from persia_cli.data.read.facts import DatasetFacts
     from persia_cli.data.read.label_check import LabelEnds
 
-_TWO_CLASSES = ("auc", "gauc", "ne", AUC_MINUS_LOG_LOSS)
+_TWO_CLASSES = (AUC, "gauc", "ne")
 """Metrics that need positive and negative samples."""
 
 
@@ -86,6 +86,9 @@ def _of_metric(key: str, metric: str, found: "LabelEnds") -> Iterator[str]:
     names = list(found.ends)
     if is_of_retrieval(metric):
         yield from _of_label(key, "pr_auc", names[0], found.ends[names[0]])
+    if metric == AUC and len(names) > 1:  # its mean over labels
+        for name in names:
+            yield from _of_label(key, AUC, name, found.ends[name])
     for base in (*_TWO_CLASSES, "pr_auc", "calibration", "r2"):
         if metric in (keys := keys_of(base, names)):
             name = names[keys.index(metric)]

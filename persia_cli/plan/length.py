@@ -14,26 +14,22 @@ from persia_cli.config.schema import (
 )
 from persia_cli.config.schema.base import MOST
 from persia_cli.control.position import StepGrid
+from persia_cli.plan.defaults import EVALUATION_STEPS, MAX_ROWS, most_epochs, patience
 from persia_cli.plan.labels import defined
 
 if TYPE_CHECKING:
     from persia_cli.data.read.facts import DatasetFacts  # needs pyarrow
 
-MAX_ROWS = 5_000_000
-"""Training rows above which one pass over the data is enough; click models overfit in the second."""
-MAX_EPOCHS = 20
 LIST, USERS = 10, 2000
 """Length of the lists by which a retrieval model is judged, and the number of users that have one."""
-PATIENCE = 2
-"""Epochs without improvement after which training ends."""
 
 
 def with_length(run: Run, facts: "DatasetFacts") -> Run:
     """Return the run with values in place of `auto` in its length, its evaluations, and their decisions.
 
-    `train.epochs=auto` is the number of epochs that `train.steps` take; otherwise up to MAX_EPOCHS with an early stop
-    for a small data set, else one. A training of several epochs without `train.steps` is evaluated after each and saves
-    its best, if evaluation rows exist and are real.
+    `train.epochs=auto` is the number of epochs that `train.steps` take; otherwise one for more than MAX_ROWS rows, else
+    many, with an early stop. A training of several epochs without `train.steps` is evaluated and saves its best, if
+    evaluation rows exist and are real: after each epoch, or as often as is useful where `epochs` is `auto`.
     """
     steps = epoch_steps(run, facts.train_rows)
     is_auto = run.train.epochs == "auto"
@@ -41,9 +37,10 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
     is_judged = is_judged and run.train.steps is None
     if is_auto:
         is_judged = is_judged and facts.train_rows <= MAX_ROWS
-        run = _with_epochs(run, steps, MAX_EPOCHS if is_judged else 1)
+        run = _with_epochs(run, steps, most_epochs(facts.train_rows) if is_judged else 1)
     if is_judged and evaluation_interval(run, facts.train_rows) is None:
-        run = run.model_copy(update={"eval": run.eval.model_copy(update={"every_epochs": 1})})
+        every = _useful_interval(steps) if is_auto else {"every_epochs": 1}
+        run = run.model_copy(update={"eval": run.eval.model_copy(update=every)})
     compares = is_judged and training_steps(run, facts.train_rows) > steps
     if compares:
         run = _with_ranking(run, facts)
@@ -51,8 +48,8 @@ def with_length(run: Run, facts: "DatasetFacts") -> Run:
     if run.train.stop_early == "auto":
         stop = None
         if is_auto and metric:
-            patience = _patience(run, -(-PATIENCE * steps // (evaluation_interval(run, facts.train_rows) or steps)))
-            stop = EarlyStop(metric=metric, patience=patience)
+            evaluations = patience(steps, evaluation_interval(run, facts.train_rows) or steps)
+            stop = EarlyStop(metric=metric, patience=evaluations + _falls(run))
         run = _with(run, stop_early=stop)
     if run.checkpoint.best_by is None and run.checkpoint.at_end:
         best_by = run.train.early_stop.metric if run.train.early_stop else metric
@@ -78,15 +75,21 @@ def _with_epochs(run: Run, steps: int, most: int) -> Run:
     return _with(run, epochs=epochs, steps=end if end < epochs * steps else None)
 
 
-def _patience(run: Run, evaluations: int) -> int:
-    """Return the patience of the early stop: so many evaluations, and more if a rate falls on a plateau first."""
+def _useful_interval(steps: int) -> dict[str, int]:
+    """Return the setting of evaluations for epochs of so many steps: some between two, in a long epoch two."""
+    fewest, many = EVALUATION_STEPS
+    return {"every_steps": -(-steps // 2)} if steps >= many else {"every_epochs": -(-fewest // steps)}
+
+
+def _falls(run: Run) -> int:
+    """Return the evaluations more that a training waits if a rate falls on a plateau first."""
     parts = (run.optimizer.dense.schedule, run.optimizer.embedding.schedule)
-    return max(PATIENCE, evaluations) + any(isinstance(schedule, PlateauSchedule) for schedule in parts)
+    return int(any(isinstance(schedule, PlateauSchedule) for schedule in parts))
 
 
 def epoch_steps(run: Run, train_rows: int) -> int:
     """Return the number of steps of one pass over so many training rows."""
-    return StepGrid(train_rows, run.train.batch_size, run.cluster.nn_workers).steps
+    return StepGrid(train_rows, run.train.batch, run.cluster.nn_workers).steps
 
 
 def training_steps(run: Run, train_rows: int) -> int:

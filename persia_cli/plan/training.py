@@ -54,7 +54,7 @@ def _of_losses(run: Run) -> Iterator[str]:
 
 def _of_one_sample(run: Run) -> Iterator[str]:
     """Yield the reasons against steps of one sample, which cannot be compared with another."""
-    alone = run.train.batch_size // (run.cluster.nn_workers if isinstance(run.mode, AsyncMode) else 1)
+    alone = run.train.batch // (run.cluster.nn_workers if isinstance(run.mode, AsyncMode) else 1)
     if alone == 1:
         for name, loss in zip(run.links, run.losses, strict=True):
             if isinstance(loss, Pairwise | Bpr | InBatchSoftmax):

@@ -96,9 +96,9 @@ class DataLoader:
                 if not rows[split]:
                     continue
                 source = open_source(run.dataset, name, run.seed, run.links, trains_on_queries(run))
-                grid = StepGrid(rows[split], run.train.batch_size, self._ranks)
+                grid = StepGrid(rows[split], run.train.batch, self._ranks)
                 if split == TRAIN and job.benchmark and job.benchmark.ring:
-                    source = Ring(source, job.benchmark.ring, run.train.batch_size, self._loop.empty)
+                    source = Ring(source, job.benchmark.ring, run.train.batch, self._loop.empty)
                 self._feeds.append(Feed(split, source, grid, limits=[0] * self._ranks, finished=[0] * self._ranks))
                 if source.rows != rows[split]:
                     raise DataError(

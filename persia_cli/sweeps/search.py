@@ -197,7 +197,7 @@ class Search:
 
     def _value_in(self, line: dict[str, Any]) -> float | None:
         """Return the metric of a line, if that is of an evaluation during training."""
-        return quality_in(line, self._plan.metric).get(self._plan.metric) if line["split"] == "eval" else None
+        return quality_in(line).get(self._plan.metric) if line["split"] == "eval" else None
 
     def _point(self, params: dict[str, Any]) -> Point:
         if params == self._usual:

@@ -86,7 +86,7 @@ class DenseTrainer:
         self.reductions = 0
         """Number of reductions of the learning rate by evaluations before the next steps."""
         self._rate = LearningRate(run.optimizer.dense, self._optimizer) if self._optimizer else None
-        size = run.train.batch_size // (run.cluster.nn_workers * run.train.accumulate)
+        size = run.train.batch // (run.cluster.nn_workers * run.train.accumulate)
         parts = StepParts(run.train.accumulate, size)
         if queue is None and trains:
             queue = graphed_training.queue_for(run, world, objective, self._trace.is_wanted)
@@ -101,7 +101,7 @@ class DenseTrainer:
                 self._step,
                 shapes,
                 queue,
-                size=run.train.batch_size,
+                size=run.train.batch,
                 empty=empty,
                 trace=self._trace,
                 required=run.train.graphs == "on",

@@ -67,7 +67,7 @@ def graph_bytes(run: Run) -> int | None:
     layout = embedding_layout(run)
     shape = input_shape(run, layout)
     # The graph has its own blocks, and each slot others.
-    return (1 + SLOTS) * step_bytes(group_shapes(layout), run.train.batch_size, shape.dense, shape.tasks)
+    return (1 + SLOTS) * step_bytes(group_shapes(layout), run.train.batch, shape.dense, shape.tasks)
 
 
 def summary(run: Run) -> dict[str, Any] | str:

@@ -41,7 +41,7 @@ def _measured(run: Run, steps: int, rounds: int, ring: int, note: Callable[[str]
     with terminating_interrupts(), TurnJob(run, facts, steps, rounds + 1, ring, NullWorker) as job:
         turns = take_turns({OURS: job.turn}, rounds, note, job.cpu_seconds)[OURS]
         stages = stages_of(*job.finish())
-    side = side_of(OURS, turns, run.train.batch_size)
+    side = side_of(OURS, turns, run.train.batch)
     longest = sorted((stage for stage in stages if not stage.aside), key=lambda stage: -stage.ms)[:STAGES]
     work = ", ".join(f"{stage.replica} {stage.stage} {stage.ms:.2f}" for stage in longest)
     return f"{side.median:,.0f} samples/s ({side.least:,.0f} to {side.most:,.0f}); ms of a step: {work}"

@@ -21,7 +21,7 @@ def make_run(sparse: list[Any] | None = None, **changes: Any) -> Run:
     values: dict[str, Any] = {
         "name": "small",
         "dataset": dataset | changes.pop("dataset", {}),
-        "model": {"kind": "ffnn", "dim": 8, "hidden": [4]},
+        "model": {"kind": "ffnn", "dim": 8, "hidden": [4], "norm": "none", "dropout": 0.0},
         "embedding": {},
         "optimizer": {"embedding": SGD, "dense": SGD},
         "mode": {"kind": "sync"},

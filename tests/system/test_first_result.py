@@ -40,21 +40,22 @@ def test_training_ends_by_itself_and_its_result_is_the_best_checkpoint(tmp_path:
     words = ["conf=base", "mode=sync", "dataset=parquet", *data, split, *SMALL]
     run = tmp_path / "run"
     trained = persia("train", *words, "--run-dir", run)
-    assert "up to 200 steps (20 epochs) of 128 samples" in trained.stderr
+    assert "norm batch, dropout 0.2" in trained.stderr
+    assert "up to 1,000 steps (100 epochs) of 128 samples" in trained.stderr
     found = evaluations(run)
-    best = max(found, key=lambda step: found[step]["auc"] - found[step]["log_loss"])
-    assert list(found) == [*range(10, best + 30, 10)], "an evaluation after each epoch, and two after the best"
-    assert best + 20 < 200
-    assert "got worse while the training loss fell: more dropout may help, such as model.dropout=0.2" in trained.stderr
+    best = max(found, key=lambda step: found[step]["auc"])
+    assert list(found) == [*range(50, best + 550, 50)], "an evaluation every 50 steps, and 500 steps after the best"
+    assert best + 500 < 1000
+    assert f"at step {best + 500}: auc has not improved over " in trained.stderr
     shown = key_values(trained.stdout)
-    assert (shown["best_by"], shown["step"]) == ("auc_minus_log_loss", str(best))
+    assert (shown["best_by"], shown["step"]) == ("auc", str(best))
     assert float(shown["auc"]) == found[best]["auc"]
-    assert finished_steps(run / CHECKPOINTS) == [best, best + 20]
+    assert finished_steps(run / CHECKPOINTS) == [best, best + 500]
     again = key_values(persia("eval", run).stdout)
     assert float(again["auc"]) == found[best]["auc"]
     assert "the training ended early" in persia("train", *words, "resume=auto", "--run-dir", run).stderr
-    persia("resume", run, "train.epochs=21", "train.stop_early=null")
-    assert max(evaluations(run)) == 210
+    persia("resume", run, "train.epochs=101", "train.stop_early=null")
+    assert max(evaluations(run)) == 1010
 
 
 def lines_of(run: Path, split: str) -> list[dict[str, Any]]:

@@ -177,7 +177,7 @@ class GraphedTables(GraphedDense):
         sums = self._sums.index_select(0, unique).addcmul_(summed, summed)
         self._sums.index_copy_(0, unique, sums)
         roots = sums.sqrt().add_(self._optimizer.eps)
-        moved = self._weights.index_select(0, unique).addcdiv_(summed, roots, value=-self._optimizer.lr)
+        moved = self._weights.index_select(0, unique).addcdiv_(summed, roots, value=-self._optimizer.rate)
         self._weights.index_copy_(0, unique, moved)
 
     def row(self, number: int) -> NDArray[np.float32]:

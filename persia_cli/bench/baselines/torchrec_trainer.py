@@ -45,9 +45,9 @@ class TorchRecBaseline(DenseBaseline):
             )
         self._ready = []
         kind = torch.optim.Adagrad if isinstance(optimizer, Adagrad) else self._torchrec.optim.RowWiseAdagrad
-        self._collection = self._sharded(sizes, kind, {"lr": optimizer.lr, "eps": optimizer.eps})
+        self._collection = self._sharded(sizes, kind, {"lr": optimizer.rate, "eps": optimizer.eps})
         self._starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).reshape(-1, 1)
-        most = run.train.batch_size * len(sizes)
+        most = run.train.batch * len(sizes)
         self._lengths, self._offsets = torch.ones(most, dtype=torch.int64), torch.arange(most + 1)
 
     def _sharded(self, sizes: tuple[int, ...], kind: Any, settings: dict[str, float]) -> Any:

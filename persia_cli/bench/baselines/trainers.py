@@ -60,7 +60,7 @@ class DenseBaseline:
         self._dense = dense_optimizer(run.optimizer.dense, self._module)
         self._rate = LearningRate(run.optimizer.dense, self._dense)
         self._step = 0
-        size = (run.train.batch_size, len(self._names), self._dim)
+        size = (run.train.batch, len(self._names), self._dim)
         self._ready = [self._uniform(size, run.seed + number) for number in range(READY)]
 
     def prepare(self) -> None:
@@ -132,7 +132,7 @@ class TorchBaseline(DenseBaseline):
         weights = self._uniform((rows, self._dim), run.seed)
         self._bag = torch.nn.EmbeddingBag.from_pretrained(weights, freeze=False, mode="sum", sparse=True)
         self._rows = _row_optimizer(run, self._bag.weight)
-        self._offsets = torch.arange(run.train.batch_size * self._features, device=self.device)
+        self._offsets = torch.arange(run.train.batch * self._features, device=self.device)
 
     def prepare(self) -> None:
         """Set the number of threads; leave torch's other settings at their defaults."""
@@ -176,12 +176,12 @@ def _states(run: Run) -> int:
 def _row_optimizer(run: Run, weight: torch.Tensor) -> torch.optim.Optimizer:
     match run.optimizer.embedding:
         case Sgd() as sgd:
-            return torch.optim.SGD([weight], lr=sgd.lr)
+            return torch.optim.SGD([weight], lr=sgd.rate)
         case Adagrad() as adagrad:
             start = adagrad.initial_accumulator_value
-            return torch.optim.Adagrad([weight], lr=adagrad.lr, eps=adagrad.eps, initial_accumulator_value=start)
+            return torch.optim.Adagrad([weight], lr=adagrad.rate, eps=adagrad.eps, initial_accumulator_value=start)
         case Adam() as adam:
-            return torch.optim.SparseAdam([weight], lr=adam.lr, betas=(adam.beta1, adam.beta2), eps=adam.eps)
+            return torch.optim.SparseAdam([weight], lr=adam.rate, betas=(adam.beta1, adam.beta2), eps=adam.eps)
         case _:
             raise AssertionError("refused before")
 

@@ -1,7 +1,7 @@
 """The base class of settings, and the types of their values: numbers have limits, so that typos are found early."""
 
 from datetime import date
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -48,6 +48,8 @@ Width = Annotated[int, Field(gt=0, le=65536), NUMBER]
 """Number of columns of a layer."""
 Widths = tuple[Width, ...]
 SomeWidths = Annotated[tuple[Width, ...], Field(min_length=1)]
+AUTO = Literal["auto"]
+"""A value that the plan of a training settles by the data (`persia_cli.plan.settled`)."""
 BatchSize = Annotated[int, Field(gt=0, le=2**24), NUMBER]
 Number = Annotated[float, Field(allow_inf_nan=False), NUMBER]
 Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False), NUMBER]

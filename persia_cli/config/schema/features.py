@@ -110,8 +110,9 @@ class DenseFeature(Node):
     values: Literal["number", "time"] | None = None
     """What the column holds: `number`; `time`, dates, timestamps or ISO 8601 texts, which are days since 1970-01-01; by
     default the column's type decides, and is kept in the run's configuration."""
-    transform: Literal["log1p", "standardise", "piecewise"] | TimePart | None = None
-    """`log1p`: sign(x) log(1 + |x|); `standardise`: (x - mean) / deviation, of the training rows, the default of times;
+    transform: Literal["none", "log1p", "standardise", "piecewise"] | TimePart | None = None
+    """By default, `log1p` or `standardise` for numbers that are far from 1 (`dataset.rescale`). `none`: as they are;
+    `log1p`: sign(x) log(1 + |x|); `standardise`: (x - mean) / deviation, of the training rows, the default of times;
     `piecewise`: one number for each of some `bins`: how far the value is through it (arXiv 2203.05556); `hour`,
     `weekday` (Monday is 0) or `day` of times in UTC, standardised."""
     format: TimeFormat | None = None
@@ -148,13 +149,15 @@ class DenseFeature(Node):
             raise ValueError(f"transform: {self.transform} of {self.name} is of times: leave out values: {self.values}")
         if self.format is not None and self.values != "time":
             raise ValueError(f"the format of {self.name} is of times: leave out values: {self.values}")
-        if self.values == "time" and self.transform == "log1p":
-            raise ValueError(f"transform: log1p of {self.name} is of numbers; leave it out: times are standardised")
+        if self.values == "time" and self.transform in ("none", "log1p"):
+            raise ValueError(
+                f"transform: {self.transform} of {self.name} is of numbers; leave it out: times are standardised"
+            )
         if (self.bins is None) == (self.transform == "piecewise"):
             raise ValueError(f"{self.name}: transform: piecewise needs bins, such as bins: 16, and no other has them")
         if isinstance(self.bins, tuple) and list(self.bins) != sorted(set(self.bins)):
             raise ValueError(f"the edges of {self.name}'s bins must be ascending")
-        if self.width is not None and self.transform is not None:
+        if self.width is not None and self.transform not in ("none", None):
             raise ValueError(f"{self.name}: a transform is of one number per row; leave out transform, or width")
         return self
 

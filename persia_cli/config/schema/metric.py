@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Literal
 
 from persia_cli.config.schema.loss import Link
@@ -23,8 +24,8 @@ AIMS: dict[str, Aim] = {
 }
 """Every metric of a label; `gauc` only with `dataset.group_by`."""
 
-AUC_MINUS_LOG_LOSS = "auc_minus_log_loss"
-"""A metric that evaluations decide by: AUC less log loss. It is computed from these two, which alone are recorded."""
+AUC = "auc"
+"""With several labels, the mean of their AUC, by which evaluations decide; those of the labels alone are recorded."""
 
 FIGURES: dict[Link, tuple[str, ...]] = {
     "logistic": ("auc", "gauc", "pr_auc", "accuracy", "log_loss", "ne", "calibration"),
@@ -59,18 +60,20 @@ def metrics_of(links: Mapping[str, Link], queries: bool, cuts: Sequence[int] = (
         for (_, link), key in zip(links.items(), keys_of(figure, list(links)), strict=True):
             if figure in FIGURES[link] and (queries or figure != "gauc"):
                 found[key] = aim
-    of_both = zip(links.values(), keys_of(AUC_MINUS_LOG_LOSS, list(links)), strict=True)
-    found |= {key: "high" for link, key in of_both if link == "logistic"}
+    if "logistic" in links.values():
+        found[AUC] = "high"
     return found | {"loss": "low"} | dict.fromkeys(retrieval_keys(cuts), "high")
 
 
 def value_of(figures: Mapping[str, float | None], metric: str) -> float | None:
     """Return a metric of an evaluation by its values, None if it is not defined; raises KeyError if there is none."""
-    if not metric.startswith(AUC_MINUS_LOG_LOSS):
+    if metric != AUC or AUC in figures:
         return figures[metric]
-    label = metric.removeprefix(AUC_MINUS_LOG_LOSS)
-    auc, log_loss = figures[f"auc{label}"], figures[f"log_loss{label}"]
-    return None if auc is None or log_loss is None else auc - log_loss
+    values = [value for key, value in figures.items() if key.startswith(f"{AUC}_")]
+    if not values:
+        raise KeyError(metric)
+    defined = [value for value in values if value is not None]
+    return fmean(defined) if len(defined) == len(values) else None
 
 
 def retrieval_keys(cuts: Sequence[int]) -> list[str]:

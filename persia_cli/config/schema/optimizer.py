@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from persia_cli.config.schema.base import NUMBER, Amount, Count, Decay, Node, NonNegative, NotTiny, Positive
+from persia_cli.config.schema.base import AUTO, NUMBER, Amount, Count, Decay, Node, NonNegative, NotTiny, Positive
 
 
 class _Schedule(Node):
@@ -84,17 +84,23 @@ class _Optimizer(Node):
     """Common settings of all optimizers; each kind's own settings come after it."""
 
     kind: str
-    lr: Positive
-    """Learning rate."""
+    lr: AUTO | Positive
+    """Learning rate; `auto`: the usual one of the optimizer for data of this size."""
     schedule: Schedule = CONSTANT
     """The change of the learning rate over the steps."""
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, as settled."""
+        assert self.lr != "auto", "the plan of the job comes first"
+        return self.lr
 
     @model_validator(mode="after")
     def _decay_leaves_something(self) -> Self:
         # Others than SGD divide a gradient, and with it what `l2` adds, by its own size.
         for key in ("weight_decay", *(["l2"] if self.kind == "sgd" else [])):
             decay = getattr(self, key, 0.0)
-            if decay * self.lr > 1.0:
+            if self.lr != "auto" and decay * self.lr > 1.0:
                 raise ValueError(
                     f"{key}={decay:g} times lr={self.lr:g} is above 1, so a step would subtract more from a weight "
                     "than all of it; lower one of them"
@@ -185,8 +191,8 @@ class Ftrl(_Optimizer):
 
     kind: Literal["ftrl"]
     """`ftrl`"""
-    lr: Positive
-    """Learning rate: alpha of the paper."""
+    lr: AUTO | Positive
+    """Learning rate: alpha of the paper; `auto`: the usual one for data of this size."""
     beta: NotTiny = 1.0
     """Constant added to the root of the sum of squared gradients."""
     l1: NonNegative = 0.0
@@ -202,6 +208,8 @@ class DenseSgd(_Optimizer):
 
     kind: Literal["sgd"]
     """`sgd`"""
+    lr: Positive
+    """Learning rate."""
     l2: NonNegative = 0.0
     """Multiple of the weights that is added to their gradient."""
     clip_norm: Positive | None = None
@@ -213,6 +221,8 @@ class DenseAdagrad(_Adagrad):
 
     kind: Literal["adagrad"]
     """`adagrad`"""
+    lr: Positive
+    """Learning rate."""
     l2: NonNegative = 0.0
     """Multiple of the weights that is added to their gradient."""
     clip_norm: Positive | None = None
@@ -224,6 +234,8 @@ class DenseAdam(_Adam):
 
     kind: Literal["adam"]
     """`adam`"""
+    lr: Positive
+    """Learning rate."""
     l2: NonNegative = 0.0
     """Multiple of the weights that is added to their gradient."""
     clip_norm: Positive | None = None
@@ -235,6 +247,8 @@ class AdamW(_Adam):
 
     kind: Literal["adamw"]
     """`adamw`"""
+    lr: Positive
+    """Learning rate."""
     weight_decay: NonNegative = 0.01
     """Fraction of the weights, times the learning rate, that each step subtracts."""
     clip_norm: Positive | None = None

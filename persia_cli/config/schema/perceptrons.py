@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from persia_cli.config.schema.base import NUMBER, Decay, Dim, Node
+from persia_cli.config.schema.base import AUTO, NUMBER, Decay, Dim, Node
 from persia_cli.errors import count
 
 Activation = Literal["relu", "gelu", "silu", "prelu", "dice", "sigmoid", "tanh", "none"]
@@ -39,10 +39,16 @@ class Perceptrons(Network):
 
     activation: Activation | Annotated[tuple[Activation, ...], Field(min_length=1)] = "relu"
     """Function after each hidden layer: one for all, or a list with one for each. `prelu` and `dice` are learned."""
-    norm: Norm = "none"
-    """Normalisation before it: over the `batch` (of all NN workers together), or over the columns of a `layer`."""
-    dropout: Decay | Annotated[tuple[Decay, ...], Field(min_length=1)] = 0.0
-    """Share of a hidden layer's columns that a training step sets to 0: one for all, or a list with one for each."""
+    norm: AUTO | Norm = "auto"
+    """Normalisation before it: over the `batch` (of all NN workers together), or over the columns of a `layer`.
+
+    `auto`: `batch` with less than a million training rows, if the steps allow it; else `none`.
+    """
+    dropout: AUTO | Decay | Annotated[tuple[Decay, ...], Field(min_length=1)] = "auto"
+    """Share of a hidden layer's columns that a training step sets to 0: one for all, or a list with one for each.
+
+    `auto`: 0.2 with less than a million training rows, else 0.
+    """
     init: Init = "torch"
     """Initial weights of linear layers; all but `torch` begin with biases of 0."""
     bias: bool = True
@@ -62,13 +68,18 @@ class Perceptrons(Network):
                     )
         return self
 
+    @property
+    def has_layers(self) -> bool:
+        """True if a perceptron has hidden layers."""
+        return any(getattr(self, name) for name in self.LISTS)
+
     @model_validator(mode="after")
     def _style_has_layers(self) -> Self:
-        if any(getattr(self, name) for name in self.LISTS):
+        if self.has_layers:
             return self
         lists = " and ".join(f"model.{name}" for name in self.LISTS)
         for key in ("norm", "dropout"):
-            if (value := getattr(self, key)) not in ("none", 0.0):
+            if (value := getattr(self, key)) not in ("auto", "none", 0.0):
                 raise ValueError(
                     f"model.{key}={value} is about hidden layers, and {lists} {'have' if ' ' in lists else 'has'} "
                     f"none; give layers, or leave model.{key} out"

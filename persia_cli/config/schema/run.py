@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from persia_cli.config.schema.base import (
+    AUTO,
     NUMBER,
     BatchSize,
     Changeable,
@@ -23,8 +24,8 @@ from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.init_from import Source
 from persia_cli.config.schema.interactions import FinalNet
-from persia_cli.config.schema.loss import BCE, Bce, Bpr, InBatchSoftmax, Link, Loss, LossOfLabel, Pairwise
-from persia_cli.config.schema.metric import AUC_MINUS_LOG_LOSS, headlines, is_of_retrieval, metrics_of
+from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Link, Loss, LossOfLabel, Pairwise
+from persia_cli.config.schema.metric import AUC, headlines, is_of_retrieval, metrics_of
 from persia_cli.config.schema.mode import AsyncMode, Mode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.optimizer import OptimizerPair, PlateauSchedule
@@ -53,8 +54,11 @@ class EarlyStop(Node):
 class Training(Node):
     """Length of training, batches, and settings of the dense network's computation."""
 
-    batch_size: BatchSize
-    """Samples of one step over all ranks."""
+    batch_size: AUTO | BatchSize = "auto"
+    """Samples of one step over all ranks.
+
+    `auto`: the largest power of two from 32 to 256 by which a pass over the training rows has at least 200 steps.
+    """
     accumulate: Changeable[Few] = 1
     """Equal parts of a step that the dense network computes one after another, so that it needs memory for one part.
 
@@ -63,7 +67,7 @@ class Training(Node):
     epochs: Changeable[Literal["auto"] | Count] = "auto"
     """Passes over the training split.
 
-    `auto`: with at most 5 million training rows and an evaluation split, up to 20, with an early stop; otherwise one.
+    `auto`: with at most 5 million training rows and an evaluation split, up to 100, with an early stop; otherwise one.
     With `steps`: as many as these take. Several epochs without `steps` are evaluated after each, and the best is kept.
     """
     steps: Changeable[Count | None] = None
@@ -102,8 +106,15 @@ class Training(Node):
     stop_early: Changeable[EarlyStop | Literal["auto"] | None] = "auto"
     """Stop before the last step if evaluations no longer improve; the best weights are saved (`checkpoint.best_by`).
 
-    `auto`: with `epochs=auto`, after two epochs without improvement; else never, as with null.
+    `auto`: with `epochs=auto`, after two epochs, five evaluations and 500 steps without improvement; else never, as
+    with null.
     """
+
+    @property
+    def batch(self) -> int:
+        """The samples of one step over all ranks, as settled."""
+        assert self.batch_size != "auto", "the plan of the job comes first"
+        return self.batch_size
 
     @property
     def early_stop(self) -> EarlyStop | None:
@@ -198,7 +209,7 @@ class Run(Node):
 
     @model_validator(mode="after")
     def _ranks_share_a_batch(self) -> Self:
-        if self.train.batch_size % self.cluster.nn_workers:
+        if self.train.batch_size != "auto" and self.train.batch_size % self.cluster.nn_workers:
             raise ValueError(
                 f"train.batch_size={self.train.batch_size} is not a multiple of "
                 f"cluster.nn_workers={self.cluster.nn_workers}; change one of them"
@@ -213,7 +224,7 @@ class Run(Node):
     @model_validator(mode="after")
     def _parts_are_equal(self) -> Self:
         ranks, parts = self.cluster.nn_workers, self.train.accumulate
-        if parts > 1 and self.train.batch_size % (ranks * parts):
+        if self.train.batch_size != "auto" and self.train.batch_size % (ranks * parts):
             raise ValueError(
                 f"train.batch_size={self.train.batch_size} is not a multiple of train.accumulate={parts}"
                 + (f" times cluster.nn_workers={ranks}" if ranks > 1 else "")
@@ -270,25 +281,20 @@ class Run(Node):
 
     @property
     def judging_metric(self) -> str:
-        """The metric by which a run chooses its evaluation, a sweep its settings and a search its trials.
-
-        By default, if the loss is of probabilities, that is one of both their ranks and their calibration.
-        """
+        """The metric by which a run chooses its evaluation, a sweep its settings and a search its trials."""
         if self.checkpoint.best_by is not None:
             return self.checkpoint.best_by
-        if self.train.early_stop is not None:
-            return self.train.early_stop.metric
-        [loss, *others] = self.losses
-        is_of_probabilities = not others and isinstance(loss, Bce) and loss.pos_weight == 1.0
-        return AUC_MINUS_LOG_LOSS if is_of_probabilities else self.headline
+        return self.train.early_stop.metric if self.train.early_stop is not None else self.headline
 
     @property
     def headline(self) -> str:
-        """The metric that compares evaluations by default."""
-        if self.is_for_retrieval and self.eval.retrieval:
-            return f"recall@{self.eval.retrieval[0] if 10 not in self.eval.retrieval else 10}"
-        if len(self.losses) > 1 or self.is_for_retrieval:
-            return "loss"
+        """The metric that compares evaluations by default: AUC for probabilities, of several labels its mean."""
+        if self.is_for_retrieval:
+            cuts = self.eval.retrieval
+            return f"recall@{10 if 10 in cuts else cuts[0]}" if cuts else "loss"
+        if len(self.losses) > 1:
+            ranks_items = any(isinstance(loss, InBatchSoftmax) for loss in self.losses)
+            return AUC if set(self.links.values()) == {"logistic"} and not ranks_items else "loss"
         return "gauc" if isinstance(self.losses[0], Bpr) else headlines(self.links)[0]
 
     @property

@@ -81,8 +81,11 @@ def wrong_numbers(feature: DenseFeature, held: Class) -> str | None:
     what = f"column {feature.name} holds {WORDS.get(held, held)}, but dense feature {feature.name} has"
     if feature.values == "time" and held not in READ_AS_TIMES | classes_of(feature.format):
         return f"{what} values: time; {_GIVE_TIMES}, or train with values: number"
-    if feature.values == "time" and feature.transform == "log1p":
-        return f"dense feature {feature.name} is a time, and log1p is of numbers; leave it out: times are standardised"
+    if feature.values == "time" and feature.transform in ("none", "log1p"):
+        return (
+            f"dense feature {feature.name} is a time, and {feature.transform} is of numbers; leave it out: times are "
+            "standardised"
+        )
     if feature.values == "number" and held in TIMES:
         return f"{what} values: number; write numbers, or train with values: time"
     return None

@@ -145,6 +145,17 @@ def rescaled(
     return dataset.model_copy(update={"dense": found, "rescale": False})
 
 
+def without_none(dataset: ParquetDataset) -> ParquetDataset:
+    """Return the data set whose columns that are to stay as they are have no transform."""
+    dense = tuple(
+        each.model_copy(update={"transform": None})
+        if isinstance(each, DenseFeature) and each.transform == "none"
+        else each
+        for each in dataset.dense
+    )
+    return dataset.model_copy(update={"dense": dense})
+
+
 def far_vectors(dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup]) -> tuple[str, ...]:
     """Return the dense columns of lists with numbers far from 1 in the first rows; no transform is of lists."""
     names = [each.name for each in dataset.dense_features if each.width is not None]

@@ -27,7 +27,7 @@ from persia_cli.data.read.columns import (
 )
 from persia_cli.data.read.converted import Progress, as_parquet, line_of, silent, unread_rows
 from persia_cli.data.read.csv_files import guessed_delimiter, header_flaw, shown_delimiter
-from persia_cli.data.read.dense_transforms import column_scales, far_vectors, fit, is_fitted, rescaled
+from persia_cli.data.read.dense_transforms import column_scales, far_vectors, fit, is_fitted, rescaled, without_none
 from persia_cli.data.read.files import DataFile, Format, find_all, format_of, locate_all, without_rows
 from persia_cli.data.read.hive import HiveColumns
 from persia_cli.data.read.known_values import refuse_absent, refuse_wrong, suspects
@@ -269,6 +269,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         vectors = far_vectors(settled, filesystem, trained)
         settled = rescaled(settled, filesystem, found.groups, selector, split_rows.train, found.scales)
     far = tuple(each for each, old in zip(settled.dense_features, before, strict=True) if each != old)
+    settled = without_none(settled)
     if not is_fitted(settled):
         settled = fit(settled, filesystem, found.groups, selector, split_rows.train)
     return ParquetScan(

@@ -26,7 +26,7 @@ def with_widths(
         kinds = [plain_type(schema.field(feature.name).type) for schema in schemas]
         if not any(map(is_list, kinds)):
             continue
-        if feature.transform is not None:
+        if feature.transform not in ("none", None):
             raise DataError(
                 f"dense feature {feature.name} has transform: {feature.transform}, which is of one number per row, and "
                 "its column holds lists; leave out transform"

@@ -106,7 +106,7 @@ class Coordinator:
         """Create the record, the context and the components."""
         # A replica that can connect expects answers, so all slow reads of checkpoints come before `serve`.
         run, events = self._run, self._events
-        grid = StepGrid(job.train_rows, run.train.batch_size, run.cluster.nn_workers)
+        grid = StepGrid(job.train_rows, run.train.batch, run.cluster.nn_workers)
         metrics = on_failure.enter_context(closing(Journal(self._run_dir / METRICS)))
         loaded = read_manifest(place_of(job.load)) if job.load else None
         step, samples = (loaded.step, loaded.samples) if loaded else (0, 0)

@@ -54,7 +54,7 @@ class Reporting:
         if phase.kind not in ("evaluating", "predicting"):
             return
         steps = max(self._record.steps_scored - phase.first, 0)
-        rows = min(steps * self._run.train.batch_size, self._job.eval_rows)
+        rows = min(steps * self._run.train.batch, self._job.eval_rows)
         # When all samples are scored, an evaluation may still rank items.
         if rows < self._job.eval_rows and (line := self._pace.line(rows, time.monotonic())):
             self._events.write(event="progress", **line)

@@ -32,7 +32,7 @@ class Scoring:
         self._links = run.links
         self._path = Path(job.output)
         self._file = open_scores(run.dataset, self._path, run.links, job.keep, job.logits, job.overwrite)
-        self._grid = StepGrid(job.eval_rows, run.train.batch_size, run.cluster.nn_workers)
+        self._grid = StepGrid(job.eval_rows, run.train.batch, run.cluster.nn_workers)
         self._waiting: dict[tuple[int, int], Logits] = {}
         self._next = (0, 0)
         """The step and rank that comes next in the file."""

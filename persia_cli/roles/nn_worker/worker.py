@@ -83,7 +83,7 @@ class NNWorker:
             world = self._joined_world(run)
             with (
                 _report_compilation(run, self._session.work),
-                explained_full_memory(world.device, run.train.batch_size, _largest_dim(run)),
+                explained_full_memory(world.device, run.train.batch, _largest_dim(run)),
             ):
                 self._work(run, job, world)
         except JobEndedError:
@@ -141,7 +141,7 @@ class NNWorker:
         self._session.work.begin("building the network")
         pipeline = self._pipeline
         trainer = DenseTrainer(run, world, self._trace, pipeline.empty, job.task == "train", pipeline.fail)
-        self._portion = max(1, PORTION // run.train.batch_size)
+        self._portion = max(1, PORTION // run.train.batch)
         self._pipeline.dense_rows = trainer.dense_rows
         warm(SCORING)
         if world.device.type == "cpu":

@@ -30,7 +30,7 @@ def test_the_list_names_arguments_that_can_be_typed(persia) -> None:
 
 def test_the_list_of_keys_explains_each(persia) -> None:
     lines = dict(line.split(maxsplit=1) for line in persia("config", "list", "train").out.splitlines())
-    assert lines["train.batch_size"].endswith("(a whole number above 0; has to be given)")
+    assert lines["train.batch_size"].endswith("(auto or a whole number above 0; default auto)")
     assert lines["train.threads"].endswith("; default 1)")
     assert set(lines) > {"train", "train.losses.NAME.kind", "train.stop_early.patience"}
 

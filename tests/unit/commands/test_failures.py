@@ -14,7 +14,7 @@ def test_mistakes_in_arguments(persia) -> None:
     ended = persia("train", "train.batch_size=abc", "nmae=x")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.splitlines() == [
-        "error: train.batch_size=abc: expected a whole number above 0",
+        "error: train.batch_size=abc: expected auto or a whole number above 0",
         "error: nmae=x: no such key; did you mean name (text)?",
     ]
 

@@ -86,7 +86,7 @@ def test_a_model_that_is_worse_than_the_mean_label_is_reported() -> None:
     run = make_run(dataset={"labels": ["a", "b", "c"], "sparse": ["x"]}, train={"batch_size": 32, "losses": losses})
     text = worse_than_the_mean(run, line)
     assert text.startswith("NE of a is 1.25 at step 40: ")
-    assert "checkpoint.best_by=auc_minus_log_loss_a" in text
+    assert "checkpoint.best_by=log_loss_a" in text
     assert worse_than_the_mean(run, line | {"ne_a": None}) is None
 
 

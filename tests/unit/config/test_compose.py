@@ -52,9 +52,9 @@ def test_a_missing_value_is_asked_for(user_conf: Path) -> None:
 
 def test_interpolations_and_the_environment(user_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERSIA_TEST_SEED", "17")
-    run = compose(user_conf, "seed=${oc.env:PERSIA_TEST_SEED}", "train.log_every_steps=${train.batch_size}")
+    run = compose(user_conf, "seed=${oc.env:PERSIA_TEST_SEED}", "train.log_every_steps=${embedding.num_partitions}")
     assert run.seed == 17
-    assert run.train.log_every_steps == run.train.batch_size
+    assert run.train.log_every_steps == run.embedding.num_partitions
 
 
 def test_a_file_that_spells_groups_out_takes_options_too(user_conf: Path, tmp_path: Path) -> None:
@@ -105,11 +105,11 @@ def test_a_missing_record(tmp_path: Path) -> None:
 def test_a_damaged_record(user_conf: Path, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     write_run(compose_run(["conf=mine"], [user_conf]), path)
-    path.write_text(path.read_text().replace("seed: 0", "sede: 0").replace("batch_size: 256", "batch_size: x"))
+    path.write_text(path.read_text().replace("seed: 0", "sede: 0").replace("batch_size: auto", "batch_size: x"))
     with pytest.raises(ConfigError) as caught:
         read_run(path)
     assert str(caught.value).splitlines() == [
-        f"{path}: train.batch_size=x: expected a whole number above 0",
+        f"{path}: train.batch_size=x: expected auto or a whole number above 0",
         f"{path}: sede=0: no such key; did you mean seed (a whole number of at least 0)?",
     ]
     path.write_text("a: [")

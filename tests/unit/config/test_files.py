@@ -35,22 +35,22 @@ def test_the_chosen_network_has_its_own(tuned: str) -> None:
     run = compose_run([tuned, "model=dlrm"])
     assert isinstance(run.model, Dlrm)
     assert (run.model.top, run.model.bottom, run.model.dim) == ((3,), (512, 256, 64), 9)
-    assert (run.optimizer.embedding.l2, run.train.batch_size) == (0.25, 256)
+    assert (run.optimizer.embedding.l2, run.train.batch_size) == (0.25, "auto")
 
 
 def test_a_network_that_it_does_not_name_has_the_rest_of_the_file(tuned: str) -> None:
     run = compose_run([tuned, "model=finalmlp"])
     assert isinstance(run.model, FinalMlp)
-    assert (run.model.dim, run.optimizer.embedding.l2, run.model.dropout) == (9, 0.5, 0.0)
+    assert (run.model.dim, run.optimizer.embedding.l2, run.model.dropout) == (9, 0.5, "auto")
 
 
 def test_words_come_first(tuned: str) -> None:
     words = ["model.dropout=0.3", "train.batch_size=2", "model.hidden=[4]", "model.dim=6"]
     assert of(compose_run([tuned, *words])) == ((4,), 0.3, 6, 2)
     assert of(compose_run([*words, "model=ffnn", tuned])) == ((4,), 0.3, 6, 2)
-    assert of(compose_run([tuned, "train={batch_size: 3}", "~model.dropout"])) == ((7, 5), 0.0, 8, 3)
+    assert of(compose_run([tuned, "train={batch_size: 3}", "~model.dropout"])) == ((7, 5), "auto", 8, 3)
     replaced = compose_run([tuned, "model={kind: dlrm, dim: 4, bottom: [2], top: [2]}"])
-    assert (replaced.model.dim, replaced.optimizer.embedding.l2, replaced.train.batch_size) == (4, 0.25, 256)
+    assert (replaced.model.dim, replaced.optimizer.embedding.l2, replaced.train.batch_size) == (4, 0.25, "auto")
 
 
 def test_a_file_that_begins_with_it_comes_before_it(tuned: str, tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ def planned(run: Run, train_rows: int = ROWS, eval_rows: int = 20, **facts: Any)
 def test_a_small_data_set_is_trained_until_it_no_longer_improves() -> None:
     plan = planned(make_run())
     stop = plan.run.train.stop_early
-    assert (plan.run.train.epochs, plan.job.steps, plan.run.eval.every_epochs) == (20, 80, 1)
-    assert (stop.metric, stop.patience) == ("auc_minus_log_loss", 2)
+    assert (plan.run.train.epochs, plan.job.steps, plan.run.eval.every_epochs) == (100, 400, 13)
+    assert (stop.metric, stop.patience) == ("auc", 10), "500 steps"
     again = planned(plan.run)
     assert (again.run, again.job) == (plan.run, plan.job), "the settled configuration means the same"
 
@@ -38,19 +38,36 @@ def test_a_small_data_set_is_trained_until_it_no_longer_improves() -> None:
 def test_other_data_is_read_once(rows: tuple[int, int], facts: dict[str, Any]) -> None:
     train = planned(make_run(), *rows, **facts).run.train
     assert (train.epochs, train.stop_early) == (1, None)
-    assert planned(make_run(), MAX_ROWS, 20).run.train.epochs == 20
+    assert planned(make_run(), MAX_ROWS, 20).run.train.epochs == 10
+
+
+@pytest.mark.parametrize(
+    ("rows", "every", "patience"),
+    [
+        (32 * 49, {"every_epochs": 2}, 6),
+        (32 * 50, {"every_epochs": 1}, 10),
+        (32 * 400, {"every_epochs": 1}, 5),
+        (32 * 999, {"every_epochs": 1}, 5),
+        (32 * 1001, {"every_steps": 501}, 5),
+    ],
+)
+def test_evaluations_are_as_frequent_as_is_useful(rows: int, every: dict[str, int], patience: int) -> None:
+    run = planned(make_run(), rows).run
+    assert run.eval.model_dump(exclude_none=True) == every
+    assert run.train.stop_early.patience == patience, "two epochs, five evaluations and 500 steps, whichever is most"
 
 
 @pytest.mark.parametrize("train", [{"epochs": 3}, {"stop_early": None}, {"epochs": 3, "stop_early": None}])
 def test_without_an_early_stop_all_epochs_are_trained(train: dict[str, Any]) -> None:
     plan = planned(make_run(train={"batch_size": 32} | train))
-    assert (plan.run.train.stop_early, plan.job.steps) == (None, 4 * train.get("epochs", 20))
-    assert (plan.run.eval.every_epochs, plan.run.checkpoint.best_by) == (1, "auc_minus_log_loss")
+    assert (plan.run.train.stop_early, plan.job.steps) == (None, 4 * train.get("epochs", 100))
+    assert plan.run.eval.every_epochs == (1 if "epochs" in train else 13)
+    assert plan.run.checkpoint.best_by == "auc"
 
 
 def test_training_past_the_early_stop_retains_the_best() -> None:
     own = {"metric": "log_loss", "patience": 1}
-    for stop, metric in (("auto", "auc_minus_log_loss"), (own, "log_loss")):
+    for stop, metric in (("auto", "auc"), (own, "log_loss")):
         before = planned(make_run(train={"batch_size": 32, "stop_early": stop})).run
         settled = before.model_copy(update={"train": before.train.model_copy(update={"stop_early": None})})
         after = planned(settled).run
@@ -79,13 +96,13 @@ def test_given_settings_are_unchanged() -> None:
     assert (steps.job.steps, steps.run.train.epochs, steps.run.train.stop_early) == (9, 3, None)
     given = {"metric": "log_loss", "patience": 5}
     own = planned(make_run(train={"batch_size": 32, "stop_early": given})).run
-    assert (own.train.stop_early.model_dump(exclude={"min_delta"}), own.eval.every_epochs) == (given, 1)
+    assert (own.train.stop_early.model_dump(exclude={"min_delta"}), own.eval.every_epochs) == (given, 13)
     best = planned(make_run(checkpoint={"best_by": "ne"})).run.train.stop_early
     assert best.metric == "ne"
 
 
 @pytest.mark.parametrize(
-    ("given", "patience"), [({"every_steps": 1}, 8), ({"every_steps": 3}, 3), ({"every_epochs": 2}, 2)]
+    ("given", "patience"), [({"every_steps": 1}, 500), ({"every_steps": 60}, 9), ({"every_epochs": 200}, 5)]
 )
 def test_evaluations_of_other_lengths_count_as_many_epochs(given: dict[str, int], patience: int) -> None:
     run = planned(make_run(eval=given)).run
@@ -93,7 +110,7 @@ def test_evaluations_of_other_lengths_count_as_many_epochs(given: dict[str, int]
     assert run.eval.model_dump(exclude_none=True) == given
 
 
-@pytest.mark.parametrize(("over", "steps"), [(9, 9), (80, 80), (500, 80)])
+@pytest.mark.parametrize(("over", "steps"), [(9, 9), (80, 80), (500, 400)])
 def test_a_schedule_with_an_end_is_the_longest_training(over: int, steps: int) -> None:
     dense = SGD | {"schedule": {"kind": "cosine", "over_steps": over}}
     assert planned(make_run(optimizer={"embedding": SGD, "dense": dense})).job.steps == steps
@@ -109,7 +126,8 @@ def test_the_metric_that_decides_is_one_that_the_loss_improves() -> None:
     assert metric({"click": {"kind": "bce", "pos_weight": 3}}) == "auc"
     assert metric({"click": {"kind": "pairwise"}}) == "auc"
     assert metric({"click": {"kind": "bpr"}}, group_by="user") == "gauc"
-    assert metric({}, labels=["click", "buy"]) == "loss"
+    assert metric({}, labels=["click", "buy"]) == "auc", "the mean of both"
+    assert metric({"buy": {"kind": "mse"}}, labels=["click", "buy"]) == "loss"
 
 
 def test_a_retrieval_loss_is_judged_by_the_lists_of_some_users() -> None:

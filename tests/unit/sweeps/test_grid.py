@@ -102,7 +102,7 @@ def test_all_mistakes_are_reported_with_their_points() -> None:
     assert staleness.endswith("(point mode.staleness=0 train.batch_size=8 and 1 more point)")
     assert unknown.startswith("eval.every=5: no such key; did you mean eval.every_steps")
     assert size.startswith(
-        "train.batch_size=x: expected a whole number above 0 (point mode.staleness=0 train.batch_size=x"
+        "train.batch_size=x: expected auto or a whole number above 0 (point mode.staleness=0 train.batch_size=x"
     )
 
 

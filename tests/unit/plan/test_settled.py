@@ -1,0 +1,94 @@
+"""The values that `auto` stands for, by the number of training rows, and that they are allowed wherever they land."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persia_cli.config.schema import Run
+from persia_cli.errors import ConfigError
+from persia_cli.plan.job import plan_job
+from persia_cli.plan.settled import settled
+from tests.support.runs import SGD, make_facts, make_run
+
+SMALL, LARGE = 999_999, 1_000_000
+OPEN: dict[str, Any] = {
+    "model": {"kind": "ffnn", "dim": 8, "hidden": [4]},
+    "train": {"batch_size": "auto"},
+    "optimizer": {"embedding": {"kind": "adagrad", "lr": "auto"}, "dense": SGD},
+}
+"""Changes of a run by which nothing is given that follows the data."""
+
+
+def planned(rows: int = SMALL, **changes: Any) -> Run:
+    run = make_run(**OPEN | changes)
+    return plan_job(run, make_facts(run, rows, 20), "train", Path("runs/a")).run
+
+
+def style(run: Run) -> tuple[object, object]:
+    return run.model.norm, run.model.dropout
+
+
+def test_small_data_has_normalisation_and_dropout() -> None:
+    run = planned()
+    assert style(run) == ("batch", 0.2)
+    assert style(planned(LARGE)) == ("none", 0.0)
+    assert planned_again(run) == run, "the settled configuration means the same"
+
+
+def planned_again(run: Run) -> Run:
+    return plan_job(run, make_facts(run, SMALL, 20), "train", Path("runs/a")).run
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "ranks", "parts"),
+    [(1, 32, 1, 1), (12_799, 32, 1, 1), (12_800, 64, 1, 1), (51_200, 256, 1, 1), (10**8, 256, 1, 1), (1, 36, 3, 4)],
+)
+def test_an_epoch_has_200_steps_if_batches_can_be_so_small(rows: int, batch: int, ranks: int, parts: int) -> None:
+    train = {"batch_size": "auto", "accumulate": parts}
+    assert planned(rows, train=train, cluster={"kind": "local", "nn_workers": ranks}).train.batch_size == batch
+
+
+def test_rows_of_tables_have_the_rate_of_their_optimizer() -> None:
+    own = {"a": {"optimizer": {"kind": "adam", "lr": "auto"}}}
+    run = planned(embedding={"tables": own})
+    assert (run.optimizer.embedding.lr, run.embedding.tables["a"].optimizer.lr) == (0.05, 0.001)
+
+
+def test_given_values_stay() -> None:
+    given: dict[str, Any] = {
+        "model": {"kind": "ffnn", "dim": 8, "hidden": [4], "norm": "layer", "dropout": 0.0},
+        "train": {"batch_size": 7, "epochs": 1},
+        "optimizer": {"embedding": {"kind": "adagrad", "lr": 1.0}, "dense": SGD},
+    }
+    run = make_run(**given)
+    assert settled(run, make_facts(run, SMALL, 20)) is run
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": {"kind": "async", "staleness": 2}, "cluster": {"kind": "local", "nn_workers": 2}},
+        {"train": {"batch_size": 1}},
+        {"train": {"batch_size": 4, "accumulate": 4}},
+        {"model": {"kind": "ffnn", "dim": 8, "hidden": []}},
+        {"model": {"kind": "two_tower", "dim": 8, "hidden": [4], "width": 4, "user": ["a"], "item": ["b"]}},
+    ],
+    ids=["ranks that share only weights", "one sample", "one sample in a part", "no layers", "towers"],
+)
+def test_no_batch_is_normalised_where_that_is_refused_or_harms(changes: dict[str, Any]) -> None:
+    assert planned(**changes).model.norm == "none"
+
+
+def test_made_up_samples_need_no_regularisation() -> None:
+    made = {"train_rows": 1000, "eval_rows": 10, "dense": 2, "cardinalities": [5, 5]}
+    run = Run.model_validate(
+        make_run(**OPEN).model_dump(mode="json") | {"dataset": {"kind": "generated", "generator": made}}
+    )
+    assert style(settled(run, make_facts(run, 1000, 10))) == ("none", 0.0)
+
+
+def test_settled_values_are_checked_against_the_others() -> None:
+    rows = {"kind": "sgd", "lr": "auto", "l2": 20.0}
+    with pytest.raises(ConfigError, match=r"l2=20 times lr=0\.1 is above 1"):
+        planned(optimizer={"embedding": rows, "dense": SGD})
