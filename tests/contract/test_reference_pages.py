@@ -61,7 +61,7 @@ def test_examples_are_valid_configurations(config: dict[str, list[str]]) -> None
 def test_keys_have_bounds_defaults_and_paths(config: dict[str, list[str]]) -> None:
     assert config["train.threads"][1:3] == ["integer > 0, ≤ 1024", "`1`"]
     assert config["embedding.memory"][2] == "`1GiB`"
-    assert config["train.batch_size"][2] == "required"
+    assert config["train.batch_size"][2] == "`auto`"
     assert config["mode.staleness"][2] == "`3`"
     assert {"embedding.tables.NAME.dim", "dataset.sparse[].pooling"} <= set(config)
 

@@ -113,6 +113,8 @@ def test_numbers_far_from_1_are_scaled_by_the_training_rows(folder: Path) -> Non
     assert (x.transform, settled.rescale, stars.transform) == ("standardise", False, None)
     assert x.mean == pytest.approx(1e6, abs=200)
     assert inspect(settled).settled == settled, "the choice is kept"
+    as_it_is = {"name": "x", "transform": "none"}
+    assert inspect(dataset(folder, dense=[as_it_is])).settled.dense_features[0].transform is None
     for transform_, data in ((None, dataset(folder, rescale=False)), ("log1p", dataset(folder, dense=[LOGARITHM]))):
         found = inspect(data).settled
         assert [each.transform for each in found.dense_features] == [transform_]
