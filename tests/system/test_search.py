@@ -59,7 +59,7 @@ def test_pruned_trials_train_fewer_steps_and_the_best_are_repeated(tmp_path: Pat
     assert told["chosen"] in [setting["setting"] for setting in told["settings"]]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(700)
 def test_a_killed_search_goes_on(tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -85,7 +85,7 @@ def test_a_killed_search_goes_on(tmp_path: Path) -> None:
     before = results(tmp_path / "out")
     assert len(before) == 2, "the defaults and the first trial"
     assert [trial.state.name for trial in trials(tmp_path / "out")] == ["COMPLETE", "RUNNING"]
-    again = sweep(tmp_path, "--resume", "out")
+    again = sweep(tmp_path, "--resume", "out", limit_s=500.0)
     assert again.returncode == 0, again.stderr
     assert results(tmp_path / "out")[:2] == before
     assert len(results(tmp_path / "out")) == 1 + 3 + (3 + 1) * 2
