@@ -30,7 +30,7 @@ from persia_cli.data.inspect.queries import Queries
 
 FEW = 12
 """Distinct values up to which ids have enough rows each, and cost nothing."""
-SURE = 2.0
+LIKELY, SURE = 1.0, 2.0
 AT_ONCE = 31
 """Columns of which a sample is taken at once, next to the label."""
 _AMOUNT = re.compile(
@@ -132,7 +132,7 @@ def amount(name: str, values: Values) -> Amount:
         return Amount("ids", -SURE, values)
     if number > FEW and score >= SURE:
         return Amount("number", score, values, named is not None)
-    is_both = named is not None or score >= (1.0 if number <= FEW else 0.0)
+    is_both = named is not None or score >= (LIKELY if number <= FEW else 0.0)
     return Amount("both" if is_both else "ids", score, values, named is not None)
 
 

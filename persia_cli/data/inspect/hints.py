@@ -20,7 +20,8 @@ SEPARATORS = {**{each: f"contains(v, '{each}')" for each in "|;,"}, " ": r"regex
 """Separators of ids, each with SQL for a text that has it; blanks count between numbers alone."""
 _LEAST_DIVIDED = 0.1
 """Part of the texts that hold a separator, where it divides ids."""
-_DECIMAL_COMMA = r"\s*[+-]?\d*(,\d+)?\s*"
+_WRITTEN = r"\s*[+-]?[$€£¥]?\s*[+-]?\d*(,\d{3})*([.,]\d+)?\s*[%$€£¥]?\s*"
+"""Numbers as people write them: 1,234.5 or 1,5 or $12 or 7.5 %."""
 
 Run = Callable[[str], Sequence[tuple[Any, ...]]]
 """Runs the expressions of a SELECT over the texts `v` of the sampled rows."""
@@ -40,14 +41,14 @@ def text_hints(run: Run) -> Hints:
     """Return the hints of a column of text."""
     counts = ", ".join(f"count(*) FILTER ({sql})" for sql in SEPARATORS.values())
     is_number = f"regexp_matches(v, '{NUMBER}')"
-    first, last, is_decimal, size, numbers, *divided = run(
+    first, last, is_written, size, numbers, *divided = run(
         "min(v), max(v), "
-        f"bool_and(regexp_full_match(v, '{_DECIMAL_COMMA}')) AND bool_or(contains(v, ',')), count(*), "
+        f"bool_and(regexp_full_match(v, '{_WRITTEN}')) AND bool_or(regexp_matches(v, '[,%$€£¥]')), count(*), "
         f"count(*) FILTER ({is_number}), {counts}"
     )[0]
     time = _time(run, formats_of_texts((first, last))) if size else None
-    if time is not None or is_decimal:
-        return Hints(time=time, has_decimal_comma=bool(is_decimal) and time is None)
+    if time is not None or is_written:
+        return Hints(time=time, are_written=bool(is_written) and time is None)
     if size and _HALF * size <= numbers:
         words, has_fractions = run(
             f"list_sort(list(DISTINCT trim(v, ' \t')) FILTER (NOT {is_number}))[:{_MOST_WORDS + 1}], "

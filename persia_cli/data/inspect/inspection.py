@@ -15,10 +15,11 @@ from persia_cli.config.schema.features import Label
 from persia_cli.data.inspect.column import distinct_together, profile_columns
 from persia_cli.data.inspect.files import open_files
 from persia_cli.data.inspect.hints import are_fillers
+from persia_cli.data.inspect.labels import candidates_of, comparable, words_of
 from persia_cli.data.inspect.leaks import Leak, leaks_of
 from persia_cli.data.inspect.profile import DatasetProfile
 from persia_cli.data.inspect.queries import Progress, Queries
-from persia_cli.data.inspect.roles import Guess, name_of_buckets, roles_of
+from persia_cli.data.inspect.roles import WRITTEN, Guess, name_of_buckets, roles_of
 from persia_cli.data.inspect.split_rule import split_rule_of
 from persia_cli.data.inspect.suggestion import suggest_dataset
 from persia_cli.data.read import facts
@@ -88,9 +89,12 @@ def _inspected(
         separators = {each.column_name: each.separator for each in known.sparse if each.separator} if known else {}
         profile = DatasetProfile(source, split_rule, *profile_columns(queries, split_rule.sql(queries), separators))
         roles = roles_of(profile, known, queries)
-        leaks = _leaks(queries, profile, known, roles)
+        label = _label(profile, known, roles)
+        leaks = _leaks(queries, profile, label, roles) if label else {}
         if known is None:
             roles |= {name: _with_leak(roles[name], leak) for name, leak in leaks.items()}
+            roles |= _times_of_leaks(roles, leaks)
+        if_chosen = [] if known or leaks or label else list(_leaks_if_chosen(queries, profile, roles))
         table_rows = _table_rows(queries, profile, roles)
     is_local = "://" not in path and not path.startswith(BUILTIN)
     place = str(Path(path).absolute()) if is_local else path
@@ -98,27 +102,37 @@ def _inspected(
         suggestion = suggest_dataset(profile, roles, place, source.form, wanted)
     else:
         suggestion = to_yaml(known.model_copy(update={"path": place}))
-    notes = (*_leak_notes(leaks, known), *_digits(profile, roles), *_as_training(suggestion))
+    notes = (
+        *_leak_notes(leaks, known),
+        *if_chosen,
+        *_written(roles),
+        *_digits(profile, roles),
+        *_as_training(suggestion),
+    )
     return Inspection(profile, known, roles, table_rows, suggestion, notes)
 
 
-def _leaks(
-    queries: Queries, profile: DatasetProfile, known: ParquetDataset | None, roles: dict[str, Guess]
-) -> dict[str, Leak]:
-    """Return the columns that give the label away, or may; empty without a label of two classes."""
+def _label(profile: DatasetProfile, known: ParquetDataset | None, roles: dict[str, Guess]) -> Label | None:
+    """Return the first label; None without a label of two classes."""
     names = known.labels if known else [name for name, guess in roles.items() if guess.role == "label"]
     label = next(iter(names), None)
     if isinstance(label, str) and label in roles:
         label = Label(name=label, positive=roles[label].positive, at_least=roles[label].at_least)
     if not isinstance(label, Label) or label.name not in profile.columns:
-        return {}
+        return None
     numbers = profile.columns[label.name].numbers
     if label.positive is None and label.at_least is None and (numbers is None or not numbers.is_binary):
-        return {}
+        return None
+    return label
+
+
+def _leaks(queries: Queries, profile: DatasetProfile, label: Label, roles: dict[str, Guess]) -> dict[str, Leak]:
+    """Return the columns that give the label away, or may."""
+    used = ("dense", "sparse", "weight")
     names = [
         name
         for name, column in profile.columns.items()
-        if roles[name].role in ("dense", "sparse", "weight") or column.kind == "time" or column.hints.time
+        if name != label.name and (roles[name].role in used or column.kind == "time" or column.hints.time)
     ]
     return leaks_of(queries, profile, label, profile.split_rule.sql(queries), names)
 
@@ -128,6 +142,25 @@ def _with_leak(guess: Guess, leak: Leak) -> Guess:
     if leak.is_sure:
         return Guess("unused", leak.text)
     return replace(guess, doubt="; ".join(filter(None, (guess.doubt, leak.text))))
+
+
+def _times_of_leaks(roles: dict[str, Guess], leaks: dict[str, Leak]) -> dict[str, Guess]:
+    """Return new guesses for the times of columns that are left out, such as status_date next to status."""
+    sure = [(name, words_of(name)) for name, leak in leaks.items() if leak.is_sure]
+    return {
+        name: Guess("unused", f"the time of {leak}, which is probably known only after the label")
+        for leak, words in sure
+        for name, guess in roles.items()
+        if guess.role == "time" and words_of(name)[: len(words)] == words
+    }
+
+
+def _leaks_if_chosen(queries: Queries, profile: DatasetProfile, roles: dict[str, Guess]) -> Iterator[str]:
+    """Yield a sentence for each candidate of a label that columns give away, where none is chosen."""
+    for each in comparable(candidates_of(profile)):
+        leaks = _leaks(queries, profile, Label(name=each.name, positive=each.positive), roles)
+        if sure := [name for name, leak in leaks.items() if leak.is_sure]:
+            yield f"if {each.name} is the label, leave out what gives it away alone: {', '.join(sure)}"
 
 
 def _leak_notes(leaks: dict[str, Leak], known: ParquetDataset | None) -> Iterator[str]:
@@ -148,6 +181,12 @@ def _as_training(suggestion: str) -> Iterator[str]:
         yield from explain(error, ParquetDataset, keys).values()
     except DataError as error:
         yield from (f"training refuses this: {line}" for line in str(error).splitlines())
+
+
+def _written(roles: dict[str, Guess]) -> Iterator[str]:
+    """Yield a sentence on columns left out because of how their numbers are written."""
+    if names := [name for name, guess in roles.items() if guess.reason == WRITTEN]:
+        yield f"left out, {WRITTEN}: {', '.join(names)}"
 
 
 def _digits(profile: DatasetProfile, roles: dict[str, Guess]) -> Iterator[str]:

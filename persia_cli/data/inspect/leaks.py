@@ -82,7 +82,7 @@ def _measured(column: ColumnProfile, number: int) -> Iterator[str]:
     }
     value = by_kind.get(column.kind)
     if column.type in ("string", "large_string"):
-        value = f"try_cast({sql} AS DOUBLE)"
+        value = f"finite(try_cast({sql} AS DOUBLE))"  # 8e4321 is an infinite number
     yield f"{sql} IS NULL AS null{number}"
     yield f"hash({sql if column.kind in (*by_kind, 'text') else f'{sql} IS NULL'}) AS key{number}"
     if value is not None:

@@ -87,8 +87,8 @@ class Hints:
     """True if the values are integers without gaps, each once."""
     separator: str | None = None
     """The separator of the ids in a text."""
-    has_decimal_comma: bool = False
-    """True if all texts are numbers with a comma in place of a point."""
+    are_written: bool = False
+    """True if all texts are numbers, and some have a comma, a % or a currency."""
     are_numbers: bool = False
     """True if almost all texts are numbers; digits alone may be ids."""
     words: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from typing import Literal
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import Label
 from persia_cli.config.schema.split import ColumnSplit
-from persia_cli.data.inspect.amounts import FEW, SURE, Amount, amounts_of
+from persia_cli.data.inspect.amounts import FEW, LIKELY, SURE, Amount, amounts_of
 from persia_cli.data.inspect.files import SourceFiles
 from persia_cli.data.inspect.labels import candidates_of, chosen_of, is_usual, positive_sql
 from persia_cli.data.inspect.profile import ColumnProfile, DatasetProfile, NumberFigures, TimeHint
@@ -21,6 +21,7 @@ Role = Literal["label", "dense", "sparse", "weight", "split", "time", "unused"]
 
 WEIGHTS = ("weight", "weights", "sample_weight")
 POSITIVE = ("yes", "true", "y", "t", "1", "positive", "click", "clicked", "bought")
+WRITTEN = "numbers with commas, % or a currency; write them as 1234.5, and inspect again"
 ROW_NUMBER_FRACTION = 0.95
 """Distinct ids per row from which on a column only identifies rows."""
 _OF_PEOPLE = re.compile(r"birth|born|(^|_)dob($|_)", re.IGNORECASE)
@@ -121,10 +122,13 @@ def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None
     split, numbers = profile.split_rule.split, column.numbers
     if isinstance(split, ColumnSplit) and column.name == split.column:
         return Guess("split", "says train or eval")
-    if numbers and numbers.is_binary and not column.is_complete and is_usual(column.name):
+    has_two = (numbers and numbers.is_binary) or (column.kind == "text" and column.distinct == 2)
+    if has_two and not column.is_complete and is_usual(column.name):
         return Guess("unused", "a label without a value in some rows: leave these rows out, or declare several labels")
     if column.kind == "vector":
         return _vector(column)
+    if not column.coverage:
+        return Guess("unused", "it has no values")
     if column.kind == "other":
         return Guess("unused", f"{column.type} is neither numbers nor ids")
     if column.hints.time is not None:
@@ -133,8 +137,8 @@ def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None
         return Guess("unused", "it has no values")
     if column.hints.numbers_rows and not column.nulls:
         return Guess("unused", "it numbers the rows")
-    if column.hints.has_decimal_comma:
-        return Guess("unused", "numbers with a decimal comma: write them with a point, and inspect again")
+    if column.hints.are_written:
+        return Guess("unused", WRITTEN)
     if numbers and numbers.is_binary:
         noun = "true and false" if column.type == "bool" else "0 and 1"
         return Guess("dense", noun) if column.is_complete else Guess("sparse", f"{noun}, and null, which has an id too")
@@ -149,7 +153,7 @@ def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None
             separator=column.hints.separator,
             doubt="each text is a list: take out the separator if it is one id",
         )
-    if amount is not None and (amount.use == "number" or amount.is_named):
+    if amount is not None and (amount.is_named or amount.score >= LIKELY):
         return _amount(column, amount)
     if column.kind != "list" and _tells_rows_apart(column, profile.rows):
         differs = f"nearly every row has a different {'text' if column.kind == 'text' else 'id'}"

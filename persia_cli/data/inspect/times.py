@@ -18,6 +18,7 @@ from persia_cli.data.read.times import NotATimeError, from_format, microseconds,
 _DATES = (
     "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%m/%d/%y",
     "%d/%m/%y", "%d.%m.%y", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d/%b/%Y", "%b %d, %Y", "%b %d %Y", "%a, %d %b %Y",
+    "%b-%Y", "%b %Y", "%Y-%m", "%m/%Y",
 )  # fmt: skip
 """Usual forms of dates, of two that a value fits the likelier first."""
 _CLOCKS = ("", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", " %I:%M %p", " %I:%M:%S %p", "T%H:%M:%S", ":%H:%M:%S")
@@ -63,6 +64,8 @@ def figures_of(times: NDArray[np.int64], form: str | None = None, others: tuple[
     """Return what is known of sampled times in microseconds."""
     least: dict[TimePart, int] = {"hour": 2 * _DAY, "weekday": 14 * _DAY}
     span = times.max() - times.min()
+    if (times == times.astype("M8[us]").astype("M8[M]").astype("M8[us]").astype(np.int64)).all():
+        del least["weekday"]  # of the first days of months
     parts = [part for part, length in least.items() if span >= length and np.ptp(part_of(times, part))]
     return TimeHint(form, others, tuple(parts), _divides(np.sort(times)))
 

@@ -71,6 +71,7 @@ NOISE = draw(8).integers(0, 2, ROWS)
         ("x", (np.arange(ROWS) % 3 == 0) * 1, NOISE, "number"),
         ("user_id", pa.array(draw(9).integers(0, 1500, ROWS) * 1.0, mask=COUNTS < 9), NOISE, "ids"),  # as pandas writes
         ("x", draw(10).permutation(10 * ROWS)[:ROWS], NOISE, "unused"),
+        ("x", np.exp(draw(12).normal(11, 0.5, ROWS)).astype(int), NOISE, "both"),  # nearly all different, but a tail
         ("income", draw(10).permutation(10 * ROWS)[:ROWS], NOISE, "both"),  # although no value is there twice
     ],
 )

@@ -161,7 +161,16 @@ def test_the_delimiter_of_csv_is_found(
     assert dataset.csv.delimiter == written
     assert [each.name for each in dataset.sparse] == ["user", "mood"]
     assert word in dict(found.profile.columns["mood"].top)
-    assert "decimal comma" in found.roles["shop"].reason
+    assert "numbers with commas" in found.roles["shop"].reason
+
+
+@pytest.mark.parametrize("written", ["{:,d}", "{}.5%", "${:,d}", "-{},25 €", "{} %"])
+def test_numbers_as_people_write_them_are_left_out_aloud(tmp_path: Path, cache: Path, written: str) -> None:
+    lines = (f"{number % 3};{written.format(number * 531)};{number % 2}" for number in range(40))
+    (tmp_path / "a.csv").write_text("\n".join(["user;price;clicked", *lines]))
+    found = look(tmp_path / "a.csv")
+    assert found.roles["price"].role == "unused"
+    assert any("1234.5" in note and "price" in note for note in found.notes)
 
 
 def test_a_comma_in_the_header_divides_no_rows(tmp_path: Path, cache: Path) -> None:

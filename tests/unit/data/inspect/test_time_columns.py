@@ -122,6 +122,14 @@ def test_times_that_cannot_split_the_rows_do_not(values: list[str], role: str, t
     assert suggested(found)[0].split.kind == "hash"
 
 
+@pytest.mark.parametrize("form", ["%b-%Y", "%Y-%m", "%m/%Y", "%Y%m"])
+def test_months_split_the_rows_but_have_no_weekdays(form: str, tmp_path: Path) -> None:
+    months = [datetime(2010 + number // 80, 1 + number // 7 % 12, 1).strftime(form) for number in range(ROWS)]
+    dataset, keys = suggested(look(tmp_path, issued=months))
+    assert keys["split"]["format"] == form
+    assert [each.name for each in dataset.sparse] == ["user"]
+
+
 def test_the_time_of_the_row_is_chosen_by_its_name(tmp_path: Path) -> None:
     days = [time.date().isoformat() for time in TIMES]
     found = look(tmp_path, signup=days, date_of_birth=days, date=days)
