@@ -98,5 +98,5 @@ def _by_rate(keys: NDArray[np.integer], positive: NDArray[np.bool_], half: NDArr
 def _bins(numbers: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the number of the bin of each value, [n]; nulls have their own."""
     filled = numbers[~np.isnan(numbers)]
-    edges = np.unique(np.quantile(filled, np.arange(1, BINS) / BINS)) if filled.size else filled
+    edges = np.unique(np.quantile(filled, np.arange(1, BINS) / BINS, method="lower")) if filled.size else filled
     return np.where(np.isnan(numbers), -1, np.searchsorted(edges, numbers))

@@ -56,7 +56,8 @@ class Table(NamedTuple):
 
 TABLES = {
     "telco": Table(
-        {"SeniorCitizen": other(0.2), "Partner": other(0.5, ("No", "Yes")), "x": noise, "Churn": texts("Yes", "No")},
+        {"SeniorCitizen": other(0.2), "Partner": other(0.5, ("No", "Yes")), "x": noise,
+         "code": other(0.5, ("7e999", "7f00")), "Churn": texts("Yes", "No")},
         [{"name": "Churn", "positive": "Yes"}],
     ),
     "fraud in the middle": Table({"amount": noise, "is_fraud": ones, "abroad": other(0.2)}, ["is_fraud"]),
