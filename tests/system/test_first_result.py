@@ -16,7 +16,8 @@ from persia_cli.store.checkpoints.manifest import CHECKPOINTS, finished_steps
 from tests.support.planted import write_planted
 from tests.support.printed import key_values
 
-SMALL = ["model.dim=4", "model.hidden=[64]", "cluster=embedded", "optimizer.dense.lr=0.01", "train.batch_size=128"]
+MODEL = ["model.dim=4", "model.hidden=[64]", "model.norm=batch", "model.dropout=0.2"]
+SMALL = [*MODEL, "cluster=embedded", "optimizer.dense.lr=0.01", "train.batch_size=128"]
 
 
 def persia(*words: object) -> Result:

