@@ -216,7 +216,7 @@ def test_they_have_the_bits_of_an_evaluation_of_the_checkpoint(changes: list[str
 
 
 def test_training_and_its_rows_are_those_without_them(tmp_path: Path) -> None:
-    given = [*words(tmp_path), *EVERY]
+    given = [*words(tmp_path), *EVERY, "checkpoint.best_by=loss"]
     without = train([*given, "eval.retrieval=null"], tmp_path / "without")
     asked = train(given, tmp_path / "asked")
     times = {"time", "samples_per_s"}

@@ -1,6 +1,7 @@
 """A new run begins with rows and weights of another one, or with vectors, whatever its servers, modes and tables.
 
-With learning rates of 1e-30 nothing changes while it trains, so that what it saves is what it began with.
+With learning rates of 1e-30, and without running statistics, nothing changes while it trains, so that what it saves is
+what it began with.
 """
 
 import json
@@ -49,7 +50,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def words(data: Path, sparse: str = "user, item, shop", *others: str) -> list[str]:
     return [
-        *("conf=base", "model=ffnn", f"model.dim={DIM}", "model.hidden=[16]", "mode=sync", "cluster=embedded"),
+        *("conf=base", "model=ffnn", f"model.dim={DIM}", "model.hidden=[16]", "model.norm=none", "model.dropout=0"),
+        *("mode=sync", "cluster=embedded"),
         *("dataset=parquet", f"dataset.path={data}", "dataset.labels=[y]", "dataset.dense=[price]"),
         *(f"dataset.sparse=[{sparse}]", "dataset.split={kind: every, n: 5}"),
         *("train.batch_size=32", "train.log_every_steps=5", "train.epochs=2"),
