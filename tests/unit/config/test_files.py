@@ -141,7 +141,7 @@ def test_a_configuration_may_name_a_file(shop: Path, user_conf: Path, monkeypatc
         (SHOP.replace("labels", "lables"), 'dataset.lables=["bought"]: no such key; did you mean dataset.labels'),
         (SHOP.replace("kind: parquet\n", ""), "dataset.kind: needs a value (parquet or generated)"),
         (SHOP.replace("n: 10", "n: 1"), "dataset.split.n=1: expected a whole number of at least 2"),
-        (SHOP.replace("[bought]", "???"), "dataset.labels is not filled in; write a list of texts or groups of keys"),
+        (SHOP.replace("[bought]", "???"), "the label is not chosen; write labels: "),
         (SHOP + "dense: [7]\n", "dataset.dense[0]=7: expected text or keys (name, "),
         (SHOP.replace("pooling", "poling"), "did you mean dataset.sparse[1].pooling (sum, mean, sqrtn or none)?"),
         ("defaults: [base, _self_]\n", "this file is a configuration; use it as conf="),
