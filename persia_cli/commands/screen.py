@@ -78,7 +78,7 @@ def paragraph(console: Console, text: str | Text, head: str = "", style: str = "
 
 def labelled(console: Console, label: str, text: str) -> None:
     """Print one line with a label; labels are aligned; a terminal wraps the line at spaces."""
-    paragraph(console, text, f"{label:<{LABEL_WIDTH}}")
+    paragraph(console, text, f"{label:<{LABEL_WIDTH - 1}} ")
 
 
 def propose(console: Console, command: str) -> None:

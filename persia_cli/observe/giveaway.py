@@ -1,6 +1,7 @@
 """The feature that gives a label away, where an evaluation's AUC is too good to be true."""
 
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -23,41 +24,47 @@ def giveaway(run: Run, line: Mapping[str, Any]) -> str | None:
     """Return a sentence on the first label whose AUC in an evaluation's line is too good to be true; else None.
 
     It names the feature that gives the label away alone, by the evaluation samples, if one does and they can be read.
+    A few samples of a class show nothing.
     """
     names = run.dataset.label_names
     for task, key in enumerate(keys_of("auc", names)):
         if (auc := line.get(key) or 0.0) < TOO_GOOD or not isinstance(run.dataset, ParquetDataset):
             continue
         try:
-            name, alone = max(_alone(run, task), key=lambda each: each[1], default=("", 0.0))
+            found = _alone(run, task)
         except (PersiaError, OSError):  # the files may be on other machines
-            name, alone = "", 0.0
-        found = f"{key} {auc:.4f} is too good to be true: "
-        if not name:
-            return f"{found}persia eval RUN --importance names the features that give {names[task]} away"
+            found = {}
+        if found is None:
+            continue
+        note = f"{key} {auc:.4f} is too good to be true: "
+        if not found:
+            return f"{note}persia eval RUN --importance names the features that give {names[task]} away"
+        name, alone = max(found.items(), key=lambda each: each[1])
         return (
-            f"{found}{name} alone gives AUC {alone:.4f}, so it is probably known only after {names[task]}, or made of "
+            f"{note}{name} alone gives AUC {alone:.4f}, so it is probably known only after {names[task]}, or made of "
             f"it; leave {name} out of dataset.dense and dataset.sparse, and train again"
         )
     return None
 
 
-def _alone(run: Run, task: int) -> Iterator[tuple[str, float]]:
-    """Yield the features that give a label away alone, each with its AUC."""
+def _alone(run: Run, task: int) -> dict[str, float] | None:
+    """Return the features that give a label away alone, each with its AUC; None for too few samples of a class."""
     source = open_source(run.dataset, "eval", run.seed, run.links)
     try:
         batch = source.read(0, 0, min(ROWS, source.rows))
     finally:
         source.close()
-    labels = batch.labels[:, task]
+    known = ~np.isnan(batch.labels[:, task])
+    labels = batch.labels[known, task]
     positive, half = labels > 0.5, np.random.default_rng(run.seed).random(labels.size) < 0.5
     ones = int(positive.sum())
     if min(ones, labels.size - ones) < LEAST_ROWS:
-        return
-    for name, keys, numbers in _features(run, batch):
-        auc = auc_alone(keys, numbers, positive, half)
-        if is_leak(auc, ones, labels.size - ones):
-            yield name, auc
+        return None
+    measured = (
+        (name, auc_alone(keys[known], numbers if numbers is None else numbers[known], positive, half))
+        for name, keys, numbers in _features(run, batch)
+    )
+    return {name: auc for name, auc in sorted(measured, key=itemgetter(1)) if is_leak(auc, ones, labels.size - ones)}
 
 
 def _features(run: Run, batch: Batch) -> Iterator[tuple[str, NDArray[np.uint64], NDArray[np.float64] | None]]:

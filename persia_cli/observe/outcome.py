@@ -90,7 +90,7 @@ def correction(found: Mapping[str, Any]) -> str:
     """Return a correction of a label, and what it changes, as text."""
     before, after = found["log_loss"]
     numbers = f"slope {found['slope']:.4g}, shift {found['shift']:.4g}"
-    return f"{numbers}: log loss {before:.4f} -> {after:.4f} on the evaluation samples"
+    return f"{numbers}: log loss {before:.4f} -> {after:.4f} on the evaluation samples of training"
 
 
 def speed_of(training: Sequence[Line]) -> float | None:

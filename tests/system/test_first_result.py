@@ -112,12 +112,14 @@ def test_a_feature_that_gives_the_label_away_is_named(tmp_path: Path, given: str
         "state": np.where(y, draw.choice(["lost", "refunded"], y.size), "fine"),
         "copies": [[int(each)] * 2 for each in y],
         "clue": draw.random(y.size) + 2 * y,
-        "cancelled": y.astype(np.int8),
+        "returned": (draw.random(y.size) < 0.1).astype(np.int8),
+        "cancelled": pa.array(y.astype(np.int8), mask=(draw.random(y.size) < 0.2) if given == "clue" else None),
     }
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
     trained = persia(
         *("train", "conf=base", "mode=sync", "dataset=parquet", f"dataset.path={tmp_path / 'rows.parquet'}"),
-        *("dataset.labels=[cancelled]", "dataset.split={kind: every, n: 3}", *SMALL, "train.epochs=20"),
+        f"dataset.labels={'[returned, cancelled]' if given == 'clue' else '[cancelled]'}",
+        *("dataset.split={kind: every, n: 3}", *SMALL, "train.epochs=20"),
         f"dataset.sparse=[plan{'' if given == 'clue' else f', {given}'}]",
         *(["dataset.dense=[clue]"] if given == "clue" else []),
         *("--run-dir", tmp_path / "run"),
