@@ -19,9 +19,10 @@ TABLES = ("rows", "hit_rate", "look_up_hit_rate", "evicted")
 
 @pytest.fixture(scope="module")
 def words(criteo_rows: Path) -> list[str]:
-    """Arguments of a synchronous job on real rows."""
+    """Arguments of a synchronous job on real rows, with batch normalisation and dropout."""
+    style = ["model.norm=batch", "model.dropout=0.2"]
     size = ["train.steps=40", "train.batch_size=128", "train.log_every_steps=1"]
-    return [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "cluster=embedded", "mode=sync", *size]
+    return [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "cluster=embedded", "mode=sync", *style, *size]
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,11 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def words(criteo_rows: Path) -> list[str]:
-    """Arguments of a synchronous job on real rows, over several replicas."""
+    """Arguments of a synchronous job on real rows, with batch normalisation and dropout, over several replicas."""
+    style = ["model.norm=batch", "model.dropout=0.2"]
     size = ["train.steps=40", "train.batch_size=128", "train.log_every_steps=1"]
     replicas = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
-    return [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "mode=sync", *size, *replicas]
+    return [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "mode=sync", *style, *size, *replicas]
 
 
 @pytest.fixture(scope="module")
