@@ -20,8 +20,8 @@ SEPARATORS = {**{each: f"contains(v, '{each}')" for each in "|;,"}, " ": r"regex
 """Separators of ids, each with SQL for a text that has it; blanks count between numbers alone."""
 _LEAST_DIVIDED = 0.1
 """Part of the texts that hold a separator, where it divides ids."""
-_WRITTEN = r"\s*[+-]?[$€£¥]?\s*[+-]?\d*(,\d{3})*([.,]\d+)?\s*[%$€£¥]?\s*"
-"""Numbers as people write them: 1,234.5 or 1,5 or $12 or 7.5 %."""
+_WRITTEN = r"\s*[+-]?[$€£¥]?\s*[+-]?\d*([.,]\d{3})*([.,]\d+)?\s*[%$€£¥]?\s*"
+"""Numbers as people write them: 1,234.5 or 1.234,5 or $12 or 7.5 %."""
 
 Run = Callable[[str], Sequence[tuple[Any, ...]]]
 """Runs the expressions of a SELECT over the texts `v` of the sampled rows."""

@@ -54,10 +54,26 @@ POSITIVE = {
     "yes", "true", "y", "t", "positive", "pos", "bad", "up", "click", "clicked", "bought", "purchased",
     "converted", "churn", "churned", "default", "defaulted", "fraud", "fraudulent", "cancelled", "canceled", "exited",
     "left", "attrited", "subscribed", "survived", "approved", "readmitted", "died", "dead", "deceased", "spam",
-    "malignant", "success", "successful",
+    "malignant", "success", "successful", "ja", "oui", "si", "sí", "sim", "да",
 }  # fmt: skip
 """Words of texts that are positive."""
-NEGATIVE = {"no", "not", "non", "false", "n", "f", "negative", "neg", "none", "never"}
+NEGATIVE = {
+    "no",
+    "not",
+    "non",
+    "nein",
+    "nee",
+    "nej",
+    "não",
+    "нет",
+    "false",
+    "n",
+    "f",
+    "negative",
+    "neg",
+    "none",
+    "never",
+}
 """Words of texts that are negative, whatever else they hold."""
 
 

@@ -143,7 +143,8 @@ def _guess(column: ColumnProfile, profile: DatasetProfile, amount: Amount | None
         noun = "true and false" if column.type == "bool" else "0 and 1"
         return Guess("dense", noun) if column.is_complete else Guess("sparse", f"{noun}, and null, which has an id too")
     if column.kind == "number":
-        return _number(column, amount)
+        has_ids = profile.source.format == "parquet"  # in texts, only what is written as an integer is an id
+        return _number(column, amount if has_ids else None)
     if column.distinct == 1 and column.kind != "list" and not column.nulls:
         return Guess("unused", "always the same")
     if column.hints.separator is not None:

@@ -90,6 +90,9 @@ TABLES = {
         [{"name": "Purchase", "positive": "MM"}],
     ),
     "incomes": Table({"x": noise, "income": texts("2. >50K", "1. <=50K")}, [{"name": "income", "positive": "2. >50K"}]),
+    "of another language": Table(
+        {"x": noise, "churn": texts("ja", "nein")}, [{"name": "churn", "positive": "ja"}]
+    ),
     "good and bad": Table({"risk": texts("bad", "good"), "x": noise}, [{"name": "risk", "positive": "bad"}]),
     "the last column": Table({"row": unique, "plan": plan, "x": noise, "won": ones}, ["won"]),
     "several": Table(

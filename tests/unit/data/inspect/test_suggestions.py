@@ -1,6 +1,7 @@
 """Suggestions for odd tables: training accepts them and reads every row, and they leave out what teaches nothing."""
 
 import datetime
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,13 @@ def test_the_delimiter_of_csv_is_found(
     assert "numbers with commas" in found.roles["shop"].reason
 
 
-@pytest.mark.parametrize("written", ["{:,d}", "{}.5%", "${:,d}", "-{},25 €", "{} %"])
+def test_whole_numbers_with_a_point_in_json_are_no_ids(tmp_path: Path, cache: Path) -> None:
+    rows = ({"user": n % 3, "price": n % 7 * 1.0 if n % 9 else 2, "clicked": n % 2} for n in range(200))
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert [each.name for each in read_all(look(tmp_path / "a.jsonl")).dense_features] == ["price"]
+
+
+@pytest.mark.parametrize("written", ["{:,d}", "1.234.567,{}", "{}.5%", "${:,d}", "-{},25 €", "{} %"])
 def test_numbers_as_people_write_them_are_left_out_aloud(tmp_path: Path, cache: Path, written: str) -> None:
     lines = (f"{number % 3};{written.format(number * 531)};{number % 2}" for number in range(40))
     (tmp_path / "a.csv").write_text("\n".join(["user;price;clicked", *lines]))
