@@ -182,7 +182,7 @@ def model_words(run: Run) -> str:
     usual = {
         key: type(run.model).model_fields[key].default for key in Concatenated.model_fields if hasattr(run.model, key)
     }
-    usual |= {key: plain for key, plain in (("norm", "none"), ("dropout", 0.0)) if usual.get(key) == "auto"}
+    usual |= {"dropout": 0.0} if "dropout" in usual else {}
     settings = {
         key: value
         for key, value in run.model.model_dump(exclude={"kind", "dim"}).items()

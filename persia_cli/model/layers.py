@@ -112,9 +112,8 @@ PLAIN = LayerStyle()
 
 def style_of(settings: Perceptrons) -> LayerStyle:
     """Return the style of a network's hidden layers; without a plan, which settles `auto`, they are plain."""
-    norm = "none" if settings.norm == "auto" else settings.norm
     dropout = 0.0 if settings.dropout == "auto" else settings.dropout
-    return LayerStyle(settings.activation, norm, dropout, settings.bias)
+    return LayerStyle(settings.activation, settings.norm, dropout, settings.bias)
 
 
 def hidden_layers(inputs: int, widths: Sequence[int], style: LayerStyle) -> nn.Sequential:

@@ -1,17 +1,17 @@
 """The numbers behind `auto`: what a setting is where no one has chosen it, by the size of the data."""
 
 from persia_cli.config.schema import Optimizer
-from persia_cli.config.schema.perceptrons import Norm
 
 SMALL_ROWS = 1_000_000
-"""Training rows below which hidden layers have normalisation and dropout."""
-NORM: Norm = "batch"
+"""Training rows below which hidden layers have dropout."""
 DROPOUT = 0.2
 EPOCH_STEPS = 200
 """Steps that an epoch has at least, if the smallest batch allows it."""
 BATCHES = (32, 64, 128, 256)
 RATES = {"adagrad": 0.05, "rowwise_adagrad": 0.05, "ftrl": 0.05, "adam": 0.001, "rowwise_adam": 0.001, "sgd": 0.1}
 """Learning rate of rows for each optimizer."""
+FEW_ROWS, RATE_OF_FEW = 100_000, 0.4
+"""Training rows below which Adagrad's rate is this part of it: most rows of tables then get their few gradients often."""
 
 MAX_ROWS = 5_000_000
 """Training rows above which one pass over the data is enough; click models overfit in the second."""
@@ -37,8 +37,9 @@ def batch_size(train_rows: int, parts: int) -> int:
 
 
 def row_rate(optimizer: Optimizer, train_rows: int) -> float:
-    """Return the learning rate of the rows of tables; today it is the same for any number of training rows."""
-    return RATES[optimizer.kind]
+    """Return the learning rate of the rows of tables."""
+    is_lower = optimizer.kind in ("adagrad", "rowwise_adagrad") and train_rows < FEW_ROWS
+    return RATES[optimizer.kind] * (RATE_OF_FEW if is_lower else 1.0)
 
 
 def most_epochs(train_rows: int) -> int:

@@ -8,17 +8,16 @@
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from persia_cli.config.explain import explain
-from persia_cli.config.schema import AsyncMode, GeneratedDataset, Optimizer, Run, TwoTower
+from persia_cli.config.schema import GeneratedDataset, Optimizer, Run, TwoTower
 from persia_cli.config.schema.base import AUTO
-from persia_cli.config.schema.init_from import DENSE
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.errors import ConfigError
-from persia_cli.plan.defaults import DROPOUT, MAX_ROWS, NORM, batch_size, is_small, row_rate
+from persia_cli.plan.defaults import DROPOUT, MAX_ROWS, batch_size, is_small, row_rate
 
 if TYPE_CHECKING:
     from persia_cli.data.read.facts import DatasetFacts  # needs pyarrow
@@ -34,7 +33,7 @@ def settled(run: Run, facts: "DatasetFacts | None") -> Run:
     changed = _with_rates(changed, lambda optimizer, _: row_rate(optimizer, rows))
     if isinstance(run.model, Perceptrons):
         is_made_up = isinstance(run.dataset, GeneratedDataset) or (facts is not None and facts.stand_in)
-        changed = _with_style(changed, run.model, is_small(rows) and not is_made_up)
+        changed = _with_dropout(changed, run.model, is_small(rows) and not is_made_up)
     return run if changed == run else _checked(changed)
 
 
@@ -47,7 +46,7 @@ def settled_as(run: Run, saved: Run) -> Run:
 
     changed = _with_rates(_with_batch_size(run, saved.train.batch), rate)
     model = run.model
-    values = {key: getattr(saved.model, key, "auto") for key in ("norm", "dropout") if getattr(model, key, 0) == "auto"}
+    values = {"dropout": getattr(saved.model, "dropout", "auto")} if getattr(model, "dropout", 0) == "auto" else {}
     if model.output_bias == "base_rate" and isinstance(saved.model.output_bias, tuple):
         values["output_bias"] = saved.model.output_bias
     return changed.model_copy(update={"model": model.model_copy(update=values)})
@@ -77,35 +76,12 @@ def _with_rates(run: Run, rate: Callable[[Optimizer, str | None], AUTO | float])
     )
 
 
-def _with_style(run: Run, model: Perceptrons, is_small: bool) -> Run:
-    """Return the run with normalisation and dropout of hidden layers.
-
-    Towers have neither: their vectors are compared, and dropout would move both.
-    """
+def _with_dropout(run: Run, model: Perceptrons, is_small: bool) -> Run:
+    """Return the run with dropout of hidden layers; towers have none, for it would move both compared vectors."""
+    if model.dropout != "auto":
+        return run
     regular = is_small and model.has_layers and not isinstance(model, TwoTower)
-    values: dict[str, Any] = {}
-    if model.dropout == "auto":
-        values["dropout"] = DROPOUT if regular else 0.0
-    if model.norm == "auto":
-        wanted = _saved_norm(run) or (NORM if regular else "none")
-        values["norm"] = wanted if wanted != "batch" or _allows_batch_norm(run) else "none"
-    return run.model_copy(update={"model": model.model_copy(update=values)})
-
-
-def _allows_batch_norm(run: Run) -> bool:
-    """Return True if a step has samples to normalise over, and ranks that share its statistics."""
-    return not isinstance(run.mode, AsyncMode) and run.train.batch // run.train.accumulate > 1
-
-
-def _saved_norm(run: Run) -> str | None:
-    """Return the normalisation of the network whose weights the run begins with, if it takes them."""
-    source = run.init_from
-    if source is None or source.path is None or DENSE in source.skip:
-        return None
-    from persia_cli.plan.warm_sources import saved_run  # needs pyarrow
-
-    saved = saved_run(source.path)
-    return saved.model.norm if saved and isinstance(saved.model, Perceptrons) and saved.model.has_layers else None
+    return run.model_copy(update={"model": model.model_copy(update={"dropout": DROPOUT if regular else 0.0})})
 
 
 def _checked(run: Run) -> Run:

@@ -35,7 +35,7 @@ def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
     checkpoint = _checkpoint_of(source.path) if source.path is not None else None
     manifest = read_chain(checkpoint).manifest if checkpoint else None
     pairs = _pairs(source, manifest, layout, wrong) if manifest else {}
-    saved = _run_of(manifest) if manifest else None
+    saved = _saved_run(manifest) if manifest else None
     for new, old in pairs.items():
         wrong += _differences(run, saved, layout, old, new, named=old.name in source.tables)
     vectors = [_vectors(run, layout, name, file, wrong) for name, file in source.vectors.items()]
@@ -101,12 +101,7 @@ def _checkpoint_of(path: str) -> Place:
     return choose_checkpoint(checkpoints_of(folder, read_run(folder / CONFIG).checkpoint.path))
 
 
-def saved_run(path: str) -> Run | None:
-    """Return the run that saved the checkpoint that `init_from.path` names; None if it is of another version."""
-    return _run_of(read_chain(_checkpoint_of(path)).manifest)
-
-
-def _run_of(manifest: Manifest) -> Run | None:
+def _saved_run(manifest: Manifest) -> Run | None:
     """Return the run that saved a checkpoint; None if it is of another version of persia."""
     try:
         return Run.model_validate(manifest.config)

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from persia_cli.config.schema.base import AUTO, NUMBER, Dim, Few, Node, NonNegative, SomeWidths, Width, Widths
+from persia_cli.config.schema.base import NUMBER, Dim, Few, Node, NonNegative, SomeWidths, Width, Widths
 from persia_cli.config.schema.perceptrons import Activation, Concatenated, Norm, Perceptrons
 
 
@@ -123,7 +123,7 @@ class MaskNet(Perceptrons):
     """Width of the layer that makes a block's mask, divided by the width of the block's input."""
     embedding_norm: bool = True
     """Normalise each feature's vector over its columns before the first blocks."""
-    norm: AUTO | Norm = "layer"
+    norm: Norm = "layer"
     """Normalisation within mask blocks; the perceptron after them has none."""
     hidden: Widths = ()
     """Width of each hidden layer of a perceptron after the blocks."""
@@ -159,7 +159,7 @@ class FinalNet(Perceptrons):
     """Weight of a loss by which each of two blocks learns to predict what both predict together; FuxiCTR's is 1."""
     activation: Activation | Annotated[tuple[Activation, ...], Field(min_length=1)] = "none"
     """Function after each layer: `none`, one for all, or a list with one for each."""
-    norm: AUTO | Norm = "batch"
+    norm: Norm = "batch"
     """Normalisation before it: over the `batch` (of all NN workers together), or over the columns of a `layer`."""
 
     @model_validator(mode="after")

@@ -39,11 +39,8 @@ class Perceptrons(Network):
 
     activation: Activation | Annotated[tuple[Activation, ...], Field(min_length=1)] = "relu"
     """Function after each hidden layer: one for all, or a list with one for each. `prelu` and `dice` are learned."""
-    norm: AUTO | Norm = "auto"
-    """Normalisation before it: over the `batch` (of all NN workers together), or over the columns of a `layer`.
-
-    `auto`: `batch` with less than a million training rows, if the steps allow it; else `none`.
-    """
+    norm: Norm = "none"
+    """Normalisation before it: over the `batch` (of all NN workers together), or over the columns of a `layer`."""
     dropout: AUTO | Decay | Annotated[tuple[Decay, ...], Field(min_length=1)] = "auto"
     """Share of a hidden layer's columns that a training step sets to 0: one for all, or a list with one for each.
 

@@ -7,12 +7,11 @@ import pytest
 
 from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError
-from persia_cli.plan.defaults import DROPOUT, NORM, SMALL_ROWS, row_rate
 from persia_cli.plan.job import plan_job
 from persia_cli.plan.settled import settled
 from tests.support.runs import SGD, make_facts, make_run
 
-SMALL, LARGE = SMALL_ROWS - 1, SMALL_ROWS
+SMALL, LARGE = 999_999, 1_000_000
 OPEN: dict[str, Any] = {
     "model": {"kind": "ffnn", "dim": 8, "hidden": [4]},
     "train": {"batch_size": "auto"},
@@ -26,14 +25,10 @@ def planned(rows: int = SMALL, **changes: Any) -> Run:
     return plan_job(run, make_facts(run, rows, 20), "train", Path("runs/a")).run
 
 
-def style(run: Run) -> tuple[object, object]:
-    return run.model.norm, run.model.dropout
-
-
-def test_small_data_has_normalisation_and_dropout() -> None:
+def test_small_data_has_dropout() -> None:
     run = planned()
-    assert style(run) == (NORM, DROPOUT)
-    assert style(planned(LARGE)) == ("none", 0.0)
+    assert run.model.dropout == 0.2
+    assert planned(LARGE).model.dropout == 0.0
     assert planned_again(run) == run, "the settled configuration means the same"
 
 
@@ -53,8 +48,8 @@ def test_an_epoch_has_200_steps_if_batches_can_be_so_small(rows: int, batch: int
 def test_rows_of_tables_have_the_rate_of_their_optimizer() -> None:
     own = {"a": {"optimizer": {"kind": "adam", "lr": "auto"}}}
     run = planned(embedding={"tables": own})
-    for optimizer in (run.optimizer.embedding, run.embedding.tables["a"].optimizer):
-        assert optimizer.lr == row_rate(optimizer, SMALL)
+    assert (run.optimizer.embedding.lr, run.embedding.tables["a"].optimizer.lr) == (0.05, 0.001)
+    assert planned(99_999).optimizer.embedding.lr == 0.02
 
 
 def test_given_values_stay() -> None:
@@ -68,18 +63,15 @@ def test_given_values_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "model",
     [
-        {"mode": {"kind": "async", "staleness": 2}, "cluster": {"kind": "local", "nn_workers": 2}},
-        {"train": {"batch_size": 1}},
-        {"train": {"batch_size": 4, "accumulate": 4}},
-        {"model": {"kind": "ffnn", "dim": 8, "hidden": []}},
-        {"model": {"kind": "two_tower", "dim": 8, "hidden": [4], "width": 4, "user": ["a"], "item": ["b"]}},
+        {"kind": "ffnn", "dim": 8, "hidden": []},
+        {"kind": "two_tower", "dim": 8, "hidden": [4], "width": 4, "user": ["a"], "item": ["b"]},
     ],
-    ids=["ranks that share only weights", "one sample", "one sample in a part", "no layers", "towers"],
+    ids=["no layers", "towers"],
 )
-def test_no_batch_is_normalised_where_that_is_refused_or_harms(changes: dict[str, Any]) -> None:
-    assert planned(**changes).model.norm != "batch"
+def test_nothing_is_dropped_where_that_is_refused_or_harms(model: dict[str, Any]) -> None:
+    assert planned(model=model).model.dropout == 0.0
 
 
 def test_made_up_samples_need_no_regularisation() -> None:
@@ -87,10 +79,10 @@ def test_made_up_samples_need_no_regularisation() -> None:
     run = Run.model_validate(
         make_run(**OPEN).model_dump(mode="json") | {"dataset": {"kind": "generated", "generator": made}}
     )
-    assert style(settled(run, make_facts(run, 1000, 10))) == ("none", 0.0)
+    assert settled(run, make_facts(run, 1000, 10)).model.dropout == 0.0
 
 
 def test_settled_values_are_checked_against_the_others() -> None:
-    rows = {"kind": "sgd", "lr": "auto", "l2": 1000.0}
-    with pytest.raises(ConfigError, match=r"l2=1000 times lr=\S+ is above 1"):
+    rows = {"kind": "sgd", "lr": "auto", "l2": 20.0}
+    with pytest.raises(ConfigError, match=r"l2=20 times lr=0\.1 is above 1"):
         planned(optimizer={"embedding": rows, "dense": SGD})
