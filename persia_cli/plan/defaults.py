@@ -10,8 +10,9 @@ EPOCH_STEPS = 200
 BATCHES = (32, 64, 128, 256)
 RATES = {"adagrad": 0.05, "rowwise_adagrad": 0.05, "ftrl": 0.05, "adam": 0.001, "rowwise_adam": 0.001, "sgd": 0.1}
 """Learning rate of rows for each optimizer."""
-FEW_ROWS, RATE_OF_FEW = 100_000, 0.4
-"""Training rows below which Adagrad's rate is this part of it: most rows of tables then get their few gradients often."""
+FEW_ROWS = 100_000
+RATES_OF_FEW = RATES | {"adagrad": 0.02, "rowwise_adagrad": 0.02}
+"""The rates for fewer training rows than FEW_ROWS."""
 
 MAX_ROWS = 5_000_000
 """Training rows above which one pass over the data is enough; click models overfit in the second."""
@@ -38,8 +39,7 @@ def batch_size(train_rows: int, parts: int) -> int:
 
 def row_rate(optimizer: Optimizer, train_rows: int) -> float:
     """Return the learning rate of the rows of tables."""
-    is_lower = optimizer.kind in ("adagrad", "rowwise_adagrad") and train_rows < FEW_ROWS
-    return RATES[optimizer.kind] * (RATE_OF_FEW if is_lower else 1.0)
+    return (RATES_OF_FEW if train_rows < FEW_ROWS else RATES)[optimizer.kind]
 
 
 def most_epochs(train_rows: int) -> int:
