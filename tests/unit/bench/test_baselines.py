@@ -92,7 +92,7 @@ def test_torch_memorizes_its_batches() -> None:
 
 
 def test_torch_moves_only_the_rows_of_the_batch() -> None:
-    run = small(3200, "optimizer=adagrad")
+    run = small(3200, "optimizer=adagrad", "optimizer.embedding.lr=0.1")
     trainer = TorchBaseline(run, (20, 300))
     before = [trainer.row(number).copy() for number in range(320)]
     rows = np.array([[4, 21], [4, 22]], np.int64)
@@ -109,8 +109,8 @@ def test_optimizers_that_torch_has_not_are_refused(optimizer: str) -> None:
 
 @pytest.mark.parametrize("dense", ["adagrad", "adam"])
 def test_tables_in_a_graph_train_as_a_sparse_embedding_bag(dense: str) -> None:
-    words = [f"optimizer.dense={{kind: {dense}, lr: 0.02}}", "optimizer.embedding.initial_accumulator_value=0.1"]
-    run = small(320, "optimizer=adagrad", *words)
+    words = [f"optimizer.dense={{kind: {dense}, lr: 0.02}}", "optimizer.embedding.lr=0.1"]
+    run = small(320, "optimizer=adagrad", "optimizer.embedding.initial_accumulator_value=0.1", *words)
     shape = portion_shape(run)
     plain, ours = TorchBaseline(run, shape.sizes), GraphedTables(run, shape.sizes, HostQueue())
     with torch.no_grad():
