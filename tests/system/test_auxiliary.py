@@ -20,7 +20,8 @@ TWO_RANKS = ["cluster=local", "cluster.nn_workers=2", "cluster.embedding_servers
 def dien_job(folder: Path) -> list[str]:
     """The arguments of a job of DIEN with its auxiliary loss, of two labels, weights and short last batches."""
     data = [word for word in lists_job(folder) if not word.startswith("model.")]
-    return [*data, "model={kind: dien, dim: 8, attend: {liked: [history]}, hidden: [12], auxiliary_weight: 0.5}"]
+    model = "kind: dien, dim: 8, attend: {liked: [history]}, hidden: [12], norm: none, dropout: 0"
+    return [*data, f"model={{{model}, auxiliary_weight: 0.5}}"]
 
 
 def test_dien_learns_the_next_element_as_plain_torch_does(tmp_path: Path) -> None:
