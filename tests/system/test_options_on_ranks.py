@@ -25,7 +25,8 @@ TASKS = ["dataset.labels=[click, visits, price]"]
 TOGETHER = [
     *TASKS,
     "train.losses={click: {kind: focal, smoothing: 0.1, weight: 2}, visits: {kind: poisson}, price: {kind: huber}}",
-    *("dataset.weight=w", "model.output_bias=base_rate", "model.norm=batch", "model.activation=dice"),
+    *("dataset.weight=w", "model.output_bias=base_rate", "model.activation=dice", "model.norm=batch"),
+    "model.dropout=0",
     "optimizer.embedding={kind: ftrl, lr: 0.1, l1: 0.001, l2: 0.01, schedule: {kind: one_cycle, over_steps: 9}}",
     "embedding.tables.item={optimizer: {kind: adam, lr: 0.01, eps: 1e-3, l2: 0.01, weight_decay: 0.1}}",
     "optimizer.dense={kind: adamw, lr: 0.01, eps: 1e-3, weight_decay: 0.1, clip_norm: 0.5,"

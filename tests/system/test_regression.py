@@ -46,7 +46,8 @@ def words_of(folder: Path, labels: tuple[str, ...] = ("stars", "visits", "click"
     return [
         f"dataset={folder / 'data.yaml'}",
         *([losses] if losses else []),
-        *("mode=sync", "cluster=embedded", "model=ffnn", "model.dim=8", "model.hidden=[32]", "train.batch_size=100"),
+        *("mode=sync", "cluster=embedded", "model=ffnn", "model.dim=8", "model.hidden=[32]"),
+        *("model.norm=none", "model.dropout=0", "train.batch_size=100"),
         *("train.epochs=6", "train.log_every_steps=1", "eval.every_steps=24", "embedding.memory=64MiB"),
         *("optimizer.embedding={kind: adam, lr: 0.02}", "optimizer.dense={kind: adam, lr: 0.01, eps: 1e-6}"),
     ]
