@@ -33,7 +33,7 @@ class SparseFeature(Node):
     transform: TimePart | None = None
     """Ids from times: their `hour` (0-23) or `weekday` (0-6, Monday is 0) in UTC, or their `day` since 1970-01-01."""
     format: TimeFormat | None = None
-    """The form of times in texts or numbers: `"%d/%m/%Y %H:%M"` as in strptime, with months by name (`%b`), AM or PM
+    """The format of times in texts or numbers: `"%d/%m/%Y %H:%M"` as in strptime, with months by name (`%b`), AM or PM
     (`%p`); or `seconds`, `milliseconds`, `microseconds` or `nanoseconds` since 1970. By default ISO 8601 texts."""
     separator: Annotated[str, Field(min_length=1)] | None = None
     """What divides the ids in a text, such as `"|"`: each text is a list, and an empty text or null an empty
@@ -111,12 +111,12 @@ class DenseFeature(Node):
     """What the column holds: `number`; `time`, dates, timestamps or ISO 8601 texts, which are days since 1970-01-01; by
     default the column's type decides, and is kept in the run's configuration."""
     transform: Literal["none", "log1p", "standardise", "piecewise"] | TimePart | None = None
-    """By default, `log1p` or `standardise` for numbers that are far from 1 (`dataset.rescale`). `none`: as they are;
+    """By default, `log1p` or `standardise` for numbers that are far from 1 (`dataset.rescale`). `none`: unchanged;
     `log1p`: sign(x) log(1 + |x|); `standardise`: (x - mean) / deviation, of the training rows, the default of times;
     `piecewise`: one number for each of some `bins`: how far the value is through it (arXiv 2203.05556); `hour`,
     `weekday` (Monday is 0) or `day` of times in UTC, standardised."""
     format: TimeFormat | None = None
-    """The form of times in texts or numbers, as for sparse features."""
+    """The format of times in texts or numbers, as for sparse features."""
     mean: Number | None = None
     """Mean for `standardise`; by default that of the training rows, which is kept in the run's configuration."""
     deviation: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = None

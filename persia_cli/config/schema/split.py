@@ -133,7 +133,7 @@ class TimeSplit(_Split):
     """Column of dates, timestamps, texts such as 2024-02-01 or 2024-02-01T12:00:00, or integers. Times without a zone
     are UTC."""
     format: TimeFormat | None = None
-    """The form of times in texts or numbers, as for sparse features; without it, integers are compared unchanged."""
+    """The format of times in texts or numbers, as for sparse features; without it, integers are compared unchanged."""
     eval_from: Time | None = None
     """Time of the first evaluation samples."""
     eval_fraction: Fraction | None = None
@@ -211,7 +211,7 @@ class LastSplit(_Split):
     order: str
     """Column of times or integers that orders the samples of a group; of equal ones the later row is the last."""
     format: TimeFormat | None = None
-    """The form of times in texts or numbers of `order`, as for sparse features."""
+    """The format of times in texts or numbers of `order`, as for sparse features."""
     test: bool = False
     """True: the last one is read by `persia eval --test` only, and the one before it evaluates."""
 

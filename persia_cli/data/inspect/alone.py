@@ -1,7 +1,7 @@
 """The AUC that one column gives alone, measured out of sample.
 
 Rows are in two halves. The rate of positives of each value in one half scores the rows of the other half, so ids that
-hardly repeat give .5. Numbers are also taken as they are, in either direction, and in BINS bins of equally many rows.
+hardly repeat give .5. Numbers are also taken unchanged, in either direction, and in BINS bins of equally many rows.
 The best of these counts.
 """
 

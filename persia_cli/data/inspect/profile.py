@@ -65,7 +65,7 @@ class LengthFigures:
 
 @dataclass(frozen=True, slots=True)
 class TimeHint:
-    """What is known of a column of times, from a sample of its values."""
+    """The properties of a column of times, from a sample of its values."""
 
     format: str | None = None
     """The format of texts or numbers; None for dates, timestamps and ISO 8601."""

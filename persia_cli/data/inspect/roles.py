@@ -57,7 +57,7 @@ class Guess:
     buckets: int | None = None
     """Ids of a dense column next to its numbers: so many buckets, 0 for an id of each value."""
     time: TimeHint | None = None
-    """What is known of times."""
+    """The properties of times."""
     doubt: str = ""
     """A question that the data leaves open, and the setting for one of its answers."""
 

@@ -146,7 +146,7 @@ def rescaled(
 
 
 def without_none(dataset: ParquetDataset) -> ParquetDataset:
-    """Return the data set whose columns that are to stay as they are have no transform."""
+    """Return the data set whose columns that are to stay unchanged have no transform."""
     dense = tuple(
         each.model_copy(update={"transform": None})
         if isinstance(each, DenseFeature) and each.transform == "none"
