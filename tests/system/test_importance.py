@@ -47,7 +47,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
         *("dataset.dense=[{name: d, transform: piecewise, bins: 4}]", "train.losses={stars: {kind: mse}}"),
         "dataset.split={kind: files, train: [train.parquet], eval: [eval.parquet]}",
         *("cluster=embedded", "mode=sync", "train.batch_size=50", "train.epochs=4", "embedding.memory=16MiB"),
-        *("model=ffnn", "model.dim=8", "model.hidden=[32]", "optimizer=adagrad"),
+        *(
+            "model=ffnn",
+            "model.dim=8",
+            "model.hidden=[32]",
+            "model.dropout=0",
+            "optimizer=adagrad",
+            "optimizer.embedding.lr=0.05",
+        ),
     ]
     return train(words, folder / "run")
 

@@ -70,7 +70,7 @@ def test_the_layers_of_a_network_are_listed_without_torch_in_this_process() -> N
     ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=100)
     assert ended.stdout.splitlines() == [
         "layer=network.0 kind=Linear output=16 parameters=1632",
-        "layer=network.2 kind=Linear output=1 parameters=17",
+        "layer=network.3 kind=Linear output=1 parameters=17",
         "layer=all parameters=1649",
     ]
     said = " ".join(ended.stderr.split())

@@ -20,7 +20,7 @@ def test_the_plan(persia) -> None:
     assert lines[0] == "run       plan in out/run"
     assert "600 training and 200 evaluation samples; 2 dense and 2 sparse features, 1 label" in lines[2]
     assert lines[3] == "model     ffnn, dim 4, hidden 400-400-400"
-    assert lines[5].startswith("training  6 steps of 100 samples; hybrid, staleness 3; adagrad 0.05 for rows")
+    assert lines[5].startswith("training  6 steps of 100 samples; hybrid, staleness 3; adagrad 0.02 for rows")
     assert lines[6] == "saving    every 10 minutes, at the end; after a crash training goes on from the newest one"
     assert lines[7].startswith("cluster   local: 1 coordinator, 2 embedding-server, ")
     assert re.search(r"^all +1\.0 GiB$", ended.out, re.MULTILINE)
@@ -79,7 +79,7 @@ def test_schedules_are_shown_where_there_are_any(persia) -> None:
     dense = "optimizer.dense.schedule={kind: cosine, over_steps: 2000, floor: 0.1}"
     ended = persia("train", "dataset=tiny", rows, dense, "--dry-run")
     assert (
-        "; adagrad 0.05 (10 steps warm-up, x 0.5 every 1,000 steps) for rows, "
+        "; adagrad 0.02 (10 steps warm-up, x 0.5 every 1,000 steps) for rows, "
         "adam 0.001 (cosine to 0.1 over 2,000 steps) for dense weights; seed 0\n"
     ) in ended.out
 
