@@ -12,7 +12,6 @@ Prints a Markdown table of means over seeds, then each bar as passed or MISSED; 
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import time
@@ -74,18 +73,23 @@ def _persia(files: Path, table: Table, seed: int, settings: Sequence[str]) -> tu
     """Return the probability of each scored row, the seconds of both commands, and True if the label was asked for."""
     began = time.monotonic()
     _run(files, "data", "inspect", "train.csv", "--write", "dataset.yaml")
-    labels = yaml.safe_load((files / "dataset.yaml").read_text())["labels"]
-    name = labels[0]["name"] if isinstance(labels[0], dict) else labels[0]
-    asked = labels == "???"
-    if not asked and name != table.label:
+    found = yaml.safe_load((files / "dataset.yaml").read_text())
+    asked = found["labels"] == "???"
+    if asked:
+        found["labels"] = [{"name": table.label, "positive": table.positive}]
+        for kind in ("dense", "sparse"):
+            found[kind] = [each for each in found[kind] if each != table.label]
+        (files / "dataset.yaml").write_text(yaml.safe_dump(found, sort_keys=False))
+    [label] = found["labels"]
+    name = label["name"] if isinstance(label, dict) else label
+    if name != table.label:
         sys.exit(f"{table.package}/{table.item}: {name} was taken for the label, which is {table.label}")
-    answer = [f"dataset.labels={json.dumps([{'name': table.label, 'positive': table.positive}])}"] if asked else []
-    _run(files, "train", "dataset=dataset.yaml", f"seed={seed}", *answer, *settings, "--run-dir", "run")
+    _run(files, "train", "dataset=dataset.yaml", f"seed={seed}", *settings, "--run-dir", "run")
     seconds = time.monotonic() - began
     _run(files, "predict", "run", "scored.csv", "-o", "scores.csv")
-    found = pyarrow.csv.read_csv(files / "scores.csv")[f"{table.label}_probability"].to_numpy()
-    positive = labels[0].get("positive", 1) if isinstance(labels[0], dict) else 1
-    return (found if asked or positive == table.positive else 1.0 - found), seconds, asked
+    scores = pyarrow.csv.read_csv(files / "scores.csv")[f"{table.label}_probability"].to_numpy()
+    positive = label.get("positive", 1) if isinstance(label, dict) else 1
+    return (scores if positive == table.positive else 1.0 - scores), seconds, asked
 
 
 def _run(files: Path, *words: str) -> None:
