@@ -15,7 +15,7 @@ LEAST_FILLED = 0.05
 _MOST_WORDS = 5
 """Different texts, at most, among numbers."""
 _MOSTLY, _HALF = 0.95, 0.5
-"""Part of the texts that are numbers where the others may be any words, and where all of those are FILLERS."""
+"""Part of the texts that are numbers where the others may be any, and where all others are FILLERS."""
 SEPARATORS = {**{each: f"contains(v, '{each}')" for each in "|;,"}, " ": r"regexp_full_match(v, '\d+( +\d+)+')"}
 """Separators of ids, each with SQL for a text that has it; blanks count between numbers alone."""
 _LEAST_DIVIDED = 0.1
@@ -68,7 +68,7 @@ def _time(run: Run, formats: Sequence[str | None]) -> TimeHint | None:
 
 
 def are_fillers(words: Sequence[str]) -> bool:
-    """Return True if there are words, and all of them often stand for none."""
+    """Return True if there are texts, and all of them often stand for none."""
     return bool(words) and all(word.lower() in FILLERS for word in words)
 
 
