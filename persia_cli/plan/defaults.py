@@ -20,7 +20,7 @@ MAX_EPOCHS, MAX_EPOCHS_OF_MANY = 100, 20
 """Most epochs below SMALL_ROWS, and above."""
 MAX_SAMPLES = 50_000_000
 """Samples that a training takes at most, in all epochs."""
-EVALUATION_STEPS = (50, 1000)
+EVALUATION_STEPS = (50, 200)
 """Steps of an epoch below which several come between evaluations, and from which on there are two evaluations in it."""
 PATIENCE_EPOCHS, PATIENCE_EVALUATIONS, PATIENCE_STEPS = 2, 5, 500
 """Training ends after as many epochs, evaluations and steps without improvement: when all three have passed."""
