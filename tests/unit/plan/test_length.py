@@ -46,8 +46,8 @@ def test_other_data_is_read_once(rows: tuple[int, int], facts: dict[str, Any]) -
     [
         (32 * 49, {"every_epochs": 2}, 6),
         (32 * 50, {"every_epochs": 1}, 10),
-        (32 * 400, {"every_epochs": 1}, 5),
-        (32 * 999, {"every_epochs": 1}, 5),
+        (32 * 199, {"every_epochs": 1}, 5),
+        (32 * 400, {"every_steps": 200}, 5),
         (32 * 1001, {"every_steps": 501}, 5),
     ],
 )
