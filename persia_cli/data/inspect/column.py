@@ -243,16 +243,12 @@ def _number_figures(every: Figures, sample: list[NDArray[np.float64]] | None) ->
     count, least, greatest = every["count"], every["least"], every["greatest"]
     if not count:
         return NumberFigures(not_finite=every["filled"])
-    median = deviation = None
-    if sample is not None:
-        numbers = np.concatenate(sample)
-        with np.errstate(over="ignore", invalid="ignore"):
-            median, deviation = float(np.median(numbers)), float(np.std(numbers))
+    with np.errstate(over="ignore", invalid="ignore"):
+        deviation = None if sample is None else float(np.std(np.concatenate(sample)))
     return NumberFigures(
         least,
         greatest,
         every["total"] / count,
-        median,
         deviation,
         every["filled"] - count,
         is_binary=least < greatest and every["is_binary"],

@@ -58,22 +58,8 @@ POSITIVE = {
 }  # fmt: skip
 """Words of texts that are positive."""
 NEGATIVE = {
-    "no",
-    "not",
-    "non",
-    "nein",
-    "nee",
-    "nej",
-    "não",
-    "нет",
-    "false",
-    "n",
-    "f",
-    "negative",
-    "neg",
-    "none",
-    "never",
-}
+    "no", "not", "non", "nein", "nee", "nej", "não", "нет", "false", "n", "f", "negative", "neg", "none", "never",
+}  # fmt: skip
 """Words of texts that are negative, whatever else they hold."""
 
 

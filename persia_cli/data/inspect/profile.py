@@ -36,8 +36,6 @@ class NumberFigures:
     least: float | None = None
     greatest: float | None = None
     mean: float | None = None
-    median: float | None = None
-    """From a sample of the rows; None for integers."""
     deviation: float | None = None
     """Standard deviation, from a sample of the rows; None for integers."""
     not_finite: int = 0

@@ -20,7 +20,6 @@ from persia_cli.data.read.values import INTEGER
 Role = Literal["label", "dense", "sparse", "weight", "split", "time", "unused"]
 
 WEIGHTS = ("weight", "weights", "sample_weight")
-POSITIVE = ("yes", "true", "y", "t", "1", "positive", "click", "clicked", "bought")
 WRITTEN = "numbers with commas, % or a currency; write them as 1234.5, and inspect again"
 ROW_NUMBER_FRACTION = 0.95
 """Distinct ids per row from which on a column only identifies rows."""

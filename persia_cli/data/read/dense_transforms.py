@@ -334,10 +334,6 @@ def _with_boundaries(feature: SparseFeature, samples: dict[str, list[Floats]]) -
     return feature.model_copy(update={"buckets": tuple(map(float, boundaries))})
 
 
-LARGE = 1000.0
-"""A dense value above this gets a transform in a suggested data set."""
-
-
 def column_scales(metadata: Any, names: Collection[str]) -> dict[str, float]:
     """Return the greatest absolute value of each column of a Parquet file, infinity where its metadata lacks it.
 
