@@ -10,7 +10,7 @@ import pytest
 from persia_cli.commands.warm_view import lines
 from persia_cli.engines.job import JobResult
 from persia_cli.errors import ConfigError
-from persia_cli.store.checkpoints.manifest import newest_checkpoint
+from persia_cli.store.checkpoints.retention import choose_checkpoint
 from tests.support.checkpoints import SavedRows, read_rows
 from tests.support.jobs import plan, train
 
@@ -40,7 +40,8 @@ def words(folder: Path, users: int, *others: str) -> list[str]:
 
 
 def rows_of(result: JobResult) -> dict[str, SavedRows]:
-    return read_rows(newest_checkpoint(result.run_dir / "checkpoints"))
+    """Return the rows of the checkpoint that `init_from` takes."""
+    return read_rows(choose_checkpoint(result.run_dir / "checkpoints", None))
 
 
 @pytest.mark.parametrize(
