@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.kernels.rows import FLOAT32, RowArena
+from persia_cli.kernels.rows.rows import FLOAT32, RowArena
 from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
 from persia_cli.store.layout import GroupSpec, RowOptimizer, TableSpec, table_salt
 

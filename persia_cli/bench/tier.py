@@ -23,7 +23,7 @@ from persia_cli.data.read.source import open_source
 from persia_cli.engines.job import SWITCH_INTERVAL_S
 from persia_cli.engines.signals import terminating_interrupts
 from persia_cli.errors import UserError
-from persia_cli.kernels.memory import retain_freed_memory
+from persia_cli.kernels.toolchain.memory import retain_freed_memory
 from persia_cli.observe.usage import cpu_seconds
 
 SPARE = 0.85

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
-from persia_cli.kernels import hashing
+from persia_cli.kernels.rows import hashing
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.chain import RowFile, in_order, read_chain
 from persia_cli.store.checkpoints.manifest import Manifest

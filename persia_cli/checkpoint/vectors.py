@@ -14,7 +14,7 @@ from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.data.read.decode import decode_ids
 from persia_cli.errors import CheckpointError, UserError, one_line
-from persia_cli.kernels.splitmix import GOLDEN, mix64
+from persia_cli.kernels.rows.splitmix import GOLDEN, mix64
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
 from persia_cli.store.layout import DENSE_TABLE, TableSpec

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from persia_cli.kernels.cache import cache_folder, can_cache, is_cached
-from persia_cli.kernels.needed import (
+from persia_cli.kernels.toolchain.cache import cache_folder, can_cache, is_cached
+from persia_cli.kernels.toolchain.needed import (
     COLD,
     SAVING,
     SCORING,
@@ -59,7 +59,7 @@ class Compiling:
 
     def compile(self, follow: Callable[[], None]) -> None:
         """Compile the missing kernels in this process, for roles that run as its threads."""
-        from persia_cli.kernels.warm import warm
+        from persia_cli.kernels.toolchain.warm import warm
 
         def after_each() -> None:
             self.check()

@@ -20,7 +20,7 @@ from persia_cli.engines.key_files import context_of
 from persia_cli.engines.role_options import RoleOptions
 from persia_cli.engines.signals import ENDING_SIGNALS
 from persia_cli.errors import PreemptedError, RoleError, UserError
-from persia_cli.kernels.memory import retain_freed_memory
+from persia_cli.kernels.toolchain.memory import retain_freed_memory
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import resident_bytes
 from persia_cli.plan.job import Job

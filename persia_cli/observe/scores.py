@@ -127,7 +127,9 @@ class ScoreHistogram:
                 sums += _sums_of_numbers(predictions(own[0].astype(np.float64), link), *own[1:])
 
     def _count(self, task: int, z: NDArray[np.float32], y: Columns, w: Columns) -> None:
-        from persia_cli.kernels.counting import count_scores  # numba, which commands that read metrics do not need
+        from persia_cli.kernels.batch.counting import (
+            count_scores,  # numba, which commands that read metrics do not need
+        )
 
         numbers, counts = np.empty(len(z), np.uint32), np.empty((2, len(z)))
         if not count_scores(z, z.view(np.uint32), y, w, numbers, *counts, self._sums[task]):

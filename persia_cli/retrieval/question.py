@@ -14,7 +14,7 @@ from persia_cli.data.read.item_keys import has_item, item_keys
 from persia_cli.data.read.reserved_ids import NULL_ID
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
-from persia_cli.kernels.splitmix import mix64
+from persia_cli.kernels.rows.splitmix import mix64
 from persia_cli.plan.columns import items_of, sparse_features
 from persia_cli.retrieval.ranking import Ids, Numbers, Pairs, distinct_pairs, items_of_block, places_of
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.control.watermarks import Window
 from persia_cli.errors import WireError
-from persia_cli.kernels.needed import WORKER
-from persia_cli.kernels.warm import warm
+from persia_cli.kernels.toolchain.needed import WORKER
+from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import job_batches

@@ -59,7 +59,9 @@ class PackedReader:
         self._size, self._dense, self._sparse = size, len(dense), len(ids)
         self._places = (*_places(dense), *_places(ids))
         self._end = max(each.begin + each.size * each.dtype.itemsize for each in (*dense, *ids))
-        from persia_cli.kernels.unpack import unpack  # numba, which roles and commands that import this do not need
+        from persia_cli.kernels.serving.unpack import (
+            unpack,  # numba, which roles and commands that import this do not need
+        )
 
         self._unpack = unpack
 

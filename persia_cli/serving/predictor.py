@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.predictions import predictions
 from persia_cli.errors import DataError, UserError
-from persia_cli.kernels import hashing
+from persia_cli.kernels.rows import hashing
 from persia_cli.serving.description import NETWORK, Missing, ModelDescription, read_description, require_files
 from persia_cli.serving.fields import read_fields
 from persia_cli.serving.network import FrozenNetwork

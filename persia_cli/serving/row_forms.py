@@ -1,4 +1,4 @@
-"""The dtypes of rows in a file: float32 vectors become bytes, which `persia_cli.kernels.frozen_rows` reads."""
+"""The dtypes of rows in a file: float32 vectors become bytes, which `persia_cli.kernels.serving.frozen_rows` reads."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from persia_cli.data.read.reserved_ids import RARE_ID
 from persia_cli.errors import CheckpointError
-from persia_cli.kernels import hashing
-from persia_cli.kernels.frozen_index import WORDS
-from persia_cli.kernels.frozen_rows import CHUNK, FORMS, Frozen, FrozenFeatures, find_row, read_frozen
-from persia_cli.kernels.pool import MODES, pool_forward, sequence_forward
+from persia_cli.kernels.batch.pool import MODES, pool_forward, sequence_forward
+from persia_cli.kernels.rows import hashing
+from persia_cli.kernels.serving.frozen_index import WORDS
+from persia_cli.kernels.serving.frozen_rows import CHUNK, FORMS, Frozen, FrozenFeatures, find_row, read_frozen
 from persia_cli.serving.description import FrozenFeature, FrozenGroup, Missing, ModelDescription
 
 Inputs = dict[str, NDArray[Any]]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import PersiaError
-from persia_cli.kernels.frozen_index import KEYS, WORDS, fill_buckets
+from persia_cli.kernels.serving.frozen_index import KEYS, WORDS, fill_buckets
 from persia_cli.serving.description import Form, FrozenGroup, FrozenTable, Trained, stride_of
 from persia_cli.serving.row_forms import encoded
 

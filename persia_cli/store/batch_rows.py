@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import WireError
-from persia_cli.kernels import dedup, hashing
-from persia_cli.kernels.memory import Empty
+from persia_cli.kernels.batch import dedup
+from persia_cli.kernels.rows import hashing
+from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, Wire, partition_owners, partitions_of_keys
 from persia_cli.store.wire_rows import decode_into
 

@@ -7,11 +7,12 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.errors import ConfigError
-from persia_cli.kernels import buckets, frequency, index, memory, slots
-from persia_cli.kernels.cold import ColdLog, no_log
-from persia_cli.kernels.int8 import GREATEST, LEAST_SCALE, MOST_SCALE
-from persia_cli.kernels.old_rows import OldRows
-from persia_cli.kernels.rows import CODES, RowArena, fill_rows
+from persia_cli.kernels.rows.int8 import GREATEST, LEAST_SCALE, MOST_SCALE
+from persia_cli.kernels.rows.rows import CODES, RowArena, fill_rows
+from persia_cli.kernels.table import buckets, frequency, index, slots
+from persia_cli.kernels.table.cold import ColdLog, no_log
+from persia_cli.kernels.table.old_rows import OldRows
+from persia_cli.kernels.toolchain import memory
 from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
 from persia_cli.store.layout import MAX_ROWS, GroupSpec, Storage, embedding_words, partitions_of_keys
 

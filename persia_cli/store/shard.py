@@ -10,16 +10,17 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from persia_cli.errors import ConfigError, WireError
-from persia_cli.kernels import cold, hashing, index, look_up, returned, slots, update
-from persia_cli.kernels.compile import Kernel
-from persia_cli.kernels.journal import GROUP, NOTE, KernelJournal, private_journal, whole_lines
-from persia_cli.kernels.look_up import FoundRows
-from persia_cli.kernels.memory import Empty, zeros
-from persia_cli.kernels.new_keys import Counts
-from persia_cli.kernels.old_rows import OldRows
-from persia_cli.kernels.optimizers import Rule
-from persia_cli.kernels.rows import CODES
-from persia_cli.kernels.update import GradientCounts
+from persia_cli.kernels.rows import hashing
+from persia_cli.kernels.rows.optimizers import Rule
+from persia_cli.kernels.rows.rows import CODES
+from persia_cli.kernels.table import cold, index, look_up, returned, slots, update
+from persia_cli.kernels.table.journal import GROUP, NOTE, KernelJournal, private_journal, whole_lines
+from persia_cli.kernels.table.look_up import FoundRows
+from persia_cli.kernels.table.new_keys import Counts
+from persia_cli.kernels.table.old_rows import OldRows
+from persia_cli.kernels.table.update import GradientCounts
+from persia_cli.kernels.toolchain.compile import Kernel
+from persia_cli.kernels.toolchain.memory import Empty, zeros
 from persia_cli.store.checkpoints.snapshot import NOTHING, ShardSnapshot
 from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
 from persia_cli.store.layout import EmbeddingLayout, partitions_of

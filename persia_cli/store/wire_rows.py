@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.kernels import cast
-from persia_cli.kernels.memory import Empty
+from persia_cli.kernels.rows import cast
+from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.store.layout import Wire
 
 

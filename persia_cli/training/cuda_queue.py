@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.kernels.cuda_calls import COMPUTE, Calls, Copies
+from persia_cli.kernels.toolchain.cuda_calls import COMPUTE, Calls, Copies
 from persia_cli.training.device_lanes import Moments
 
 CAPTURE = "thread_local"

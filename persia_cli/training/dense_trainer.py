@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from persia_cli.config.schema import Run
-from persia_cli.kernels.memory import Empty
+from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.model.build import build_model
 from persia_cli.model.calibration import Factors, factors_of
 from persia_cli.observe.trace import Trace

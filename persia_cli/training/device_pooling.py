@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from persia_cli.kernels.bags import check_bags
-from persia_cli.kernels.pool import MEAN, NONE, SQRTN, SUM
+from persia_cli.kernels.batch.bags import check_bags
+from persia_cli.kernels.batch.pool import MEAN, NONE, SQRTN, SUM
 from persia_cli.store.wire_rows import decode_into
 from persia_cli.training.device import Copier
 from persia_cli.training.inputs import GroupShape

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from persia_cli.data.read.masked_labels import without_unknown
-from persia_cli.kernels.cuda_calls import Copies, copies_of
-from persia_cli.kernels.memory import Empty
+from persia_cli.kernels.toolchain.cuda_calls import Copies, copies_of
+from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.observe.trace import Trace
 from persia_cli.store.wire_rows import row_bytes
 from persia_cli.training.blocks import BlockLayout, Field

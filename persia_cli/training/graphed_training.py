@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import Run
 from persia_cli.config.schema.model import CustomModel
 from persia_cli.errors import PersiaError, UserError
-from persia_cli.kernels.memory import Empty
+from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.observe.trace import Trace
 from persia_cli.training.distributed import World
 from persia_cli.training.graphed_step import DeviceQueue, Flight, GraphedStep

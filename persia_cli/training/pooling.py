@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.kernels.memory import Empty
-from persia_cli.kernels.pool import MODES, pool_backward, pool_forward, sequence_backward, sequence_forward
+from persia_cli.kernels.batch.pool import MODES, pool_backward, pool_forward, sequence_backward, sequence_forward
+from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.store.wire_rows import decode_into
 from persia_cli.training.inputs import GroupShape

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from persia_cli.errors import ConfigError
-from persia_cli.kernels.dedup import add_rows
+from persia_cli.kernels.batch.dedup import add_rows
 from persia_cli.model.batch_norm import LOCAL, BatchNorm
 from persia_cli.plan.dense import DIM, require_space
 from persia_cli.storage.places import Place

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from persia_cli.data.read.masked_labels import without_unknown
-from persia_cli.kernels.memory import Empty
+from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.training.device import Copier
 from persia_cli.training.device_pooling import DevicePooling
 from persia_cli.training.inputs import GroupShape, Samples

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from persia_cli.errors import ConfigError, UserError
-from persia_cli.kernels.memory import Empty
+from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.model.outputs import checked_output
 from persia_cli.model.two_sides import Sides, TwoSides
 from persia_cli.model.uncertainty import log_variances_of

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.bench.result import OURS, Result
-from persia_cli.kernels.journal import private_journal
-from persia_cli.kernels.memory import zeros
-from persia_cli.kernels.rows import FLOAT32, RowArena
-from persia_cli.kernels.update import JOURNALED_UPDATES, UPDATES, GradientCounts
+from persia_cli.kernels.rows.rows import FLOAT32, RowArena
+from persia_cli.kernels.table.journal import private_journal
+from persia_cli.kernels.table.update import JOURNALED_UPDATES, UPDATES, GradientCounts
+from persia_cli.kernels.toolchain.memory import zeros
 from persia_cli.store.layout import OptimizerKind, RowOptimizer, row_width
 from persia_cli.store.row_rules import rule_at
 from scripts.bench import stores

@@ -7,7 +7,7 @@ from dataclasses import replace
 from persia_cli.bench.machine import Neighbours
 from persia_cli.bench.result import Result
 from persia_cli.errors import ConfigError
-from persia_cli.kernels.memory import retain_freed_memory
+from persia_cli.kernels.toolchain.memory import retain_freed_memory
 from scripts.bench import (
     capacity_cases,
     journal_cases,

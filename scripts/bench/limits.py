@@ -3,9 +3,9 @@
 import numpy as np
 from numba import types
 
-from persia_cli.kernels.compile import kernel, read, write
-from persia_cli.kernels.intrinsics import prefetch
-from persia_cli.kernels.simd import load, splat, store
+from persia_cli.kernels.toolchain.compile import kernel, read, write
+from persia_cli.kernels.toolchain.intrinsics import prefetch
+from persia_cli.kernels.toolchain.simd import load, splat, store
 
 F32, U64, I64 = types.float32, types.uint64, types.int64
 LINE = 16

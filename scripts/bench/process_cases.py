@@ -13,7 +13,7 @@ from time import perf_counter
 import numpy as np
 
 from persia_cli.bench.result import OURS, Result, Side
-from persia_cli.kernels.warm import warm
+from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.observe.usage import resident_bytes
 from persia_cli.store.layout import RowOptimizer, row_width
 from persia_cli.store.shard import Shard
@@ -23,7 +23,8 @@ from scripts.bench.alternate import Scale, single
 DIM = 16
 REQUEST = 1 << 16
 SERVER = (
-    "from persia_cli.roles.embedding_server.server import EmbeddingServer; from persia_cli.kernels.warm import warm; "
+    "from persia_cli.roles.embedding_server.server import EmbeddingServer; "
+    "from persia_cli.kernels.toolchain.warm import warm; "
     "from scripts.bench.stores import layout_of; from persia_cli.store.shard import Shard; "
     "warm(); Shard(layout_of(16, 'adagrad', 10_000_000), 0, 1)"
 )

@@ -15,7 +15,7 @@ import numpy as np
 from persia_cli.bench.result import OURS, Result
 from persia_cli.engines.job import SWITCH_INTERVAL_S
 from persia_cli.engines.signals import terminating_interrupts
-from persia_cli.kernels.memory import zeros
+from persia_cli.kernels.toolchain.memory import zeros
 from persia_cli.roles.embedding_server.saving import ShardSaving
 from persia_cli.storage.places import writing_file
 from persia_cli.store.checkpoints.chain import RowFile

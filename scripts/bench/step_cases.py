@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from persia_cli.bench.machine import available_bytes
 from persia_cli.bench.result import OURS, Result
-from persia_cli.kernels.pool import MODES, pool_backward, pool_forward
+from persia_cli.kernels.batch.pool import MODES, pool_backward, pool_forward
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.layout import INDEX_BYTES, OptimizerKind
 from persia_cli.store.shard import Shard

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from persia_cli.bench.result import OURS, Result
-from persia_cli.kernels.memory import zeros
+from persia_cli.kernels.toolchain.memory import zeros
 from persia_cli.store.shard import Shard
 from scripts.bench import limits, stores
 from scripts.bench.alternate import Scale, Turn, alternate, compared

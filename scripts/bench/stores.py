@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.bench.machine import available_bytes
-from persia_cli.kernels import hashing
+from persia_cli.kernels.rows import hashing
 from persia_cli.store.layout import (
     INDEX_BYTES,
     EmbeddingLayout,

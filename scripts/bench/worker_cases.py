@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.bench.result import OURS, Result
-from persia_cli.kernels import cast as casting
-from persia_cli.kernels import dedup as numbering
-from persia_cli.kernels.pool import MODES, pool_backward, pool_forward
+from persia_cli.kernels.batch import dedup as numbering
+from persia_cli.kernels.batch.pool import MODES, pool_backward, pool_forward
+from persia_cli.kernels.rows import cast as casting
 from persia_cli.store.batch_rows import RowPlanner, unique_keys
 from persia_cli.store.wire_rows import row_bytes
 from scripts.bench import stores

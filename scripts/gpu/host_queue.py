@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.kernels.cuda_calls import Copies
+from persia_cli.kernels.toolchain.cuda_calls import Copies
 from persia_cli.training.device import CPU, drawing_from
 from persia_cli.training.device_lanes import Moments
 

@@ -9,7 +9,7 @@ import torch
 
 from persia_cli.config.schema import DenseAdagrad, Model
 from persia_cli.errors import UserError
-from persia_cli.kernels.pool import MODES
+from persia_cli.kernels.batch.pool import MODES
 from persia_cli.model.shape import FeatureShape
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.training.dense_state import dense_state, load_dense, write_files

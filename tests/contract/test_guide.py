@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.kernels import hashing
+from persia_cli.kernels.rows import hashing
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec, table_salt
 from scripts.readme import ROOT, blocks

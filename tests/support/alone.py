@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from persia_cli.config.schema import Run
-from persia_cli.kernels.warm import warm
+from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.observe.trace import Trace
 from persia_cli.plan.job import Job
 from persia_cli.roles.embedding_server.server import EmbeddingServer

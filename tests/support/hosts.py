@@ -248,7 +248,7 @@ def _first_process(namespaces: Sequence[str], script: str) -> Iterator["subproce
 
 def _host_script(name: str, shown: Sequence[Path]) -> str:
     """Return the script of a host's first process."""
-    from persia_cli.kernels.cache import cache_folder
+    from persia_cli.kernels.toolchain.cache import cache_folder
 
     hidden = {path.resolve() for path in (ROOT, Path(sys.prefix), *shown)}
     hidden = {path for path in hidden if path.is_relative_to("/tmp") and not hidden & set(path.parents)}

@@ -16,8 +16,8 @@ from functools import cache
 
 import numpy as np
 
-from persia_cli.kernels import journal
-from persia_cli.kernels.warm import warm
+from persia_cli.kernels.table import journal
+from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec
 from persia_cli.store.memory.applied_steps import SPAN, AppliedSteps
 from persia_cli.store.memory.memory_file import HEADER, new_file

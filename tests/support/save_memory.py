@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
-from persia_cli.kernels.memory import retain_freed_memory
+from persia_cli.kernels.toolchain.memory import retain_freed_memory
 from persia_cli.roles.embedding_server.saving import ShardSaving
 from persia_cli.store.checkpoints.manifest import EMBEDDINGS
 from scripts.bench import stores

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.kernels.slots import LoadCounts
+from persia_cli.kernels.table.slots import LoadCounts
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, Schedule, TableSpec, table_salt
 from persia_cli.store.row_store import RowStore
 from persia_cli.store.shard import Shard
@@ -48,7 +48,7 @@ class StoredRows(NamedTuple):
 
 
 def rows_in(store: RowStore) -> StoredRows:
-    """The contents of the buckets of a store's index; see `persia_cli.kernels.buckets`."""
+    """The contents of the buckets of a store's index; see `persia_cli.kernels.table.buckets`."""
     words, marks = store.index.buckets.reshape(-1, 8), store.index.marks.reshape(-1, 16)
     taken = marks[:, 8:12] != 0
     keys, rows = words[:, :4][taken], marks[:, 8:12][taken].astype(np.int64) - 1

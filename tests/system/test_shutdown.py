@@ -18,8 +18,8 @@ from persia_cli.data.read.generator import GeneratedSource
 from persia_cli.engines import embedded
 from persia_cli.engines.job import prepare_run_dir
 from persia_cli.errors import PersiaError, UserError, WireError
-from persia_cli.kernels.needed import SERVER
-from persia_cli.kernels.warm import warm
+from persia_cli.kernels.toolchain.needed import SERVER
+from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.observe.overview import summarize

@@ -13,7 +13,7 @@ from persia_cli.bench.portions import Portion
 from persia_cli.config.schema import Adagrad, Run
 from persia_cli.data.read.masked_labels import weight_totals, without_unknown
 from persia_cli.errors import UserError
-from persia_cli.kernels.cuda_calls import copies_of
+from persia_cli.kernels.toolchain.cuda_calls import copies_of
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output
 from persia_cli.training.blocks import BlockLayout, Field

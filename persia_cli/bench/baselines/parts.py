@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.kernels.memory import zeros
+from persia_cli.kernels.toolchain.memory import zeros
 
 Ints = NDArray[np.int64]
 HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from persia_cli.bench.baselines.parts import table, unchecked
-from persia_cli.kernels.memory import zeros
+from persia_cli.kernels.toolchain.memory import zeros
 
 Kind = Literal["sgd", "adagrad", "rowwise_adagrad"]
 OPTIMIZERS = {"sgd": "EXACT_SGD", "adagrad": "EXACT_ADAGRAD", "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD"}

@@ -13,7 +13,7 @@ from persia_cli.bench.portions import Portion
 from persia_cli.config.schema import Adagrad, Adam, Run, Sgd
 from persia_cli.data.read.masked_labels import weight_totals, without_unknown
 from persia_cli.errors import UserError
-from persia_cli.kernels.memory import retain_freed_memory
+from persia_cli.kernels.toolchain.memory import retain_freed_memory
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.outputs import split_output

@@ -18,7 +18,7 @@ from persia_cli.data.read.ids import seed_of
 from persia_cli.data.read.random_bits import salt, stream, uniform
 from persia_cli.data.read.reserved_ids import RARE_ID
 from persia_cli.errors import DataError
-from persia_cli.kernels.sketch import count_ids, replace_rare_ids
+from persia_cli.kernels.table.sketch import count_ids, replace_rare_ids
 
 SPLIT = "split"
 """The column of a split that the user asked for; its values are `train` and `eval`."""

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from persia_cli.errors import DataError
-from persia_cli.kernels.splitmix import mix64
+from persia_cli.kernels.rows.splitmix import mix64
 
 _WAITING_ROWS = 1 << 14
 """Rows of a bucket that are written together."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import DataError
-from persia_cli.kernels.memory import Empty
+from persia_cli.kernels.toolchain.memory import Empty
 
 _MAX_IDS = 2**32 - 1
 

@@ -51,6 +51,6 @@ def _hash(text: bytes, seed: int) -> int:
 
 def _hash_texts(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, ids: NDArray[np.uint64]) -> None:
     # Most data holds no text, and numba takes half a second to import.
-    from persia_cli.kernels.text import hash_texts
+    from persia_cli.kernels.batch.text import hash_texts
 
     hash_texts(data, offsets, np.uint64(seed), ids)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.reserved_ids import NULL_ID
-from persia_cli.kernels.splitmix import GOLDEN, mix64
+from persia_cli.kernels.rows.splitmix import GOLDEN, mix64
 
 Keys = NDArray[np.uint64]
 

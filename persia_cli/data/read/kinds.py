@@ -97,7 +97,7 @@ def values_of(kind: Kind, column: str, texts: Any) -> tuple[Any, list[Flaw]]:
 
 def _hexadecimal(texts: Any, content: NDArray[np.uint8], bounds: NDArray[np.int64], digits: int) -> Any:
     # Most data holds no such ids, and numba takes half a second to import.
-    from persia_cli.kernels.text import parse_hexadecimal
+    from persia_cli.kernels.batch.text import parse_hexadecimal
 
     ids, good = np.empty(len(texts), np.uint64), np.empty(len(texts), np.bool_)
     parse_hexadecimal(content, bounds, np.uint64(digits), ids, good)

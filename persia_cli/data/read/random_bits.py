@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.kernels.splitmix import GOLDEN, mix64
+from persia_cli.kernels.rows.splitmix import GOLDEN, mix64
 
 _MASK = 2**64 - 1
 _FIELD = np.uint64(0xFFFF)

@@ -12,7 +12,7 @@ from persia_cli.data.read.batch import Batch
 from persia_cli.data.read.generator import GeneratedSource
 from persia_cli.data.read.parquet import ParquetSource
 from persia_cli.data.read.scan import is_absent, scan
-from persia_cli.kernels.memory import Empty
+from persia_cli.kernels.toolchain.memory import Empty
 
 PROBABILITIES: Mapping[str, Link] = {}
 """All labels are predicted by probabilities."""

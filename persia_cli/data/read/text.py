@@ -39,7 +39,7 @@ _FLAWS = (
     "a quote is not closed where its field ends",
     "a carriage return is not at the end of its line",
 )
-"""The reasons for the flaws that `persia_cli.kernels.text.find_rows` finds."""
+"""The reasons for the flaws that `persia_cli.kernels.batch.text.find_rows` finds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ def _skip_line(stream: io.BufferedReader) -> int:
 
 def _found(data: bytes, layout: Layout, line: int) -> TextRows:
     # numba takes half a second to import.
-    from persia_cli.kernels.text import find_rows
+    from persia_cli.kernels.batch.text import find_rows
 
     text = np.frombuffer(data, np.uint8)
     number = np.count_nonzero(text == ord("\n"))

@@ -9,7 +9,7 @@ from persia_cli.config.schema import Run
 from persia_cli.control.position import TRAIN
 from persia_cli.data.read.vectors import VectorColumns, read_vectors
 from persia_cli.errors import RoleError
-from persia_cli.kernels.memory import Empty
+from persia_cli.kernels.toolchain.memory import Empty
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.plan.replacement import retains_memory

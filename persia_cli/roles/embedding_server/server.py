@@ -14,9 +14,9 @@ from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import StepGate
 from persia_cli.errors import CheckpointError, DiskError, MemoryFileError, WireError
-from persia_cli.kernels.cache import is_cached
-from persia_cli.kernels.needed import COLD, SAVING, SERVER, recoverable_kernels, training_kernels
-from persia_cli.kernels.warm import warm
+from persia_cli.kernels.toolchain.cache import is_cached
+from persia_cli.kernels.toolchain.needed import COLD, SAVING, SERVER, recoverable_kernels, training_kernels
+from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.embedding_server.rows import (

@@ -13,7 +13,7 @@ import uvicorn
 import uvloop
 
 from persia_cli.errors import PersiaError, UserError
-from persia_cli.kernels.unpack import unpack
+from persia_cli.kernels.serving.unpack import unpack
 from persia_cli.serving.description import digest_of
 from persia_cli.serving.golden import require_golden
 from persia_cli.serving.http.accepting import Acceptor

@@ -20,7 +20,8 @@ from xxhash import xxh128
 
 from persia_cli import disk
 from persia_cli.errors import CheckpointError, DiskFaultError
-from persia_cli.kernels import cold, hashing
+from persia_cli.kernels.rows import hashing
+from persia_cli.kernels.table import cold
 from persia_cli.storage.hashed_source import HashedSource
 from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import Place, reading_stream, writing_file

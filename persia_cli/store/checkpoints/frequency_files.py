@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
-from persia_cli.kernels.frequency import WORDS, count_at_last_use, used_lines
+from persia_cli.kernels.table.frequency import WORDS, count_at_last_use, used_lines
 from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import Place, writing_file
 from persia_cli.store.checkpoints.manifest import SIGHTINGS, Manifest, kind_of, verify

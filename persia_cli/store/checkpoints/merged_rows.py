@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from persia_cli import disk
 from persia_cli.errors import CheckpointError
-from persia_cli.kernels import hashing
+from persia_cli.kernels.rows import hashing
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.record_batches import record_batches
 from persia_cli.store.layout import table_salt

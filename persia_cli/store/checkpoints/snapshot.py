@@ -1,7 +1,7 @@
 """Snapshots: the rows of a shard at one moment, copied portion by portion while the shard changes.
 
 When a snapshot begins, only the sketch is copied, if it has counts. `next_portion` copies the rows of the next few
-partitions. Before a row changes that is not copied yet, the shard has it copied (`persia_cli.kernels.old_rows`), into
+partitions. Before a row changes that is not copied yet, the shard has it copied (`kernels.table.old_rows`), into
 memory for a fraction of the rows. If that is full, more portions must be taken first.
 """
 
@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.kernels import old_rows
-from persia_cli.kernels.frequency import WORDS
-from persia_cli.kernels.memory import zeros
-from persia_cli.kernels.old_rows import Listed, OldRows
-from persia_cli.kernels.row_order import order_rows
+from persia_cli.kernels.table import old_rows
+from persia_cli.kernels.table.frequency import WORDS
+from persia_cli.kernels.table.old_rows import Listed, OldRows
+from persia_cli.kernels.table.row_order import order_rows
+from persia_cli.kernels.toolchain.memory import zeros
 from persia_cli.store.cold.cold_rows import CutSegment
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.row_store import Floats, Keys, RowStore, Tables

@@ -15,9 +15,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.disk import is_out_of_space
 from persia_cli.errors import DiskError, DiskFaultError
-from persia_cli.kernels import buckets, cold
-from persia_cli.kernels.memory import zeros
-from persia_cli.kernels.rows import RowArena
+from persia_cli.kernels.rows.rows import RowArena
+from persia_cli.kernels.table import buckets, cold
+from persia_cli.kernels.toolchain.memory import zeros
 from persia_cli.store.cold.geometry import geometry
 from persia_cli.store.cold.segments import LogSegment, allow_files, blocks_in, prepare_folder
 from persia_cli.store.layout import GroupSpec

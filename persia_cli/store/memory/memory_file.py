@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.errors import ConfigError, MemoryFileError, RoleError
-from persia_cli.kernels.cache import cache_folder
-from persia_cli.kernels.memory import CACHE_LINE, COLLAPSE, HUGE_PAGE
+from persia_cli.kernels.toolchain.cache import cache_folder
+from persia_cli.kernels.toolchain.memory import CACHE_LINE, COLLAPSE, HUGE_PAGE
 
 log = logging.getLogger(__name__)
 

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import DiskError, MemoryFileError
-from persia_cli.kernels import check, journal, look_up, new_keys, update
-from persia_cli.kernels.journal import whole_lines
-from persia_cli.kernels.look_up import FoundRows
-from persia_cli.kernels.memory import HUGE_PAGE, Empty
-from persia_cli.kernels.old_rows import OldRows
-from persia_cli.kernels.optimizers import Rule
+from persia_cli.kernels.rows.optimizers import Rule
+from persia_cli.kernels.table import check, journal, look_up, new_keys, update
+from persia_cli.kernels.table.journal import whole_lines
+from persia_cli.kernels.table.look_up import FoundRows
+from persia_cli.kernels.table.old_rows import OldRows
+from persia_cli.kernels.toolchain.memory import HUGE_PAGE, Empty
 from persia_cli.store.checkpoints.snapshot import NOTHING
 from persia_cli.store.cold.cold_rows import ColdPlace
 from persia_cli.store.cold.geometry import geometry

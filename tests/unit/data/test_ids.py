@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from persia_cli.data.read.ids import text_id, text_ids
 from persia_cli.data.read.random_bits import permutation, salt
-from persia_cli.kernels.splitmix import mix64
+from persia_cli.kernels.rows.splitmix import mix64
 from tests import naive_text
 
 

@@ -9,14 +9,14 @@ from contextlib import closing
 import pytest
 
 from persia_cli.engines.kernels import Compiling, job_kernels
-from persia_cli.kernels.needed import SAVING
+from persia_cli.kernels.toolchain.needed import SAVING
 from persia_cli.observe.journal import EVENTS, read_journal
 from tests.support.jobs import plan
 
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from persia_cli.kernels.compile import KERNELS
+from persia_cli.kernels.toolchain.compile import KERNELS
 from persia_cli.engines.kernels import job_kernels
 from tests.support.jobs import launch, plan
 

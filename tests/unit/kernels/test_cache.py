@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.kernels import cache
+from persia_cli.kernels.toolchain import cache
 
 PROGRAM = """
 import json, resource, sys
-from persia_cli.kernels import cast
-from persia_cli.kernels.cache import kernel_files
+from persia_cli.kernels.rows import cast
+from persia_cli.kernels.toolchain.cache import kernel_files
 import numpy as np
 if "no space" in sys.argv:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.kernels.frequency import count_at_last_use, words_of
+from persia_cli.kernels.table.frequency import count_at_last_use, words_of
 
 STEPS = st.integers(0, 2**32 - 1)
 NEAR = st.integers(-40, 2**23 + 40)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.kernels.frozen_index import KEYS, WORDS, fill_buckets
-from persia_cli.kernels.frozen_rows import FORMS, Frozen, FrozenFeatures, find_row, read_frozen
+from persia_cli.kernels.serving.frozen_index import KEYS, WORDS, fill_buckets
+from persia_cli.kernels.serving.frozen_rows import FORMS, Frozen, FrozenFeatures, find_row, read_frozen
 from persia_cli.serving.description import stride_of
 from persia_cli.serving.row_forms import encoded
 from tests import naive, naive_frozen

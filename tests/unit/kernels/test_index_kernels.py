@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.kernels import index
+from persia_cli.kernels.table import index
 from persia_cli.store.shard import Shard
 from tests.support.shards import SGD, layout_of
 

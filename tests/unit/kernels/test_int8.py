@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from persia_cli.kernels import rows
+from persia_cli.kernels.rows import rows
 from tests import naive
 
 SPECIAL = [0.0, -0.0, 1e-45, 1e-38, 2.0**-126, 127 * 2.0**121, 3.4e38, np.inf, np.nan]

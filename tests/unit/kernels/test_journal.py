@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from persia_cli.kernels.journal import private_journal
-from persia_cli.kernels.rows import FLOAT32, RowArena
-from persia_cli.kernels.update import JOURNALED_UPDATES, GradientCounts
+from persia_cli.kernels.rows.rows import FLOAT32, RowArena
+from persia_cli.kernels.table.journal import private_journal
+from persia_cli.kernels.table.update import JOURNALED_UPDATES, GradientCounts
 from persia_cli.store.layout import RowOptimizer, row_width
 from persia_cli.store.row_rules import rule_at
 from tests.support.shards import BY_KIND

@@ -26,7 +26,7 @@ print(sum(sum(file.rows.all_tables.values()) for file in files if file.rows), "p
     ("modules", "heavy"),
     [
         (
-            ("kernels.warm", "store.checkpoints.row_files", "store.batch_rows"),
+            ("kernels.toolchain.warm", "store.checkpoints.row_files", "store.batch_rows"),
             ("torch", "hydra", "rich", "typer", "zmq"),
         ),
         (

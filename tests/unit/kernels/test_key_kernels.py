@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.kernels import dedup, hashing
+from persia_cli.kernels.batch import dedup
+from persia_cli.kernels.rows import hashing
 from tests import naive
 
 WORDS = st.sampled_from([0, 1, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)

@@ -6,13 +6,13 @@ import sys
 import numpy as np
 import pytest
 
-from persia_cli.kernels import memory
+from persia_cli.kernels.toolchain import memory
 
 ROWS = 10_000_000
 MEASURE = """
 import gc
 import numpy as np
-from persia_cli.kernels.warm import warm
+from persia_cli.kernels.toolchain.warm import warm
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, partitions_for
 from persia_cli.store.shard import Shard
 

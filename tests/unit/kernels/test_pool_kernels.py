@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.kernels import pool
+from persia_cli.kernels.batch import pool
 from tests import naive
 
 DIMS = st.sampled_from([1, 3, 16, 17, 32, 33, 64, 100])

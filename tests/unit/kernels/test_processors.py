@@ -9,8 +9,8 @@ import pytest
 HALVES = """
 import numpy as np
 from numba import njit
-from persia_cli.kernels.halves import load_float16, store_float16
-from persia_cli.kernels.simd import load, store
+from persia_cli.kernels.rows.halves import load_float16, store_float16
+from persia_cli.kernels.toolchain.simd import load, store
 
 @njit(error_model="numpy")
 def widen(halves, floats):
@@ -40,8 +40,10 @@ print("same")
 """
 ARM = """
 import llvmlite.binding as llvm
-from persia_cli.kernels import cast, dedup, update
-from persia_cli.kernels.compile import KernelCache
+from persia_cli.kernels.batch import dedup
+from persia_cli.kernels.rows import cast
+from persia_cli.kernels.table import update
+from persia_cli.kernels.toolchain.compile import KernelCache
 
 KernelCache.load_overload = lambda *_: None
 KernelCache.save_overload = lambda *_: None

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numba import njit
 
-from persia_cli.kernels import halves, simd
+from persia_cli.kernels.rows import halves
+from persia_cli.kernels.toolchain import simd
 from tests import naive
 
 LANES = st.integers(-1, 20)

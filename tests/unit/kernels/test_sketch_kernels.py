@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.kernels.sketch import count_ids, replace_rare_ids
+from persia_cli.kernels.table.sketch import count_ids, replace_rare_ids
 from tests import naive, naive_text
 
 RARE = 2**64 - 1

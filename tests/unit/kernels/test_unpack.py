@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.kernels.unpack import unpack
+from persia_cli.kernels.serving.unpack import unpack
 
 
 @given(st.integers(0, 2**32), st.integers(0, 4), st.integers(0, 4), st.integers(1, 40))

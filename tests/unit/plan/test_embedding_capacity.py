@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from persia_cli.errors import ConfigError
-from persia_cli.kernels import hashing
+from persia_cli.kernels.rows import hashing
 from persia_cli.plan.capacity import CapacityRequest, divide
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, bytes_per_row, partitions_for, partitions_of

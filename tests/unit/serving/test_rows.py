@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from persia_cli.data.read.reserved_ids import RARE_ID
 from persia_cli.errors import UserError
-from persia_cli.kernels import hashing
+from persia_cli.kernels.rows import hashing
 from persia_cli.serving.description import ROWS, FrozenFeature, FrozenGroup, Missing
 from persia_cli.serving.predictor import Predictor
 from persia_cli.serving.row_forms import encoded

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from numba import types
 
 from persia_cli.errors import ConfigError, DiskError, MemoryFileError
-from persia_cli.kernels import cold
-from persia_cli.kernels.compile import kernel
-from persia_cli.kernels.rows import RowArena
+from persia_cli.kernels.rows.rows import RowArena
+from persia_cli.kernels.table import cold
+from persia_cli.kernels.toolchain.compile import kernel
 from persia_cli.store.cold.cold_rows import ColdPlace, ColdRows
 from persia_cli.store.memory.recoverable_shard import check_store
 from persia_cli.store.shard import Shard

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from persia_cli.errors import MemoryFileError
-from persia_cli.kernels.buckets import KEYS, MARKS, ROWS
+from persia_cli.kernels.table.buckets import KEYS, MARKS, ROWS
 from persia_cli.store.memory.recoverable_shard import check_store
 from persia_cli.store.shard import Shard
 from tests.support.killed import job_of

@@ -1,0 +1,1 @@
+"""Kernels of a batch: unique keys, bags and sums, texts, scores."""

@@ -1,0 +1,1 @@
+"""The content of rows: keys, formats, first values, optimizers."""

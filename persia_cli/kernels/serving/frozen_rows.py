@@ -1,0 +1,224 @@
+"""The rows of frozen tables: how a batch of ids reads them from a mapped file.
+
+Values are bytes, row after row, in one of five formats. `int8` and `int4` have the layouts of FBGEMM: numbers q of 8
+bits, or of 4 (the lower half of a byte first), then scale and bias, as float32 for int8 and as float16 for int4. A
+value is q * scale + bias.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from persia_cli.kernels.rows.halves import load_bfloat16, load_float16, store_bfloat16, store_float16
+from persia_cli.kernels.rows.hashing import keys_of_id, mix, unmix
+from persia_cli.kernels.rows.int8 import int8_scale, load_int8, store_int8
+from persia_cli.kernels.rows.splitmix import GOLDEN
+from persia_cli.kernels.serving.frozen_index import ABSENT, fetch_home, row_of
+from persia_cli.kernels.table.new_keys import ADMISSION
+from persia_cli.kernels.toolchain.compile import helper, inlined, kernel, read, write
+from persia_cli.kernels.toolchain.intrinsics import prefetch
+from persia_cli.kernels.toolchain.simd import greater_magnitude, greatest_magnitude, load, load_scalar, splat, store
+
+U8, U16, U32, U64, I64, F32 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64, types.float32
+FLOAT32, BFLOAT16, FLOAT16, INT8, INT4 = 0, 1, 2, 3, 4
+FORMS = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16, "int8": INT8, "int4": INT4}
+ZERO, ONE, TWO, LANES = np.uint64(0), np.uint64(1), np.uint64(2), np.uint64(16)
+LINE = np.uint64(64)
+"""Bytes of a cache line."""
+CHUNK = 64
+"""Entries that are fetched at once, few enough for their rows to stay in the L1 cache."""
+
+
+class FrozenFeatures(NamedTuple):
+    """The features that read one file of rows, each with the data of its table; all arrays have an entry each."""
+
+    feature: NDArray[np.int64]
+    """The feature's position among those of a batch."""
+    salt: NDArray[np.uint64]
+    rounds: NDArray[np.int64]
+    """Rows per id of a hash stack; 0 if each id has one row."""
+    size: NDArray[np.uint64]
+    """Rows of each round of a hash stack."""
+    first_bucket: NDArray[np.uint64]
+    homes: NDArray[np.uint64]
+    buckets: NDArray[np.uint64]
+    bound: NDArray[np.float32]
+    """Initial values lie in [-bound, bound); negative where ids without a row are zeros."""
+    admission: NDArray[np.uint64]
+    """An id would get a row if its 24-bit draw is below this value."""
+    substitute: NDArray[np.int64]
+    """The row for ids without one; -1 if there is none."""
+
+
+class Frozen(NamedTuple):
+    """The common properties of the rows of one file, and memory for intermediate results."""
+
+    dim: np.uint64
+    stride: np.uint64
+    """Bytes of a row."""
+    total: np.uint64
+    """Rows of the file."""
+    form: int
+    """One of `FORMS`."""
+    seed: np.uint64
+    """The training run's seed."""
+    trained: int
+    """The format in which rows were stored during training; new rows begin with values rounded to it."""
+    keys: NDArray[np.uint64]
+    """uint64[n], n at least the rows per id: entries that are fetched before the first of them is read."""
+    rows: NDArray[np.int64]
+    """int64[n]."""
+    halves: NDArray[np.uint16]
+    """uint16[dim]."""
+    pair: NDArray[np.float32]
+    """float32[2]."""
+
+
+FEATURES = types.NamedTuple(
+    (
+        *(write(I64), write(U64), write(I64), write(U64), write(U64), write(U64), write(U64)),
+        *(write(F32), write(U64), write(I64)),
+    ),
+    FrozenFeatures,
+)
+FROZEN = types.NamedTuple((U64, U64, U64, I64, U64, I64, write(U64), write(I64), write(U16), write(F32)), Frozen)
+
+
+@kernel(I64(FROZEN, FEATURES, read(U64), read(U8), read(U64), read(U32), U64, types.boolean, write(F32), write(I64)))
+def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, out, missing):
+    """Write the embedding of each entry to out float32[entries * dim], feature by feature, in the order of ids.
+
+    An id of a hash stack has one entry per round, any other has one. `words` are those of the index. `ids` and the
+    feature-major CSR `offsets` are those of a batch of `size` samples. With `by_sample`, where each feature has one
+    entry in every sample, all entries of a sample are adjacent instead. Add the entries of the f-th feature without a
+    row to missing[f]. Return the number of entries whose row is beyond the file, which means that the index is damaged.
+    """
+    to, width, beyond = ZERO, frozen.dim, 0
+    if by_sample:
+        width *= np.uint64(features.feature.size)
+    for f in range(np.uint64(features.feature.size)):
+        if by_sample:
+            to = f * frozen.dim
+        begin = offsets[np.uint64(features.feature[f]) * size]
+        end = offsets[np.uint64(features.feature[f] + 1) * size]
+        per_id = max(ONE, np.uint64(features.rounds[f]))
+        step = np.uint64(frozen.keys.size) // per_id
+        at = np.uint64(begin)
+        while at < np.uint64(end):
+            last = min(at + step, np.uint64(end))
+            count = ZERO
+            for i in range(at, last):
+                count = keys_of_id(ids[i], features.salt[f], features.rounds[f], features.size[f], frozen.keys, count)
+            beyond += _find(frozen, features, f, words, values, count)
+            for i in range(count):
+                row = frozen.rows[i]
+                if row < 0:
+                    missing[f] += 1
+                    row = features.substitute[f]
+                if row >= 0:
+                    _decode(frozen, values, np.uint64(row) * frozen.stride, out, to)
+                else:
+                    _begin(frozen, features, f, frozen.keys[i], out, to)
+                to += width
+            at = last
+    return beyond
+
+
+@kernel(types.void(FEATURES, read(U64), U64, write(I64)))
+def find_row(features, words, id_, rows):
+    """Write the row of an id in the table of each feature to rows[f]; -1 if it has none, or the table is a stack."""
+    for f in range(np.uint64(features.feature.size)):
+        rows[f] = ABSENT
+        if features.rounds[f] == 0:
+            key = mix(id_ ^ features.salt[f])
+            rows[f] = row_of(words, key, features.first_bucket[f], features.homes[f], features.buckets[f])
+
+
+@inlined
+def _find(frozen, features, f, words, values, count):
+    """Find the rows of `count` keys of one feature, start to load them, and return how many are beyond the file."""
+    first, homes, buckets = features.first_bucket[f], features.homes[f], features.buckets[f]
+    beyond = 0
+    for i in range(count):
+        if i == ZERO or frozen.keys[i] != frozen.keys[i - ONE]:
+            fetch_home(words, frozen.keys[i], first, homes)
+    for i in range(count):
+        # A user's id occurs in each of the user's candidates.
+        if i > ZERO and frozen.keys[i] == frozen.keys[i - ONE]:
+            frozen.rows[i] = frozen.rows[i - ONE]
+            continue
+        row = row_of(words, frozen.keys[i], first, homes, buckets)
+        if row >= 0 and np.uint64(row) >= frozen.total:
+            beyond += 1
+            row = ABSENT
+        frozen.rows[i] = row
+        if row >= 0:
+            start = np.uint64(row) * frozen.stride
+            for byte in range(start, start + frozen.stride, LINE):
+                prefetch(values, byte)
+            prefetch(values, start + frozen.stride - ONE)
+    return beyond
+
+
+@inlined
+def _decode(frozen, values, at, out, to):
+    """Write the row whose bytes begin at values[at] to out[to : to + dim]."""
+    dim = frozen.dim
+    if frozen.form == INT8:
+        scale, bias = load_scalar(values, at + dim), load_scalar(values, at + dim + np.uint64(4))
+        for column in range(dim):
+            out[to + column] = np.float32(values[at + column]) * scale + bias
+    elif frozen.form == INT4:
+        store(frozen.pair, ZERO, load_float16(values, at + (dim + ONE) // TWO, 2), 2)
+        scale, bias = frozen.pair[0], frozen.pair[1]
+        for column in range(dim):
+            both = np.uint64(values[at + (column >> ONE)])
+            number = (both >> ((column & ONE) << TWO)) & np.uint64(15)
+            out[to + column] = np.float32(number) * scale + bias
+    else:
+        for column in range(ZERO, dim, LANES):
+            lanes = np.int64(dim - column)
+            if frozen.form == FLOAT32:
+                value = load(values, at + np.uint64(4) * column, lanes)
+            elif frozen.form == BFLOAT16:
+                value = load_bfloat16(values, at + TWO * column, lanes)
+            else:
+                value = load_float16(values, at + TWO * column, lanes)
+            store(out, to + column, value, lanes)
+
+
+@helper
+def _begin(frozen, features, f, key, out, to):
+    """Write the embedding that training would return for a key at its first look-up."""
+    dim, bound, salt = frozen.dim, features.bound[f], features.salt[f]
+    id_ = unmix(key) ^ salt
+    table = mix(mix(frozen.seed) ^ salt)
+    if bound < 0 or mix(table ^ id_ ^ ADMISSION) >> np.uint64(40) >= features.admission[f]:
+        for column in range(dim):
+            out[to + column] = np.float32(0.0)
+        return
+    start, scale = mix(table ^ id_), bound * np.float32(2.0**-23)
+    for column in range(dim):
+        bits = np.int32(mix(start + (column + ONE) * GOLDEN) >> np.uint64(40))
+        out[to + column] = np.float32(bits - np.int32(2**23)) * scale
+    if frozen.trained == FLOAT32:
+        return
+    scale = np.float32(1.0)
+    if frozen.trained == INT8:
+        greatest = splat(np.float32(0.0))
+        for column in range(ZERO, dim, LANES):
+            greatest = greater_magnitude(greatest, load(out, to + column, np.int64(dim - column)))
+        scale = int8_scale(greatest_magnitude(greatest))
+    for column in range(ZERO, dim, LANES):
+        lanes = np.int64(dim - column)
+        if frozen.trained == BFLOAT16:
+            store_bfloat16(frozen.halves, column, load(out, to + column, lanes), lanes)
+            store(out, to + column, load_bfloat16(frozen.halves, column, lanes), lanes)
+        elif frozen.trained == INT8:
+            store_int8(frozen.halves, column >> ONE, load(out, to + column, lanes) / splat(scale), lanes)
+            store(out, to + column, load_int8(frozen.halves, column >> ONE, lanes) * splat(scale), lanes)
+        else:
+            store_float16(frozen.halves, column, load(out, to + column, lanes), lanes)
+            store(out, to + column, load_float16(frozen.halves, column, lanes), lanes)

@@ -1,0 +1,1 @@
+"""Kernels of a server's table: index, rows, journal, rows on disks."""

@@ -1,0 +1,161 @@
+"""The journal of a shard in a memory file: the present action of a kernel, so that a later process can repair it.
+
+A process that is killed leaves its memory as its last instruction left it: every store before that one, in the order of
+the machine code, is there, and none after it. No cache needs to be flushed for that, and only the compiler can change
+the order. So a kernel writes down each step that changes more than one word, then `publish` stores one word that makes
+the note valid, and then it does the step. Two notes alternate, so that the next one can be written while the last one
+is valid.
+
+- Undo: an update notes the row that it will change, and its old content. A repair writes that back.
+- Redo: a look-up notes all stores that give a new key its row: the keys that move, the counts, the row. A repair
+  repeats them.
+
+Look-ups always take a journal. Updates take a journal or None; None is a constant of the call, so the code for a
+journal is then not even compiled.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numpy.typing import NDArray
+
+from persia_cli.kernels.rows.rows import LANES, ZERO
+from persia_cli.kernels.toolchain.compile import helper, inlined, write
+from persia_cli.kernels.toolchain.intrinsics import ARRAY, I64, address, instruction
+from persia_cli.kernels.toolchain.simd import load, store
+
+U64, F32 = types.uint64, types.float32
+PROGRESS = np.uint64(0)
+"""The word of `KernelJournal.words` of the work in progress: flags | group << GROUP | position in the request."""
+UNDO = np.uint64(1)
+"""The first of two alternating words of `KernelJournal.words`: the position in the arena of the noted row."""
+IDLE = np.uint64(1 << 63)
+"""Flag: all positions before this one are done, this one has not begun, and no note is valid."""
+ADDING = np.uint64(1 << 62)
+"""Flag: a look-up has found all known keys, and gives rows to new ones; positions are those among the new ones."""
+GROUP = np.uint64(40)
+"""Lowest bit of the number of the feature group."""
+NOTE = np.uint64(128)
+"""Words of the note of a new key: WRITES to LINE_WORDS, then three words for each slot that is written."""
+WRITES, KEY, TABLE, ROW, FILL, OUTCOME, COUNT, LOSER, EVICTED, LOSER_KEY, PLACE = (np.uint64(i) for i in range(11))
+EXPIRED, USES, LINE, LINE_WORDS = (np.uint64(i) for i in range(11, 15))
+LOGGED = np.uint64(22)
+"""Words of a note: number of slots written; key, its table and its row (-1 for none). Then the rows of its partition,
+and number and value of the counter that rises. Then the table of the evicted row (-1 for none), its count of evicted
+rows, the key that loses the row, the count of evictions before it, and that table's count of expired rows. Then the
+row's word of `Index.uses`, the begin of the key's line of the sketch (-1 for no change), and the line's words. Last,
+the number of records in the buffer of the cold log, with that of the evicted row (-1 without one)."""
+SLOTS_AT = np.uint64(23)
+"""Word of a note at which its slots begin: slot, key, and row + 1 | step of last use << 32."""
+WORDS_OF_SLOT = np.uint64(3)
+NONE = np.uint64(2**64 - 1)
+FOUR = np.uint64(4)
+"""float32 words to a multiple of which rows are padded."""
+
+
+class KernelJournal(NamedTuple):
+    """The journal of one feature group on one server, as arrays of its memory file."""
+
+    words: NDArray[np.uint64]
+    """uint64[3] or more, shared by all groups of the shard; see PROGRESS and UNDO."""
+    rows: NDArray[np.float32]
+    """float32[2 * words of a row, rounded up to 16]: the old content of the changed row, alternating."""
+    notes: NDArray[np.uint64]
+    """uint64[2 * NOTE], shared by all groups: the notes of new keys, alternating."""
+    unknown: NDArray[np.int64]
+    """int64[1]: number of the new keys of the group's look-up, valid from ADDING on."""
+    group: np.uint64
+    """Number of the group << GROUP."""
+    done: np.uint64
+    """Positions of the request before this one are done; updates of them are only counted."""
+
+
+JOURNAL = types.NamedTuple((write(U64), write(F32), write(U64), write(types.int64), U64, U64), KernelJournal)
+
+
+def private_journal(group: int, width: int) -> KernelJournal:
+    """Return a journal in memory that ends with the process; rows have `width` words."""
+    words, notes = np.zeros(3, np.uint64), np.zeros(2 * int(NOTE), np.uint64)
+    rows = np.zeros(2 * whole_lines(width), np.float32)
+    return KernelJournal(words, rows, notes, np.zeros(1, np.int64), np.uint64(group) << GROUP, np.uint64(0))
+
+
+def whole_lines(width: int) -> int:
+    """Return the words of a row, rounded up to whole cache lines."""
+    return -(-width // 16) * 16
+
+
+@instruction(types.void, ARRAY, U64, U64)
+def publish(builder, words, at, value):
+    """Write words[at], after all earlier stores and before all later ones, also if this process is interrupted."""
+    # A release store keeps earlier stores before it, but the compiler may move later ones before it. The fence, which
+    # emits no instruction, forbids that.
+    builder.store_atomic(value, address(builder, words, at, I64), "release", 8)
+    builder.fence("acq_rel", "singlethread")
+
+
+@instruction(types.void, ARRAY, U64, ARRAY, U64)
+def copy_four(builder, source, at, target, to):
+    """Copy four float32 from source[at] to target[to]."""
+    four = ir.VectorType(ir.FloatType(), 4)
+    value = builder.load(address(builder, source, at, four))
+    value.align = 4
+    builder.store(value, address(builder, target, to, four)).align = 4
+
+
+@inlined
+def _copy_line(source, at, target, to):
+    """Copy sixteen float32."""
+    store(target, to, load(source, at, 16), 16)
+
+
+@inlined
+def note_row(journal, rows, at, position):
+    """Note the content of the row that starts at word `at` before the update at a position changes it."""
+    turn = position & np.uint64(1)
+    to = turn * (np.uint64(journal.rows.size) >> np.uint64(1))
+    journal.words[UNDO + turn] = at
+    if rows.width == LANES + FOUR or (rows.width <= LANES * np.uint64(3) and rows.width % LANES == ZERO):
+        # The common rows of dim 16, for which a loop would take longer than its body.
+        _copy_line(rows.arena, at, journal.rows, to)
+        if rows.width >= LANES * np.uint64(2):
+            _copy_line(rows.arena, at + LANES, journal.rows, to + LANES)
+        if rows.width == LANES * np.uint64(3):
+            _copy_line(rows.arena, at + LANES * np.uint64(2), journal.rows, to + LANES * np.uint64(2))
+        if rows.width == LANES + FOUR:
+            copy_four(rows.arena, at + LANES, journal.rows, to + LANES)
+    else:
+        whole = rows.width & ~(LANES - np.uint64(1))
+        for word in range(ZERO, whole, LANES):
+            _copy_line(rows.arena, at + word, journal.rows, to + word)
+        # Sixteen lanes would reach into a cache line behind the row, which was not prefetched.
+        for word in range(whole, rows.width, FOUR):
+            copy_four(rows.arena, at + word, journal.rows, to + word)
+    publish(journal.words, PROGRESS, journal.group | position)
+
+
+@inlined
+def record_skip(journal, position, flags):
+    """Record that nothing changes at a position."""
+    # Notes alternate by position: without this word, the next note but one would overwrite the valid one.
+    if position >= journal.done:
+        publish(journal.words, PROGRESS, IDLE | flags | journal.group | (position + np.uint64(1)))
+
+
+@inlined
+def note_of(position):
+    """Return the first word of the note of the new key at a position."""
+    return (position & np.uint64(1)) * NOTE
+
+
+@helper
+def note_slot(journal, base, slot, key, mark, last_used):
+    """Add the store of a slot to the note that begins at word `base`."""
+    notes = journal.notes
+    at = base + SLOTS_AT + WORDS_OF_SLOT * notes[base + WRITES]
+    notes[at] = slot
+    notes[at + np.uint64(1)] = key
+    notes[at + np.uint64(2)] = np.uint64(mark) | (np.uint64(last_used) << np.uint64(32))
+    notes[base + WRITES] += np.uint64(1)

@@ -1,0 +1,122 @@
+"""The kernels that update rows, one for each optimizer; a common one would be slower for each."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from persia_cli.kernels.rows.hashing import mix
+from persia_cli.kernels.rows.optimizers import CHANGES, REFUSED, RULE, scale_of
+from persia_cli.kernels.rows.rows import (
+    FAR,
+    FLOAT32,
+    INT8,
+    LANES,
+    ROWS,
+    ZERO,
+    RowArena,
+    burst_of,
+    pack_line,
+    prefetch_far,
+    prefetch_first,
+    prefetch_later,
+    start_of,
+)
+from persia_cli.kernels.table.journal import JOURNAL, note_row, record_skip
+from persia_cli.kernels.toolchain.compile import inlined, kernel, read, write
+from persia_cli.kernels.toolchain.simd import splat
+
+F32, I64, U16, U64 = types.float32, types.int64, types.uint16, types.uint64
+SHORT_WIDTHS = {"sgd": 16, "adagrad": 32, "rowwise_adagrad": 20, "adam": 48, "rowwise_adam": 20, "ftrl": 48}
+"""Words of a row of dim 16 in float32, the most common one: with them as constants, code has no loops in a row."""
+
+
+class GradientCounts(NamedTuple):
+    """Counts of the gradients that are not applied; each is int64[tables], by table number."""
+
+    missing: NDArray[np.int64]
+    """Gradients of keys without a row."""
+    refused: NDArray[np.int64]
+    """Gradients with a value whose square is not finite: the sums of squares in most optimizers would never recover."""
+
+
+GRADIENT_COUNTS = types.NamedUniTuple(write(I64), 2, GradientCounts)
+
+
+def _updater(name, change_row):
+    """Return the kernels of one optimizer; the second one has a journal as first argument."""
+    short_width = np.uint64(SHORT_WIDTHS[name])
+
+    @inlined
+    def change_rows(journal, plain, short, rows, rule, keys, found, tables, gradients, start, stop, counts):
+        """Update the rows found[start:stop]; `plain`: float32, whole vectors, no l2, decay, clip or bound."""
+        # `plain` and `short` are constants at each call, so that the code they exclude is not compiled.
+        for i in range(start, stop):
+            if short:
+                prefetch_far(rows, found, i + FAR, stop)
+            else:
+                prefetch_later(rows, found, i, stop, rows.width)
+            at = i * rows.dim
+            if found[i] < 0:
+                counts.missing[tables[i]] += 1
+                if journal is not None:
+                    record_skip(journal, i, ZERO)
+                continue
+            row_at = start_of(rows, found[i])  # before the journal is written, after which it would be read again
+            scale = scale_of(plain, gradients, at, rows.dim, rule.clip)
+            if scale == REFUSED:
+                counts.refused[tables[i]] += 1
+                if journal is not None:
+                    record_skip(journal, i, ZERO)
+                continue
+            if journal is not None:
+                if i < journal.done:
+                    continue
+                note_row(journal, rows, row_at, i)
+            noise = np.uint32(0)
+            if not plain and rows.storage != FLOAT32:
+                noise = np.uint32(mix(rule.noise ^ keys[i]) & np.uint64(2**32 - 1))
+            change_row(plain, rows, rule, row_at, gradients, at, splat(scale), noise)
+            if not plain and rows.storage == INT8:
+                pack_line(rows, row_at, True, noise)
+
+    @inlined
+    def change(journal, rows, rule, keys, found, tables, gradients, counts):
+        plain = rows.storage == FLOAT32 and rows.dim % LANES == ZERO and rule.plain
+        size = np.uint64(keys.size)
+        if plain and rows.dim == LANES and rows.width == short_width:
+            short = RowArena(rows.arena, short_width, LANES, LANES, FLOAT32, rows.line)
+            for i in range(FAR):
+                prefetch_far(short, found, i, size)
+            change_rows(journal, True, True, short, rule, keys, found, tables, gradients, ZERO, size, counts)
+            return
+        burst = burst_of(rows, rows.width, max(size, np.uint64(1)))
+        for start in range(ZERO, size, burst):
+            stop = min(start + burst, size)
+            prefetch_first(rows, found, start, stop, rows.width)
+            if plain:
+                change_rows(journal, True, False, rows, rule, keys, found, tables, gradients, start, stop, counts)
+            else:
+                change_rows(journal, False, False, rows, rule, keys, found, tables, gradients, start, stop, counts)
+
+    def update(rows, rule, keys, found, tables, gradients, counts):
+        """Apply the optimizer to the rows `found` with gradients (flat [n, dim]); row -1 is skipped and counted."""
+        change(None, rows, rule, keys, found, tables, gradients, counts)
+
+    def update_journaled(journal, rows, rule, keys, found, tables, gradients, counts):
+        """Do the same as `update`, and note each row in the journal before it is changed."""
+        change(journal, rows, rule, keys, found, tables, gradients, counts)
+
+    # Files of the cache are named after the qualified name, which would otherwise be the same for all optimizers.
+    update.__name__ = update.__qualname__ = f"update_{name}"
+    update_journaled.__name__ = update_journaled.__qualname__ = f"update_{name}_journaled"
+    arguments = (ROWS, RULE, read(U64), read(I64), read(U16), read(F32), GRADIENT_COUNTS)
+    return kernel(types.void(*arguments))(update), kernel(types.void(JOURNAL, *arguments))(update_journaled)
+
+
+_PAIRS = {name: _updater(name, change) for name, change in CHANGES.items()}
+UPDATES = {name: pair[0] for name, pair in _PAIRS.items()}
+"""The kernel of each kind of optimizer: (rows, rule, keys, found, tables, gradients, counts)."""
+JOURNALED_UPDATES = {name: pair[1] for name, pair in _PAIRS.items()}
+"""The same kernels with a journal as first argument."""

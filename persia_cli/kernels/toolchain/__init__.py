@@ -1,0 +1,1 @@
+"""How kernels are compiled, cached and vectorized, and where their memory comes from."""
