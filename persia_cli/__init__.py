@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from persia_cli.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from persia_cli.api import PersiaError, Run, open, recommend, sweep, train
 
-__version__ = "0.1.0"
 __all__ = ["PersiaError", "Run", "open", "recommend", "sweep", "train"]
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from persia_cli import __version__
 from persia_cli.commands import (
     bench,
     checkpoint,
@@ -44,6 +43,7 @@ from persia_cli.commands.options import examples
 from persia_cli.commands.output import OUTPUT
 from persia_cli.engines.output import outlive_readers, require_printed
 from persia_cli.errors import PersiaError
+from persia_cli.version import __version__
 
 app = typer.Typer(
     name="persia",

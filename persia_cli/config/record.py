@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from persia_cli import __version__
 from persia_cli.config.explain import explain
 from persia_cli.config.schema import Node, Run
 from persia_cli.disk import read_regular, write_whole
 from persia_cli.errors import ConfigError
+from persia_cli.version import __version__
 
 CONFIG = "config.yaml"
 """The file in a run directory."""

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from persia_cli import __version__
 from persia_cli.bench.machine import Neighbours, this_machine
 from persia_cli.bench.turns import TurnJob
 from persia_cli.config.schema import Ffnn, Run
@@ -21,6 +20,7 @@ from persia_cli.errors import ConfigError, UserError
 from persia_cli.observe.usage import cpu_seconds
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import require_network
+from persia_cli.version import __version__
 
 SMALL, MIDDLE, LARGE = 512, 2048, 4096
 """Batch sizes: the smallest and the largest are measured, the middle one is predicted by a check."""

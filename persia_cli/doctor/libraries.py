@@ -7,10 +7,10 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from packaging.requirements import Requirement
 
-from persia_cli import __version__
 from persia_cli.config.replicas import GPU
 from persia_cli.doctor.finding import Finding, gib
 from persia_cli.engines.processes import python_module
+from persia_cli.version import __version__
 
 OF_DEVELOPERS = ("test", "test-slow", "lint", "docs", "compare")
 TORCH_S = 120.0

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from persia_cli import __version__
 from persia_cli.config.record import SAMPLES
 from persia_cli.config.schema import Run
 from persia_cli.export.graph import write_network
@@ -32,6 +31,7 @@ from persia_cli.serving.description import (
 from persia_cli.serving.fields import write_fields
 from persia_cli.serving.golden import Golden, write_golden
 from persia_cli.store.checkpoints.manifest import Manifest, read_manifest
+from persia_cli.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

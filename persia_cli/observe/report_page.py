@@ -6,7 +6,6 @@ from pathlib import Path
 
 from jinja2 import Environment
 
-from persia_cli import __version__
 from persia_cli.config.schema.metric import is_of_retrieval
 from persia_cli.disk import read_regular
 from persia_cli.observe.drawing import INK, SMALL, empty_figure, plain, save_png, to_svg
@@ -15,6 +14,7 @@ from persia_cli.observe.history import CONFIG, QUALITY, Line, RunHistory, key_me
 from persia_cli.observe.panels import Panel, panels_of
 from persia_cli.observe.recoveries import outcome_of, recoveries_in
 from persia_cli.store.table_counters import OF_COLD
+from persia_cli.version import __version__
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from persia_cli import __version__
 from persia_cli.config.schema import ProcessReplicas, Run
 from persia_cli.control.membership import RunningClock
 from persia_cli.disk import refusal
@@ -25,6 +24,7 @@ from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
 from persia_cli.roles.recording import Recording
 from persia_cli.storage.addresses import local_path
+from persia_cli.version import __version__
 from persia_cli.wire.addresses import is_beyond, placed
 from persia_cli.wire.client import Client
 from persia_cli.wire.job_messages import (

@@ -30,8 +30,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from persia_cli import __version__
 from persia_cli.main import app, main
+from persia_cli.version import __version__
 from scripts.readme import ROOT, Block, blocks
 
 PAGES = [

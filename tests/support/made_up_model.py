@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli import __version__
 from persia_cli.serving.description import (
     FEATURES,
     FORMAT_VERSION,
@@ -25,6 +24,7 @@ from persia_cli.serving.fields import RequestFields, write_fields
 from persia_cli.serving.golden import Golden, write_golden
 from persia_cli.serving.predictor import Predictor
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
+from persia_cli.version import __version__
 from tests import naive
 
 

@@ -10,7 +10,6 @@ import pandas as pd
 import pyarrow as pa
 from xxhash import xxh128
 
-from persia_cli import __version__
 from persia_cli.config import record
 from persia_cli.config.schema import Run
 from persia_cli.observe.journal import EVENTS
@@ -24,6 +23,7 @@ from persia_cli.store.checkpoints.manifest import (
     begin_checkpoint,
     publish,
 )
+from persia_cli.version import __version__
 from persia_cli.wire.reports import SavedFile, SavedRows
 
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable
 
-from persia_cli import __version__
 from persia_cli.storage.places import Place
 from persia_cli.store.checkpoints.manifest import (
     COLD,
@@ -17,6 +16,7 @@ from persia_cli.store.checkpoints.manifest import (
 from persia_cli.store.checkpoints.row_files import Changes, steps_of, write_portions
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.shard import Shard
+from persia_cli.version import __version__
 from persia_cli.wire.reports import SavedFile
 
 

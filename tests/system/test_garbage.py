@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from persia_cli import __version__
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe.journal import read_journal
 from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.version import __version__
 from persia_cli.wire.frames import MAX_FRAMES, Frame, encode
 from persia_cli.wire.job_messages import (
     Heartbeat,

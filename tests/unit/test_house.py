@@ -15,10 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = ROOT / "persia_cli"
 
 FLOORS = (
-    ("persia_cli",),
-    ("errors",),
-    ("shipped",),
-    ("disk",),
+    ("version", "errors"),
+    ("shipped", "disk"),
     ("storage",),
     ("config.schema",),
     ("config.expected",),
@@ -45,6 +43,7 @@ FLOORS = (
     ("dashboard",),
     ("commands",),
     ("api",),
+    ("persia_cli",),
     ("main",),
     ("__main__",),
 )

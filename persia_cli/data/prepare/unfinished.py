@@ -15,13 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from persia_cli import __version__
 from persia_cli.data.prepare.options import PrepareOptions, PrepareReport
 from persia_cli.data.prepare.parts import DatasetPart
 from persia_cli.data.read.bad_rows import BadRow, BadRows
 from persia_cli.data.read.dataset_yaml import NAME
 from persia_cli.disk import is_held, rename, sync, write_whole, writing
 from persia_cli.errors import DataError, DiskError
+from persia_cli.version import __version__
 
 KEPT = "finished files are kept; the same command continues from there"
 _STATE = ".state"

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from persia_cli import __version__
 from persia_cli.config.schema import HostsCluster, SshHost
 from persia_cli.engines.affinity import processors_here
 from persia_cli.engines.cgroups import memory_bytes
 from persia_cli.engines.hosts.ssh import run_on
 from persia_cli.errors import ConfigError, RoleError
 from persia_cli.plan.pinning import MachineProcessors
+from persia_cli.version import __version__
 
 ANSWER_S = 60.0
 

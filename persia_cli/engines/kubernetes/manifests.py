@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from persia_cli import __version__
 from persia_cli.config.schema import KubernetesCluster, Run
 from persia_cli.engines.configuration import configuration
 from persia_cli.engines.kubernetes.jobset import jobset
@@ -14,6 +13,7 @@ from persia_cli.engines.kubernetes.pod import CONFIG_FILE, KEY, Manifest, PodJob
 from persia_cli.engines.resources import resources_of
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import COORDINATOR, expected_replicas
+from persia_cli.version import __version__
 
 MOST_BYTES = 2**20
 """Size of a ConfigMap, at the most."""

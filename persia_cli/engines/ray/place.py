@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from persia_cli import __version__
 from persia_cli.disk import writing
 from persia_cli.engines.child import LOST, last_words
 from persia_cli.engines.job import SIGNALLED
 from persia_cli.engines.processes import python_module
 from persia_cli.errors import RoleError, one_line
+from persia_cli.version import __version__
 
 PORTION = 2**20
 """Bytes of a log that are fetched at once."""

@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from persia_cli import __version__
 from persia_cli.config.schema import Run, SlurmCluster
 from persia_cli.engines.configuration import configuration
 from persia_cli.engines.driver_process import LOG
@@ -23,6 +22,7 @@ from persia_cli.engines.slurm.machines import (
 from persia_cli.engines.slurm.steps import persia_words, step_command
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import COORDINATOR
+from persia_cli.version import __version__
 
 SPARE_S = 60
 """Seconds, besides those in which the model is saved, for which the job is warned before its time is over."""

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.phases import AWAITED, Phase, Trigger
@@ -40,6 +39,7 @@ from persia_cli.store.checkpoints.manifest import (
     write_checked,
 )
 from persia_cli.store.checkpoints.retention import Retention, remove_unfinished
+from persia_cli.version import __version__
 from persia_cli.wire.job_messages import SaveModel
 from persia_cli.wire.reports import SavedFile, TrackedMetric, TrackedPlateau
 

@@ -3,11 +3,11 @@
 import logging
 from typing import NamedTuple
 
-from persia_cli import __version__
 from persia_cli.control.membership import Member, MisplacedError
 from persia_cli.errors import WireError
 from persia_cli.roles.coordinator.context import JobContext
 from persia_cli.roles.coordinator.replacements import Replacements
+from persia_cli.version import __version__
 from persia_cli.wire.job_messages import Hello, Verdict, Welcome
 from persia_cli.wire.messages import PROTOCOL, Refused
 from persia_cli.wire.server import Peer

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from persia_cli import __version__
 from persia_cli.serving.description import ModelDescription, ModelInput, ModelOutput
 from persia_cli.serving.http.metrics import InferenceCounts
 from persia_cli.serving.http.refused import RefusedRequestError
 from persia_cli.serving.http.requests import PredictionRequest
 from persia_cli.serving.predictor import Predictions
+from persia_cli.version import __version__
 
 JSON = "application/json"
 PLATFORM = "persia_onnx"

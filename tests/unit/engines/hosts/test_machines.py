@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from persia_cli import __version__
 from persia_cli.commands.follow import attach, stop
 from persia_cli.commands.train import train
 from persia_cli.config.compose import compose_run
@@ -22,6 +21,7 @@ from persia_cli.engines.local import Processes
 from persia_cli.errors import ConfigError, RoleError, UserError
 from persia_cli.plan.job import plan_job
 from persia_cli.plan.pinning import MachineProcessors
+from persia_cli.version import __version__
 
 GIB = 2**30
 RUN = compose_run(["cluster=hosts", "cluster.hosts=[a,b]", "embedding.memory=4GiB"])

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli import __version__
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import parsed
 from persia_cli.config.schema import RoleResources, Run
@@ -21,6 +20,7 @@ from persia_cli.engines.slurm.machines import MachinePlace, machines_of, mebibyt
 from persia_cli.engines.slurm.script import END, script
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import Replica, all_replicas
+from persia_cli.version import __version__
 
 RUN_DIR = Path("/home/me/my runs/shop")
 PLAIN = ["conf=synthetic", "cluster=slurm"]

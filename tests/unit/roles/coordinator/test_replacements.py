@@ -6,7 +6,6 @@ from typing import cast
 
 import pytest
 
-from persia_cli import __version__
 from persia_cli.config.compose import compose_run
 from persia_cli.control.membership import Member, Membership
 from persia_cli.errors import WireError
@@ -18,6 +17,7 @@ from persia_cli.roles.coordinator.replacements import Replacements
 from persia_cli.roles.coordinator.save_requests import SaveRequests
 from persia_cli.roles.coordinator.saving import Saving
 from persia_cli.roles.coordinator.shutdown import Shutdown
+from persia_cli.version import __version__
 from persia_cli.wire.job_messages import Ack, Death, Hello, Leave, Verdict, Welcome
 from persia_cli.wire.message import Message, ProcessId
 from persia_cli.wire.messages import PROTOCOL, Refused
