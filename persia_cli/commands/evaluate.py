@@ -9,11 +9,11 @@ import typer
 from persia_cli.commands.options import AsJson, Model, Overrides, Step, examples
 
 if TYPE_CHECKING:
+    from persia_cli.evaluation.importance import Importance
     from persia_cli.observe.saved_run import SavedModel
     from persia_cli.plan.job import JobPlan
     from persia_cli.retrieval.approximate import ApproximateMetrics
     from persia_cli.retrieval.evaluation import RetrievalMetrics
-    from persia_cli.training.importance import Importance
 
 RETRIEVAL = "retrieval.json"
 """File of the retrieval metrics, in the evaluation's folder next to its configuration."""
@@ -113,7 +113,7 @@ def evaluate(
     if importance:
         from persia_cli.commands.progress_bar import counting
         from persia_cli.commands.screen import err, say_json
-        from persia_cli.training.importance import permutation_importance
+        from persia_cli.evaluation.importance import permutation_importance
 
         with counting(err(), "shuffling", "samples") as progress:
             found = permutation_importance(plan.run, model.checkpoint, progress)

@@ -45,7 +45,7 @@ def _version(name: str) -> str | None:
 def torch() -> Finding:
     """Ask torch, in another process, for its version and its GPUs."""
     try:
-        module = python_module("persia_cli.training.devices")
+        module = python_module("persia_cli.rehearsal.devices")
         ended = subprocess.run(module, capture_output=True, text=True, timeout=TORCH_S)
     except subprocess.TimeoutExpired:
         return Finding("no answer", {}, f"install torch again: it does not start within {TORCH_S:g} s", prevents=True)

@@ -71,7 +71,7 @@ def with_dense_fit(plan: JobPlan) -> JobPlan:
     if warm is None or source is None or not warm.dense or find_spec("torch") is None:
         return plan
     asked = plan.run.model_copy(update={"init_from": source.model_copy(update={"path": warm.checkpoint})})
-    (found,) = ask_torch("persia_cli.training.compared_weights", [asked])
+    (found,) = ask_torch("persia_cli.rehearsal.initial_weights", [asked])
     if isinstance(found, str):
         raise ConfigError(found)
     fit = msgspec.convert(found, DenseFit)
@@ -99,7 +99,7 @@ def _takes_torch(run: Run) -> bool:
 
 def _rehearse(runs: Sequence[Run]) -> None:
     """Build and try the networks in another process; raises ConfigError with the first problem."""
-    for refusal in ask_torch("persia_cli.training.rehearsal", runs):
+    for refusal in ask_torch("persia_cli.rehearsal.refusal", runs):
         if refusal is not None:
             raise ConfigError(refusal)
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from persia_cli.checkpoint.rows import SortedRows
 from persia_cli.config.schema import Run
 from persia_cli.data.read.batch import Batch
+from persia_cli.evaluation.loaded_model import load_network
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.storage.places import Place
@@ -18,7 +19,6 @@ from persia_cli.store.layout import GroupSpec
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.training.device import CPU
 from persia_cli.training.inputs import Samples, group_shapes
-from persia_cli.training.loaded_model import load_network
 from persia_cli.training.pooling import model_batch
 from persia_cli.training.staging import Staging
 from persia_cli.wire.messages import GroupRows

@@ -10,13 +10,13 @@ from torch import nn
 
 from persia_cli.config.schema import Run
 from persia_cli.data.read.batch import Batch
+from persia_cli.evaluation.loaded_model import LoadedModel
 from persia_cli.model.calibration import NAME
 from persia_cli.model.two_sides import TwoSides
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place
 from persia_cli.training.device import CPU
 from persia_cli.training.inputs import Samples, group_shapes
-from persia_cli.training.loaded_model import LoadedModel
 from persia_cli.training.pooling import model_batch
 from persia_cli.training.staging import Staging
 from persia_cli.wire.messages import GroupRows

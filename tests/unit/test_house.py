@@ -29,6 +29,7 @@ FLOORS = (
     ("observe",),
     ("loggers",),
     ("training",),
+    ("evaluation", "rehearsal"),
     ("retrieval",),
     ("roles",),
     ("engines",),
@@ -54,7 +55,16 @@ ONLY_IN = {
     "rich": ("commands", "main"),
     "hydra": ("config.broken", "sweeps.grid", "config.compose", "config.origin", "config.words"),
     "omegaconf": ("config.broken", "config.compose", "config.networks", "config.replicas"),
-    "torch": ("model", "training", "retrieval.towers", "roles.nn_worker", "bench.baselines", "export"),
+    "torch": (
+        "model",
+        "training",
+        "evaluation",
+        "rehearsal",
+        "retrieval.towers",
+        "roles.nn_worker",
+        "bench.baselines",
+        "export",
+    ),
     "safetensors": ("observe.record_state", "training", "checkpoint", "export"),
     "zmq": ("wire", "bench.delay_line"),
     "onnx": ("export",),
@@ -74,7 +84,7 @@ ONLY_IN = {
     "textual": ("commands.top_screen",),
     "numba": ("kernels",),
     "llvmlite": ("kernels",),
-}
+}  # fmt: skip
 """Libraries that only one part of the program may import."""
 
 PURE = ("control", "plan", "store", "kernels")

@@ -1,6 +1,6 @@
 """The test of networks with torch, in a separate process: each is built and tried as a rank would.
 
-`python -m persia_cli.training.rehearsal` reads a JSON list of runs from stdin and writes, for each, null or the
+`python -m persia_cli.rehearsal.refusal` reads a JSON list of runs from stdin and writes, for each, null or the
 sentence with its problem.
 """
 

@@ -1,4 +1,4 @@
-"""The GPUs that torch sees: `python -m persia_cli.training.devices` writes it as one JSON object."""
+"""The GPUs that torch sees: `python -m persia_cli.rehearsal.devices` writes it as one JSON object."""
 
 import json
 

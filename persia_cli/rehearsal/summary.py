@@ -1,6 +1,6 @@
 """The layers of dense networks, found by running them on two samples of zeros, in a separate process.
 
-`python -m persia_cli.training.summary` reads a JSON list of runs from stdin and writes, for each, its layers and
+`python -m persia_cli.rehearsal.summary` reads a JSON list of runs from stdin and writes, for each, its layers and
 memory or the sentence with its problem.
 """
 
@@ -15,13 +15,13 @@ from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
+from persia_cli.rehearsal.refusal import answer
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.training.graph_blocks import step_bytes
 from persia_cli.training.graphed_step import SLOTS
 from persia_cli.training.graphed_training import reason_against
 from persia_cli.training.inputs import group_shapes
 from persia_cli.training.loss import Objective
-from persia_cli.training.rehearsal import answer
 
 SAMPLES = 2
 

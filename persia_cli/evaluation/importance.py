@@ -16,12 +16,12 @@ from persia_cli.data.read.batch import Batch, assemble
 from persia_cli.data.read.decode import Ids, take_ids
 from persia_cli.data.read.source import open_source
 from persia_cli.errors import DataError
+from persia_cli.evaluation.loaded_model import LoadedModel
 from persia_cli.observe.quality import quality
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import dense_count, sparse_features
 from persia_cli.storage.places import Place
 from persia_cli.training.device import device_of
-from persia_cli.training.loaded_model import LoadedModel
 
 REPEATS = 5
 """Random exchanges of each feature's values."""

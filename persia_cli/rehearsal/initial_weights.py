@@ -1,6 +1,6 @@
 """The dense weights that a run takes from a saved model, in a separate process before the job starts.
 
-`python -m persia_cli.training.compared_weights` reads a JSON list of runs from stdin, whose `init_from.path` is a
+`python -m persia_cli.rehearsal.initial_weights` reads a JSON list of runs from stdin, whose `init_from.path` is a
 checkpoint, and writes, for each, the fit of its weights, or the sentence with its problem.
 """
 
@@ -13,11 +13,11 @@ from persia_cli.errors import UserError
 from persia_cli.model.build import build_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
+from persia_cli.rehearsal.refusal import answer
 from persia_cli.storage.places import place_of
 from persia_cli.store.checkpoints.manifest import verified_folder
 from persia_cli.training.first_weights import take_weights
 from persia_cli.training.optimizer import dense_optimizer
-from persia_cli.training.rehearsal import answer
 
 
 def fit(run: Run) -> dict[str, Any] | str:

@@ -1,0 +1,1 @@
+"""What works on a saved model in this process, without servers."""
